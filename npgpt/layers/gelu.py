@@ -1,0 +1,71 @@
+"""GELU, the activation of GPT-2's MLP, in the two forms that checkpoints use."""
+
+import math
+
+import numpy as np
+
+from npgpt.errors import UserError
+
+SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+SQRT_HALF = math.sqrt(0.5)
+CUBIC = 0.044715
+
+
+def gelu_tanh_forward(x):
+    """GELU in the tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), elementwise, any shape.
+
+    This is the form of OpenAI's GPT-2 (Hendrycks & Gimpel 2016, arXiv:1606.08415). The cache keeps x and t: t saves
+    the backward a second tanh, the only expensive operation here.
+    """
+    inner = SQRT_2_OVER_PI * (x + CUBIC * (x * x * x))      # x * x * x: a power x**3 is a hundred times slower
+    t = np.tanh(inner)
+    y = 0.5 * x * (1.0 + t)
+    return y, (x, t)
+
+
+def gelu_tanh_backward(dy, cache):
+    """Undo `gelu_tanh_forward`: dy -> dx, same shape. x reaches y twice, outside the tanh and inside it."""
+    x, t = cache
+    # y = 0.5 * x * (1.0 + t)
+    dx_outside = dy * (0.5 * (1.0 + t))
+    dt = dy * (0.5 * x)
+    # t = np.tanh(inner), and tanh' = 1 - tanh^2
+    dinner = dt * (1.0 - t * t)
+    # inner = SQRT_2_OVER_PI * (x + CUBIC * (x * x * x))
+    dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * (x * x)))
+    dx = dx_outside + dx_inside
+    return dx
+
+
+def gelu_exact_forward(x):
+    """GELU in the exact form: y = x Phi(x), with Phi the distribution function of the standard normal; any shape.
+
+    This is torch's nn.GELU(), and so nanoGPT's; it differs from the tanh form by up to 4.7e-4. Needs SciPy for erf
+    (`pip install npgpt[gelu]`; UserError without it). The cache keeps x and phi to save a second erf.
+    """
+    erf = _erf()
+    phi = 0.5 * (1.0 + erf(x * SQRT_HALF))      # Phi(x)
+    y = x * phi
+    return y, (x, phi)
+
+
+def gelu_exact_backward(dy, cache):
+    """Undo `gelu_exact_forward`: dy -> dx, same shape. The derivative of Phi is the normal density."""
+    x, phi = cache
+    # y = x * phi
+    dx_outside = dy * phi
+    dphi = dy * x
+    # phi = 0.5 * (1.0 + erf(x * SQRT_HALF)), and d/dx Phi(x) = exp(-x^2 / 2) / sqrt(2 pi)
+    density = np.exp(-0.5 * (x * x)) * (0.5 * SQRT_2_OVER_PI)
+    dx_inside = dphi * density
+    dx = dx_outside + dx_inside
+    return dx
+
+
+def _erf():
+    try:
+        from scipy.special import erf
+    except ImportError:
+        raise UserError('activation "gelu" needs SciPy for erf: pip install "npgpt[gelu]", '
+                        'or choose activation "gelu_tanh"') from None
+    return erf

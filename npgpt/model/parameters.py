@@ -1,0 +1,105 @@
+"""All parameters in one array, each one a named view into it."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from npgpt.errors import UserError
+
+
+def parameter_shapes(config):
+    """name -> shape of every parameter of a model, with the names, layouts and order of GPT-2's checkpoints.
+
+    Linear weights are (in, out). A tied head has no entry of its own.
+    """
+    C, V = config.n_embd, config.vocab_size
+    shapes = {}
+
+    def layer(name, weight, bias=config.bias):
+        shapes[f"{name}.weight"] = weight
+        if bias:
+            shapes[f"{name}.bias"] = weight[-1:]
+
+    layer("wte", (V, C), bias=False)
+    layer("wpe", (config.block_size, C), bias=False)
+    if config.embedding_layer_norm:
+        layer("ln_e", (C,))
+    for i in range(config.n_layer):
+        layer(f"h.{i}.ln_1", (C,))
+        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.bias if config.qkv_bias is None else config.qkv_bias)
+        layer(f"h.{i}.attn.c_proj", (C, C))
+        layer(f"h.{i}.ln_2", (C,))
+        layer(f"h.{i}.mlp.c_fc", (C, 4 * C))
+        layer(f"h.{i}.mlp.c_proj", (4 * C, C))
+    layer("ln_f", (C,))
+    if not config.tie_word_embeddings:
+        layer("lm_head", (V, C), bias=False)
+    return shapes
+
+
+class Parameters(Mapping):
+    """A mapping name -> array whose values are all views of one contiguous array, `flat`.
+
+    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With tied embeddings "lm_head.weight" is
+    another name for the array "wte.weight", which iteration does not repeat. The matrices stand first in `flat`, so that
+    `flat[:n_matrix]` is what weight decay touches. Parameters, gradients and AdamW's moments all have this one layout.
+    """
+
+    def __init__(self, config, dtype="float32", xp=np):
+        self.config = config
+        self.xp = xp
+        self.shapes = parameter_shapes(config)
+        sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        self.flat = xp.zeros(sum(sizes.values()), dtype=dtype)
+        self._views = {}
+        start = 0
+        for name, shape in sorted(self.shapes.items(), key=lambda item: len(item[1]) < 2):     # stable: matrices first
+            self._views[name] = self.flat[start:start + sizes[name]].reshape(shape)
+            start += sizes[name]
+        self.n_matrix = sum(size for name, size in sizes.items() if len(self.shapes[name]) == 2)
+        if config.tie_word_embeddings:
+            self._views["lm_head.weight"] = self._views["wte.weight"]
+
+    def __getitem__(self, name):
+        return self._views[name]
+
+    def __setitem__(self, name, value):
+        if value is None and name not in self._views:
+            return                                      # the gradient of a bias that this model does not have
+        view = self._views[name]
+        if np.shape(value) not in ((), view.shape):
+            raise UserError(f"{name} has shape {view.shape}, but the value has shape {np.shape(value)}")
+        view[...] = value
+
+    def __iter__(self):
+        return iter(self.shapes)
+
+    def __len__(self):
+        return len(self.shapes)
+
+    def zeros_like(self):
+        """Parameters of the same names, shapes and dtype, all zero: a gradient buffer, or a moment."""
+        return Parameters(self.config, self.flat.dtype, self.xp)
+
+    def block(self, i):
+        """The parameters of block i by their short names: `params.block(0)["ln_1.weight"]` is `h.0.ln_1.weight`."""
+        return Block(self, f"h.{i}.")
+
+
+class Block:
+    """The part of a `Parameters` whose names begin with a prefix, by the rest of the name."""
+
+    def __init__(self, parameters, prefix):
+        self.parameters = parameters
+        self.prefix = prefix
+
+    def __getitem__(self, name):
+        return self.parameters[self.prefix + name]
+
+    def get(self, name):
+        """The array of that name, or None for a bias that this model does not have."""
+        return self.parameters.get(self.prefix + name)
+
+    def __setitem__(self, name, value):
+        self.parameters[self.prefix + name] = value

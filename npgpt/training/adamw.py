@@ -1,0 +1,68 @@
+"""AdamW: steps scaled by the running size of each gradient, and weight decay kept apart from it."""
+
+import math
+
+import numpy as np
+
+from npgpt.errors import UserError
+
+SLICE = 1 << 16     # values updated at a time: the temporaries of a slice stay in the cache
+
+
+class NotFiniteError(UserError):
+    """A loss or a gradient that is infinite or not a number; nothing was changed by the step that raised it."""
+
+
+class AdamW:
+    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101) over the flat arrays of a model.
+
+    params: a `Parameters`. lr: the step size, an attribute that a schedule may set before each step. betas: how slowly
+    the two moments forget. eps: added to the root of the second moment. weight_decay: the share lr * weight_decay of
+    every matrix is taken away in a step; biases, LayerNorm gains and other vectors are never decayed.
+    Raises UserError for values out of range.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1):
+        if not 0.0 <= lr < math.inf or not 0.0 <= weight_decay < math.inf:
+            raise UserError(f"lr and weight_decay must be 0 or more, not {lr} and {weight_decay}")
+        if not all(0.0 <= beta < 1.0 for beta in betas) or not 0.0 < eps < math.inf:
+            raise UserError(f"betas must be from 0 up to, not including, 1, and eps above 0, not {betas} and {eps}")
+        self.params = params
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.m = params.zeros_like()        # running mean of the gradient
+        self.v = params.zeros_like()        # running mean of its square
+        self.t = 0                          # steps taken
+
+    def step(self, grads, max_norm=None):
+        """Clip, step, and return the gradient's norm as it was before clipping, a float.
+
+        grads: a `Parameters` of the model's layout; it is not changed. max_norm: gradients of a larger global norm are
+        scaled down to it. Raises NotFiniteError, having changed nothing, where the norm is not finite.
+        """
+        norm = global_norm(grads)
+        if not math.isfinite(norm):
+            raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
+        clip = 1.0 if max_norm is None else min(1.0, max_norm / (norm + 1e-6))
+        self.t += 1
+        n, n_matrix = self.params.flat.size, self.params.n_matrix
+        for begin, end, decay in ((0, n_matrix, self.weight_decay), (n_matrix, n, 0.0)):
+            for start in range(begin, end, SLICE):
+                part = slice(start, min(start + SLICE, end))
+                adamw_update(self.params.flat[part], grads.flat[part] * clip, self.m.flat[part], self.v.flat[part],
+                             self.t, self.lr, *self.betas, self.eps, decay)
+        return norm
+
+
+def adamw_update(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay):
+    """One step on arrays of equal shape: p, m and v are updated in place, g is the gradient, t counts from 1."""
+    m += (1.0 - beta1) * (g - m)                # = beta1 m + (1 - beta1) g
+    v += (1.0 - beta2) * (g * g - v)
+    m_hat = m / (1.0 - beta1**t)                # both moments began at zero: without this the first steps are too small
+    v_hat = v / (1.0 - beta2**t)
+    p *= 1.0 - lr * weight_decay
+    p -= lr * m_hat / (np.sqrt(v_hat) + eps)
+
+
+def global_norm(grads):
+    """The length of all gradients seen as one vector, a float."""
+    return math.sqrt(float(grads.flat @ grads.flat))
