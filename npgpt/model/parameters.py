@@ -42,8 +42,8 @@ class Parameters(Mapping):
     """A mapping name -> array whose values are all views of one contiguous array, `flat`.
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With tied embeddings "lm_head.weight" is
-    another name for the array "wte.weight", which iteration does not repeat. The matrices stand first in `flat`, so that
-    `flat[:n_matrix]` is what weight decay touches. Parameters, gradients and AdamW's moments all have this one layout.
+    another name for the array "wte.weight", which iteration does not repeat. The matrices stand first in `flat`, so
+    that `flat[:n_matrix]` is what weight decay touches. Parameters, gradients and AdamW's moments all have this one layout.
     """
 
     def __init__(self, config, dtype="float32", xp=np):

@@ -1,0 +1,75 @@
+"""Sampling: what each argument keeps, and that a seed reproduces."""
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig, UserError
+from npgpt.model.generate import sample
+
+PROBS = np.array([[0.5, 0.1, 0.3, 0.06, 0.04]])
+
+
+def frequencies(**options):
+    rng = np.random.default_rng(0)
+    drawn = sample(np.log(np.repeat(PROBS, 40000, axis=0)), rng, **options)
+    return np.bincount(drawn, minlength=5) / 40000
+
+
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, PROBS[0]),
+    ({"temperature": 0.5}, PROBS[0]**2 / (PROBS**2).sum()),
+    ({"temperature": 0.0}, [1, 0, 0, 0, 0]),
+    ({"temperature": 1e-8}, [1, 0, 0, 0, 0]),
+    ({"top_k": 2}, [0.625, 0, 0.375, 0, 0]),
+    ({"top_k": 99}, PROBS[0]),
+    ({"top_p": 0.79}, [0.625, 0, 0.375, 0, 0]),
+    ({"top_p": 0.81}, [5 / 9, 1 / 9, 3 / 9, 0, 0]),
+    ({"top_p": 1e-9}, [1, 0, 0, 0, 0]),
+    ({"top_p": 1.0}, PROBS[0]),
+    ({"top_k": 3, "top_p": 0.6}, [0.625, 0, 0.375, 0, 0]),
+])
+def test_frequencies(options, expected):
+    found = frequencies(**options)
+    np.testing.assert_allclose(found, expected, atol=0.01)
+    assert ((found == 0) == (np.asarray(expected) == 0)).all()
+
+
+def small_model():
+    return GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64")
+
+
+def test_greedy_follows_the_largest_logit_beyond_the_context_window():
+    model = small_model()
+    model.params.flat[:] = np.random.default_rng(0).standard_normal(model.params.flat.size)
+    idx = np.array([[1, 2, 3], [4, 5, 6]])
+    out = model.generate(idx, 20, temperature=0.0)
+    assert out.shape == (2, 23) and (out[:, :3] == idx).all()
+    for t in range(3, 23):
+        logits, _ = model.forward(out[:, max(0, t - 8):t])
+        assert (out[:, t] == logits[:, -1].argmax(-1)).all()
+
+
+def test_a_seed_reproduces_and_another_differs():
+    model = small_model()
+    a, b, c = (model.generate(np.array([[1]]), 30, seed=seed) for seed in (5, 5, 6))
+    assert (a == b).all() and (a != c).any()
+
+
+def test_a_row_stops_at_the_end_of_text_and_all_rows_together():
+    model = small_model()
+    out = model.generate(np.array([[1], [2]]), 200, eos_token_id=7, seed=0)
+    assert out.shape[1] < 201
+    for row in out[:, 1:]:
+        end = list(row).index(7)
+        assert (row[end:] == 7).all()
+
+
+def test_no_new_tokens_is_the_prompt():
+    assert small_model().generate(np.array([[1, 2]]), 0).tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("options", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": 0}, {"top_p": 0.0},
+                                     {"top_p": 1.5}, {"max_new_tokens": -1}])
+def test_arguments_out_of_range_are_named(options):
+    with pytest.raises(UserError, match=next(iter(options))):
+        small_model().generate(np.array([[1]]), **{"max_new_tokens": 3, **options})

@@ -1,0 +1,100 @@
+"""AdamW, clipping and the schedule against torch over 20 steps."""
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt.training.adamw import SLICE, NotFiniteError, global_norm
+from npgpt.training.schedule import learning_rate
+from tests.torch_gpt import torch_parameters, unit_scale
+
+
+def params_of(**config):
+    params = GPT(GPTConfig(**{"vocab_size": 11, "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 8, **config}),
+                 dtype="float64").params
+    unit_scale(params)
+    return params
+
+
+@pytest.mark.parametrize("max_norm", [None, 1.0, 1e6])
+@pytest.mark.parametrize("vocab_size", [11, 2 * SLICE // 8 + 5], ids=["one slice", "many slices"])
+def test_twenty_steps_equal_torch(max_norm, vocab_size):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    params = params_of(vocab_size=vocab_size)
+    tensors = torch_parameters(params)
+    groups = [{"params": [t for t in tensors.values() if t.ndim == 2], "weight_decay": 0.1},
+              {"params": [t for t in tensors.values() if t.ndim < 2], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    optimizer = AdamW(params, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    grads = params.zeros_like()
+    rng = np.random.default_rng(0)
+    for step in range(20):
+        lr = learning_rate(step, 1e-2, 1e-3, 5, 15)
+        grads.flat[:] = rng.standard_normal(grads.flat.size) * 10.0**rng.integers(-3, 2)
+        before = grads.flat.copy()
+        for name, tensor in tensors.items():
+            tensor.grad = torch.from_numpy(grads[name].copy())
+        reference_norm = torch.nn.utils.clip_grad_norm_(tensors.values(), max_norm or float("inf")).item()
+        for group in reference.param_groups:
+            group["lr"] = lr
+        reference.step()
+        optimizer.lr = lr
+        norm = optimizer.step(grads, max_norm)
+        assert norm == pytest.approx(reference_norm, rel=1e-12)
+        assert (grads.flat == before).all()
+        for name, tensor in tensors.items():
+            np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_schedule_equals_torchs_schedulers():
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1e-3)
+    scheduler = SequentialLR(optimizer, [LinearLR(optimizer, 1 / 11, 1.0, total_iters=10),
+                                         CosineAnnealingLR(optimizer, 40, eta_min=1e-4)], milestones=[10])
+    for step in range(51):
+        assert learning_rate(step, 1e-3, 1e-4, 10, 50) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_schedule_ends():
+    assert learning_rate(0, 1.0, 0.1, 0, 10) == 1.0
+    assert [learning_rate(step, 1.0, 0.1, 4, 10) for step in (0, 3, 4)] == [0.2, 0.8, 1.0]
+    assert learning_rate(7, 1.0, 0.1, 4, 10) == pytest.approx(0.55)
+    assert learning_rate(10, 1.0, 0.1, 4, 10) == learning_rate(999, 1.0, 0.1, 4, 10) == 0.1
+    assert learning_rate(999, 1.0, 0.1, 4, 0) == 1.0
+
+
+def test_only_matrices_decay():
+    params = params_of()
+    before = {name: array.copy() for name, array in params.items()}
+    AdamW(params, lr=0.5, weight_decay=0.1).step(params.zeros_like())
+    for name, array in params.items():
+        np.testing.assert_allclose(array, before[name] * (0.95 if array.ndim == 2 else 1.0), rtol=1e-15)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    params = params_of()
+    optimizer = AdamW(params)
+    grads = params.zeros_like()
+    for bad in (np.nan, np.inf):
+        grads["ln_f.bias"] = bad
+        before = params.flat.copy()
+        with np.errstate(all="ignore"), pytest.raises(NotFiniteError):
+            optimizer.step(grads, max_norm=1.0)
+        assert (params.flat == before).all() and (optimizer.m.flat == 0).all() and optimizer.t == 0
+
+
+def test_norm_covers_every_parameter():
+    grads = params_of().zeros_like()
+    grads.flat[:] = 1.0
+    assert global_norm(grads) == pytest.approx(grads.flat.size**0.5)
+
+
+@pytest.mark.parametrize("options", [{"lr": -1.0}, {"lr": float("nan")}, {"betas": (0.9, 1.0)}, {"eps": 0.0},
+                                     {"weight_decay": -0.1}])
+def test_values_out_of_range_are_refused(options):
+    with pytest.raises(UserError):
+        AdamW(params_of(), **options)
