@@ -37,6 +37,6 @@ def causal_mask(T, like):
     return _causal_mask(T, like.dtype.str, np if isinstance(like, np.ndarray) else array_module("gpu"))
 
 
-@functools.lru_cache(maxsize=32)        # adding a cached mask is several times faster than writing through a boolean one
+@functools.lru_cache(maxsize=32)    # to add a cached mask is several times faster than to write through a boolean one
 def _causal_mask(T, dtype, xp):
     return xp.triu(xp.full((T, T), -xp.inf, dtype=dtype), k=1)

@@ -6,7 +6,7 @@ def linear_forward(x, weight, bias=None):
 
     x (..., n_in), weight (n_in, n_out), bias (n_out,) or None -> y (..., n_out), cache. One floating dtype throughout.
 
-    The layout (in, out) is the one of OpenAI's GPT-2 checkpoints (their "Conv1D"); torch.nn.Linear stores its transpose.
+    The layout (in, out) is that of OpenAI's GPT-2 checkpoints (their "Conv1D"); torch.nn.Linear stores its transpose.
     The cache is x and weight, because the gradient of either factor of a product is made of the other one; of the bias
     only its presence is remembered.
     """

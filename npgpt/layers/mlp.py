@@ -24,7 +24,7 @@ def mlp_forward(x, c_fc_weight, c_fc_bias, c_proj_weight, c_proj_bias, activatio
 
 
 def mlp_backward(dy, cache):
-    """Undo `mlp_forward`: dy (..., C) -> dx, dc_fc_weight, dc_fc_bias, dc_proj_weight, dc_proj_bias (biases or None)."""
+    """Undo `mlp_forward`: dy (..., C) -> dx, dc_fc_weight, dc_fc_bias, dc_proj_weight, dc_proj_bias."""
     c_fc, gelu, activation, c_proj = cache
     _, gelu_backward = GELU[activation]
     # y, c_proj = linear_forward(active, c_proj_weight, c_proj_bias)

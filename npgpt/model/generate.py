@@ -19,7 +19,7 @@ def generate(model, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None
 def stream_tokens(model, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
     """Yield the next token of each row, (B,) integers, as soon as it is drawn.
 
-    temperature divides the logits: below 1 bolder, above 1 wilder, 0 always the likeliest token. top_k keeps the k
+    temperature divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token. top_k keeps the k
     likeliest tokens only, top_p the smallest set of likeliest tokens whose probabilities reach p (nucleus sampling,
     Holtzman et al. 2019, arXiv:1904.09751). The model sees the last `block_size` tokens. The same seed gives the same
     text. Raises UserError for values out of range.

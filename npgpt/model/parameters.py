@@ -43,7 +43,7 @@ class Parameters(Mapping):
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With tied embeddings "lm_head.weight" is
     another name for the array "wte.weight", which iteration does not repeat. The matrices stand first in `flat`, so
-    that `flat[:n_matrix]` is what weight decay touches. Parameters, gradients and AdamW's moments all have this one layout.
+    that `flat[:n_matrix]` is what weight decay touches. Parameters, gradients and moments all have this one layout.
     """
 
     def __init__(self, config, dtype="float32", xp=np):

@@ -1,0 +1,60 @@
+"""Flags made from the dataclasses that they fill: one flag a field, and the field's comment is its help."""
+
+import argparse
+import dataclasses
+import inspect
+import re
+import types
+
+from npgpt.model.config import GPTConfig
+from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, preset_names
+
+
+def add_field_arguments(parser, dataclass, title, leave_out=()):
+    """Add a flag for each field of a dataclass, absent from the parsed arguments where the user did not give it."""
+    group = parser.add_argument_group(title)
+    comments = dict(re.findall(r"^    (\w+): .*?# (.*)$", inspect.getsource(dataclass), re.MULTILINE))
+    for field in dataclasses.fields(dataclass):
+        if field.name in leave_out:
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        options = {"dest": field.name, "default": argparse.SUPPRESS, "help": comments.get(field.name)}
+        if field.type is bool or isinstance(field.type, types.UnionType):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
+        else:
+            group.add_argument(flag, type=field.type, metavar=field.type.__name__.upper(), **options)
+
+
+def add_model_arguments(parser):
+    """Flags for the shape of a model: --preset, and one for each field of GPTConfig."""
+    parser.add_argument("--preset", help=f"{', '.join(preset_names())}, or a TOML file; by default char-cpu")
+    add_field_arguments(parser, GPTConfig, "the model", leave_out={"vocab_size"})
+
+
+def add_train_arguments(parser):
+    """Flags for each field of TrainOptions."""
+    add_field_arguments(parser, TrainOptions, "training")
+
+
+def given(args, names):
+    """The fields among `names` that the user gave on the command line, a dict."""
+    return {name: value for name, value in vars(args).items() if name in names}
+
+
+def given_model_fields(args):
+    return given(args, MODEL_FIELDS)
+
+
+def given_train_fields(args):
+    return given(args, TRAIN_FIELDS)
+
+
+def add_device_arguments(parser):
+    """--device and --threads."""
+    parser.add_argument("--device", default="cpu", help="cpu, gpu, gpu:N or auto (the GPU where there is one)")
+    parser.add_argument("--threads", type=int, help="parts of a batch worked on at once; by default one a core")
+
+
+def add_data_dir_argument(parser):
+    """--data-dir."""
+    parser.add_argument("--data-dir", help="where corpora are kept; by default NPGPT_DATA_DIR, else data")

@@ -1,0 +1,53 @@
+"""Parameters of a model, and the memory that it needs."""
+
+import math
+
+from npgpt.cli.arguments import add_model_arguments, given_model_fields
+from npgpt.errors import UserError
+from npgpt.model.config import GPTConfig
+from npgpt.model.memory import training_memory
+from npgpt.model.parameters import parameter_shapes
+from npgpt.model.shards import available_cores
+from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
+from npgpt.training.options import MODEL_FIELDS, load_preset
+
+VOCABULARIES = {"byte": 256, "gpt2": 50257, "bpe": 50257}
+
+
+def add_arguments(parser):
+    parser.add_argument("model", nargs="?", help="the folder of a run or checkpoint; if none, a preset is described")
+    parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
+    parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
+    add_model_arguments(parser)
+
+
+def run(args):
+    if args.model is not None and (args.preset or args.vocab_size or given_model_fields(args)):
+        raise UserError("a checkpoint has its shape: give either a folder, or a preset and flags")
+    if args.model is not None:
+        checkpoint = read_checkpoint(find_checkpoint(args.model))
+        config, batch_size = checkpoint.config, checkpoint.state["options"]["batch_size"]
+        print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best validation loss "
+              f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
+    else:
+        fields = load_preset(args.preset or "char-cpu")
+        vocab_size = args.vocab_size or VOCABULARIES.get(fields.get("tokenizer"), 65)
+        model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
+        config = GPTConfig(vocab_size=vocab_size, **{**model_fields, **given_model_fields(args)})
+        batch_size = fields.get("batch_size", 1)
+    batch_size = args.batch_size or batch_size
+    if batch_size < 1:
+        raise UserError(f"--batch-size must be at least 1, not {batch_size}")
+
+    shapes = parameter_shapes(config)
+    for name, shape in shapes.items():
+        print(f"{name:<28} {' x '.join(map(str, shape)):>16} {math.prod(shape):>14,}")
+    print(f"{'all parameters':<28} {'':>16} {sum(map(math.prod, shapes.values())):>14,}")
+    if config.tie_word_embeddings:
+        print(f"(the head is wte.weight itself, which saves {config.vocab_size * config.n_embd:,})")
+    threads = min(available_cores(), batch_size)
+    print(f"\nmemory, float32, batch {batch_size} x {config.block_size} tokens, {threads} threads")
+    memory = training_memory(config, batch_size, threads)
+    for part, size in memory.items():
+        print(f"{part:<28} {size / 2**20:>14,.1f} MiB")
+    print(f"{'in training, about':<28} {sum(memory.values()) / 2**20:>14,.1f} MiB")

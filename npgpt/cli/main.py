@@ -1,0 +1,50 @@
+"""The command `npgpt`: one subcommand a file, and one place where errors become one line and exit code 2."""
+
+import argparse
+import sys
+
+import npgpt
+from npgpt.cli import data, evaluate, info, plot, sample, train
+from npgpt.errors import UserError
+
+COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "data": data, "info": info, "plot": plot}
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaint is one line."""
+
+    def error(self, message):
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments=None):
+    """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
+    parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
+    parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = module.__doc__.splitlines()[0]
+        module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
+    try:
+        args = parser.parse_args(arguments)
+        COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+    except UserError as error:
+        return fail(error)
+    except BrokenPipeError:         # `npgpt … | head`: nobody listens any more, which is no error
+        sys.stdout = None
+    except OSError as error:
+        return fail(error.strerror or error, error.filename)
+    except MemoryError as error:
+        return fail(f"out of memory ({error}): lower --batch-size, --block-size or the model's size")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def fail(message, subject=None):
+    """Print one line about what is wrong. Returns the exit code for it."""
+    line = " ".join(str(message).split())
+    print(f"npgpt: {subject}: {line}" if subject else f"npgpt: {line}", file=sys.stderr)
+    return 2

@@ -1,0 +1,38 @@
+"""Draw the loss curve of a run as a PNG (needs the extra "plot")."""
+
+from pathlib import Path
+
+from npgpt.errors import UserError
+from npgpt.training.metrics import read_metrics
+
+
+def add_arguments(parser):
+    parser.add_argument("run", nargs="?", default="out", help="the folder of a run; by default out")
+    parser.add_argument("--out", help="the picture to write; by default loss.png in the run's folder")
+
+
+def run(args):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
+    records = read_metrics(args.run)
+    steps = [record for record in records if "loss" in record]
+    evaluations = [record for record in records if "val_loss" in record]
+    if not records:
+        raise UserError(f"{args.run} has no measurements yet: train some steps first")
+    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([r["step"] for r in steps], [r["loss"] for r in steps], color="0.75", linewidth=1, label="batch")
+    for key, label in (("train_loss", "train"), ("val_loss", "validation")):
+        axes.plot([r["step"] for r in evaluations], [r[key] for r in evaluations], marker=".", label=label)
+    if evaluations:
+        best = min(evaluations, key=lambda record: record["val_loss"])
+        axes.annotate(f"best {best['val_loss']:.4f}", (best["step"], best["val_loss"]), textcoords="offset points",
+                      xytext=(0, 12), ha="center")
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"Training in {args.run}")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    target = Path(args.out or Path(args.run) / "loss.png")
+    figure.savefig(target)
+    print(target)

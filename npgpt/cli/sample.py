@@ -1,0 +1,59 @@
+"""Write text with a trained model."""
+
+import codecs
+import sys
+
+import numpy as np
+
+from npgpt.cli.load import add_checkpoint_arguments, load_model
+from npgpt.errors import UserError
+from npgpt.model.generate import stream_tokens
+
+
+def add_arguments(parser):
+    add_checkpoint_arguments(parser)
+    parser.add_argument("--prompt", help="the text to continue; by default a new line")
+    parser.add_argument("-n", "--num-samples", type=int, default=1, help="how many texts")
+    parser.add_argument("--max-new-tokens", type=int, default=500, help="how long each one gets, in tokens")
+    parser.add_argument("--temperature", type=float, default=0.8, help="below 1 safer, above 1 wilder, 0 the likeliest")
+    parser.add_argument("--top-k", type=int, help="only the K likeliest tokens")
+    parser.add_argument("--top-p", type=float, help="only the likeliest tokens that together have probability P")
+    parser.add_argument("--seed", type=int, default=1337, help="the same seed writes the same texts")
+
+
+def run(args):
+    if args.num_samples < 1 or args.seed < 0:
+        raise UserError("-n must be at least 1, and --seed 0 or more")
+    model, checkpoint = load_model(args)
+    tokenizer = checkpoint.tokenizer
+    for i in range(args.num_samples):
+        if i:
+            print("-" * 60)
+        prompt = default_prompt(tokenizer) if args.prompt is None else args.prompt
+        print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p,
+                     args.seed + i)
+
+
+def default_prompt(tokenizer):
+    """A new line, where the tokenizer knows one; else the first text that it knows."""
+    try:
+        tokenizer.encode("\n")
+        return "\n"
+    except UserError:
+        return tokenizer.decode([0])
+
+
+def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed):
+    """Print a prompt and its continuation, token by token; the bytes of an unfinished character are held back."""
+    ids = tokenizer.encode(prompt)
+    if len(ids) == 0:
+        raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    sys.stdout.write(prompt)
+    idx = np.asarray(ids, dtype=np.int64)[None, :]
+    for token in stream_tokens(model, idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id):
+        if token[0] == tokenizer.eos_token_id:
+            break
+        sys.stdout.write(decoder.decode(tokenizer.decode_bytes(token)))
+        sys.stdout.flush()
+    sys.stdout.write(decoder.decode(b"", final=True) + "\n")

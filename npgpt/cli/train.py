@@ -1,0 +1,133 @@
+"""Train a model, or continue a run with --resume.
+
+With no --corpus, TinyShakespeare is taken where it is at hand or can be downloaded, else the texts of Python's help.
+"""
+
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+from npgpt.cli.arguments import (
+    add_data_dir_argument,
+    add_device_arguments,
+    add_model_arguments,
+    add_train_arguments,
+    given_model_fields,
+    given_train_fields,
+)
+from npgpt.cli.sample import default_prompt, print_sample
+from npgpt.cli.training_data import open_checkpoint_data
+from npgpt.errors import UserError
+from npgpt.model.config import GPTConfig
+from npgpt.model.gpt import GPT
+from npgpt.text.batches import check_long_enough, open_dataset
+from npgpt.text.corpora import CORPORA, open_corpus
+from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders
+from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
+from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset
+from npgpt.training.trainer import Trainer
+
+SAMPLE_TOKENS = 300
+
+
+def add_arguments(parser):
+    parser.add_argument("--out-dir", default="out", help="where checkpoints and metrics go; by default out")
+    parser.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, or a folder with token files")
+    parser.add_argument("--tokenizer", help="char, byte or gpt2; by default the preset's")
+    add_data_dir_argument(parser)
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
+    again.add_argument("--overwrite", action="store_true", help="delete the run that is in --out-dir and begin anew")
+    add_device_arguments(parser)
+    add_model_arguments(parser)
+    add_train_arguments(parser)
+
+
+def run(args):
+    # A run that diverges overflows before it stops: the trainer says so in one line, NumPy's warnings add nothing.
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
+    trainer = resumed_run(args) if args.resume else new_run(args)
+    config, options = trainer.model.config, trainer.options
+    print(f"model: {trainer.model.params.flat.size:,} parameters ({config.n_layer} layers, {config.n_head} heads, "
+          f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}), {options.dtype}, "
+          f"{trainer.model.shards.threads} threads")
+    print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
+    finished = trainer.run()
+    if not finished:
+        print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {args.out_dir}")
+        return
+    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {args.out_dir}\n")
+    try:
+        print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
+                     temperature=0.8, top_k=None, top_p=None, seed=options.seed)
+    except UserError as error:      # the model is trained and saved; only GPT-2's vocabulary is not at hand
+        print(f"no sample: {error}")
+
+
+def new_run(args):
+    """A Trainer at step 0, and an --out-dir that is ready for it."""
+    check_out_dir(args)
+    fields = {**load_preset(args.preset or "char-cpu"), **given_model_fields(args), **given_train_fields(args)}
+    options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
+    model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
+    GPTConfig(**model_fields)       # complains before a corpus is downloaded
+    corpus = open_corpus(args.corpus, args.data_dir)
+    print(f"corpus: {corpus.reason}", flush=True)
+    preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files bring their own
+    train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, **model_fields)
+    for tokens in (train_tokens, val_tokens):
+        check_long_enough(tokens, config.block_size)
+    model = GPT(config, options.seed, options.dtype, args.device, args.threads)
+    name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
+    clear_out_dir(args)
+    return Trainer(model, tokenizer, train_tokens, val_tokens, name, options, Path(args.out_dir))
+
+
+def resumed_run(args):
+    """A Trainer that continues the run in --out-dir; flags may change how it trains, not what it is."""
+    checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
+    state = checkpoint.state
+    asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
+    asked = {name: value for name, value in asked.items() if name in MODEL_FIELDS}
+    asked |= {name: value for name, value in given_train_fields(args).items() if name in ("seed", "dtype")}
+    for name, value in asked.items():
+        saved = state["options"][name] if name in TRAIN_FIELDS else getattr(checkpoint.config, name)
+        if value != saved:
+            raise UserError(f"{name} is {saved} in {checkpoint.folder}, but {value} was asked for: leave the flag out, "
+                            "or begin another run with another --out-dir")
+    options = TrainOptions(**{**state["options"], **given_train_fields(args)})
+    train_tokens, val_tokens = open_checkpoint_data(checkpoint, args.corpus, args.data_dir, args.tokenizer)
+    model = GPT(checkpoint.config, options.seed, options.dtype, args.device, args.threads or state["threads"])
+    trainer = Trainer(model, checkpoint.tokenizer, train_tokens, val_tokens, state["corpus"]["name"], options,
+                      Path(args.out_dir))
+    if trainer.corpus["fingerprint"] != state["corpus"]["fingerprint"]:
+        raise UserError("the corpus is not the one that this run began with: give that one, or begin another run with "
+                        "another --out-dir")
+    trainer.restore(checkpoint)
+    drop_metrics_after(args.out_dir, trainer.step)
+    print(f"resuming {checkpoint.folder} at step {trainer.step}")
+    return trainer
+
+
+def check_out_dir(args):
+    """UserError where --out-dir cannot take a new run."""
+    out_dir = Path(args.out_dir)
+    if out_dir.exists() and not out_dir.is_dir():
+        raise UserError(f"--out-dir {out_dir} is a file: choose a folder")
+    if not args.overwrite and (step_folders(out_dir) or (out_dir / METRICS_FILE).exists()):
+        raise UserError(f"{out_dir} holds a run: continue it with --resume, replace it with --overwrite, "
+                        "or choose another --out-dir")
+    existing = next(path for path in (out_dir, *out_dir.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{existing} cannot be written: choose another --out-dir")
+
+
+def clear_out_dir(args):
+    """Make --out-dir, and with --overwrite delete the run in it: last of all, when nothing else can go wrong."""
+    out_dir = Path(args.out_dir)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for folder in step_folders(out_dir):
+        shutil.rmtree(folder)
+    (out_dir / METRICS_FILE).unlink(missing_ok=True)

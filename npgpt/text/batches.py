@@ -1,0 +1,131 @@
+"""Tokens to train on: the two splits of a corpus, random crops for training and windows for evaluation.
+
+Tokens are a 1-D uint16 array, in memory or memory-mapped from nanoGPT's train.bin and val.bin.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from npgpt.errors import UserError
+from npgpt.files import write_atomically
+from npgpt.text.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, make_tokenizer, save_tokenizer
+
+
+def split_text(text, fraction=0.9):
+    """Return (train text, validation text), cut as nanoGPT cuts: after int(len(text) * fraction) characters."""
+    boundary = int(len(text) * fraction)
+    return text[:boundary], text[boundary:]
+
+
+def tokenize_corpus(corpus, tokenizer):
+    """Return (train, validation) tokens of a corpus with a text, uint16. Raises UserError as tokenizer.encode does.
+
+    Each split is encoded by itself: no token of byte pairs lies across the boundary.
+    """
+    train_text, val_text = split_text(corpus.text)
+    return tokenizer.encode(train_text), tokenizer.encode(val_text)
+
+
+def load_token_files(folder):
+    """Memory-map train.bin and val.bin of `folder` (little-endian uint16, as nanoGPT writes them), read-only.
+
+    Returns (train, validation). Raises UserError when one is missing, empty or has an odd number of bytes.
+    """
+    return map_tokens(Path(folder) / "train.bin"), map_tokens(Path(folder) / "val.bin")
+
+
+def map_tokens(path):
+    """Memory-map one token file, uint16 1-D; raises UserError as load_token_files does."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: write train.bin and val.bin with `npgpt data prepare`")
+    size = path.stat().st_size
+    if size == 0 or size % 2:
+        raise UserError(f"{path} has {size} bytes, which is no whole number of uint16 tokens: prepare it again")
+    return np.memmap(path, dtype="<u2", mode="r")
+
+
+def prepare(corpus, tokenizer, folder, progress=True):
+    """Write train.bin, val.bin and the tokenizer of a corpus with a text into `folder`, each whole or not at all.
+
+    Raises UserError when the corpus is token files already, when the folder holds one of the three files (they are
+    never overwritten), and as tokenizer.encode does; OSError when the folder cannot be written.
+    """
+    folder = Path(folder)
+    if corpus.text is None:
+        raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
+    for name in ("train.bin", "val.bin", TOKENIZER_FILE):
+        if (folder / name).exists():
+            raise UserError(f"{folder} holds a {name} already: choose another folder, or delete it")
+    train_text, val_text = split_text(corpus.text)
+    folder.mkdir(parents=True, exist_ok=True)
+    # The tokenizer goes first: token files without one would be taken for GPT-2's.
+    save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
+    for name, text in tqdm([("train.bin", train_text), ("val.bin", val_text)], desc="prepare", disable=not progress):
+        write_atomically(folder / name, tokenizer.encode(text).astype("<u2").tobytes())
+
+
+def open_dataset(corpus, tokenizer_kind=None):
+    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16, memory-mapped where they are files.
+
+    A text is encoded with `tokenizer_kind`, by default "char". A folder has its tokenizer beside the token files;
+    one without is taken to be GPT-2's, as in nanoGPT, unless `tokenizer_kind` says otherwise. Raises UserError when
+    the folder's tokenizer is another kind or is nanoGPT's meta.pkl, and as tokenize_corpus and load_token_files do.
+    """
+    if corpus.text is None:
+        return *load_token_files(corpus.folder), folder_tokenizer(corpus.folder, tokenizer_kind)
+    tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
+    return *tokenize_corpus(corpus, tokenizer), tokenizer
+
+
+def folder_tokenizer(folder, tokenizer_kind):
+    """Return the tokenizer that made the token files of `folder`; raises UserError as open_dataset does."""
+    if (folder / TOKENIZER_FILE).exists():
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
+        if tokenizer_kind is not None and canonical_kind(tokenizer_kind) != tokenizer.kind:
+            raise UserError(
+                f"{folder} was prepared with the {tokenizer.kind} tokenizer, not {tokenizer_kind}: "
+                f"ask for {tokenizer.kind}, or prepare the text again"
+            )
+        return tokenizer
+    if (folder / "meta.pkl").exists():
+        raise UserError(
+            f"{folder} keeps its characters in meta.pkl, and npgpt reads no pickles: "
+            "make the folder from the text with `npgpt data prepare`"
+        )
+    return make_tokenizer(tokenizer_kind or "gpt2")
+
+
+def random_crops(tokens, batch_size, block_size, rng):
+    """Draw a batch from `tokens` (1-D): x and y, int64 (batch_size, block_size), where y is x one token later.
+
+    Every crop of the tokens is equally likely, and only `rng`, a np.random.Generator, decides which.
+    Raises UserError when the tokens are too few for one crop and its last target.
+    """
+    check_long_enough(tokens, block_size)
+    starts = rng.integers(len(tokens) - block_size, size=batch_size)
+    positions = starts[:, None] + np.arange(block_size)  # (batch_size, block_size)
+    return tokens[positions].astype(np.int64), tokens[positions + 1].astype(np.int64)
+
+
+def check_long_enough(tokens, block_size):
+    """Raise UserError when the tokens are too few for one crop and its last target."""
+    if len(tokens) <= block_size:
+        raise UserError(
+            f"the split has {len(tokens)} tokens and a crop needs {block_size + 1} (block_size + 1): "
+            "lower the block size, or give a longer text"
+        )
+
+
+def windows(tokens, block_size):
+    """Yield (x, y), int64 (block_size,) each, so that the y's are tokens[1:], every one once; the last may be shorter.
+
+    Raises UserError, at the first window, when there are not two tokens.
+    """
+    targets = len(tokens) - 1
+    if targets < 1:
+        raise UserError(f"the split has {len(tokens)} tokens and evaluation needs 2: give a longer text")
+    for start in range(0, targets, block_size):
+        stop = min(start + block_size, targets)
+        yield np.array(tokens[start:stop], dtype=np.int64), np.array(tokens[start + 1 : stop + 1], dtype=np.int64)

@@ -1,0 +1,84 @@
+"""TrainOptions: how a model is trained, and presets of them."""
+
+import dataclasses
+import math
+import tomllib
+from pathlib import Path
+
+from npgpt.errors import UserError
+from npgpt.model.config import GPTConfig
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """The numbers of a training run, under nanoGPT's names. The comment of each is its help in `npgpt train --help`.
+
+    Raises UserError, naming the field, for values that make no sense.
+    """
+
+    batch_size: int = 12                    # sequences in a micro-batch
+    gradient_accumulation_steps: int = 1    # micro-batches in a step
+    learning_rate: float = 1e-3             # the highest rate, reached at the end of the warm-up
+    min_lr: float = 1e-4                    # the lowest rate, where the cosine ends
+    max_iters: int = 2000                   # steps in all
+    lr_decay_iters: int = 2000              # the step at which the rate reaches min_lr; 0: no decay
+    warmup_iters: int = 100                 # steps of linear warm-up
+    weight_decay: float = 0.1               # of matrices; vectors are never decayed
+    beta1: float = 0.9                      # memory of AdamW's mean of gradients
+    beta2: float = 0.99                     # memory of AdamW's mean of squared gradients
+    grad_clip: float = 1.0                  # largest global norm of the gradient; 0: no clipping
+    eval_interval: int = 250                # steps between evaluations, each of which saves a checkpoint
+    eval_iters: int = 20                    # batches of each split in an evaluation
+    log_interval: int = 10                  # steps between records in metrics.jsonl
+    seed: int = 1337                        # of the initial weights, the batches and dropout
+    dtype: str = "float32"                  # float32 or float64
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is float and (isinstance(value, bool) or not isinstance(value, (int, float))
+                                        or not 0.0 <= value < math.inf):
+                raise UserError(f"{field.name} must be a number of 0 or more, not {value!r}")
+            if field.type is int and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise UserError(f"{field.name} must be a whole number of 0 or more, not {value!r}")
+        for name in ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
+                     "log_interval", "learning_rate"):
+            if getattr(self, name) == 0:
+                raise UserError(f"{name} must be more than 0")
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1.0:
+                raise UserError(f"{name} must be less than 1, not {getattr(self, name)}")
+        if self.lr_decay_iters and self.min_lr > self.learning_rate:
+            raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
+        if 0 < self.lr_decay_iters <= self.warmup_iters:
+            raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
+        if self.dtype not in ("float32", "float64"):
+            raise UserError(f"dtype must be float32 or float64, not {self.dtype!r}")
+
+
+MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}     # the tokenizer says that
+TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
+
+
+def preset_names():
+    """The names of the presets that npgpt brings along."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def load_preset(name):
+    """The fields of a preset, a dict: one that npgpt brings along, or a TOML file of the user's.
+
+    Fields are those of GPTConfig (but vocab_size), of TrainOptions, and "tokenizer". UserError for anything else.
+    """
+    path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UserError(f'preset "{name}" is not known: choose {", ".join(preset_names())}, or a TOML file') from None
+    except ValueError as error:
+        raise UserError(f"{path} is not a TOML file: {error}") from None
+    if unknown := set(fields) - MODEL_FIELDS - TRAIN_FIELDS - {"tokenizer"}:
+        raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which npgpt does not know")
+    return fields

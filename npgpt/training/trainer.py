@@ -1,0 +1,163 @@
+"""The training loop: draw a batch, loss and gradients, step; now and then evaluate and save."""
+
+import contextlib
+import dataclasses
+import math
+import signal
+import threading
+import time
+
+import numpy as np
+from tqdm import tqdm
+
+from npgpt.text.batches import random_crops
+from npgpt.training.adamw import AdamW, NotFiniteError
+from npgpt.training.checkpoint import fingerprint, save_checkpoint
+from npgpt.training.metrics import append_metrics
+from npgpt.training.schedule import learning_rate
+
+BATCHES, DROPOUT, EVALUATION = range(3)     # the random streams of a run
+
+
+class Trainer:
+    """One training run.
+
+    model: a GPT. train_tokens, val_tokens: 1-D integer arrays. options: TrainOptions. out_dir: an existing folder.
+    tokenizer, corpus_name: what is saved with the checkpoints.
+
+    Every random number comes from a generator made of (seed, stream, step, …), never from one that lives on: the state
+    of all random streams and the position in the data *are* the seed and the step, and so a resumed run continues with
+    the same bits that it would have had.
+    """
+
+    def __init__(self, model, tokenizer, train_tokens, val_tokens, corpus_name, options, out_dir):
+        self.model, self.tokenizer, self.options, self.out_dir = model, tokenizer, options, out_dir
+        self.train_tokens, self.val_tokens = train_tokens, val_tokens
+        self.corpus = {"name": corpus_name, "fingerprint": fingerprint(train_tokens, val_tokens)}
+        self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
+                               weight_decay=options.weight_decay)
+        self.step = 0                   # steps taken
+        self.saved_step = None          # the step of the last checkpoint
+        self.best_step, self.best_loss = 0, math.inf
+        self.stop_requested = False
+
+    def restore(self, checkpoint):
+        """Continue from a `Checkpoint` of the same model shape and corpus."""
+        checkpoint.load_parameters(self.model.params)
+        checkpoint.load_moments(self.optimizer.m, self.optimizer.v)
+        state = checkpoint.state
+        self.step = self.saved_step = self.optimizer.t = state["step"]
+        self.best_step, self.best_loss = state["best_step"], state["best_loss"]
+
+    def run(self, progress=None):
+        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Returns True if it got to the end.
+
+        progress: True or False for a bar or none; None shows one on a terminal. Raises NotFiniteError, leaving the last
+        checkpoint, when the loss or the gradient is not finite, and UserError when a checkpoint cannot be written.
+        """
+        options = self.options
+        disable = None if progress is None else not progress
+        with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
+                                               dynamic_ncols=True, smoothing=0.1) as bar:
+            if self.step == 0:
+                self.evaluate_and_save(bar)
+            while self.step < options.max_iters and not self.stop_requested:
+                began = time.perf_counter()
+                record = self.train_step()
+                tokens = options.batch_size * options.gradient_accumulation_steps * self.model.config.block_size
+                record["tokens_per_second"] = round(tokens / (time.perf_counter() - began))
+                bar.update()
+                if self.step % options.log_interval == 0:
+                    append_metrics(self.out_dir, record)
+                    bar.set_postfix_str(f"loss {record['loss']:.4f}, best val {self.best_loss:.4f}, "
+                                        f"{record['tokens_per_second']:,} tokens/s")
+                if self.step % options.eval_interval == 0 or self.step == options.max_iters:
+                    self.evaluate_and_save(bar)
+            if self.saved_step != self.step:
+                self.save()
+        return self.step >= options.max_iters
+
+    def train_step(self):
+        """One step of the optimizer. Returns what it measured, a dict."""
+        options, step = self.options, self.step
+        loss, grads = self.loss_and_grads(step)
+        if not math.isfinite(loss):
+            raise self._not_finite(f"the loss is {loss}")
+        self.optimizer.lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters,
+                                          options.lr_decay_iters)
+        try:
+            norm = self.optimizer.step(grads, options.grad_clip or None)
+        except NotFiniteError as error:
+            raise self._not_finite(str(error).partition(":")[0]) from None
+        self.step += 1
+        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm}
+
+    def loss_and_grads(self, step):
+        """The mean loss and its gradient over all micro-batches of a step, equal to those of one large batch."""
+        options = self.options
+        micro_batches = [
+            random_crops(self.train_tokens, options.batch_size, self.model.config.block_size,
+                         np.random.default_rng([options.seed, BATCHES, step, i]))
+            for i in range(options.gradient_accumulation_steps)]
+        count = sum(targets.size for _, targets in micro_batches)
+        total_loss, total = 0.0, None
+        for i, (idx, targets) in enumerate(micro_batches):
+            rng = np.random.default_rng([options.seed, DROPOUT, step, i]) if self.model.config.dropout else None
+            loss, grads = self.model.loss_and_grads(idx, targets, rng, count)
+            total_loss += loss
+            if len(micro_batches) == 1:
+                return total_loss, grads
+            if total is None:
+                total = grads.zeros_like()
+            total.flat += grads.flat
+        return total_loss, total
+
+    def evaluate(self):
+        """{"train": mean loss, "val": mean loss} over `eval_iters` batches, the same ones at every evaluation."""
+        losses = {}
+        for i, (split, tokens) in enumerate({"train": self.train_tokens, "val": self.val_tokens}.items()):
+            rng = np.random.default_rng([self.options.seed, EVALUATION, i])
+            batches = [self.model.evaluate(*random_crops(tokens, self.options.batch_size,
+                                                         self.model.config.block_size, rng))
+                       for _ in range(self.options.eval_iters)]
+            losses[split] = float(np.mean(batches))
+        return losses
+
+    def evaluate_and_save(self, bar):
+        """Evaluate, note the result, and save a checkpoint."""
+        losses = self.evaluate()
+        if not math.isfinite(losses["val"]):
+            raise self._not_finite(f"the validation loss is {losses['val']}")
+        if losses["val"] < self.best_loss:
+            self.best_step, self.best_loss = self.step, losses["val"]
+        append_metrics(self.out_dir, {"step": self.step, "train_loss": losses["train"], "val_loss": losses["val"]})
+        self.save()
+        bar.write(f"step {self.step:>5}: train loss {losses['train']:.4f}, validation loss {losses['val']:.4f}")
+
+    def save(self):
+        """Save a checkpoint of this step."""
+        state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
+                 "threads": self.model.shards.threads, "corpus": self.corpus}
+        save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state)
+        self.saved_step = self.step
+
+    def _not_finite(self, what):
+        return NotFiniteError(f"{what} at step {self.step}: training stopped, the checkpoint of step {self.saved_step} "
+                              f"in {self.out_dir} is good; begin again with a lower --learning-rate")
+
+    @contextlib.contextmanager
+    def _stopping_on_signals(self):
+        """Ctrl-C and SIGTERM end the run after the step in progress; a second one ends it at once."""
+        def request_stop(number, frame):
+            self.stop_requested = True
+            signal.signal(number, previous[number])
+
+        previous = {}
+        if threading.current_thread() is threading.main_thread():       # only there may handlers be set
+            for number in (signal.SIGINT, signal.SIGTERM):
+                previous[number] = signal.signal(number, request_stop)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
