@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from npgpt.backend.allocator import keep_freed_memory
 from npgpt.backend.arrays import array_module
 from npgpt.errors import UserError
 from npgpt.layers.attention import self_attention_backward, self_attention_forward
@@ -127,6 +128,7 @@ class GPT:
             raise UserError(f"dtype must be float32 or float64, not {dtype}")
         self.config = config
         self.xp = array_module(device)
+        keep_freed_memory()
         self.params = Parameters(config, dtype, self.xp)
         self.shards = Shards(threads)
         self._cache = None

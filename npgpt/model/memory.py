@@ -18,7 +18,10 @@ def training_memory(config, batch_size, threads, itemsize=4):
     block = 20 * C + config.n_head * config.block_size
     if config.dropout:
         block += 2 * C + 2 * config.n_head * config.block_size      # three masks, and the weights that they leave
-    outside = 4 * C + 3 * config.vocab_size                         # the last norm; logits, probabilities, dlogits
+    # Beside the caches: logits, probabilities and dlogits, of which two are still there while the backward of the last
+    # block makes its own temporaries, six of the MLP's width or four of the attention's.
+    widest = max(3 * config.vocab_size, 2 * config.vocab_size + max(24 * C, 4 * config.n_head * config.block_size))
+    outside = 4 * C + widest
     return {
         "parameters": parameters,
         "gradients": parameters * threads,

@@ -104,8 +104,24 @@ def random_crops(tokens, batch_size, block_size, rng):
     Raises UserError when the tokens are too few for one crop and its last target.
     """
     check_long_enough(tokens, block_size)
-    starts = rng.integers(len(tokens) - block_size, size=batch_size)
-    positions = starts[:, None] + np.arange(block_size)  # (batch_size, block_size)
+    return crops_at(tokens, rng.integers(len(tokens) - block_size, size=batch_size), block_size)
+
+
+def even_crops(tokens, n_batches, batch_size, block_size):
+    """Yield n_batches batches as random_crops draws them, but with the crops spread evenly over the whole of `tokens`.
+
+    The same call gives the same batches: what is measured on them differs only by the model. Raises UserError, at the
+    first batch, as random_crops does.
+    """
+    check_long_enough(tokens, block_size)
+    starts = np.linspace(0, len(tokens) - block_size - 1, n_batches * batch_size).astype(np.int64)
+    for batch in starts.reshape(n_batches, batch_size):
+        yield crops_at(tokens, batch, block_size)
+
+
+def crops_at(tokens, starts, block_size):
+    """Return x and y, int64 (len(starts), block_size), the crops of `tokens` that begin at `starts`."""
+    positions = starts[:, None] + np.arange(block_size)  # (len(starts), block_size)
     return tokens[positions].astype(np.int64), tokens[positions + 1].astype(np.int64)
 
 

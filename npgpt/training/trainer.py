@@ -10,13 +10,13 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.text.batches import random_crops
+from npgpt.text.batches import even_crops, random_crops
 from npgpt.training.adamw import AdamW, NotFiniteError
 from npgpt.training.checkpoint import fingerprint, save_checkpoint
 from npgpt.training.metrics import append_metrics
 from npgpt.training.schedule import learning_rate
 
-BATCHES, DROPOUT, EVALUATION = range(3)     # the random streams of a run
+BATCHES, DROPOUT = range(2)     # the random streams of a run
 
 
 class Trainer:
@@ -113,14 +113,11 @@ class Trainer:
         return total_loss, total
 
     def evaluate(self):
-        """{"train": mean loss, "val": mean loss} over `eval_iters` batches, the same ones at every evaluation."""
-        losses = {}
-        for i, (split, tokens) in enumerate({"train": self.train_tokens, "val": self.val_tokens}.items()):
-            rng = np.random.default_rng([self.options.seed, EVALUATION, i])
-            batches = [self.model.evaluate(*random_crops(tokens, self.options.batch_size,
-                                                         self.model.config.block_size, rng))
-                       for _ in range(self.options.eval_iters)]
-            losses[split] = float(np.mean(batches))
+        """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
+        options, losses = self.options, {}
+        for split, tokens in (("train", self.train_tokens), ("val", self.val_tokens)):
+            batches = even_crops(tokens, options.eval_iters, options.batch_size, self.model.config.block_size)
+            losses[split] = float(np.mean([self.model.evaluate(idx, targets) for idx, targets in batches]))
         return losses
 
     def evaluate_and_save(self, bar):

@@ -17,6 +17,7 @@ VARIANTS = {
     "no qkv biases": {"qkv_bias": False},
     "only qkv biases": {"bias": False, "qkv_bias": True},
     "one head": {"n_head": 1},
+    "three layers": {"n_layer": 3},
     "encoder": {"causal": False},
     "unscaled scores": {"scale_attn_weights": False},
     "embedding layernorm": {"embedding_layer_norm": True},

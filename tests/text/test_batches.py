@@ -5,6 +5,7 @@ import pytest
 
 from npgpt.errors import UserError
 from npgpt.text.batches import (
+    even_crops,
     load_token_files,
     open_dataset,
     prepare,
@@ -204,3 +205,15 @@ def test_windows_of_too_few_tokens():
     for count in (0, 1):
         with pytest.raises(UserError, match=f"{count} tokens and evaluation needs 2"):
             next(windows(np.zeros(count, dtype=np.uint16), 4))
+
+
+def test_even_crops_reach_from_the_first_to_the_last_target_in_equal_strides():
+    tokens = np.arange(101, dtype=np.uint16)
+    batches = list(even_crops(tokens, n_batches=5, batch_size=2, block_size=10))
+    starts = np.concatenate([x[:, 0] for x, _ in batches])
+    assert starts.tolist() == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
+    for x, y in batches:
+        assert x.shape == y.shape == (2, 10) and (np.diff(x, axis=1) == 1).all() and (y == x + 1).all()
+    assert y[-1, -1] == 100
+    with pytest.raises(UserError, match="block size"):
+        next(even_crops(tokens[:10], 1, 1, 10))

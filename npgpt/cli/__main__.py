@@ -1,0 +1,7 @@
+"""`python -m npgpt.cli`, the same as the command `npgpt`."""
+
+import sys
+
+from npgpt.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,134 @@
+"""`npgpt sample`, `eval`, `data`, `info` and `plot`: what they print and what they refuse."""
+
+import math
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import npgpt as package
+from npgpt import GPT, GPTConfig
+from npgpt.cli.main import COMMANDS
+from npgpt.cli.sample import print_sample
+from npgpt.model.memory import training_memory
+from npgpt.text.tokenizers import ByteTokenizer
+from tests.cli.test_train import refused
+
+
+@pytest.fixture
+def run(train):
+    """A finished tiny run in out."""
+    assert train("--max-iters", 3)[0] == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_samples_differ_and_a_seed_reproduces_them(npgpt):
+    code, out, _ = npgpt("sample", "-n", 3, "--max-new-tokens", 30, "--seed", 7, "--prompt", "To")
+    samples = out.split("-" * 60 + "\n")
+    assert code == 0 and len(samples) == len(set(samples)) == 3 and all(s.startswith("To") for s in samples)
+    assert npgpt("sample", "-n", 3, "--max-new-tokens", 30, "--seed", 7, "--prompt", "To")[1] == out
+    assert npgpt("sample", "--max-new-tokens", 30, "--seed", 8, "--prompt", "To")[1].strip() == samples[1].strip()
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--prompt", "To € be"], ["character '€' (U+20AC) at position 3"]),
+    (["--prompt", ""], ["the prompt is empty"]),
+    (["--temperature", "-1"], ["temperature"]),
+    (["--top-k", "0"], ["top_k"]),
+    (["--top-p", "2"], ["top_p"]),
+    (["-n", "0"], ["-n"]),
+    (["--max-new-tokens", "-1"], ["max_new_tokens"]),
+    (["nowhere"], ["no checkpoint in nowhere"]),
+    (["--device", "gpu"], ["cupy"]),
+])
+def test_sample_refuses_in_one_line(npgpt, monkeypatch, arguments, says):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    refused(npgpt("sample", *arguments), *says)
+
+
+def test_bytes_of_an_unfinished_character_are_held_back(capsys, monkeypatch):
+    """A model that spells a three-byte character: nothing is written until the third byte is there."""
+    written = []
+    spelled = iter("€".encode() + b"!" + "é".encode()[:1])
+    monkeypatch.setattr("npgpt.cli.sample.stream_tokens", lambda *args: (np.array([token]) for token in spelled))
+    monkeypatch.setattr("sys.stdout", type("Out", (), {"write": lambda self, s: written.append(s),
+                                                       "flush": lambda self: None})())
+    print_sample(None, ByteTokenizer(), "a", 5, 1.0, None, None, 0)
+    assert written == ["a", "", "", "€", "!", "", "\ufffd\n"]
+
+
+@pytest.mark.usefixtures("run")
+def test_eval_prints_consistent_figures_for_each_split(npgpt, text_file):
+    losses = []
+    for split in ("train", "val"):
+        code, out, _ = npgpt("eval", "--split", split)
+        loss, perplexity, bits = (float(line.split()[2 if "bits" not in line else 3].split()[0]) if "bits" in line
+                                  else float(line.split()[1]) for line in out.splitlines()[1:])
+        assert code == 0 and perplexity == pytest.approx(math.exp(loss), rel=1e-3)
+        assert bits == pytest.approx(loss / math.log(2), rel=1e-3)      # one byte a character
+        losses.append(out)
+    assert losses[0] != losses[1]
+    assert npgpt("eval", "--corpus", text_file)[1] == losses[1]
+    refused(npgpt("eval", "--corpus", "nowhere"), "nowhere")
+
+
+def test_data_list_get_and_prepare(npgpt, text_file, tmp_path):
+    code, out, _ = npgpt("data", "list")
+    assert code == 0 and "tinyshakespeare" in out and "1,115,394 bytes" in out and "pydocs" in out
+    code, out, _ = npgpt("data", "prepare", text_file, "--tokenizer", "char", "--out", "tokens")
+    assert code == 0 and "npgpt train --corpus tokens" in out
+    assert (tmp_path / "tokens/train.bin").stat().st_size == 2 * int(0.9 * len(text_file.read_text()))
+    refused(npgpt("data", "prepare", text_file, "--out", "tokens"), "holds a train.bin already")
+    refused(npgpt("data", "get", "shakespeare"), "shakespeare", "tinyshakespeare")
+    refused(npgpt("data"), "ACTION")
+    (tmp_path / "tinyshakespeare").mkdir()
+    (tmp_path / "tinyshakespeare/input.txt").write_text("not Shakespeare")
+    refused(npgpt("data", "get", "tinyshakespeare", "--data-dir", tmp_path), "input.txt is not TinyShakespeare")
+
+
+def test_info_of_a_preset(npgpt):
+    code, out, _ = npgpt("info", "--preset", "char-cpu", "--n-layer", 12, "--n-embd", 768, "--n-head", 12,
+                         "--vocab-size", 50257, "--block-size", 1024)
+    assert code == 0 and "124,439,808" in out and "38,597,376" in out and "50257 x 768" in out
+    refused(npgpt("info", "--n-head", "3"), "n_embd 128 is not divisible by n_head 3")
+    refused(npgpt("info", "out"), "no checkpoint in out")
+    refused(npgpt("info", "out", "--n-head", "2"), "either")
+
+
+@pytest.mark.parametrize("options", [{}, {"vocab_size": 5000}, {"dropout": 0.1}, {"block_size": 128, "n_head": 8}],
+                         ids=str)
+def test_the_memory_that_info_tells_is_what_a_step_takes(options):
+    config = GPTConfig(**{"vocab_size": 65, "block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128, **options})
+    model = GPT(config, threads=1)
+    idx = np.zeros((8, config.block_size), int)
+    model.loss_and_grads(idx, idx, np.random.default_rng(0))
+    tracemalloc.start()
+    model.loss_and_grads(idx, idx, np.random.default_rng(0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    told = training_memory(config, batch_size=8, threads=1)
+    assert told["activations"] == pytest.approx(peak, rel=0.2)
+    assert told["parameters"] == told["gradients"] == model.params.flat.nbytes
+
+
+def test_plot_of_nothing_is_refused(npgpt, tmp_path):
+    refused(npgpt("plot", "nowhere"), "nowhere")
+    (tmp_path / "metrics.jsonl").write_text("")
+    refused(npgpt("plot", "."), "no measurements")
+
+
+@pytest.mark.usefixtures("run")
+def test_plot_without_matplotlib_names_the_extra(npgpt, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    refused(npgpt("plot"), "npgpt[plot]")
+
+
+def test_version_help_and_nothing_at_all(npgpt):
+    assert npgpt("--version")[:2] == (0, f"npgpt {package.__version__}\n")
+    code, out, _ = npgpt("--help")
+    assert code == 0 and all(name in out for name in COMMANDS)
+    refused(npgpt(), "COMMAND")
+    refused(npgpt("fly"), "fly")

@@ -1,0 +1,180 @@
+"""`npgpt train`: the whole way, and every bad input in one line, with exit code 2 and nothing lost."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from npgpt.text import download
+from npgpt.training.checkpoint import find_checkpoint, step_folders
+from tests.conftest import TINY
+
+
+def refused(result, *says):
+    """One line on standard error that says each of these, exit code 2."""
+    code, _, err = result
+    assert code == 2
+    assert len(err.splitlines()) == 1 and err.startswith("npgpt: ") and "Traceback" not in err
+    for words in says:
+        assert str(words) in err
+
+
+def test_train_sample_eval_info_and_plot(train, npgpt, text_file, tmp_path):
+    code, out, err = train("--max-iters", 4, "--eval-interval", 2)
+    assert code == 0 and err == ""
+    assert f"corpus: the text file {text_file}" in out and "step     4: train loss" in out
+    assert len(out) - out.index("checkpoints in out") > 300     # a sample follows
+    code, out, _ = npgpt("sample", "out", "--prompt", "To be", "--max-new-tokens", 20)
+    assert code == 0 and out.startswith("To be") and len(out) == len("To be") + 20 + 1
+    assert npgpt("sample", "--prompt", "To be", "--max-new-tokens", 20)[1] == out
+    code, out, _ = npgpt("eval")
+    assert code == 0 and "perplexity" in out and "bits per byte  " in out
+    code, out, _ = npgpt("info", "out")
+    assert code == 0 and "h.0.attn.c_attn.weight" in out and "step 4" in out
+    code, out, _ = npgpt("plot")
+    assert code == 0 and (tmp_path / "out/loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_with_no_corpus_and_no_network_it_takes_pydocs_and_says_why(npgpt, monkeypatch):
+    def offline(*args, **kwargs):
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(download.urllib.request, "urlopen", offline)
+    code, out, _ = npgpt("train", *TINY, "--max-iters", 1)
+    assert code == 0 and out.startswith("corpus: pydocs, built into Python, because ")
+    assert "no network in this test" in out.splitlines()[0]
+
+
+def test_token_files_bring_their_own_tokenizer(npgpt, text_file):
+    assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens")[0] == 0
+    code, out, _ = npgpt("train", "--corpus", "tokens", *TINY, "--max-iters", 1)
+    assert code == 0 and "vocabulary 256" in out
+    refused(npgpt("train", "--corpus", "tokens", "--tokenizer", "char", *TINY, "--overwrite"), "byte tokenizer")
+    assert find_checkpoint("out").name == "step-00000001"       # what was there is still there
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--flag"], ["--flag", "--help"]),
+    (["--max-iters", "many"], ["--max-iters", "many"]),
+    (["--preset", "char-tpu"], ["char-tpu", "char-cpu"]),
+    (["--corpus", "nowhere.txt"], ["nowhere.txt", "tinyshakespeare"]),
+    (["--tokenizer", "words"], ["words", "char, byte or gpt2"]),
+    (["--n-head", "3"], ["n_embd 8 is not divisible by n_head 3"]),
+    (["--batch-size", "0"], ["batch_size"]),
+    (["--block-size", "0"], ["block_size"]),
+    (["--block-size", "5000"], ["5001", "block size"]),
+    (["--learning-rate", "-1"], ["learning_rate"]),
+    (["--learning-rate", "nan"], ["learning_rate"]),
+    (["--max-iters", "-5"], ["max_iters"]),
+    (["--dropout", "1"], ["dropout"]),
+    (["--seed", "-1"], ["seed"]),
+    (["--threads", "0"], ["threads"]),
+    (["--activation", "relu"], ["activation"]),
+    (["--device", "gpu"], ["cupy-cuda12x", "--device cpu"]),
+    (["--device", "tpu"], ["tpu"]),
+    (["--resume"], ["no checkpoint in out"]),
+    (["--resume", "--overwrite"], ["not allowed with"]),
+    (["--out-dir", "text.txt"], ["text.txt is a file"]),
+])
+def test_a_bad_argument_is_one_line(train, tmp_path, monkeypatch, arguments, says):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    refused(train("--max-iters", 2, *arguments), *says)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("content", "says"), [
+    (b"", "is empty"), (b"To be\xff or", "not UTF-8 text (byte 0xff at position 5)"), (b"Too short", "longer text")])
+def test_a_bad_text_file_is_one_line(npgpt, tmp_path, content, says):
+    (tmp_path / "bad.txt").write_bytes(content)
+    refused(npgpt("train", "--corpus", "bad.txt", *TINY), says)
+
+
+def test_an_out_dir_with_a_run_is_only_replaced_when_asked(train):
+    assert train("--max-iters", 2)[0] == 0
+    refused(train("--max-iters", 1), "--resume", "--overwrite")
+    assert find_checkpoint("out").name == "step-00000002"
+    refused(train("--max-iters", 1, "--overwrite", "--corpus", "nowhere"), "nowhere")
+    assert find_checkpoint("out").name == "step-00000002"
+    assert train("--max-iters", 1, "--overwrite")[0] == 0
+    assert [folder.name for folder in step_folders("out")] == ["step-00000001"]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the root user may write everywhere")
+def test_an_out_dir_that_cannot_be_written_is_one_line(train, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o555)
+    refused(train("--out-dir", "locked/out"), "cannot be written")
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--n-embd", "16"], ["n_embd is 8", "16 was asked for"]),
+    (["--no-bias"], ["bias is True", "False was asked for"]),
+    (["--preset", "char-cpu"], ["is 8", "was asked for"]),
+    (["--dtype", "float64"], ["dtype is float32"]),
+    (["--seed", "5"], ["seed is 1337"]),
+    (["--tokenizer", "byte"], ["tokenizer is char"]),
+    (["--corpus", "other.txt"], ["not the one that this run began with"]),
+])
+def test_resume_with_something_else_names_it(train, npgpt, tmp_path, arguments, says):
+    assert train("--max-iters", 2)[0] == 0
+    (tmp_path / "other.txt").write_text("To be, or not to be, that is the question:\n" * 20)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    refused(npgpt("train", "--resume", "--max-iters", 4, *arguments), *says)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
+def test_resume_notices_that_the_text_has_changed(train, npgpt, text_file):
+    assert train("--max-iters", 2)[0] == 0
+    text_file.write_text(text_file.read_text()[::-1])
+    refused(npgpt("train", "--resume", "--max-iters", 4), "not the one that this run began with")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json", "npgpt_tokenizer.json",
+                                  "state.json"])
+@pytest.mark.parametrize("damage", ["truncated", "edited", "missing"])
+def test_a_damaged_checkpoint_is_one_line(train, npgpt, tmp_path, name, damage):
+    assert train("--max-iters", 2)[0] == 0
+    path = find_checkpoint(tmp_path / "out") / name
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(data[:len(data) // 2] if damage == "truncated" else data.replace(b":", b";", 1))
+    for command in (["train", "--resume", "--max-iters", 4], ["sample"], ["eval"]):
+        refused(npgpt(*command), "out")
+
+
+@pytest.mark.parametrize(("field", "value"), [("step", "2"), ("options", []), ("best_step", None), ("format", 99),
+                                              ("sha256", {"../../text.txt": "0"}), ("corpus", 1)])
+def test_an_edited_state_is_one_line(train, npgpt, tmp_path, field, value):
+    assert train("--max-iters", 2)[0] == 0
+    path = find_checkpoint(tmp_path / "out") / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    refused(npgpt("train", "--resume", "--max-iters", 4), "state.json")
+
+
+def test_a_run_that_diverges_says_one_line_and_keeps_its_checkpoint(train, npgpt):
+    refused(train("--max-iters", 300, "--eval-interval", 2, "--learning-rate", "1e30", "--grad-clip", 0,
+                  "--warmup-iters", 0), "at step", "--learning-rate")
+    assert npgpt("eval")[0] == 0
+
+
+def test_help_lists_nanogpts_flags(npgpt):
+    code, out, _ = npgpt("train", "--help")
+    assert code == 0
+    for flag in ("batch-size", "block-size", "n-layer", "n-head", "n-embd", "dropout", "learning-rate", "min-lr",
+                 "max-iters", "lr-decay-iters", "warmup-iters", "weight-decay", "beta1", "beta2", "grad-clip",
+                 "gradient-accumulation-steps", "eval-interval", "eval-iters", "log-interval", "out-dir", "seed",
+                 "device", "dtype", "threads", "preset", "no-bias", "no-qkv-bias"):
+        assert f"--{flag}" in out, flag
+    assert "steps of linear warm-up" in out
+
+
+def test_no_torch_is_imported_and_no_warning_printed(text_file, tmp_path):
+    """In a process of its own: what a user sees on a run is free of warnings, and torch stays out."""
+    program = ("import sys; from npgpt.cli.main import main; code = main(sys.argv[1:]); "
+               "assert 'torch' not in sys.modules and 'transformers' not in sys.modules; sys.exit(code)")
+    result = subprocess.run([sys.executable, "-W", "error", "-c", program, "train", "--corpus", text_file, *TINY,
+                             "--max-iters", "2"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0 and result.stderr == ""

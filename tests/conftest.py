@@ -1,0 +1,41 @@
+"""What every test runs with."""
+
+import pytest
+
+from npgpt.cli.main import main
+
+TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 12
+
+TINY = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--block-size", "8", "--batch-size", "2", "--threads", "1",
+        "--warmup-iters", "2", "--lr-decay-iters", "20", "--eval-iters", "2", "--log-interval", "1"]
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    """A text of a thousand characters."""
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def npgpt(capsys, text_file, tmp_path, monkeypatch):
+    """Run a command in an empty folder: npgpt("eval", "out") -> exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NPGPT_DATA_DIR", raising=False)
+
+    def run(*arguments):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as exit:          # --help and --version
+            code = exit.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def train(npgpt, text_file):
+    """Train a tiny model on the text: train("--max-iters", 10) -> exit code, standard output, standard error."""
+    return lambda *arguments: npgpt("train", "--corpus", text_file, *TINY, *arguments)

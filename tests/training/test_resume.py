@@ -1,0 +1,108 @@
+"""A run that is cut off anywhere goes on as if it had not been: to the last bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders
+from npgpt.training.metrics import read_metrics
+from tests.conftest import TINY
+
+KILLS = 50
+
+
+def command(out_dir, text_file, *arguments):
+    return [sys.executable, "-m", "npgpt.cli", "train", "--out-dir", str(out_dir), "--corpus", str(text_file), *TINY,
+            *map(str, arguments)]
+
+
+def bits(out_dir):
+    """What a checkpoint's tensors are, byte for byte."""
+    folder = find_checkpoint(out_dir)
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+
+
+@pytest.mark.parametrize("options", [[], ["--dropout", "0.2", "--gradient-accumulation-steps", "3", "--threads", "2"],
+                                     ["--dtype", "float64", "--no-tie-word-embeddings", "--tokenizer", "byte"]],
+                         ids=["plain", "dropout and accumulation", "float64 untied"])
+def test_ten_and_ten_are_twenty(npgpt, train, options):
+    assert train("--out-dir", "whole", "--max-iters", 20, *options)[0] == 0
+    assert train("--out-dir", "parts", "--max-iters", 10, *options)[0] == 0
+    code, out, _ = npgpt("train", "--out-dir", "parts", "--max-iters", 20, "--resume")     # all else is remembered
+    assert code == 0 and "resuming parts/step-00000010 at step 10" in out
+    assert bits("whole") == bits("parts")
+    states = [json.loads((find_checkpoint(run) / "state.json").read_text()) for run in ("whole", "parts")]
+    assert states[0]["options"] == states[1]["options"] and states[0]["step"] == 20
+    measured = [[(r["step"], r["loss"], r["lr"], r["grad_norm"]) for r in read_metrics(run) if "loss" in r]
+                for run in ("whole", "parts")]
+    assert measured[0] == measured[1] and [r[0] for r in measured[0]] == list(range(1, 21))
+
+
+def test_killed_at_fifty_moments_it_resumes_each_time_to_the_same_end(tmp_path, text_file):
+    """kill -9 at random moments of a run that saves at every step; then the end equals that of an undisturbed run."""
+    out_dir = tmp_path / "killed"
+    options = ["--eval-interval", 1, "--eval-iters", 1, "--max-iters", 100_000]
+    subprocess.run(command(out_dir, text_file, *options[:-1], 1), check=True, capture_output=True)
+    rng = random.Random(0)
+    steps, leftovers = [1], 0
+    for _ in range(KILLS):
+        process = subprocess.Popen(command(out_dir, text_file, *options, "--resume"), stdout=subprocess.PIPE, text=True)
+        for line in process.stdout:                 # the loop has begun when the first evaluation is printed
+            if line.startswith("step"):
+                break
+        time.sleep(rng.uniform(0.0, 0.05))
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        leftovers += any(out_dir.glob(".*"))
+        steps.append(read_checkpoint(find_checkpoint(out_dir)).state["step"])
+        assert steps[-1] > steps[-2]
+    assert leftovers > 0, "no kill fell into a save: the test is too gentle"
+    last = steps[-1] + 3
+    for run, resume in ((out_dir, ["--resume"]), (tmp_path / "whole", [])):
+        subprocess.run(command(run, text_file, *options[:-1], last, *resume), check=True, capture_output=True)
+    assert bits(out_dir) == bits(tmp_path / "whole")
+    assert [r["step"] for r in read_metrics(out_dir) if "loss" in r] == list(range(1, last + 1))
+    assert not list(out_dir.glob(".*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_saves_and_ends_cleanly(tmp_path, text_file, number):
+    out_dir = tmp_path / "out"
+    process = subprocess.Popen(command(out_dir, text_file, "--max-iters", 1_000_000, "--eval-interval", 1_000_000),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (out_dir / "metrics.jsonl").exists() or len(read_metrics(out_dir)) < 5:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    step = read_checkpoint(find_checkpoint(out_dir)).state["step"]
+    assert process.returncode == 0 and err == ""
+    assert step > 3 and f"stopped at step {step}, saved" in out and f"--resume --out-dir {out_dir}" in out
+    finished = subprocess.run(command(out_dir, text_file, "--max-iters", step + 2, "--resume"), capture_output=True)
+    assert finished.returncode == 0
+    assert [r["step"] for r in read_metrics(out_dir) if "loss" in r] == list(range(1, step + 3))
+
+
+def test_a_full_disk_in_mid_save_loses_nothing(tmp_path, text_file):
+    """A limit on the size of files stands in for the full disk; the run says one line and can go on afterwards."""
+    resource = pytest.importorskip("resource", reason="limits on file sizes are Unix's")
+    out_dir = tmp_path / "out"
+    run = command(out_dir, text_file, "--max-iters", 3, "--eval-interval", 1)
+    subprocess.run(run, check=True, capture_output=True)
+    before = bits(out_dir)
+    size = os.path.getsize(find_checkpoint(out_dir) / "optimizer.safetensors")
+    resumed = command(out_dir, text_file, "--max-iters", 5, "--eval-interval", 1, "--resume")
+    result = subprocess.run(resumed, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(
+        resource.RLIMIT_FSIZE, (size - 1, size - 1)))
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert "step 4 could not be saved" in result.stderr and "step-00000003 is still there" in result.stderr
+    assert bits(out_dir) == before and not list(out_dir.glob(".*"))
+    assert subprocess.run(resumed, capture_output=True).returncode == 0
+    assert step_folders(out_dir)[-1].name == "step-00000005"

@@ -1,0 +1,136 @@
+"""What the loop computes, keeps and refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig, UserError
+from npgpt.text.batches import random_crops
+from npgpt.text.tokenizers import CharTokenizer
+from npgpt.training.adamw import NotFiniteError
+from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders
+from npgpt.training.metrics import append_metrics, read_metrics
+from npgpt.training.options import TrainOptions, load_preset, preset_names
+from npgpt.training.trainer import BATCHES, Trainer
+
+TOKENS = np.random.default_rng(0).integers(0, 11, 300).astype(np.uint16)
+
+
+def trainer_of(out_dir, **options):
+    out_dir.mkdir(exist_ok=True)
+    options = TrainOptions(**{"batch_size": 4, "max_iters": 6, "eval_interval": 2, "eval_iters": 2, "log_interval": 1,
+                              "warmup_iters": 0, "lr_decay_iters": 0, "dtype": "float64", **options})
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), options.seed, options.dtype)
+    return Trainer(model, CharTokenizer("abcdefghijk"), TOKENS, TOKENS[:50], "letters", options, out_dir)
+
+
+def test_accumulated_micro_batches_equal_the_full_batch(tmp_path):
+    trainer = trainer_of(tmp_path, gradient_accumulation_steps=3)
+    loss, grads = trainer.loss_and_grads(step=7)
+    rngs = [np.random.default_rng([trainer.options.seed, BATCHES, 7, i]) for i in range(3)]
+    batches = [random_crops(TOKENS, 4, 8, rng) for rng in rngs]
+    idx, targets = (np.concatenate(part) for part in zip(*batches, strict=True))
+    assert len({row.tobytes() for row in idx}) > 8
+    _, full_loss = trainer.model.forward(idx, targets)
+    assert loss == pytest.approx(full_loss, rel=1e-12)
+    np.testing.assert_allclose(grads.flat, trainer.model.backward().flat, rtol=1e-9, atol=1e-14)
+
+
+def test_each_step_draws_another_batch_and_each_seed_others(tmp_path):
+    def batch(seed, step):
+        return trainer_of(tmp_path, seed=seed).loss_and_grads(step)[0]
+
+    assert len({batch(1, 0), batch(1, 1), batch(2, 0)}) == 3
+    assert batch(1, 1) == batch(1, 1)
+
+
+def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
+    trainer = trainer_of(tmp_path)
+    losses = iter([3.0, 1.0, 2.0, 1.5])
+    monkeypatch.setattr(trainer, "evaluate", lambda: {"train": 0.0, "val": next(losses)})
+    assert trainer.run(progress=False)
+    assert [folder.name for folder in step_folders(tmp_path)] == ["step-00000002", "step-00000006"]
+    assert find_checkpoint(tmp_path).name == "step-00000006"
+    assert find_checkpoint(tmp_path, "best").name == "step-00000002"
+    assert find_checkpoint(tmp_path / "step-00000002").name == "step-00000002"
+    assert read_checkpoint(find_checkpoint(tmp_path)).state["best_loss"] == 1.0
+    assert [r["val_loss"] for r in read_metrics(tmp_path) if "val_loss" in r] == [3.0, 1.0, 2.0, 1.5]
+
+
+def test_evaluation_is_the_mean_over_crops_of_each_split(tmp_path):
+    trainer = trainer_of(tmp_path, eval_iters=7, batch_size=6)
+    starts = np.linspace(0, 50 - 9, 42).astype(int)[:, None] + np.arange(8)
+    _, expected = trainer.model.forward(TOKENS[:50][starts], TOKENS[:50][starts + 1])
+    assert trainer.evaluate()["val"] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_what_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, what):
+    trainer = trainer_of(tmp_path)
+    compute = trainer.loss_and_grads
+
+    def poisoned(step):
+        loss, grads = compute(step)
+        if step == 5:
+            loss, grads["ln_f.bias"] = (float("nan"), 0.0) if what == "loss" else (loss, float("inf"))
+        return loss, grads
+
+    monkeypatch.setattr(trainer, "loss_and_grads", poisoned)
+    with pytest.raises(NotFiniteError, match=f"the {what}.* at step 5: .* checkpoint of step 4"):
+        trainer.run(progress=False)
+    checkpoint = read_checkpoint(find_checkpoint(tmp_path))
+    assert checkpoint.state["step"] == 4
+    fresh = trainer_of(tmp_path / "other")
+    fresh.restore(checkpoint)
+    assert np.isfinite(fresh.model.params.flat).all() and fresh.step == fresh.optimizer.t == 4
+
+
+def test_a_metrics_line_that_a_kill_cut_off_is_left_out(tmp_path):
+    append_metrics(tmp_path, {"step": 1, "loss": 2.0})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "lo')
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('\n{"step": 3}\n')
+    with pytest.raises(UserError, match="line 2"):
+        read_metrics(tmp_path)
+
+
+def test_presets_are_valid_and_say_nanogpts_numbers():
+    for name in preset_names():
+        fields = load_preset(name)
+        TrainOptions(**{key: value for key, value in fields.items() if key in TrainOptions.__dataclass_fields__})
+    assert preset_names() == ["bpe-small", "char-cpu", "char-gpu"]
+    cpu = load_preset("char-cpu")
+    assert [cpu[k] for k in ("n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters")] == [
+        4, 4, 128, 64, 12, 2000]
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({"batch_size": 0}, "batch_size"), ({"batch_size": -3}, "batch_size"), ({"learning_rate": 0.0}, "learning_rate"),
+    ({"learning_rate": float("nan")}, "learning_rate"), ({"max_iters": 0}, "max_iters"), ({"beta2": 1.0}, "beta2"),
+    ({"min_lr": 1.0}, "min_lr"), ({"warmup_iters": 2000}, "lr_decay_iters"), ({"seed": -1}, "seed"),
+    ({"dtype": "int8"}, "dtype"), ({"eval_iters": 0}, "eval_iters"), ({"batch_size": 1.5}, "batch_size"),
+])
+def test_options_that_make_no_sense_are_named(options, says):
+    with pytest.raises(UserError, match=says):
+        TrainOptions(**options)
+
+
+def test_a_preset_with_an_unknown_field_or_no_toml_is_refused(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("n_layers = 3")
+    with pytest.raises(UserError, match="n_layers"):
+        load_preset(path)
+    path.write_text("n_layer: 3")
+    with pytest.raises(UserError, match="TOML"):
+        load_preset(path)
+    with pytest.raises(UserError, match="char-cpu"):
+        load_preset("char-tpu")
+
+
+def test_state_is_json_with_the_digests_of_the_other_files(tmp_path):
+    trainer_of(tmp_path).run(progress=False)
+    state = json.loads((find_checkpoint(tmp_path) / "state.json").read_text())
+    assert set(state["sha256"]) == {path.name for path in find_checkpoint(tmp_path).iterdir()} - {"state.json"}
