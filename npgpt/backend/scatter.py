@@ -11,7 +11,6 @@ def sum_rows_by_index(rows, index, n_index):
     rows (N, C), index (N,) integers in [0, n_index) -> out (n_index, C), the dtype of rows. The order of summation is
     fixed, so that the same input gives the same bits. (np.add.at does the same and is 4 times slower.)
     """
-    index = np.asarray(index)
     if n_index <= ONE_HOT_LIMIT:
         one_hot = (np.arange(n_index)[:, None] == index).astype(rows.dtype)     # (n_index, N)
         return one_hot @ rows

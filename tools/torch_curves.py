@@ -1,0 +1,80 @@
+"""Train the same weights on the same batches with npgpt and with torch, and compare the two loss curves.
+
+    python tools/torch_curves.py [--steps 200] [--corpus pydocs] [--out curves.png]
+
+The recipe is the preset char-cpu, in float32 on both sides: torch's autograd, AdamW and clipping against ours.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from npgpt import GPT, AdamW, GPTConfig
+from npgpt.text.batches import open_dataset, random_crops
+from npgpt.text.corpora import open_corpus
+from npgpt.training.schedule import learning_rate
+from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters
+
+
+def curves(steps, corpus):
+    """(our losses, torch's losses), two lists of `steps` numbers."""
+    tokens, _, tokenizer = open_dataset(open_corpus(corpus), "char")
+    config = GPTConfig(vocab_size=tokenizer.vocab_size)
+    model = GPT(config, seed=1337)
+    tensors = torch_parameters(model.params)
+    optimizer = AdamW(model.params, betas=(0.9, 0.99), weight_decay=0.1)
+    reference = torch.optim.AdamW([
+        {"params": [tensor for tensor in tensors.values() if tensor.ndim == 2], "weight_decay": 0.1},
+        {"params": [tensor for tensor in tensors.values() if tensor.ndim < 2], "weight_decay": 0.0}], betas=(0.9, 0.99))
+    ours, theirs = [], []
+    rng = np.random.default_rng(0)
+    for step in range(steps):
+        idx, targets = random_crops(tokens, 12, config.block_size, rng)
+        optimizer.lr = learning_rate(step, 1e-3, 1e-4, 100, 2000)
+        loss, grads = model.loss_and_grads(idx, targets)
+        optimizer.step(grads, max_norm=1.0)
+        ours.append(loss)
+
+        for group in reference.param_groups:
+            group["lr"] = optimizer.lr
+        reference.zero_grad()
+        loss = torch_loss(torch_gpt(tensors, config, idx), targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(tensors.values(), 1.0)
+        reference.step()
+        theirs.append(loss.item())
+    return ours, theirs
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--corpus", help="by default TinyShakespeare, or pydocs")
+    parser.add_argument("--out", help="draw both curves and their difference as a PNG")
+    args = parser.parse_args()
+    ours, theirs = curves(args.steps, args.corpus)
+    difference = np.abs(np.subtract(ours, theirs))
+    for step in range(0, args.steps, max(1, args.steps // 10)):
+        print(f"step {step:>4}: npgpt {ours[step]:.6f}, torch {theirs[step]:.6f}, difference {difference[step]:.1e}")
+    print(f"largest difference over {args.steps} steps: {difference.max():.1e}")
+    if args.out:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
+        curve, error = figure.subplots(2, sharex=True, height_ratios=(2, 1))
+        curve.plot(theirs, linewidth=4, alpha=0.4, label="torch")
+        curve.plot(ours, linewidth=1, label="npgpt")
+        curve.set(ylabel="loss (nats per token)", title="The same weights and batches, float32")
+        curve.legend()
+        error.semilogy(difference)
+        error.set(xlabel="step", ylabel="difference")
+        figure.savefig(args.out)
+
+
+if __name__ == "__main__":
+    main()
