@@ -1,8 +1,8 @@
 """npgpt: GPT-2 from scratch in NumPy, with every gradient written by hand."""
 
 from npgpt.errors import UserError
+from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig
-from npgpt.model.gpt import GPT
 from npgpt.training.adamw import AdamW
 
 __version__ = "0.1.0"

@@ -27,20 +27,24 @@ def torch_gpt(p, config, idx, rng=None):
     def norm(name, x):
         return layer_norm(x, (C,), p[f"{name}.weight"], p.get(f"{name}.bias"), config.layer_norm_epsilon)
 
-    def draw(*shape):
-        return dropout_mask(rng, shape, config.dropout, p["wte.weight"].detach().numpy().dtype)
+    def draw(p_drop, *shape):
+        return dropout_mask(rng, shape, p_drop, p["wte.weight"].detach().numpy().dtype)
 
     x = p["wte.weight"][torch.from_numpy(idx)] + p["wpe.weight"][:T]
     if config.embedding_layer_norm:
         x = norm("ln_e", x)
-    x = dropped(draw(B, T, C), x)
+    x = dropped(draw(config.embd_pdrop, B, T, C), x)
     for i in range(config.n_layer):
         h = f"h.{i}."
-        mask_att, mask_attn, mask_mlp = draw(B, config.n_head, T, T), draw(B, T, C), draw(B, T, C)
+        mask_att = draw(config.attn_pdrop, B, config.n_head, T, T)
+        mask_attn, mask_mlp = (draw(config.resid_pdrop, B, T, C) for _ in range(2))
+        scale = 1 / (C / config.n_head)**0.5 if config.scale_attn_weights else 1.0
+        if config.scale_attn_by_inverse_layer_idx:
+            scale /= i + 1
         attended = torch_self_attention(
             torch, norm(h + "ln_1", x), p[h + "attn.c_attn.weight"], p.get(h + "attn.c_attn.bias", 0.0),
             p[h + "attn.c_proj.weight"], p.get(h + "attn.c_proj.bias", 0.0), config.n_head,
-            None if config.scale_attn_weights else 1.0, config.causal, mask_att)
+            scale, config.causal, mask_att)
         x = x + dropped(mask_attn, attended)
         hidden = norm(h + "ln_2", x) @ p[h + "mlp.c_fc.weight"] + p.get(h + "mlp.c_fc.bias", 0.0)
         active = gelu(hidden, approximate="tanh" if config.activation == "gelu_tanh" else "none")

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import inspect
 import re
-import types
+import typing
 
 from npgpt.model.config import GPTConfig
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, preset_names
@@ -19,16 +19,17 @@ def add_field_arguments(parser, dataclass, title, leave_out=()):
             continue
         flag = "--" + field.name.replace("_", "-")
         options = {"dest": field.name, "default": argparse.SUPPRESS, "help": comments.get(field.name)}
-        if field.type is bool or isinstance(field.type, types.UnionType):
+        kind = typing.get_args(field.type)[0] if typing.get_args(field.type) else field.type    # of `int | None`, int
+        if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:
-            group.add_argument(flag, type=field.type, metavar=field.type.__name__.upper(), **options)
+            group.add_argument(flag, type=kind, metavar=kind.__name__.upper(), **options)
 
 
 def add_model_arguments(parser):
     """Flags for the shape of a model: --preset, and one for each field of GPTConfig."""
     parser.add_argument("--preset", help=f"{', '.join(preset_names())}, or a TOML file; by default char-cpu")
-    add_field_arguments(parser, GPTConfig, "the model", leave_out={"vocab_size"})
+    add_field_arguments(parser, GPTConfig, "the model", leave_out={"vocab_size", "bos_token_id", "eos_token_id"})
 
 
 def add_train_arguments(parser):

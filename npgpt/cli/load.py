@@ -1,7 +1,7 @@
 """A model and its tokenizer from a checkpoint, for the commands that use one."""
 
 from npgpt.cli.arguments import add_device_arguments
-from npgpt.model.gpt import GPT
+from npgpt.gpt import GPT
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 
 

@@ -19,8 +19,8 @@ from npgpt.cli.arguments import (
 from npgpt.cli.sample import default_prompt, print_sample
 from npgpt.cli.training_data import open_checkpoint_data
 from npgpt.errors import UserError
+from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig
-from npgpt.model.gpt import GPT
 from npgpt.text.batches import check_long_enough, open_dataset
 from npgpt.text.corpora import CORPORA, open_corpus
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders

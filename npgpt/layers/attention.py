@@ -71,12 +71,13 @@ def merge_heads(mix):
 
 
 def self_attention_forward(x, c_attn_weight, c_attn_bias, c_proj_weight, c_proj_bias, n_head, scale=None, causal=True,
-                           dropout_mask=None):
+                           dropout_mask=None, extend=None):
     """Self-attention with H heads: one product makes queries, keys and values, a last one mixes the heads' results.
 
     x (B, T, C), c_attn_weight (C, 3 C), c_attn_bias (3 C,) or None, c_proj_weight (C, C), c_proj_bias (C,) or None,
     n_head H (divides C), scale 1 / sqrt(D) unless given, causal: no position sees a later one, dropout_mask
-    (B, H, T, T) or None -> y (B, T, C), cache: the three layers' own caches.
+    (B, H, T, T) or None -> y (B, T, C), cache: the three layers' own caches. In generation `extend` puts the keys and
+    values of earlier positions in front: extend(k, v) -> k, v (B, H, S, D); such a forward has no backward.
 
     The scores are divided by sqrt(D) because the dot product of two random vectors of D unit values has variance D.
     """
@@ -85,7 +86,9 @@ def self_attention_forward(x, c_attn_weight, c_attn_bias, c_proj_weight, c_proj_
         scale = 1.0 / math.sqrt(C // n_head)
     qkv, c_attn = linear_forward(x, c_attn_weight, c_attn_bias)                 # (B, T, 3 C)
     q, k, v = split_heads(qkv, n_head)                                          # 3 x (B, H, T, D)
-    mask = causal_mask(T, like=q) if causal else None                           # (T, T)
+    k, v = (k, v) if extend is None else extend(k, v)                           # 2 x (B, H, S, D), S >= T
+    S = k.shape[2]
+    mask = causal_mask(S, like=q)[S - T:] if causal and T > 1 else None         # (T, S): the last T of S positions
     mix, attention = attention_forward(q, k, v, scale, mask, dropout_mask)      # (B, H, T, D)
     merged = merge_heads(mix)                                                   # (B, T, C)
     y, c_proj = linear_forward(merged, c_proj_weight, c_proj_bias)              # (B, T, C)

@@ -5,16 +5,17 @@ import numpy as np
 from npgpt.backend.scatter import sum_rows_by_index
 
 
-def embedding_forward(idx, wte, wpe):
+def embedding_forward(idx, wte, wpe, start=0):
     """x = wte[idx] + wpe[position].
 
-    idx (B, T) integers, wte (V, C) token embedding, wpe (block_size, C) position embedding -> x (B, T, C), cache.
+    idx (B, T) integers, wte (V, C) token embedding, wpe (block_size, C) position embedding, start the position of the
+    first column (0, but in generation) -> x (B, T, C), cache.
     The cache is idx and the two table lengths: the gradient only needs to know which rows were read.
     """
     T = idx.shape[1]
-    token = wte[idx]                # (B, T, C)
-    position = wpe[:T]              # (T, C)
-    x = token + position            # (B, T, C): every batch entry gets the same positions
+    token = wte[idx]                 # (B, T, C)
+    position = wpe[start:start + T]  # (T, C)
+    x = token + position             # (B, T, C): every batch entry gets the same positions
     return x, (idx, len(wte), len(wpe))
 
 
@@ -29,7 +30,7 @@ def embedding_backward(dx, cache):
     # x = token + position
     dtoken = dx                                                     # (B, T, C)
     dposition = dx.sum(axis=0)                                      # (T, C): position was broadcast over the batch
-    # position = wpe[:T]
+    # position = wpe[start:start + T], and start is 0 in training
     dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)       # (block_size, C): later positions were not read
     dwpe[:T] = dposition
     # token = wte[idx]

@@ -27,26 +27,41 @@ class GPTConfig:
     causal: bool = True                     # False: an encoder, every position sees every other
     scale_attn_weights: bool = True         # scores divided by sqrt(head size)
     embedding_layer_norm: bool = False      # a LayerNorm, "ln_e", right after the embedding
+    n_inner: int | None = None              # the MLP's hidden width; None: 4 n_embd
+    embd_pdrop: float | None = None         # dropout after the embedding; None: as `dropout`
+    attn_pdrop: float | None = None         # dropout on the attention weights; None: as `dropout`
+    resid_pdrop: float | None = None        # dropout after attention and MLP; None: as `dropout`
+    scale_attn_by_inverse_layer_idx: bool = False   # scores of block i divided by i + 1 as well
+    bos_token_id: int | None = None         # the token that begins a text, for those who generate
+    eos_token_id: int | None = None         # the token that ends a text
 
     def __post_init__(self):
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"{name} must be a positive whole number, not {value!r}")
-        for name in ("bias", "tie_word_embeddings", "causal", "scale_attn_weights", "embedding_layer_norm"):
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{name} must be true or false, not {getattr(self, name)!r}")
-        if self.qkv_bias is not None and not isinstance(self.qkv_bias, bool):
-            raise UserError(f"qkv_bias must be true, false or null, not {self.qkv_bias!r}")
+            self._check(name, _is_whole(getattr(self, name)) and getattr(self, name) > 0, "a positive whole number")
         if self.n_embd % self.n_head:
             raise UserError(f"n_embd {self.n_embd} is not divisible by n_head {self.n_head}: "
                             "each head takes an equal share of the width")
-        if not _is_number(self.dropout) or not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"dropout must be a number from 0 up to, not including, 1, not {self.dropout!r}")
-        if not _is_number(self.layer_norm_epsilon) or not 0.0 < self.layer_norm_epsilon < 1.0:
-            raise UserError(f"layer_norm_epsilon must be a small positive number, not {self.layer_norm_epsilon!r}")
-        if self.activation not in ("gelu_tanh", "gelu"):
-            raise UserError(f'activation must be "gelu_tanh" (OpenAI\'s) or "gelu" (exact), not {self.activation!r}')
+        for name, default in (("qkv_bias", self.bias), ("n_inner", 4 * self.n_embd), ("embd_pdrop", self.dropout),
+                              ("attn_pdrop", self.dropout), ("resid_pdrop", self.dropout)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)     # the way round `frozen` that dataclasses documents
+        self._check("n_inner", _is_whole(self.n_inner) and self.n_inner > 0, "a positive whole number")
+        for name in ("bos_token_id", "eos_token_id"):
+            value = getattr(self, name)
+            self._check(name, value is None or _is_whole(value) and 0 <= value, "a token id or null")
+        for name in ("bias", "tie_word_embeddings", "causal", "scale_attn_weights", "embedding_layer_norm", "qkv_bias",
+                     "scale_attn_by_inverse_layer_idx"):
+            self._check(name, isinstance(getattr(self, name), bool), "true or false")
+        for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"):
+            value = getattr(self, name)
+            self._check(name, _is_number(value) and 0.0 <= value < 1.0, "a number from 0 up to, not including, 1")
+        epsilon = self.layer_norm_epsilon
+        self._check("layer_norm_epsilon", _is_number(epsilon) and 0.0 < epsilon < 1.0, "a small positive number")
+        self._check("activation", self.activation in ("gelu_tanh", "gelu"), '"gelu_tanh" (OpenAI\'s) or "gelu" (exact)')
+
+    def _check(self, name, right, what):
+        if not right:
+            raise UserError(f"{name} must be {what}, not {getattr(self, name)!r}")
 
     @classmethod
     def from_dict(cls, fields):
@@ -58,10 +73,14 @@ class GPTConfig:
             raise UserError(f"the model configuration has missing or unknown fields: {', '.join(sorted(wrong))}")
         return cls(**fields)
 
-    @property
-    def attention_scale(self):
-        """What the attention scores are multiplied by: 1 / sqrt(D), or 1 where `scale_attn_weights` is off."""
-        return 1.0 / math.sqrt(self.n_embd // self.n_head) if self.scale_attn_weights else 1.0
+    def attention_scale(self, layer):
+        """What the attention scores of a block are multiplied by, as the two `scale_attn` switches say."""
+        scale = 1.0 / math.sqrt(self.n_embd // self.n_head) if self.scale_attn_weights else 1.0
+        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
+
+
+def _is_whole(value):
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value):

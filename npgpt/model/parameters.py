@@ -27,11 +27,11 @@ def parameter_shapes(config):
         layer("ln_e", (C,))
     for i in range(config.n_layer):
         layer(f"h.{i}.ln_1", (C,))
-        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.bias if config.qkv_bias is None else config.qkv_bias)
+        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.qkv_bias)
         layer(f"h.{i}.attn.c_proj", (C, C))
         layer(f"h.{i}.ln_2", (C,))
-        layer(f"h.{i}.mlp.c_fc", (C, 4 * C))
-        layer(f"h.{i}.mlp.c_proj", (4 * C, C))
+        layer(f"h.{i}.mlp.c_fc", (C, config.n_inner))
+        layer(f"h.{i}.mlp.c_proj", (config.n_inner, C))
     layer("ln_f", (C,))
     if not config.tie_word_embeddings:
         layer("lm_head", (V, C), bias=False)
@@ -103,3 +103,19 @@ class Block:
 
     def __setitem__(self, name, value):
         self.parameters[self.prefix + name] = value
+
+
+def initialize(params, seed):
+    """GPT-2's initial weights: normal with deviation 0.02, biases 0, LayerNorm gains 1.
+
+    The two projections that write to the residual stream have 0.02 / sqrt(2 n_layer), so that the variance of the
+    stream does not grow with the number of layers that add to it. Drawn by NumPy in float32 on any device and for any
+    dtype: a seed means the same model everywhere.
+    """
+    rng = np.random.default_rng(seed)
+    for name, shape in params.shapes.items():
+        if len(shape) == 2:
+            deviation = 0.02 / math.sqrt(2 * params.config.n_layer) if name.endswith("c_proj.weight") else 0.02
+            params[name] = params.xp.asarray(rng.standard_normal(shape, dtype=np.float32) * deviation)
+        elif name.endswith(".weight"):
+            params[name] = 1.0

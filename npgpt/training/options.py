@@ -58,7 +58,8 @@ class TrainOptions:
             raise UserError(f"dtype must be float32 or float64, not {self.dtype!r}")
 
 
-MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}     # the tokenizer says that
+# The tokenizer says the other three.
+MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id"}
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 

@@ -102,7 +102,7 @@ class Trainer:
         count = sum(targets.size for _, targets in micro_batches)
         total_loss, total = 0.0, None
         for i, (idx, targets) in enumerate(micro_batches):
-            rng = np.random.default_rng([options.seed, DROPOUT, step, i]) if self.model.config.dropout else None
+            rng = np.random.default_rng([options.seed, DROPOUT, step, i])
             loss, grads = self.model.loss_and_grads(idx, targets, rng, count)
             total_loss += loss
             if len(micro_batches) == 1:

@@ -11,7 +11,7 @@ from npgpt import GPTConfig, UserError
     ("vocab_size", 0), ("block_size", -1), ("n_layer", 0), ("n_head", 0), ("n_embd", 1.5), ("n_layer", "4"),
     ("n_layer", True), ("dropout", 1.0), ("dropout", -0.1), ("dropout", "a"), ("dropout", float("nan")),
     ("layer_norm_epsilon", 0.0), ("layer_norm_epsilon", float("inf")), ("activation", "relu"), ("bias", 1),
-    ("qkv_bias", "no"), ("causal", None),
+    ("qkv_bias", "no"), ("causal", None), ("n_inner", 0), ("attn_pdrop", 1.0), ("eos_token_id", -1), ("n_embd", None),
 ])
 def test_a_field_that_makes_no_sense_is_named(field, value):
     with pytest.raises(UserError, match=field):

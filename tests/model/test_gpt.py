@@ -24,6 +24,9 @@ VARIANTS = {
     "untied head": {"tie_word_embeddings": False},
     "exact gelu": {"activation": "gelu"},
     "dropout": {"dropout": 0.3},
+    "three dropouts": {"embd_pdrop": 0.1, "attn_pdrop": 0.3, "resid_pdrop": 0.5},
+    "scores divided by the layer": {"scale_attn_by_inverse_layer_idx": True},
+    "narrow mlp": {"n_inner": 7},
     "large eps": {"layer_norm_epsilon": 0.1},
     "large vocabulary": {"vocab_size": 700},
     "all at once": {"bias": False, "qkv_bias": True, "causal": False, "scale_attn_weights": False, "n_head": 2,
@@ -96,7 +99,7 @@ def test_vector_jacobian_products_on_random_vectors(variant):
 @EACH_VARIANT
 def test_shards_and_micro_batches_add_up_to_the_whole(variant):
     """Any number of threads, and gradient accumulation, give the gradient of the whole batch."""
-    variant = {**variant, "dropout": 0.0}
+    variant = {**variant, "dropout": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
     model = model_of(variant, threads=1)
     idx, targets = batch(model.config, rows=5)
     _, loss = model.forward(idx, targets)
