@@ -98,19 +98,24 @@ class GPT:
         """Continue each row of idx (B, T) by up to `max_new_tokens` tokens; see `npgpt.model.generate.generate`."""
         return generate(self, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
 
+    def check_ids(self, idx):
+        """Token ids as an array on the host; UserError unless they are (B, T) integers in the vocabulary."""
+        idx, V = _as_integers(idx, "idx"), self.config.vocab_size
+        if idx.ndim != 2 or idx.size == 0:
+            raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
+        if idx.min() < 0 or idx.max() >= V:
+            raise UserError(f"token ids must be from 0 to {V - 1}, but idx has {idx.min()} to {idx.max()}")
+        return idx
+
     def check_batch(self, idx, targets=None):
         """The batch as integer arrays on the model's device; UserError where they do not fit the model.
 
         Ids are looked at on the host: an index out of range reads another token's row on a GPU, without an error.
         """
         V = self.config.vocab_size
-        idx = _as_integers(idx, "idx")
-        if idx.ndim != 2 or idx.size == 0:
-            raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
+        idx = self.check_ids(idx)
         if idx.shape[1] > self.config.block_size:
             raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {self.config.block_size}")
-        if idx.min() < 0 or idx.max() >= V:
-            raise UserError(f"token ids must be from 0 to {V - 1}, but idx has {idx.min()} to {idx.max()}")
         if targets is None:
             return self.xp.asarray(idx), None
         targets = _as_integers(targets, "targets")

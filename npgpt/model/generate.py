@@ -3,6 +3,44 @@
 import numpy as np
 
 from npgpt.errors import UserError
+from npgpt.model.gpt import gpt_forward
+
+
+class KVCache:
+    """What B rows of text have said so far: their last tokens, and each layer's keys and values of those.
+
+    With it the next token costs one position's work instead of the whole context's. When the tokens no longer fit into
+    `block_size`, only the last half of a context (block_size // 2 tokens) is kept and read anew: one long pass for many
+    short ones. (GPT-2's positions are learned and absolute: a cached key cannot move to an earlier position.)
+    """
+
+    def __init__(self, params, B):
+        self.params, config = params, params.config
+        self.tokens = np.empty((B, 0), dtype=np.int64)
+        self.length = 0                         # how many positions the arrays hold
+        self.arrays = params.xp.empty((config.n_layer, 2, B, config.n_head, config.block_size,
+                                       config.n_embd // config.n_head), dtype=params.flat.dtype)
+
+    def read(self, idx):
+        """Take in the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them."""
+        block_size = self.params.config.block_size
+        self.tokens = np.concatenate([self.tokens, idx], axis=1)
+        if self.length + idx.shape[1] > block_size:
+            self.tokens = idx = self.tokens[:, -max(1, block_size // 2):]
+            self.length = 0
+        logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params, kv_cache=self)
+        self.length += idx.shape[1]
+        return logits[:, 0]
+
+    def extend(self, layer):
+        """What `self_attention_forward` is given for a layer: a function (k, v) -> all its keys, all its values."""
+        def extended(k, v):
+            keys, values = self.arrays[layer]                   # 2 x (B, H, block_size, D)
+            end = self.length + k.shape[2]
+            keys[:, :, self.length:end] = k
+            values[:, :, self.length:end] = v
+            return keys[:, :, :end], values[:, :, :end]
+        return extended
 
 
 def generate(model, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
@@ -21,23 +59,24 @@ def stream_tokens(model, idx, max_new_tokens, temperature=1.0, top_k=None, top_p
 
     temperature divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token. top_k keeps the k
     likeliest tokens only, top_p the smallest set of likeliest tokens whose probabilities reach p (nucleus sampling,
-    Holtzman et al. 2019, arXiv:1904.09751). The model sees the last `block_size` tokens. The same seed gives the same
-    text. Raises UserError for values out of range.
+    Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text. Raises UserError for values out of
+    range, and for a model that is not causal: its earlier positions would change with each new token.
     """
-    check_sampling(model.config.vocab_size, max_new_tokens, temperature, top_k, top_p)
-    idx, _ = model.check_batch(idx[:, -model.config.block_size:])
+    check_sampling(model.config, max_new_tokens, temperature, top_k, top_p)
+    idx = model.check_ids(idx)
+    cache = KVCache(model.params, len(idx))
     rng = np.random.default_rng(seed)
     done = np.zeros(len(idx), dtype=bool)
     for _ in range(max_new_tokens):
-        logits, _ = model.forward(idx)
-        token = sample(logits[:, -1], rng, temperature, top_k, top_p)
+        logits = model.shards.whole(cache.read, idx)
+        token = sample(logits, rng, temperature, top_k, top_p)
         if eos_token_id is not None:
             token = np.where(done, eos_token_id, token)
             done |= token == eos_token_id
         yield token
         if done.all():
             return
-        idx = np.concatenate([idx, token[:, None]], axis=1)[:, -model.config.block_size:]
+        idx = token[:, None]
 
 
 def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
@@ -60,13 +99,15 @@ def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
     return (cumulative <= threshold).sum(axis=-1)               # the first token whose cumulative mass passes it
 
 
-def check_sampling(vocab_size, max_new_tokens, temperature, top_k, top_p):
+def check_sampling(config, max_new_tokens, temperature, top_k, top_p):
     """UserError where a sampling argument is out of range."""
+    if not config.causal:
+        raise UserError("a model with causal=False is an encoder: it cannot write text from left to right")
     if max_new_tokens < 0:
         raise UserError(f"max_new_tokens must be 0 or more, not {max_new_tokens}")
     if not 0.0 <= temperature < np.inf:
         raise UserError(f"temperature must be 0 (greedy) or more, not {temperature}")
     if top_k is not None and top_k < 1:
-        raise UserError(f"top_k must be at least 1 (of {vocab_size} tokens), not {top_k}")
+        raise UserError(f"top_k must be at least 1 (of {config.vocab_size} tokens), not {top_k}")
     if top_p is not None and not 0.0 < top_p <= 1.0:
         raise UserError(f"top_p must be above 0 and at most 1, not {top_p}")

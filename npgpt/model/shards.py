@@ -22,7 +22,7 @@ class Shards:
             raise UserError(f"threads must be at least 1, not {threads}")
         self.threads = threads or available_cores()
         self._pool = None
-        self._blas = None
+        self._blas = threadpoolctl.ThreadpoolController()
         self._grads = []
 
     def sum_with_grads(self, function, n_rows, rng, params):
@@ -45,17 +45,19 @@ class Shards:
         """The sum of function(rows) over the parts."""
         return sum(self._run(function, self.parts(n_rows)))
 
+    def whole(self, function, *arguments):
+        """function(*arguments), undivided: the cores go to BLAS inside the layers."""
+        with self._blas.limit(limits=self.threads, user_api="blas"):
+            return function(*arguments)
+
     def parts(self, n_rows):
         """Slices that divide n_rows as evenly as can be, one a thread."""
         n = min(self.threads, n_rows)
         return [slice(n_rows * i // n, n_rows * (i + 1) // n) for i in range(n)]
 
     def _run(self, function, *arguments):
-        if self._blas is None:
-            self._blas = threadpoolctl.ThreadpoolController()
-        if len(arguments[0]) == 1:                  # nothing to divide: the cores go to BLAS inside the layers
-            with self._blas.limit(limits=self.threads, user_api="blas"):
-                return list(map(function, *arguments))
+        if len(arguments[0]) == 1:
+            return [self.whole(function, *(argument[0] for argument in arguments))]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="npgpt-shard")
         with self._blas.limit(limits=1, user_api="blas"):       # our threads times BLAS's would fight over the cores

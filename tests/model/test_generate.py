@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
-from npgpt.model.generate import sample
+from npgpt.model.generate import KVCache, sample
 
 PROBS = np.array([[0.5, 0.1, 0.3, 0.06, 0.04]])
 
@@ -38,15 +38,65 @@ def small_model():
     return GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64")
 
 
-def test_greedy_follows_the_largest_logit_beyond_the_context_window():
+def context_at(t, prompt, block_size):
+    """Where the context begins that the token at t is drawn from: the policy, told once more without a cache."""
+    start, end = 0, prompt
+    if end - start > block_size:
+        start = end - block_size // 2
+    while end < t:
+        end += 1
+        if end - start > block_size:
+            start = end - block_size // 2
+    return start
+
+
+@pytest.mark.parametrize("variant", [{}, {"bias": False, "tie_word_embeddings": False, "activation": "gelu"},
+                                     {"scale_attn_by_inverse_layer_idx": True, "embedding_layer_norm": True}], ids=str)
+@pytest.mark.parametrize("prompt", [1, 2, 3, 7, 8, 9, 17])
+def test_the_cache_equals_the_full_forward_at_every_position_and_past_the_window(prompt, variant):
+    """float64, unit scale: the logits that each token is drawn from, against a forward over the whole context."""
+    model = GPT(GPTConfig(**{"vocab_size": 11, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8, **variant}),
+                dtype="float64")
+    model.params.flat[:] = np.random.default_rng(0).standard_normal(model.params.flat.size)
+    tokens = np.random.default_rng(1).integers(0, 11, (3, 30))
+    cache = KVCache(model.params, 3)
+    for t in range(prompt, 30):
+        logits = cache.read(tokens[:, :prompt] if t == prompt else tokens[:, t - 1:t])
+        full, _ = model.forward(tokens[:, context_at(t, prompt, 8):t])
+        np.testing.assert_allclose(logits, full[:, -1], rtol=1e-12, atol=1e-12)
+
+
+def test_tokens_read_in_pieces_equal_tokens_read_one_by_one():
+    model = small_model()
+    tokens = np.random.default_rng(1).integers(0, 11, (2, 8))
+    for cut in range(1, 8):
+        cache = KVCache(model.params, 2)
+        cache.read(tokens[:, :cut])
+        full, _ = model.forward(tokens)
+        np.testing.assert_allclose(cache.read(tokens[:, cut:]), full[:, -1], rtol=1e-12, atol=1e-12)
+
+
+def test_greedy_follows_the_largest_logit_and_each_row_is_its_own():
     model = small_model()
     model.params.flat[:] = np.random.default_rng(0).standard_normal(model.params.flat.size)
     idx = np.array([[1, 2, 3], [4, 5, 6]])
     out = model.generate(idx, 20, temperature=0.0)
     assert out.shape == (2, 23) and (out[:, :3] == idx).all()
     for t in range(3, 23):
-        logits, _ = model.forward(out[:, max(0, t - 8):t])
+        logits, _ = model.forward(out[:, context_at(t, 3, 8):t])
         assert (out[:, t] == logits[:, -1].argmax(-1)).all()
+    assert (model.generate(idx[1:], 20, temperature=0.0) == out[1:]).all()
+
+
+def test_an_encoder_is_refused():
+    with pytest.raises(UserError, match="causal"):
+        GPT(GPTConfig(causal=False)).generate(np.array([[1]]), 1)
+
+
+@pytest.mark.parametrize("idx", [np.array([[11]]), np.array([1]), np.zeros((1, 0), int), np.array([[0.5]])], ids=str)
+def test_a_prompt_that_does_not_fit_is_refused(idx):
+    with pytest.raises(UserError):
+        small_model().generate(idx, 1)
 
 
 def test_a_seed_reproduces_and_another_differs():
