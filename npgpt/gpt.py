@@ -10,6 +10,8 @@ from npgpt.model.generate import generate
 from npgpt.model.gpt import gpt_backward, gpt_forward
 from npgpt.model.parameters import Parameters, initialize
 from npgpt.model.shards import Shards
+from npgpt.pretrained.load import find_model, open_model
+from npgpt.pretrained.save import save_model
 
 
 class GPT:
@@ -19,9 +21,10 @@ class GPT:
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
-    config: a GPTConfig. seed: of the initial weights, the same for both dtypes. dtype: "float32" or "float64".
-    device: "cpu", "gpu", "gpu:N" or "auto". threads: how many shards of a batch are worked on at once in
-    `loss_and_grads` and `evaluate`; by default one a core. Raises UserError for values that make no sense.
+    config: a GPTConfig. seed: of the initial weights, the same for both dtypes; None leaves them zero.
+    dtype: "float32" or "float64". device: "cpu", "gpu", "gpu:N" or "auto". threads: how many shards of a batch are
+    worked on at once in `loss_and_grads` and `evaluate`; by default one a core. Raises UserError for values that make
+    no sense.
     """
 
     def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None):
@@ -33,7 +36,27 @@ class GPT:
         self.params = Parameters(config, dtype, self.xp)
         self.shards = Shards(threads)
         self._cache = None
-        initialize(self.params, seed)
+        if seed is not None:
+            initialize(self.params, seed)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None):
+        """A model with the weights of a GPT-2 checkpoint.
+
+        name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
+        model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a folder too), or a
+        .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. The weights
+        are read as they are stored (float16 and bfloat16 are widened) and copied once.
+        Raises UserError where anything is missing, damaged or not supported, before it allocates.
+        """
+        config, load = open_model(find_model(name_or_path, revision))
+        model = cls(config, None, dtype, device, threads)
+        load(model.params)
+        return model
+
+    def save_pretrained(self, folder):
+        """Write model.safetensors and config.json, which transformers and `from_pretrained` read. See `save_model`."""
+        save_model(self.params, folder)
 
     def forward(self, idx, targets=None, rng=None):
         """The model's logits, and its loss where targets are given.

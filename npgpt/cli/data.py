@@ -3,19 +3,21 @@
 from npgpt.cli.arguments import add_data_dir_argument
 from npgpt.errors import UserError
 from npgpt.text.batches import prepare
-from npgpt.text.corpora import CORPORA, list_corpora, open_corpus
+from npgpt.text.corpora import data_dir, list_corpora, open_corpus
+from npgpt.text.tinystories import prepare_tinystories, tinystories_folder
 from npgpt.text.tokenizers import make_tokenizer
 
 
 def add_arguments(parser):
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_data_dir_argument(actions.add_parser("list", help="the corpora that have a name, and which are at hand"))
-    get = actions.add_parser("get", help="download a corpus and check its digest")
-    get.add_argument("name", choices=[name for name, source in CORPORA.items() if source.url])
+    get = actions.add_parser("get", help="download a corpus and check its digest; tinystories becomes token files")
+    get.add_argument("name", choices=("tinyshakespeare", "tinystories"))
+    get.add_argument("--tokenizer", help="of tinystories: byte, gpt2 (the default) or hf:PATH_OR_ID")
     add_data_dir_argument(get)
     prepared = actions.add_parser("prepare", help="write a corpus as token files, train.bin and val.bin")
-    prepared.add_argument("corpus", help=f"{', '.join(CORPORA)}, or a UTF-8 text file")
-    prepared.add_argument("--tokenizer", default="gpt2", help="char, byte or gpt2 (the default)")
+    prepared.add_argument("corpus", help="tinyshakespeare, pydocs, or a UTF-8 text file")
+    prepared.add_argument("--tokenizer", default="gpt2", help="char, byte, gpt2 (the default) or hf:PATH_OR_ID")
     prepared.add_argument("--out", required=True, help="the folder to write")
     add_data_dir_argument(prepared)
 
@@ -24,11 +26,33 @@ def run(args):
     if args.action == "list":
         for name, state, size, description in list_corpora(args.data_dir):
             print(f"{name:<16} {state:<15} {f'{size:,} bytes' if size else '':>16}  {description}")
-    elif args.action == "get":
-        print(open_corpus(args.name, args.data_dir).reason)
+    elif args.action == "prepare":
+        prepare_text(args)
+    elif args.name == "tinystories":
+        get_tinystories(args)
+    elif args.tokenizer is not None:
+        raise UserError(f"{args.name} is kept as text: give --tokenizer to `npgpt data prepare` or `npgpt train`")
     else:
-        corpus = open_corpus(args.corpus, args.data_dir)
-        if corpus.text is None:
-            raise UserError(f"{args.corpus} holds token files already: give a corpus that is text")
-        prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out)
-        print(f"{args.out}: train.bin, val.bin and their tokenizer; train on it with: npgpt train --corpus {args.out}")
+        print(open_corpus(args.name, args.data_dir).reason)
+
+
+def prepare_text(args):
+    """Write a corpus that is text as token files."""
+    corpus = open_corpus(args.corpus, args.data_dir)
+    if corpus.text is None:
+        raise UserError(f"{args.corpus} holds token files already: give a corpus that is text")
+    prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out)
+    print_prepared(args.out)
+
+
+def get_tinystories(args):
+    """Fetch TinyStories and write it as token files; what an interrupted call has done is not done again."""
+    name = args.tokenizer or "gpt2"
+    folder = tinystories_folder(data_dir(args.data_dir), name)
+    prepare_tinystories(make_tokenizer(name), folder)
+    print_prepared(folder)
+
+
+def print_prepared(folder):
+    """Say what is in a folder of token files, and what to do with it."""
+    print(f"{folder}: train.bin, val.bin and their tokenizer; train on it with: npgpt train --corpus {folder}")

@@ -1,29 +1,33 @@
-"""Loss, perplexity and bits per byte of a model on a whole split."""
+"""Loss, perplexity and bits per byte of a model on a text."""
 
 from npgpt.cli.arguments import add_data_dir_argument
-from npgpt.cli.load import add_checkpoint_arguments, load_model
-from npgpt.cli.training_data import open_checkpoint_data
+from npgpt.cli.load import add_model_argument, load_given_model
+from npgpt.cli.training_data import open_tokens
 from npgpt.errors import UserError
 from npgpt.training.evaluation import evaluate_split
 
 
 def add_arguments(parser):
-    add_checkpoint_arguments(parser)
-    parser.add_argument("--split", choices=("train", "val"), default="val", help="by default val")
-    parser.add_argument("--corpus", help="another corpus than the one the model was trained on")
+    add_model_argument(parser)
+    parser.add_argument("--corpus", help="by default the one that the model was trained on, else TinyShakespeare")
+    parser.add_argument("--split", choices=("train", "val", "all"),
+                        help="which part of the corpus; by default val for a run of npgpt, all for other models")
+    parser.add_argument("--stride", type=int,
+                        help="windows that overlap, each N tokens after the last; slower, and each token sees more")
     add_data_dir_argument(parser)
 
 
 def run(args):
-    model, checkpoint = load_model(args)
-    train_tokens, val_tokens = open_checkpoint_data(checkpoint, args.corpus, args.data_dir)
-    tokens = train_tokens if args.split == "train" else val_tokens
+    loaded = load_given_model(args)
+    corpus = args.corpus or (loaded.checkpoint and loaded.checkpoint.state["corpus"].get("name"))
+    split = args.split or ("val" if loaded.checkpoint else "all")
+    tokens = open_tokens(loaded.tokenizer, corpus, args.data_dir)[split]()
     try:
-        bytes_per_token, missing = checkpoint.tokenizer.bytes_per_token(), None
-    except UserError as error:      # GPT-2's vocabulary is not at hand: the loss needs none
+        bytes_per_token, missing = loaded.tokenizer.bytes_per_token(), None
+    except UserError as error:      # some tokenizers do not say how many bytes a token is: the loss needs none
         bytes_per_token, missing = None, error
-    result = evaluate_split(model, tokens, bytes_per_token)
-    print(f"{checkpoint.folder}, {args.split} split: {result.tokens:,} tokens predicted")
+    result = evaluate_split(loaded.model, tokens, bytes_per_token, args.stride)
+    print(f"{loaded.folder}, {split}: {result.tokens:,} tokens predicted")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.4f}")
     print(f"bits per byte  {missing or f'{result.bits_per_byte:.4f}'}")

@@ -4,10 +4,11 @@ import argparse
 import sys
 
 import npgpt
-from npgpt.cli import data, evaluate, info, plot, sample, train
+from npgpt.cli import data, evaluate, export, info, plot, sample, train
 from npgpt.errors import UserError
 
-COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "data": data, "info": info, "plot": plot}
+COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
+            "plot": plot}
 
 
 class Parser(argparse.ArgumentParser):

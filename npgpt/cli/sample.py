@@ -4,14 +4,15 @@ import codecs
 import sys
 
 import numpy as np
+from tqdm import tqdm
 
-from npgpt.cli.load import add_checkpoint_arguments, load_model
+from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.errors import UserError
 from npgpt.model.generate import stream_tokens
 
 
 def add_arguments(parser):
-    add_checkpoint_arguments(parser)
+    add_model_argument(parser)
     parser.add_argument("--prompt", help="the text to continue; by default a new line")
     parser.add_argument("-n", "--num-samples", type=int, default=1, help="how many texts")
     parser.add_argument("--max-new-tokens", type=int, default=500, help="how long each one gets, in tokens")
@@ -24,14 +25,21 @@ def add_arguments(parser):
 def run(args):
     if args.num_samples < 1 or args.seed < 0:
         raise UserError("-n must be at least 1, and --seed 0 or more")
-    model, checkpoint = load_model(args)
-    tokenizer = checkpoint.tokenizer
-    for i in range(args.num_samples):
+    loaded = load_given_model(args)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    prompt = default_prompt(tokenizer) if args.prompt is None else args.prompt
+    ids = encode_prompt(tokenizer, prompt)
+    if args.num_samples == 1:
+        print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p, args.seed)
+        return
+    rows = stream_tokens(model, np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
+                         args.top_p, args.seed, tokenizer.eos_token_id)
+    texts = np.array(list(tqdm(rows, total=args.max_new_tokens, unit="token", disable=None))).T     # side by side
+    for i, text in enumerate(texts):
         if i:
             print("-" * 60)
-        prompt = default_prompt(tokenizer) if args.prompt is None else args.prompt
-        print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p,
-                     args.seed + i)
+        ended = np.flatnonzero(text == tokenizer.eos_token_id)
+        print(prompt + tokenizer.decode(text[:ended[0]] if ended.size else text))
 
 
 def default_prompt(tokenizer):
@@ -43,14 +51,19 @@ def default_prompt(tokenizer):
         return tokenizer.decode([0])
 
 
-def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed):
-    """Print a prompt and its continuation, token by token; the bytes of an unfinished character are held back."""
+def encode_prompt(tokenizer, prompt):
+    """The tokens of a prompt, (1, T); UserError where there are none."""
     ids = tokenizer.encode(prompt)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
+    return ids.astype(np.int64)[None, :]
+
+
+def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed):
+    """Print a prompt and its continuation, token by token; the bytes of an unfinished character are held back."""
+    idx = encode_prompt(tokenizer, prompt)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     sys.stdout.write(prompt)
-    idx = np.asarray(ids, dtype=np.int64)[None, :]
     for token in stream_tokens(model, idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id):
         if token[0] == tokenizer.eos_token_id:
             break

@@ -16,25 +16,30 @@ from npgpt.cli.arguments import (
     given_model_fields,
     given_train_fields,
 )
+from npgpt.cli.load import load_model
 from npgpt.cli.sample import default_prompt, print_sample
-from npgpt.cli.training_data import open_checkpoint_data
+from npgpt.cli.training_data import open_tokens
 from npgpt.errors import UserError
 from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig
-from npgpt.text.batches import check_long_enough, open_dataset
+from npgpt.text.batches import open_dataset
 from npgpt.text.corpora import CORPORA, open_corpus
+from npgpt.text.tokenizers import is_called
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset
 from npgpt.training.trainer import Trainer
 
 SAMPLE_TOKENS = 300
+DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"}
 
 
 def add_arguments(parser):
     parser.add_argument("--out-dir", default="out", help="where checkpoints and metrics go; by default out")
     parser.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, or a folder with token files")
-    parser.add_argument("--tokenizer", help="char, byte or gpt2; by default the preset's")
+    parser.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID; by default the preset's")
+    parser.add_argument("--init-from", metavar="MODEL",
+                        help="go on training a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
     add_data_dir_argument(parser)
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
@@ -68,21 +73,43 @@ def run(args):
 def new_run(args):
     """A Trainer at step 0, and an --out-dir that is ready for it."""
     check_out_dir(args)
-    fields = {**load_preset(args.preset or "char-cpu"), **given_model_fields(args), **given_train_fields(args)}
+    preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
+    fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
-    GPTConfig(**model_fields)       # complains before a corpus is downloaded
-    corpus = open_corpus(args.corpus, args.data_dir)
-    print(f"corpus: {corpus.reason}", flush=True)
-    preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files bring their own
-    train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
-    config = GPTConfig(vocab_size=tokenizer.vocab_size, **model_fields)
-    for tokens in (train_tokens, val_tokens):
-        check_long_enough(tokens, config.block_size)
-    model = GPT(config, options.seed, options.dtype, args.device, args.threads)
+    if args.init_from:
+        model, tokenizer = pretrained_model(args, options, model_fields)
+        corpus = open_corpus(args.corpus, args.data_dir)
+        print(f"corpus: {corpus.reason}", flush=True)
+        tokens = open_tokens(tokenizer, corpus.name, args.data_dir)
+        train_tokens, val_tokens = tokens["train"](), tokens["val"]()
+    else:
+        GPTConfig(**model_fields)       # complains before a corpus is downloaded
+        corpus = open_corpus(args.corpus, args.data_dir)
+        print(f"corpus: {corpus.reason}", flush=True)
+        preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files bring their own
+        train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
+        config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
+        model = GPT(config, options.seed, options.dtype, args.device, args.threads)
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
+    trainer = Trainer(model, tokenizer, train_tokens, val_tokens, name, options, Path(args.out_dir))
     clear_out_dir(args)
-    return Trainer(model, tokenizer, train_tokens, val_tokens, name, options, Path(args.out_dir))
+    return trainer
+
+
+def pretrained_model(args, options, model_fields):
+    """(model, tokenizer) to begin with, of --init-from; of the model's fields only the dropouts may be given."""
+    dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
+    if "dropout" in dropouts:
+        dropouts = {**dict.fromkeys(DROPOUTS, dropouts["dropout"]), **dropouts}
+    loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=args.threads,
+                        dropouts=dropouts)
+    for name in [name for name in model_fields if name not in DROPOUTS]:
+        check_same(name, getattr(loaded.model.config, name), model_fields[name], args.init_from)
+    if args.tokenizer and not is_called(loaded.tokenizer, args.tokenizer):
+        raise UserError(f"the tokenizer of {args.init_from} is {loaded.tokenizer.kind}, but {args.tokenizer} was asked "
+                        "for: leave the flag out")
+    return loaded.model, loaded.tokenizer
 
 
 def resumed_run(args):
@@ -90,17 +117,17 @@ def resumed_run(args):
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
     state = checkpoint.state
     asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
-    asked = {name: value for name, value in asked.items() if name in MODEL_FIELDS}
-    asked |= {name: value for name, value in given_train_fields(args).items() if name in ("seed", "dtype")}
-    for name, value in asked.items():
-        saved = state["options"][name] if name in TRAIN_FIELDS else getattr(checkpoint.config, name)
-        if value != saved:
-            raise UserError(f"{name} is {saved} in {checkpoint.folder}, but {value} was asked for: leave the flag out, "
-                            "or begin another run with another --out-dir")
+    for name in [name for name in asked if name in MODEL_FIELDS]:
+        check_same(name, getattr(checkpoint.config, name), asked[name], checkpoint.folder)
+    for name in [name for name in given_train_fields(args) if name in ("seed", "dtype")]:
+        check_same(name, state["options"][name], getattr(args, name), checkpoint.folder)
+    if args.tokenizer and not is_called(checkpoint.tokenizer, args.tokenizer):
+        raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
+                        "for: leave the flag out")
     options = TrainOptions(**{**state["options"], **given_train_fields(args)})
-    train_tokens, val_tokens = open_checkpoint_data(checkpoint, args.corpus, args.data_dir, args.tokenizer)
-    model = GPT(checkpoint.config, options.seed, options.dtype, args.device, args.threads or state["threads"])
-    trainer = Trainer(model, checkpoint.tokenizer, train_tokens, val_tokens, state["corpus"]["name"], options,
+    tokens = open_tokens(checkpoint.tokenizer, args.corpus or state["corpus"]["name"], args.data_dir)
+    model = GPT(checkpoint.config, None, options.dtype, args.device, args.threads or state["threads"])
+    trainer = Trainer(model, checkpoint.tokenizer, tokens["train"](), tokens["val"](), state["corpus"]["name"], options,
                       Path(args.out_dir))
     if trainer.corpus["fingerprint"] != state["corpus"]["fingerprint"]:
         raise UserError("the corpus is not the one that this run began with: give that one, or begin another run with "
@@ -109,6 +136,13 @@ def resumed_run(args):
     drop_metrics_after(args.out_dir, trainer.step)
     print(f"resuming {checkpoint.folder} at step {trainer.step}")
     return trainer
+
+
+def check_same(name, there, asked, where):
+    """UserError where a flag asks for another value than a model has."""
+    if asked != there:
+        raise UserError(f"{name} is {there} in {where}, but {asked} was asked for: leave the flag out, "
+                        "or train a new model in another --out-dir")
 
 
 def check_out_dir(args):

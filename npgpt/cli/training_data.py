@@ -1,20 +1,25 @@
-"""The corpus that a checkpoint was trained on, opened again."""
+"""A corpus in the tokens of a model that is there already."""
+
+import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.text.batches import load_token_files, tokenize_corpus
 from npgpt.text.corpora import open_corpus
-from npgpt.text.tokenizers import canonical_kind
+from npgpt.text.tokenizers import TOKENIZER_FILE, load_tokenizer
 
 
-def open_checkpoint_data(checkpoint, corpus_name=None, data_dir=None, tokenizer_kind=None):
-    """(train, val) tokens of the checkpoint's own corpus, or of another one, in the checkpoint's tokenizer.
+def open_tokens(tokenizer, corpus_name, data_dir=None):
+    """{"train": …, "val": …, "all": …}, functions that give the tokens of a corpus, for a tokenizer.
 
-    UserError where the corpus is not to be had or needs another tokenizer.
+    UserError where the corpus is not to be had, or is token files that another tokenizer made.
     """
-    kind = checkpoint.tokenizer.kind
-    if tokenizer_kind is not None and canonical_kind(tokenizer_kind) != kind:
-        raise UserError(f"the checkpoint's tokenizer is {kind}, but {tokenizer_kind} was asked for: leave the flag out")
-    corpus = open_corpus(corpus_name or checkpoint.state["corpus"].get("name"), data_dir)
-    if corpus.text is None:
-        return load_token_files(corpus.folder)
-    return tokenize_corpus(corpus, checkpoint.tokenizer)
+    corpus = open_corpus(corpus_name, data_dir)
+    if corpus.text is not None:
+        return {"train": lambda: tokenize_corpus(corpus, tokenizer)[0],
+                "val": lambda: tokenize_corpus(corpus, tokenizer)[1],
+                "all": lambda: tokenizer.encode(corpus.text)}
+    made_by = corpus.folder / TOKENIZER_FILE
+    if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
+        raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
+    train, val = load_token_files(corpus.folder)
+    return {"train": lambda: train, "val": lambda: val, "all": lambda: np.concatenate([train, val])}

@@ -63,16 +63,6 @@ class GPTConfig:
         if not right:
             raise UserError(f"{name} must be {what}, not {getattr(self, name)!r}")
 
-    @classmethod
-    def from_dict(cls, fields):
-        """The inverse of `dataclasses.asdict`; an unknown or missing field is a UserError that names it."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(fields, dict):
-            raise UserError(f"a model configuration is a table of fields, not {fields!r}")
-        if wrong := set(fields) ^ known:
-            raise UserError(f"the model configuration has missing or unknown fields: {', '.join(sorted(wrong))}")
-        return cls(**fields)
-
     def attention_scale(self, layer):
         """What the attention scores of a block are multiplied by, as the two `scale_attn` switches say."""
         scale = 1.0 / math.sqrt(self.n_embd // self.n_head) if self.scale_attn_weights else 1.0

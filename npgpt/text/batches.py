@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
-from npgpt.text.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, make_tokenizer, save_tokenizer
+from npgpt.text.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 
 
 def split_text(text, fraction=0.9):
@@ -69,9 +69,10 @@ def prepare(corpus, tokenizer, folder, progress=True):
 def open_dataset(corpus, tokenizer_kind=None):
     """Return (train, validation, tokenizer) of a corpus; the tokens are uint16, memory-mapped where they are files.
 
-    A text is encoded with `tokenizer_kind`, by default "char". A folder has its tokenizer beside the token files;
-    one without is taken to be GPT-2's, as in nanoGPT, unless `tokenizer_kind` says otherwise. Raises UserError when
-    the folder's tokenizer is another kind or is nanoGPT's meta.pkl, and as tokenize_corpus and load_token_files do.
+    A text is encoded with `tokenizer_kind`, as make_tokenizer takes it, by default "char". A folder has its tokenizer
+    beside the token files; one without is taken to be GPT-2's, as in nanoGPT, unless `tokenizer_kind` says otherwise.
+    Raises UserError when the folder's tokenizer is another one or is nanoGPT's meta.pkl, and as tokenize_corpus,
+    make_tokenizer and load_token_files do.
     """
     if corpus.text is None:
         return *load_token_files(corpus.folder), folder_tokenizer(corpus.folder, tokenizer_kind)
@@ -83,10 +84,10 @@ def folder_tokenizer(folder, tokenizer_kind):
     """Return the tokenizer that made the token files of `folder`; raises UserError as open_dataset does."""
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
-        if tokenizer_kind is not None and canonical_kind(tokenizer_kind) != tokenizer.kind:
+        if tokenizer_kind is not None and not is_called(tokenizer, tokenizer_kind):
             raise UserError(
                 f"{folder} was prepared with the {tokenizer.kind} tokenizer, not {tokenizer_kind}: "
-                f"ask for {tokenizer.kind}, or prepare the text again"
+                "ask for no tokenizer, or prepare the text again"
             )
         return tokenizer
     if (folder / "meta.pkl").exists():

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from npgpt.errors import UserError
 from npgpt.text.download import download
+from npgpt.text.tinystories import prepared_folders
 
 
 class Source(NamedTuple):
-    """Where a corpus that has a name comes from. What is built in has neither URL nor digest."""
+    """Where a corpus that has a name comes from. What is built in or on the hub has neither URL nor digest here."""
 
     description: str
     url: str | None = None
@@ -26,6 +27,7 @@ CORPORA = {
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
         1_115_394,
     ),
+    "tinystories": Source("2.7 million short stories in a small child's words (2.2 GB), as token files"),
     "pydocs": Source("the help texts on the Python language that every Python carries"),
 }
 
@@ -50,14 +52,16 @@ def open_corpus(name=None, directory=None, progress=True):
 
     Without a name it is TinyShakespeare where that is at hand in data_dir(directory) or can be downloaded, else pydocs.
     `progress` shows a bar while it downloads. Raises UserError when there is no such corpus, when its file is empty,
-    unreadable or not UTF-8, when TinyShakespeare is asked for by name and not to be had, and when the file at hand
-    has another digest than TinyShakespeare's.
+    unreadable or not UTF-8, when TinyShakespeare is asked for by name and not to be had, when the file at hand has
+    another digest than TinyShakespeare's, and when TinyStories is not prepared, or with several tokenizers.
     """
     directory = data_dir(directory)
     if name is None:
         return open_default(directory, progress)
     if name == "tinyshakespeare":
         return open_tinyshakespeare(directory, progress)
+    if name == "tinystories":
+        return open_tinystories(directory)
     if name == "pydocs":
         return Corpus(name, pydocs_text(), None, "pydocs, built into Python")
     path = Path(name)
@@ -66,7 +70,7 @@ def open_corpus(name=None, directory=None, progress=True):
         return Corpus(str(path), None, path, f"the token files train.bin and val.bin in {path}")
     if os.path.isdir(path) or not os.path.exists(path):
         raise UserError(
-            f"corpus {str(name)!r} is not known: give {' or '.join(CORPORA)}, a UTF-8 text file that exists, "
+            f"corpus {str(name)!r} is not known: give {', '.join(CORPORA)}, a UTF-8 text file that exists, "
             "or a folder with train.bin and val.bin"
         )
     return Corpus(str(path), decode_text(read_bytes(path), path), None, f"the text file {path}")
@@ -106,6 +110,16 @@ def tinyshakespeare_path(directory):
     return directory / "tinyshakespeare" / "input.txt"
 
 
+def open_tinystories(directory):
+    """Return the Corpus TinyStories, by the name of its folder: it exists once for each tokenizer, as token files."""
+    folders = prepared_folders(directory)
+    if not folders:
+        raise UserError(f"tinystories is not prepared in {directory}: get it with `npgpt data get tinystories`")
+    if len(folders) > 1:
+        raise UserError(f"tinystories is prepared with several tokenizers: give one of {', '.join(map(str, folders))}")
+    return Corpus(str(folders[0]), None, folders[0], f"TinyStories, the token files in {folders[0]}")
+
+
 def pydocs_text():
     """Return the text of Python's help topics (about half a million characters, varying with the version of Python)."""
     from pydoc_data.topics import topics  # half a megabyte that is read only where it is wanted
@@ -138,6 +152,10 @@ def list_corpora(directory=None):
 
     The state is "built in", "at hand" (in data_dir(directory)) or "not downloaded".
     """
-    at_hand = tinyshakespeare_path(data_dir(directory)).exists()
-    states = {"tinyshakespeare": "at hand" if at_hand else "not downloaded", "pydocs": "built in"}
+    directory = data_dir(directory)
+    at_hand = {
+        "tinyshakespeare": tinyshakespeare_path(directory).exists(),
+        "tinystories": bool(prepared_folders(directory)),
+    }
+    states = {name: "at hand" if here else "not downloaded" for name, here in at_hand.items()} | {"pydocs": "built in"}
     return [(name, states[name], source.size, source.description) for name, source in CORPORA.items()]

@@ -1,6 +1,6 @@
-"""From text to token ids and back: one id a character, one id a byte, or GPT-2's byte pair encoding.
+"""From text to token ids and back: one id a character, one id a byte, GPT-2's byte pair encoding, any tokenizer.json.
 
-All three give their ids as uint16, the type of nanoGPT's token files, and are saved beside a checkpoint as JSON.
+All of them give their ids as uint16, the type of nanoGPT's token files, and are saved beside a checkpoint as JSON.
 """
 
 import functools
@@ -14,38 +14,11 @@ import tiktoken
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.text.deadline import call_within
+from npgpt.text.hf_tokenizer import HFTokenizer
+from npgpt.text.tokenizer_base import Tokenizer
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
-KINDS = ("char", "byte", "gpt2")
 VOCABULARY_SECONDS = 10  # for loading GPT-2's vocabulary (1.5 MB), the first time over the network
-
-
-class Tokenizer:
-    """What the three have in common. A subclass adds vocab_size, encode, decode_bytes and bytes_per_token."""
-
-    kind = None
-    eos_token_id = None  # the id that ends a document, where there is one
-
-    def decode(self, ids):
-        """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
-
-    def to_dict(self):
-        """Return what tokenizer_from_dict needs to make this tokenizer again: a dict that JSON can hold."""
-        return {"kind": self.kind}
-
-    def _checked(self, ids):
-        """Return `ids` as an int64 array; raises UserError unless it is 1-D and all of it is in the vocabulary."""
-        ids = np.asarray(ids, dtype=np.int64)
-        if ids.ndim != 1:
-            raise UserError(f"token ids have the shape {ids.shape}: decode one sequence at a time")
-        outside = ids[(ids < 0) | (ids >= self.vocab_size)]
-        if outside.size:
-            raise UserError(
-                f"token id {outside[0]} is outside this {self.kind} tokenizer's vocabulary of {self.vocab_size}: "
-                "use the tokenizer that made the ids"
-            )
-        return ids
 
 
 class CharTokenizer(Tokenizer):
@@ -156,38 +129,60 @@ def code_points(text):
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def canonical_kind(kind):
-    """Return "char", "byte" or "gpt2" ("bpe" is another word for it); raises UserError for anything else."""
-    kind = "gpt2" if kind == "bpe" else kind
-    if kind not in KINDS:
-        raise UserError(f"tokenizer {kind!r} is unknown: choose char, byte or gpt2 (also called bpe)")
-    return kind
+def canonical_kind(name):
+    """Return the kind of tokenizer that `name` asks for: "char", "byte", "gpt2" (or "bpe") or, for "hf:…", "hf".
 
-
-def make_tokenizer(kind, text=None):
-    """Make the tokenizer of that kind; "char" takes its characters from `text`.
-
-    Raises UserError for an unknown kind, and for "char" without a text or with one it cannot be made from.
+    Raises UserError for anything else.
     """
-    kind = canonical_kind(kind)
+    if name in ("char", "byte", "gpt2"):
+        return name
+    if name == "bpe":
+        return "gpt2"
+    if isinstance(name, str) and name.startswith("hf:"):
+        return "hf"
+    raise UserError(
+        f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), "
+        "or hf:PATH_OR_ID, a tokenizer.json of yours or of the hub"
+    )
+
+
+def make_tokenizer(name, text=None):
+    """Make the tokenizer that `name` asks for; "char" takes its characters from `text`.
+
+    Raises UserError for an unknown name, for "char" without a text or with one it cannot be made from, and as
+    HFTokenizer.open does.
+    """
+    kind = canonical_kind(name)
     if kind == "byte":
         return ByteTokenizer()
     if kind == "gpt2":
         return GPT2Tokenizer()
+    if kind == "hf":
+        return HFTokenizer.open(name.removeprefix("hf:"))
     if text is None:
         raise UserError("a char tokenizer takes its characters from a text: give it one, or choose byte or gpt2")
     return CharTokenizer.from_text(text)
 
 
+def is_called(tokenizer, name):
+    """Whether `name`, as make_tokenizer takes it, asks for this tokenizer; raises UserError as make_tokenizer does."""
+    if canonical_kind(name) == "hf" == tokenizer.kind:
+        return make_tokenizer(name).to_dict() == tokenizer.to_dict()
+    return canonical_kind(name) == tokenizer.kind
+
+
 def tokenizer_from_dict(data):
     """Make the tokenizer that `to_dict` described; raises UserError when `data` is not such a dict."""
-    if not isinstance(data, dict):
-        raise UserError('a tokenizer is described by a dict with a "kind"')
-    if data.get("kind") != "char":
-        return make_tokenizer(data.get("kind"))
-    if not isinstance(data.get("chars"), str):
-        raise UserError('a char tokenizer is described with all its characters in one string, "chars"')
-    return CharTokenizer(data["chars"])
+    match data:
+        case {"kind": "char", "chars": str(chars)}:
+            return CharTokenizer(chars)
+        case {"kind": "byte"}:
+            return ByteTokenizer()
+        case {"kind": "gpt2"}:
+            return GPT2Tokenizer()
+        case {"kind": "hf", "tokenizer": dict(description)}:
+            return HFTokenizer(description)
+    raise UserError('a tokenizer is described by its "kind", with "chars" if that is char and "tokenizer" if it is hf')
 
 
 def save_tokenizer(tokenizer, path):
@@ -198,6 +193,10 @@ def save_tokenizer(tokenizer, path):
 def load_tokenizer(path):
     """Read a tokenizer that save_tokenizer wrote; raises UserError when the file is missing or damaged."""
     try:
-        return tokenizer_from_dict(json.loads(Path(path).read_bytes()))
+        data = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a tokenizer that npgpt can read ({error}): copy it again") from error
+    try:
+        return tokenizer_from_dict(data)
+    except UserError as error:  # it says what to do, which may be to install something
+        raise UserError(f"the tokenizer in {path} cannot be used: {error}") from error

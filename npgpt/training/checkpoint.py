@@ -2,7 +2,7 @@
 
     out/step-00000250/  model.safetensors      the parameters, under GPT-2's names
                         optimizer.safetensors  AdamW's moments: m.<name> and v.<name>
-                        config.json            GPTConfig
+                        config.json            GPTConfig, in transformers' terms
                         npgpt_tokenizer.json   the tokenizer
                         state.json             step, options, corpus, best step, and the digests of the other files
 
@@ -19,12 +19,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from npgpt.errors import UserError
 from npgpt.files import sync_folder
 from npgpt.model.config import GPTConfig
+from npgpt.pretrained.config_json import config_to_fields, read_config
+from npgpt.tensorfile import NAMES, TensorFile, write_tensors
 from npgpt.text.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 
 FORMAT = 1      # of state.json; raised when an old program could misread a new file
@@ -60,11 +60,9 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state):
     try:
         remove_leftovers(out_dir)
         unfinished.mkdir()
-        safetensors.numpy.save_file(dict(model.params), unfinished / "model.safetensors")
-        safetensors.numpy.save_file(
-            {f"{kind}.{name}": array for kind, moment in (("m", optimizer.m), ("v", optimizer.v))
-             for name, array in moment.items()}, unfinished / "optimizer.safetensors")
-        write_json(unfinished / "config.json", dataclasses.asdict(model.config))
+        save_tensors(unfinished / "model.safetensors", {"": model.params})
+        save_tensors(unfinished / "optimizer.safetensors", {"m.": optimizer.m, "v.": optimizer.v})
+        write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.flat.dtype)))
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
         sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
         write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})
@@ -73,7 +71,7 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state):
         sync_folder(unfinished)
         os.rename(unfinished, folder)
         sync_folder(out_dir)
-    except (OSError, safetensors.SafetensorError) as error:
+    except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         kept = step_folders(out_dir)
         advice = f"{kept[-1]} is still there, continue from it with --resume" if kept else "nothing was saved before"
@@ -114,8 +112,7 @@ def read_checkpoint(folder):
         if found != expected:
             raise UserError(f"{folder / name} is not the file that was saved (its digest differs): "
                             "the checkpoint is damaged or was edited, use another one")
-    config = GPTConfig.from_dict(json.loads((folder / "config.json").read_bytes()))
-    return Checkpoint(folder, config, state, load_tokenizer(folder / TOKENIZER_FILE))
+    return Checkpoint(folder, read_config(folder / "config.json"), state, load_tokenizer(folder / TOKENIZER_FILE))
 
 
 def read_state(folder):
@@ -138,27 +135,30 @@ def read_state(folder):
     return state
 
 
+def save_tensors(path, sources):
+    """Write the arrays of `Parameters` to a safetensors file: sources maps a prefix of names to where they are."""
+    with open(path, "wb") as file:
+        write_tensors(file, {prefix + name: array for prefix, params in sources.items()
+                             for name, array in params.items()})
+
+
 def load_tensors(path, targets):
     """Copy the tensors of a safetensors file into `Parameters`: targets maps a prefix of names to where they go.
 
     Names, shapes and dtypes are compared before anything is read; UserError names what is missing, extra or different.
     """
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            wanted = {prefix + name: array for prefix, params in targets.items() for name, array in params.items()}
-            if wrong := set(wanted) ^ set(file.keys()):
-                raise UserError(f"{path} does not fit the model: missing or extra {', '.join(sorted(wrong)[:5])}")
-            for name, array in wanted.items():
-                found = file.get_slice(name)
-                if tuple(found.get_shape()) != array.shape:
-                    raise UserError(f"{path}: {name} has the shape {found.get_shape()} instead of {list(array.shape)}")
-            for name, array in wanted.items():
-                tensor = file.get_tensor(name)
-                if tensor.dtype != array.dtype:
-                    raise UserError(f"{path}: {name} is {tensor.dtype}, not {array.dtype}")
-                array[...] = tensor
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{path} cannot be read ({error}): the checkpoint is damaged, use another one") from None
+    wanted = {prefix + name: array for prefix, params in targets.items() for name, array in params.items()}
+    with TensorFile(path) as file:
+        if wrong := set(wanted) ^ set(file.shapes):
+            raise UserError(f"{path} does not fit the model: missing or extra {', '.join(sorted(wrong)[:5])}")
+        for name, array in wanted.items():
+            found = file.shapes[name], file.dtype(name)
+            expected = array.shape, NAMES[str(array.dtype)]
+            if found != expected:
+                raise UserError(f"{path}: {name} is {found[1]} {list(found[0])} instead of {expected[1]} "
+                                f"{list(expected[0])}")
+        for name, array in wanted.items():
+            file.read_into(name, array)
 
 
 def step_folders(out_dir):

@@ -6,6 +6,8 @@ import math
 import numpy as np
 from tqdm import tqdm
 
+from npgpt.errors import UserError
+from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.text.batches import windows
 
 TOKENS_AT_ONCE = 8192
@@ -30,11 +32,12 @@ class Evaluation:
         return self.loss * self.tokens / math.log(2) / self.bytes if self.bytes else None
 
 
-def evaluate_split(model, tokens, bytes_per_token=None, progress=None):
-    """The `Evaluation` of a model on a split (1-D token ids), every token but the first predicted exactly once.
+def evaluate_split(model, tokens, bytes_per_token=None, stride=None, progress=None):
+    """The `Evaluation` of a model on a split (1-D token ids).
 
-    The split is cut into windows of `block_size` tokens that do not overlap, so a token at the beginning of a window is
-    predicted from few others: a pessimistic figure. bytes_per_token (V,): how many bytes each token stands for.
+    Without a stride the split is cut into windows that do not overlap, every token but the first is predicted exactly
+    once, and those at the beginning of a window from few others: a pessimistic figure. With a stride the windows are
+    those of `strided_windows`. bytes_per_token (V,): how many bytes each token stands for.
     """
     block_size = model.config.block_size
     rows = max(model.shards.threads, TOKENS_AT_ONCE // block_size)
@@ -44,17 +47,41 @@ def evaluate_split(model, tokens, bytes_per_token=None, progress=None):
     def finish_batch():
         nonlocal total, count, n_bytes
         idx, targets = (np.stack(part) for part in zip(*batch, strict=True))
-        total += model.evaluate(idx, targets) * targets.size
-        count += targets.size
-        n_bytes += 0 if bytes_per_token is None else int(bytes_per_token[targets].sum())
-        bar.update(targets.size)
+        counted = targets[targets != IGNORE_INDEX]
+        total += model.evaluate(idx, targets) * counted.size
+        count += counted.size
+        n_bytes += 0 if bytes_per_token is None else int(bytes_per_token[counted].sum())
+        bar.update(counted.size)
         batch.clear()
 
     with tqdm(total=len(tokens) - 1, unit="token", unit_scale=True, desc="evaluate",
               disable=None if progress is None else not progress) as bar:
-        for window in windows(tokens, block_size):
+        for window in windows(tokens, block_size) if stride is None else strided_windows(tokens, block_size, stride):
             if batch and (len(batch) == rows or len(window[0]) != len(batch[0][0])):
                 finish_batch()
             batch.append(window)
         finish_batch()
     return Evaluation(total / count, count, n_bytes or None)
+
+
+def strided_windows(tokens, block_size, stride):
+    """Yield (x, y), each window beginning `stride` tokens after the last; y is -1 where the last had the token already.
+
+    The windows of transformers' "Perplexity of fixed-length models": block_size tokens with their own last ones as
+    targets, so that each has at least block_size - stride tokens before it (the first window's apart). UserError for a
+    stride that is not from 1 to block_size, and for fewer than two tokens.
+    """
+    if not 1 <= stride <= block_size:
+        raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
+    if len(tokens) < 2:
+        raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")
+    seen = 0                                    # tokens up to here have been targets
+    for begin in range(0, len(tokens), stride):
+        end = min(begin + block_size, len(tokens))
+        x, y = np.array(tokens[begin:end - 1], dtype=np.int64), np.array(tokens[begin + 1:end], dtype=np.int64)
+        y[:max(0, seen - begin - 1)] = IGNORE_INDEX
+        if (y != IGNORE_INDEX).any():
+            yield x, y
+        seen = end
+        if end == len(tokens):
+            return

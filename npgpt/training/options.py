@@ -19,6 +19,7 @@ class TrainOptions:
     """
 
     batch_size: int = 12                    # sequences in a micro-batch
+    crop_length: int = 0                    # tokens in a sequence; 0: the model's block_size
     gradient_accumulation_steps: int = 1    # micro-batches in a step
     learning_rate: float = 1e-3             # the highest rate, reached at the end of the warm-up
     min_lr: float = 1e-4                    # the lowest rate, where the cosine ends

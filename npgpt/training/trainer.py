@@ -10,7 +10,8 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.text.batches import even_crops, random_crops
+from npgpt.errors import UserError
+from npgpt.text.batches import check_long_enough, even_crops, random_crops
 from npgpt.training.adamw import AdamW, NotFiniteError
 from npgpt.training.checkpoint import fingerprint, save_checkpoint
 from npgpt.training.metrics import append_metrics
@@ -36,6 +37,11 @@ class Trainer:
         self.corpus = {"name": corpus_name, "fingerprint": fingerprint(train_tokens, val_tokens)}
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
                                weight_decay=options.weight_decay)
+        self.crop_length = options.crop_length or model.config.block_size
+        if self.crop_length > model.config.block_size:
+            raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
+        for tokens in (train_tokens, val_tokens):
+            check_long_enough(tokens, self.crop_length)
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
@@ -64,7 +70,7 @@ class Trainer:
             while self.step < options.max_iters and not self.stop_requested:
                 began = time.perf_counter()
                 record = self.train_step()
-                tokens = options.batch_size * options.gradient_accumulation_steps * self.model.config.block_size
+                tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
                 record["tokens_per_second"] = round(tokens / (time.perf_counter() - began))
                 bar.update()
                 if self.step % options.log_interval == 0:
@@ -96,7 +102,7 @@ class Trainer:
         """The mean loss and its gradient over all micro-batches of a step, equal to those of one large batch."""
         options = self.options
         micro_batches = [
-            random_crops(self.train_tokens, options.batch_size, self.model.config.block_size,
+            random_crops(self.train_tokens, options.batch_size, self.crop_length,
                          np.random.default_rng([options.seed, BATCHES, step, i]))
             for i in range(options.gradient_accumulation_steps)]
         count = sum(targets.size for _, targets in micro_batches)
@@ -116,7 +122,7 @@ class Trainer:
         """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
         options, losses = self.options, {}
         for split, tokens in (("train", self.train_tokens), ("val", self.val_tokens)):
-            batches = even_crops(tokens, options.eval_iters, options.batch_size, self.model.config.block_size)
+            batches = even_crops(tokens, options.eval_iters, options.batch_size, self.crop_length)
             losses[split] = float(np.mean([self.model.evaluate(idx, targets) for idx, targets in batches]))
         return losses
 

@@ -24,11 +24,13 @@ def run(train):
 
 @pytest.mark.usefixtures("run")
 def test_samples_differ_and_a_seed_reproduces_them(npgpt):
-    code, out, _ = npgpt("sample", "-n", 3, "--max-new-tokens", 30, "--seed", 7, "--prompt", "To")
-    samples = out.split("-" * 60 + "\n")
-    assert code == 0 and len(samples) == len(set(samples)) == 3 and all(s.startswith("To") for s in samples)
-    assert npgpt("sample", "-n", 3, "--max-new-tokens", 30, "--seed", 7, "--prompt", "To")[1] == out
-    assert npgpt("sample", "--max-new-tokens", 30, "--seed", 8, "--prompt", "To")[1].strip() == samples[1].strip()
+    for n in (1, 3):
+        command = ["sample", "-n", n, "--max-new-tokens", 30, "--prompt", "To"]
+        code, out, _ = npgpt(*command, "--seed", 7)
+        samples = out.split("-" * 60 + "\n")
+        assert code == 0 and len(samples) == len(set(samples)) == n
+        assert all(sample.startswith("To") and len(sample) == 33 for sample in samples)
+        assert npgpt(*command, "--seed", 7)[1] == out != npgpt(*command, "--seed", 8)[1]
 
 
 @pytest.mark.usefixtures("run")
@@ -40,7 +42,7 @@ def test_samples_differ_and_a_seed_reproduces_them(npgpt):
     (["--top-p", "2"], ["top_p"]),
     (["-n", "0"], ["-n"]),
     (["--max-new-tokens", "-1"], ["max_new_tokens"]),
-    (["nowhere"], ["no checkpoint in nowhere"]),
+    (["nowhere"], ["nowhere", "gpt2", "config.json"]),
     (["--device", "gpu"], ["cupy"]),
 ])
 def test_sample_refuses_in_one_line(npgpt, monkeypatch, arguments, says):
@@ -62,15 +64,17 @@ def test_bytes_of_an_unfinished_character_are_held_back(capsys, monkeypatch):
 @pytest.mark.usefixtures("run")
 def test_eval_prints_consistent_figures_for_each_split(npgpt, text_file):
     losses = []
-    for split in ("train", "val"):
+    for split in ("train", "val", "all"):
         code, out, _ = npgpt("eval", "--split", split)
         loss, perplexity, bits = (float(line.split()[2 if "bits" not in line else 3].split()[0]) if "bits" in line
                                   else float(line.split()[1]) for line in out.splitlines()[1:])
         assert code == 0 and perplexity == pytest.approx(math.exp(loss), rel=1e-3)
         assert bits == pytest.approx(loss / math.log(2), rel=1e-3)      # one byte a character
         losses.append(out)
-    assert losses[0] != losses[1]
+    assert len(set(losses)) == 3
     assert npgpt("eval", "--corpus", text_file)[1] == losses[1]
+    assert npgpt("eval", "--stride", 3)[1] != losses[1]
+    refused(npgpt("eval", "--stride", 9), "from 1 to the context of 8 tokens")
     refused(npgpt("eval", "--corpus", "nowhere"), "nowhere")
 
 

@@ -40,12 +40,15 @@ def shakespeare():
     return open_corpus("tinyshakespeare")
 
 
+def gpt2_path(name):
+    """Where tiktoken's cache keeps one of GPT2_FILES."""
+    url = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/" + name
+    return os.path.join(os.environ.get("TIKTOKEN_CACHE_DIR", ""), hashlib.sha1(url.encode()).hexdigest())
+
+
 @pytest.fixture
 def gpt2():
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", "")
-    url = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
-    names = [hashlib.sha1((url + name).encode()).hexdigest() for name in GPT2_FILES]  # as tiktoken names its cache
-    if not all(os.path.exists(os.path.join(folder, name)) for name in names):
+    if not all(os.path.exists(gpt2_path(name)) for name in GPT2_FILES):
         pytest.skip("GPT-2's vocabulary is not at hand: set TIKTOKEN_CACHE_DIR to a folder that holds it")
     return GPT2Tokenizer()
 

@@ -270,7 +270,7 @@ def test_a_folder_of_token_files(tmp_path):
 
 @pytest.mark.parametrize("name", ["shakespeer", "a text, not its name. " * 1000, "nul\0byte"])
 def test_what_is_unknown_is_answered_with_what_is_known(name):
-    with pytest.raises(UserError, match="tinyshakespeare or pydocs, a UTF-8 text file.*train.bin"):
+    with pytest.raises(UserError, match="tinyshakespeare, tinystories, pydocs, a UTF-8 text file.*train.bin"):
         open_corpus(name)
 
 
@@ -278,7 +278,11 @@ def test_list_corpora(served_shakespeare, tmp_path):
     def states():
         return {name: (state, size) for name, state, size, _ in list_corpora(tmp_path)}
 
-    assert states() == {"tinyshakespeare": ("not downloaded", 1_115_394), "pydocs": ("built in", None)}
+    assert states() == {
+        "tinyshakespeare": ("not downloaded", 1_115_394),
+        "tinystories": ("not downloaded", None),
+        "pydocs": ("built in", None),
+    }
     open_corpus("tinyshakespeare", tmp_path, progress=False)
     assert states()["tinyshakespeare"][0] == "at hand"
     assert all(description for *_, description in list_corpora(tmp_path))

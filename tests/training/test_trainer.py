@@ -101,7 +101,7 @@ def test_presets_are_valid_and_say_nanogpts_numbers():
     for name in preset_names():
         fields = load_preset(name)
         TrainOptions(**{key: value for key, value in fields.items() if key in TrainOptions.__dataclass_fields__})
-    assert preset_names() == ["bpe-small", "char-cpu", "char-gpu"]
+    assert preset_names() == ["bpe-small", "char-cpu", "char-gpu", "finetune"]
     cpu = load_preset("char-cpu")
     assert [cpu[k] for k in ("n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters")] == [
         4, 4, 128, 64, 12, 2000]

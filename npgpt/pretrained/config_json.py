@@ -1,0 +1,108 @@
+"""config.json, transformers' description of a GPT-2, to GPTConfig and back."""
+
+import dataclasses
+import json
+
+from npgpt.errors import UserError
+from npgpt.model.config import GPTConfig
+
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+
+# config.json's name -> (GPTConfig's name, what transformers takes where the field is missing)
+FIELDS = {
+    "vocab_size": ("vocab_size", 50257),
+    "n_positions": ("block_size", 1024),
+    "n_embd": ("n_embd", 768),
+    "n_layer": ("n_layer", 12),
+    "n_head": ("n_head", 12),
+    "n_inner": ("n_inner", None),
+    "activation_function": ("activation", "gelu_new"),
+    "resid_pdrop": ("resid_pdrop", 0.1),
+    "embd_pdrop": ("embd_pdrop", 0.1),
+    "attn_pdrop": ("attn_pdrop", 0.1),
+    "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
+    "scale_attn_weights": ("scale_attn_weights", True),
+    "scale_attn_by_inverse_layer_idx": ("scale_attn_by_inverse_layer_idx", False),
+    "tie_word_embeddings": ("tie_word_embeddings", True),
+    "bos_token_id": ("bos_token_id", 50256),
+    "eos_token_id": ("eos_token_id", 50256),
+}
+
+# What transformers' GPT-2 has no field for; kept in config.json under "npgpt".
+OWN_FIELDS = ("bias", "qkv_bias", "causal", "embedding_layer_norm", "dropout")
+
+# Fields that do not change what the model computes from the same weights.
+HARMLESS = {
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
+    "attn_implementation", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id", "do_sample",
+    "dtype", "early_stopping", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range",
+    "is_encoder_decoder", "label2id", "length_penalty", "license", "max_length", "min_length", "model_type",
+    "n_special", "name", "no_repeat_ngram_size", "num_beams", "num_labels", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "pad_token_id", "predict_special_tokens", "prefix", "problem_type",
+    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "return_dict", "sep_token_id",
+    "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers_version", "unk_token_id", "use_bfloat16", "use_cache",
+}
+
+# Fields that would, and the values with which they do not.
+UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pruned_heads": ({}, None),
+               "quantization_config": (None,), "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,)}
+
+
+def read_config(path):
+    """The GPTConfig in a config.json. UserError where it is no GPT-2's, or sets what npgpt does not support."""
+    try:
+        fields = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error})") from None
+    try:
+        return config_from_fields(fields)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def config_from_fields(fields):
+    """The GPTConfig of config.json's fields, a dict; UserError that names the field where there is none."""
+    if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
+        raise UserError('this describes no GPT-2: "model_type" must be "gpt2"')
+    if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
+        raise UserError(f'"n_ctx" is {fields["n_ctx"]!r}, which differs from "n_positions"')
+    for name, value in fields.items():
+        if name in FIELDS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
+            continue
+        if value not in UNSUPPORTED.get(name, ()):
+            raise UserError(f'"{name}" is {value!r}, which npgpt does not support: its results would be wrong')
+    own = fields.get("npgpt", {"dropout": 0.0})
+    if not isinstance(own, dict) or not set(own) <= set(OWN_FIELDS):
+        raise UserError(f'"npgpt" is {own!r}, which this version does not know')
+    values = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
+    if values["activation"] not in ACTIVATIONS:
+        raise UserError(f'"activation_function" is {values["activation"]!r}, '
+                        f"but npgpt has only {', '.join(ACTIVATIONS)}")
+    values["activation"] = ACTIVATIONS[values["activation"]]
+    return GPTConfig(**values, **own)
+
+
+def config_to_fields(config, dtype="float32"):
+    """The fields of config.json for a GPTConfig; read again they give the same config.
+
+    A model that transformers' GPT-2 would compute otherwise (an encoder, a LayerNorm after the embedding) is given the
+    "model_type" npgpt, so that transformers refuses it.
+    """
+    fields = {theirs: getattr(config, ours) for theirs, (ours, _) in FIELDS.items()}
+    fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
+    own = {name: getattr(config, name) for name in OWN_FIELDS}
+    return {"model_type": "gpt2" if not what_transformers_lacks(config) else "npgpt",
+            "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
+
+
+def what_transformers_lacks(config):
+    """The name of the field with which a model is none that transformers' GPT-2 can compute, or None."""
+    if not config.causal:
+        return "causal"
+    return "embedding_layer_norm" if config.embedding_layer_norm else None
+
+
+def as_transformers_has_it(config):
+    """The same model with every bias there (zero where there was none): transformers' GPT-2 has them all."""
+    return dataclasses.replace(config, bias=True, qkv_bias=True)
