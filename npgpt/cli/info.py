@@ -11,7 +11,7 @@ from npgpt.model.shards import available_cores
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 from npgpt.training.options import MODEL_FIELDS, load_preset
 
-VOCABULARIES = {"byte": 256, "gpt2": 50257, "bpe": 50257}
+VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}
 
 
 def add_arguments(parser):
@@ -31,7 +31,9 @@ def run(args):
               f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
     else:
         fields = load_preset(args.preset or "char-cpu")
-        vocab_size = args.vocab_size or VOCABULARIES.get(fields.get("tokenizer"), 65)
+        vocab_size = args.vocab_size or VOCABULARIES.get(fields.get("tokenizer", "char"))
+        if vocab_size is None:
+            raise UserError(f"the vocabulary of {fields['tokenizer']} is not known here: give it as --vocab-size")
         model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
         config = GPTConfig(vocab_size=vocab_size, **{**model_fields, **given_model_fields(args)})
         batch_size = fields.get("batch_size", 1)

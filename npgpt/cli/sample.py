@@ -39,16 +39,18 @@ def run(args):
         if i:
             print("-" * 60)
         ended = np.flatnonzero(text == tokenizer.eos_token_id)
-        print(prompt + tokenizer.decode(text[:ended[0]] if ended.size else text))
+        print(prompt + tokenizer.decode_bytes(text[:ended[0]] if ended.size else text).decode(errors="replace"))
 
 
 def default_prompt(tokenizer):
-    """A new line, where the tokenizer knows one; else the first text that it knows."""
-    try:
-        tokenizer.encode("\n")
-        return "\n"
-    except UserError:
-        return tokenizer.decode([0])
+    """A new line, where the tokenizer has a token for it; else a word; else the first text that it knows."""
+    for prompt in ("\n", "the"):
+        try:
+            if len(tokenizer.encode(prompt)):
+                return prompt
+        except UserError:       # a character that is not in the vocabulary
+            pass
+    return tokenizer.decode([0])
 
 
 def encode_prompt(tokenizer, prompt):

@@ -10,9 +10,9 @@ import pytest
 import npgpt as package
 from npgpt import GPT, GPTConfig
 from npgpt.cli.main import COMMANDS
-from npgpt.cli.sample import print_sample
+from npgpt.cli.sample import default_prompt, print_sample
 from npgpt.model.memory import training_memory
-from npgpt.text.tokenizers import ByteTokenizer
+from npgpt.text.tokenizers import ByteTokenizer, CharTokenizer
 from tests.cli.test_train import refused
 
 
@@ -136,3 +136,8 @@ def test_version_help_and_nothing_at_all(npgpt):
     assert code == 0 and all(name in out for name in COMMANDS)
     refused(npgpt(), "COMMAND")
     refused(npgpt("fly"), "fly")
+
+
+@pytest.mark.parametrize(("chars", "prompt"), [("\nab", "\n"), ("ehtx", "the"), ("xyz", "x")])
+def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, prompt):
+    assert default_prompt(CharTokenizer(chars)) == prompt
