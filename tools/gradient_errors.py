@@ -1,4 +1,4 @@
-"""Print how far every gradient is from torch's: the cases and model variants of the tests, in float64.
+"""Print how far every gradient is from torch's: the cases and variants of the tests, in float64.
 
     python tools/gradient_errors.py
 
@@ -6,15 +6,20 @@ For each array the largest absolute difference divided by the largest value of t
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from npgpt import GPT
 from tests.cases import layer_cases
 from tests.model.test_gpt import VARIANTS, batch, model_of
+from tests.pretrained.test_transformers import IDX, TARGETS, logits_of, theirs_of
+from tests.pretrained.test_transformers import VARIANTS as GPT2_VARIANTS
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters
 
 
@@ -49,18 +54,41 @@ def model_errors(variant):
             **{f"d{name}": relative_error(grads[name], tensor.grad) for name, tensor in tensors.items()}}
 
 
+def transformers_errors(variant):
+    """{"logits": …, "dwte.weight": …, "logits of the export": …} of a GPT-2 that transformers saved, and back again."""
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = theirs_of(variant)
+        theirs.save_pretrained(f"{folder}/theirs")
+        model = GPT.from_pretrained(f"{folder}/theirs", dtype="float64")
+        model.save_pretrained(f"{folder}/ours")
+        export = transformers.GPT2LMHeadModel.from_pretrained(f"{folder}/ours", attn_implementation="eager",
+                                                              dtype=torch.float64)
+    logits, _ = model.forward(IDX, TARGETS)
+    grads = model.backward()
+    reference = logits_of(theirs)
+    torch_loss(reference, TARGETS).backward()
+    return {"logits": relative_error(logits, reference),
+            "logits of the export": relative_error(logits, logits_of(export)),
+            **{f"d{name}": relative_error(grads[name.removeprefix("transformer.")], parameter.grad)
+               for name, parameter in theirs.named_parameters()}}
+
+
 def main():
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     largest = 0.0
     for case in layer_cases():
         errors = layer_errors(case)
         largest = max(largest, *errors.values())
         print(f"{case.name:<40}", "  ".join(f"{name} {error:.1e}" for name, error in errors.items()))
-    for name, variant in VARIANTS.items():
-        errors = model_errors(variant)
-        largest = max(largest, *errors.values())
-        worst = max(errors, key=errors.get)
-        print(f"{'model: ' + name:<40} logits {errors['logits']:.1e}  worst of {len(errors) - 1} parameters: "
-              f"{worst} {errors[worst]:.1e}")
+    for what, variants, compare in (("model", VARIANTS, model_errors),
+                                    ("transformers", GPT2_VARIANTS, transformers_errors)):
+        for name, variant in variants.items():
+            errors = compare(variant)
+            largest = max(largest, *errors.values())
+            logits = "  ".join(f"{name} {error:.1e}" for name, error in errors.items() if name.startswith("logits"))
+            worst = max((name for name in errors if name.startswith("d")), key=errors.get)
+            print(f"{what + ': ' + name:<40} {logits}  worst parameter: {worst} {errors[worst]:.1e}")
     print(f"largest of all: {largest:.1e}")
 
 

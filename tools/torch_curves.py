@@ -1,8 +1,10 @@
 """Train the same weights on the same batches with npgpt and with torch, and compare the two loss curves.
 
     python tools/torch_curves.py [--steps 200] [--corpus pydocs] [--out curves.png]
+    python tools/torch_curves.py --gpt2 --steps 20
 
-The recipe is the preset char-cpu, in float32 on both sides: torch's autograd, AdamW and clipping against ours.
+The recipe is the preset char-cpu, in float32 on both sides: torch's autograd, AdamW and clipping against ours. With
+--gpt2 it is fine-tuning: random weights of GPT-2's 124M shape, its tokens, batches of 4 x 64 and a constant low rate.
 """
 
 import argparse
@@ -21,10 +23,15 @@ from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters
 
 
-def curves(steps, corpus):
+def curves(steps, corpus, gpt2):
     """(our losses, torch's losses), two lists of `steps` numbers."""
-    tokens, _, tokenizer = open_dataset(open_corpus(corpus), "char")
-    config = GPTConfig(vocab_size=tokenizer.vocab_size)
+    tokens, _, tokenizer = open_dataset(open_corpus(corpus), "gpt2" if gpt2 else "char")
+    if gpt2:
+        config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=1024, n_layer=12, n_head=12, n_embd=768)
+        batch_size, crop_length, schedule = 4, 64, (3e-5, 3e-5, 0, 0)
+    else:
+        config = GPTConfig(vocab_size=tokenizer.vocab_size)
+        batch_size, crop_length, schedule = 12, config.block_size, (1e-3, 1e-4, 100, 2000)
     model = GPT(config, seed=1337)
     tensors = torch_parameters(model.params)
     optimizer = AdamW(model.params, betas=(0.9, 0.99), weight_decay=0.1)
@@ -34,8 +41,8 @@ def curves(steps, corpus):
     ours, theirs = [], []
     rng = np.random.default_rng(0)
     for step in range(steps):
-        idx, targets = random_crops(tokens, 12, config.block_size, rng)
-        optimizer.lr = learning_rate(step, 1e-3, 1e-4, 100, 2000)
+        idx, targets = random_crops(tokens, batch_size, crop_length, rng)
+        optimizer.lr = learning_rate(step, *schedule)
         loss, grads = model.loss_and_grads(idx, targets)
         optimizer.step(grads, max_norm=1.0)
         ours.append(loss)
@@ -54,10 +61,11 @@ def curves(steps, corpus):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--gpt2", action="store_true", help="fine-tuning at GPT-2's 124M shape")
     parser.add_argument("--corpus", help="by default TinyShakespeare, or pydocs")
     parser.add_argument("--out", help="draw both curves and their difference as a PNG")
     args = parser.parse_args()
-    ours, theirs = curves(args.steps, args.corpus)
+    ours, theirs = curves(args.steps, args.corpus, args.gpt2)
     difference = np.abs(np.subtract(ours, theirs))
     for step in range(0, args.steps, max(1, args.steps // 10)):
         print(f"step {step:>4}: npgpt {ours[step]:.6f}, torch {theirs[step]:.6f}, difference {difference[step]:.1e}")
