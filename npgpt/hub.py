@@ -11,8 +11,8 @@ import re
 import warnings
 from pathlib import Path
 
+from npgpt.deadline import call_within
 from npgpt.errors import UserError
-from npgpt.text.deadline import call_within
 
 CONNECT_SECONDS = 8  # until the hub has answered; name look-up, proxy and redirects included
 

@@ -18,7 +18,8 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     The cache keeps q, k, v and att. att is the largest array of the model (T values for each position and head); to
     compute it again would cost a third of the forward's products and both passes of the softmax.
     """
-    scores = (q @ k.swapaxes(-1, -2)) * scale                       # (B, H, T, S)
+    product = q @ k.swapaxes(-1, -2)                                # (B, H, T, S)
+    scores = product * scale                                        # (B, H, T, S)
     masked = scores if mask is None else scores + mask              # (B, H, T, S)
     exps = np.exp(masked - masked.max(axis=-1, keepdims=True))      # (B, H, T, S): exp(-inf) = 0
     att = exps / exps.sum(axis=-1, keepdims=True)                   # (B, H, T, S): each row sums to 1
@@ -49,8 +50,9 @@ def attention_backward(dmix, cache):
     dmasked = att * (datt - dot)                                    # (B, H, T, S)
     # masked = scores + mask
     dscores = dmasked                                               # (B, H, T, S)
-    # scores = (q @ k.swapaxes(-1, -2)) * scale
+    # scores = product * scale
     dproduct = dscores * scale                                      # (B, H, T, S)
+    # product = q @ k.swapaxes(-1, -2)
     dq = dproduct @ k                                               # (B, H, T, D)
     dk = dproduct.swapaxes(-1, -2) @ q                              # (B, H, S, D)
     return dq, dk, dv

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from npgpt.deadline import call_within
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer
-from npgpt.text.deadline import call_within
 
 CONNECT_SECONDS = 8  # until the server has answered; name look-up, proxy and redirects included
 STALL_SECONDS = 20  # between two pieces of the file

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
+from npgpt.deadline import call_within
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
-from npgpt.text.deadline import call_within
 from npgpt.text.hf_tokenizer import HFTokenizer
 from npgpt.text.tokenizer_base import Tokenizer
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from npgpt.text import download
@@ -53,6 +54,14 @@ def test_token_files_bring_their_own_tokenizer(npgpt, text_file):
     assert code == 0 and "vocabulary 256" in out
     refused(npgpt("train", "--corpus", "tokens", "--tokenizer", "char", *TINY, "--overwrite"), "byte tokenizer")
     assert find_checkpoint("out").name == "step-00000001"       # what was there is still there
+
+
+def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_path):
+    assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens")[0] == 0
+    ids = np.fromfile(tmp_path / "tokens/train.bin", "<u2")
+    ids[::3] = 999
+    ids.tofile(tmp_path / "tokens/train.bin")
+    refused(npgpt("train", "--corpus", "tokens", *TINY), "from 0 to 255", "999")
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

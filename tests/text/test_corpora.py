@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import npgpt.text.download
+from npgpt.deadline import call_within
 from npgpt.errors import UserError
 from npgpt.text import corpora
 from npgpt.text.corpora import CORPORA, data_dir, download, list_corpora, open_corpus
-from npgpt.text.deadline import call_within
 
 GOOD = b"First Citizen:\n" * 20_000  # several pieces of a download
 GOOD_SHA256 = hashlib.sha256(GOOD).hexdigest()
