@@ -17,7 +17,7 @@ def gelu_tanh_forward(x):
     This is the form of OpenAI's GPT-2 (Hendrycks & Gimpel 2016, arXiv:1606.08415). The cache keeps x and t: t saves
     the backward a second tanh, the only expensive operation here.
     """
-    inner = SQRT_2_OVER_PI * (x + CUBIC * (x * x * x))      # x * x * x: a power x**3 is a hundred times slower
+    inner = SQRT_2_OVER_PI * (x + CUBIC * (x * x * x))      # not a power: that is a hundred times slower
     t = np.tanh(inner)
     y = 0.5 * x * (1.0 + t)
     return y, (x, t)
