@@ -11,6 +11,7 @@ from npgpt.text.tokenizers import TOKENIZER_FILE, ByteTokenizer, save_tokenizer
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 from npgpt.training.evaluation import evaluate_split, strided_windows
 from tests.cli.test_train import refused
+from tests.hub_server import HubServer, point_client_at
 from tests.torch_gpt import unit_scale
 
 
@@ -121,3 +122,23 @@ def test_strided_perplexity_equals_transformers(stride, tmp_path):
             break
     result = evaluate_split(ours, tokens, stride=stride, progress=False)
     assert result.tokens == count and result.loss == pytest.approx(total / count, rel=1e-9)
+
+
+def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline(npgpt, folder, text_file, tmp_path,
+                                                                                monkeypatch):
+    """By the real client from a hub on loopback; the second time with the hub gone."""
+    files = {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}
+    tokenizer = {name: files.pop(name) for name in list(files) if name == TOKENIZER_FILE}
+    monkeypatch.setattr("npgpt.hub.COMPANIONS", (TOKENIZER_FILE,))      # so that the small model has its tokenizer
+    with HubServer() as hub:
+        point_client_at(hub, tmp_path / "home", monkeypatch)
+        hub.add("openai-community/gpt2", {**files, **tokenizer})
+        hub.add("openai-community/gpt2", {**files, **tokenizer, "config.json": b"{}"}, revision="broken")
+        code, out, _ = npgpt("sample", "gpt2", "--prompt", "To be", "--max-new-tokens", 9)
+        assert code == 0 and out == npgpt("sample", folder, "--prompt", "To be", "--max-new-tokens", 9)[1]
+        refused(npgpt("sample", "gpt2", "--revision", "broken"), "config.json", "model_type")
+        refused(npgpt("sample", "somebody/nothing"), "somebody/nothing does not exist on the hub or is private")
+        assert np.array_equal(GPT.from_pretrained("gpt2").params.flat, GPT.from_pretrained(folder).params.flat)
+    assert npgpt("eval", "openai-community/gpt2", "--corpus", text_file)[0] == 0
+    assert npgpt("train", "--init-from", "gpt2", "--corpus", text_file, "--crop-length", 8, "--max-iters", 1)[0] == 0
+    refused(npgpt("sample", "gpt2-xl"), "config.json of openai-community/gpt2-xl is not in the local cache", "network")
