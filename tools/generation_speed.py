@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from npgpt import GPT, GPTConfig
-from npgpt.model.shards import available_cores
+from npgpt.backend.threads import available_cores
 
 
 def let_blas_choose():

@@ -2,12 +2,12 @@
 
 import math
 
+from npgpt.backend.threads import available_cores
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.memory import training_memory
 from npgpt.model.parameters import parameter_shapes
-from npgpt.model.shards import available_cores
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 from npgpt.training.options import MODEL_FIELDS, load_preset
 

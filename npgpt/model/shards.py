@@ -1,13 +1,11 @@
 """Batch shards: the rows of a batch divided over threads, each with a single-threaded BLAS and its own gradients.
 
-NumPy lets go of Python's lock in its loops and in BLAS, so that plain code uses every core. Layers know nothing of it.
+Layers know nothing of it.
 """
-
-import os
-from concurrent.futures import ThreadPoolExecutor
 
 import threadpoolctl
 
+from npgpt.backend.threads import available_cores, even_parts, in_threads
 from npgpt.errors import UserError
 
 
@@ -21,7 +19,6 @@ class Shards:
         if threads is not None and threads < 1:
             raise UserError(f"threads must be at least 1, not {threads}")
         self.threads = threads or available_cores()
-        self._pool = None
         self._blas = threadpoolctl.ThreadpoolController()
         self._grads = []
 
@@ -31,39 +28,33 @@ class Shards:
         function: takes a slice of the batch, its own generator (or None) and a gradient buffer to overwrite; returns a
         number. The buffers are kept from call to call.
         """
-        parts = self.parts(n_rows)
+        parts = even_parts(n_rows, self.threads)
         while len(self._grads) < len(parts):
             self._grads.append(params.zeros_like())
+        grads = self._grads[:len(parts)]
         rngs = rng.spawn(len(parts)) if rng is not None else [None] * len(parts)
-        total = sum(self._run(function, parts, rngs, self._grads))
-        first, *others = self._grads[:len(parts)]
-        for other in others:
-            first.flat += other.flat
-        return total, first
+        total = sum(self._run(function, parts, rngs, grads))
+        for other in grads[1:]:
+            in_threads(lambda part, other=other: add_to(grads[0].flat[part], other.flat[part]),
+                       even_parts(other.flat.size, self.threads))
+        return total, grads[0]
 
     def sum(self, function, n_rows):
         """The sum of function(rows) over the parts."""
-        return sum(self._run(function, self.parts(n_rows)))
+        return sum(self._run(function, even_parts(n_rows, self.threads)))
 
     def whole(self, function, *arguments):
         """function(*arguments), undivided: the cores go to BLAS inside the layers."""
         with self._blas.limit(limits=self.threads, user_api="blas"):
             return function(*arguments)
 
-    def parts(self, n_rows):
-        """Slices that divide n_rows as evenly as can be, one a thread."""
-        n = min(self.threads, n_rows)
-        return [slice(n_rows * i // n, n_rows * (i + 1) // n) for i in range(n)]
-
     def _run(self, function, *arguments):
         if len(arguments[0]) == 1:
             return [self.whole(function, *(argument[0] for argument in arguments))]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="npgpt-shard")
         with self._blas.limit(limits=1, user_api="blas"):       # our threads times BLAS's would fight over the cores
-            return list(self._pool.map(function, *arguments))
+            return in_threads(function, *arguments)
 
 
-def available_cores():
-    """The number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def add_to(total, other):
+    """total += other, as a function."""
+    total += other

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from npgpt.backend.threads import available_cores, even_parts, in_threads
 from npgpt.errors import UserError
 
-SLICE = 1 << 16     # values updated at a time: the temporaries of a slice stay in the cache
+SLICE = 1 << 17     # values updated at a time: few enough that the temporaries of a slice stay in the cache
 
 
 class NotFiniteError(UserError):
@@ -18,16 +19,18 @@ class AdamW:
 
     params: a `Parameters`. lr: the step size, an attribute that a schedule may set before each step. betas: how slowly
     the two moments forget. eps: added to the root of the second moment. weight_decay: the share lr * weight_decay of
-    every matrix is taken away in a step; biases, LayerNorm gains and other vectors are never decayed.
+    every matrix is taken away in a step; biases, LayerNorm gains and other vectors are never decayed. threads: how many
+    parts of the parameters are updated at once, by default one a core; the bits do not depend on it.
     Raises UserError for values out of range.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None):
         if not 0.0 <= lr < math.inf or not 0.0 <= weight_decay < math.inf:
             raise UserError(f"lr and weight_decay must be 0 or more, not {lr} and {weight_decay}")
         if not all(0.0 <= beta < 1.0 for beta in betas) or not 0.0 < eps < math.inf:
             raise UserError(f"betas must be from 0 up to, not including, 1, and eps above 0, not {betas} and {eps}")
         self.params = params
+        self.threads = threads or available_cores()
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.m = params.zeros_like()        # running mean of the gradient
         self.v = params.zeros_like()        # running mean of its square
@@ -45,11 +48,16 @@ class AdamW:
         clip = 1.0 if max_norm is None else min(1.0, max_norm / (norm + 1e-6))
         self.t += 1
         n, n_matrix = self.params.flat.size, self.params.n_matrix
-        for begin, end, decay in ((0, n_matrix, self.weight_decay), (n_matrix, n, 0.0)):
-            for start in range(begin, end, SLICE):
-                part = slice(start, min(start + SLICE, end))
+        slices = [(slice(start, min(start + SLICE, end)), decay)
+                  for begin, end, decay in ((0, n_matrix, self.weight_decay), (n_matrix, n, 0.0))
+                  for start in range(begin, end, SLICE)]
+
+        def update(some):
+            for part, decay in slices[some]:
                 adamw_update(self.params.flat[part], grads.flat[part] * clip, self.m.flat[part], self.v.flat[part],
                              self.t, self.lr, *self.betas, self.eps, decay)
+
+        in_threads(update, even_parts(len(slices), self.threads))
         return norm
 
 

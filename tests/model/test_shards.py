@@ -7,14 +7,6 @@ from npgpt import UserError
 from npgpt.model.shards import Shards
 
 
-@pytest.mark.parametrize(("threads", "rows"), [(1, 5), (2, 5), (3, 7), (8, 3), (4, 4)])
-def test_parts_cover_every_row_once_and_evenly(threads, rows):
-    parts = Shards(threads).parts(rows)
-    assert [row for part in parts for row in range(rows)[part]] == list(range(rows))
-    sizes = [part.stop - part.start for part in parts]
-    assert len(parts) == min(threads, rows) and max(sizes) - min(sizes) <= 1
-
-
 def test_an_error_in_a_thread_reaches_the_caller():
     def fails(part):
         raise MemoryError("no room")

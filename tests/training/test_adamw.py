@@ -67,6 +67,18 @@ def test_schedule_ends():
     assert learning_rate(999, 1.0, 0.1, 4, 0) == 1.0
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_the_bits_do_not_depend_on_the_threads(threads):
+    grads = params_of(vocab_size=3 * SLICE // 8).zeros_like()
+    grads.flat[:] = np.random.default_rng(0).standard_normal(grads.flat.size)
+    updated = []
+    for n in (1, threads):
+        params = params_of(vocab_size=3 * SLICE // 8)
+        AdamW(params, lr=0.1, threads=n).step(grads, max_norm=1.0)
+        updated.append(params.flat)
+    assert np.array_equal(*updated)
+
+
 def test_only_matrices_decay():
     params = params_of()
     before = {name: array.copy() for name, array in params.items()}
