@@ -26,3 +26,7 @@ def available_cores():
 @functools.cache
 def _pool(threads):
     return ThreadPoolExecutor(threads, thread_name_prefix="npgpt")
+
+
+if hasattr(os, "register_at_fork"):     # a forked process inherits the pools, but not their threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

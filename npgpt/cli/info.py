@@ -4,10 +4,12 @@ import math
 
 from npgpt.backend.threads import available_cores
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
+from npgpt.cli.load import is_run
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.memory import training_memory
 from npgpt.model.parameters import parameter_shapes
+from npgpt.pretrained.load import find_model, open_model
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 from npgpt.training.options import MODEL_FIELDS, load_preset
 
@@ -15,7 +17,9 @@ VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}
 
 
 def add_arguments(parser):
-    parser.add_argument("model", nargs="?", help="the folder of a run or checkpoint; if none, a preset is described")
+    parser.add_argument("model", nargs="?", help="a run, a folder, a .safetensors file or a model of the hub; if none, "
+                                                 "a preset is described")
+    parser.add_argument("--revision", help="branch, tag or commit of a model of the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
     add_model_arguments(parser)
@@ -23,12 +27,15 @@ def add_arguments(parser):
 
 def run(args):
     if args.model is not None and (args.preset or args.vocab_size or given_model_fields(args)):
-        raise UserError("a checkpoint has its shape: give either a folder, or a preset and flags")
-    if args.model is not None:
+        raise UserError("a model has its shape: give either a model, or a preset and flags")
+    if args.model is not None and is_run(args.model):
         checkpoint = read_checkpoint(find_checkpoint(args.model))
         config, batch_size = checkpoint.config, checkpoint.state["options"]["batch_size"]
         print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best validation loss "
               f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
+    elif args.model is not None:
+        config, _ = open_model(find_model(args.model, args.revision))
+        batch_size = 1
     else:
         fields = load_preset(args.preset or "char-cpu")
         vocab_size = args.vocab_size or VOCABULARIES.get(fields.get("tokenizer", "char"))

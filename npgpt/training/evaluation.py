@@ -11,6 +11,7 @@ from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.text.batches import windows
 
 TOKENS_AT_ONCE = 8192
+LOGITS_AT_ONCE = 1 << 24     # 64 MB in float32, and the loss makes a few such arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,8 @@ def evaluate_split(model, tokens, bytes_per_token=None, stride=None, progress=No
     those of `strided_windows`. bytes_per_token (V,): how many bytes each token stands for.
     """
     block_size = model.config.block_size
-    rows = max(model.shards.threads, TOKENS_AT_ONCE // block_size)
+    rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
+    rows = max(model.shards.threads, rows)
     total, count, n_bytes = 0.0, 0, 0
     batch = []
 

@@ -1,5 +1,7 @@
 """Parts cover everything once, and run at the same time."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -22,3 +24,14 @@ def test_the_parts_run_at_the_same_time_and_come_back_in_order():
 
 def test_one_part_needs_no_thread():
     assert in_threads(lambda i: threading.current_thread(), [0]) == [threading.main_thread()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only Unix forks")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_makes_threads_of_its_own():
+    in_threads(abs, [-1, -2])
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)        # a child that waits for its parent's threads waits for ever
+        os._exit(0 if in_threads(abs, [-1, -2]) == [1, 2] else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -28,6 +28,8 @@ def test_sample_and_eval(npgpt, folder, text_file):
     for model in (folder, f"{folder}/model.safetensors"):
         code, out, _ = npgpt("sample", model, "--prompt", "To be", "--max-new-tokens", 9, "-n", 2)
         assert code == 0 and out.count("To be") == 2
+        code, out, _ = npgpt("info", model)
+        assert code == 0 and "256 x 8" in out and "batch 1 x 16 tokens" in out
         code, out, _ = npgpt("eval", model, "--corpus", text_file)
         assert code == 0 and f"all: {len(text_file.read_text()) - 1:,} tokens" in out
 
