@@ -5,6 +5,7 @@ import numpy as np
 from npgpt.backend.allocator import keep_freed_memory
 from npgpt.backend.arrays import array_module
 from npgpt.errors import UserError
+from npgpt.layers.gelu import import_erf
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from npgpt.model.generate import generate
 from npgpt.model.gpt import gpt_backward, gpt_forward
@@ -30,6 +31,8 @@ class GPT:
     def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None):
         if str(np.dtype(dtype)) not in ("float32", "float64"):
             raise UserError(f"dtype must be float32 or float64, not {dtype}")
+        if config.activation == "gelu":
+            import_erf()        # complains now, not in the first forward
         self.config = config
         self.xp = array_module(device)
         keep_freed_memory()

@@ -43,7 +43,7 @@ def gelu_exact_forward(x):
     This is torch's nn.GELU(), and so nanoGPT's; it differs from the tanh form by up to 4.7e-4. Needs SciPy for erf
     (`pip install npgpt[gelu]`; UserError without it). The cache keeps x and phi to save a second erf.
     """
-    erf = _erf()
+    erf = import_erf()
     phi = 0.5 * (1.0 + erf(x * SQRT_HALF))      # Phi(x)
     y = x * phi
     return y, (x, phi)
@@ -62,7 +62,8 @@ def gelu_exact_backward(dy, cache):
     return dx
 
 
-def _erf():
+def import_erf():
+    """SciPy's error function; UserError that names the extra where SciPy is missing."""
     try:
         from scipy.special import erf
     except ImportError:

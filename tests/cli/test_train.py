@@ -110,6 +110,14 @@ def test_an_out_dir_with_a_run_is_only_replaced_when_asked(train):
     assert [folder.name for folder in step_folders("out")] == ["step-00000001"]
 
 
+def test_the_exact_gelu_without_scipy_names_the_extra_before_anything_is_replaced(train, monkeypatch):
+    assert train("--max-iters", 2)[0] == 0
+    for name in ("scipy", "scipy.special"):
+        monkeypatch.setitem(sys.modules, name, None)
+    refused(train("--max-iters", 2, "--activation", "gelu", "--overwrite"), "npgpt[gelu]")
+    assert find_checkpoint("out").name == "step-00000002"
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the root user may write everywhere")
 def test_an_out_dir_that_cannot_be_written_is_one_line(train, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o555)
