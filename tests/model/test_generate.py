@@ -123,3 +123,11 @@ def test_no_new_tokens_is_the_prompt():
 def test_arguments_out_of_range_are_named(options):
     with pytest.raises(UserError, match=next(iter(options))):
         small_model().generate(np.array([[1]]), **{"max_new_tokens": 3, **options})
+
+
+def test_rows_of_very_different_scale_are_drawn_from_alike():
+    logits = np.repeat(np.log(PROBS), 2, axis=0) + np.array([[1e4], [-1e4]])
+    rng = np.random.default_rng(0)
+    drawn = np.array([sample(logits, rng) for _ in range(4000)])
+    for row in drawn.T:
+        np.testing.assert_allclose(np.bincount(row, minlength=5) / 4000, PROBS[0], atol=0.03)

@@ -270,3 +270,12 @@ def test_large_logits_neither_overflow_nor_lose_the_loss():
     loss, cache = cross_entropy_forward(logits, np.array([[1]]))
     assert loss == 2e4
     np.testing.assert_array_equal(cross_entropy_backward(1.0, cache), [[[1.0, -1.0, 0.0]]])
+
+
+def test_each_row_of_logits_has_its_own_scale():
+    """Rows that lie thousands apart: one row's maximum must not push another's exponentials to zero."""
+    logits = np.array([[1e4, 1e4 - 1.0, 0.0], [-1e4, -1e4 - 1.0, -2e4]])
+    loss, cache = cross_entropy_forward(logits, np.array([0, 1]))
+    assert loss == pytest.approx(math.log(1 + math.exp(-1)) + 0.5, rel=1e-12)
+    p = 1 / (1 + math.exp(-1))
+    np.testing.assert_allclose(cross_entropy_backward(2.0, cache), [[p - 1, 1 - p, 0], [p, -p, 0]], atol=1e-15)
