@@ -53,6 +53,16 @@ def torch_gpt(p, config, idx, rng=None):
     return norm("ln_f", x) @ p.get("lm_head.weight", p["wte.weight"]).T
 
 
+def ours_and_torchs(model, idx, targets):
+    """((logits, loss, grads) of a model, (logits, loss, leaf tensors with their .grad) of torch), same dropout."""
+    logits, loss = model.forward(idx, targets, rng=np.random.default_rng(5))
+    tensors = torch_parameters(model.params)
+    reference = torch_gpt(tensors, model.config, idx, rng=np.random.default_rng(5))
+    reference_loss = torch_loss(reference, targets)
+    reference_loss.backward()
+    return (logits, loss, model.backward()), (reference, reference_loss, tensors)
+
+
 def torch_loss(logits, targets):
     """Mean cross-entropy over the targets that are not -1."""
     import torch

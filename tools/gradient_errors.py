@@ -20,7 +20,7 @@ from tests.cases import layer_cases
 from tests.model.test_gpt import VARIANTS, batch, model_of
 from tests.pretrained.test_transformers import IDX, TARGETS, logits_of, theirs_of
 from tests.pretrained.test_transformers import VARIANTS as GPT2_VARIANTS
-from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters
+from tests.torch_gpt import ours_and_torchs, torch_loss
 
 
 def relative_error(ours, theirs):
@@ -45,11 +45,7 @@ def model_errors(variant):
     """{"logits": …, "dwte.weight": …} of one variant of the whole model."""
     model = model_of(variant)
     idx, targets = batch(model.config)
-    logits, _ = model.forward(idx, targets, rng=np.random.default_rng(5))
-    grads = model.backward()
-    tensors = torch_parameters(model.params)
-    reference = torch_gpt(tensors, model.config, idx, rng=np.random.default_rng(5))
-    torch_loss(reference, targets).backward()
+    (logits, _, grads), (reference, _, tensors) = ours_and_torchs(model, idx, targets)
     return {"logits": relative_error(logits, reference),
             **{f"d{name}": relative_error(grads[name], tensor.grad) for name, tensor in tensors.items()}}
 

@@ -19,7 +19,7 @@ def add_arguments(parser):
 
 def run(args):
     loaded = load_given_model(args)
-    corpus = args.corpus or (loaded.checkpoint and loaded.checkpoint.state["corpus"].get("name"))
+    corpus = args.corpus or (loaded.checkpoint and loaded.checkpoint.state["corpus"]["name"])
     split = args.split or ("val" if loaded.checkpoint else "all")
     tokens = open_tokens(loaded.tokenizer, corpus, args.data_dir)[split]()
     try:

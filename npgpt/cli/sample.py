@@ -34,8 +34,9 @@ def run(args):
         return
     rows = stream_tokens(model, np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
                          args.top_p, args.seed, tokenizer.eos_token_id)
-    texts = np.array(list(tqdm(rows, total=args.max_new_tokens, unit="token", disable=None))).T     # side by side
-    for i, text in enumerate(texts):
+    columns = list(tqdm(rows, total=args.max_new_tokens, unit="token", disable=None))
+    texts = np.array(columns, dtype=np.int64).reshape(-1, args.num_samples)     # a text a column
+    for i, text in enumerate(texts.T):
         if i:
             print("-" * 60)
         ended = np.flatnonzero(text == tokenizer.eos_token_id)

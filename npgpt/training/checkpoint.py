@@ -26,6 +26,7 @@ from npgpt.model.config import GPTConfig
 from npgpt.pretrained.config_json import config_to_fields, read_config
 from npgpt.tensorfile import NAMES, TensorFile, write_tensors
 from npgpt.text.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
+from npgpt.training.options import TrainOptions
 
 FORMAT = 1      # of state.json; raised when an old program could misread a new file
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
@@ -129,6 +130,12 @@ def read_state(folder):
     for name, kind in types.items():
         if not isinstance(state.get(name), kind):
             raise UserError(f'{path} is damaged: "{name}" is missing or of the wrong type')
+    try:
+        state["options"] = dataclasses.asdict(TrainOptions(**state["options"]))
+    except (TypeError, UserError) as error:
+        raise UserError(f'{path} is damaged: "options" are none of a training run ({error})') from None
+    if not all(isinstance(state["corpus"].get(name), str) for name in ("name", "fingerprint")):
+        raise UserError(f'{path} is damaged: "corpus" must have a name and a fingerprint')
     needed = {"model.safetensors", "optimizer.safetensors", "config.json", TOKENIZER_FILE}
     if set(state["sha256"]) != needed:      # also: no name of a file elsewhere is taken from state.json
         raise UserError(f"{path} is damaged: it must list the digests of {', '.join(sorted(needed))}")

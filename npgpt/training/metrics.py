@@ -23,12 +23,16 @@ def read_metrics(out_dir):
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): is {out_dir} the folder of a run?") from None
     records = []
-    for line in lines:
+    for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
+            whole = isinstance(record, dict) and isinstance(record.get("step"), int)
         except ValueError:
-            if line is not lines[-1]:
-                raise UserError(f"{path}, line {len(records) + 1} is not JSON: the file is damaged") from None
+            whole = False
+        if whole:
+            records.append(record)
+        elif number < len(lines):
+            raise UserError(f"{path}, line {number} is no record of a step: the file is damaged")
     return records
 
 

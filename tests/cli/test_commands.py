@@ -31,6 +31,7 @@ def test_samples_differ_and_a_seed_reproduces_them(npgpt):
         assert code == 0 and len(samples) == len(set(samples)) == n
         assert all(sample.startswith("To") and len(sample) == 33 for sample in samples)
         assert npgpt(*command, "--seed", 7)[1] == out != npgpt(*command, "--seed", 8)[1]
+        assert npgpt(*command, "--max-new-tokens", 0)[1].count("To\n") == n
 
 
 @pytest.mark.usefixtures("run")

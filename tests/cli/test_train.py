@@ -163,7 +163,8 @@ def test_a_damaged_checkpoint_is_one_line(train, npgpt, tmp_path, name, damage):
 
 
 @pytest.mark.parametrize(("field", "value"), [("step", "2"), ("options", []), ("best_step", None), ("format", 99),
-                                              ("sha256", {"../../text.txt": "0"}), ("corpus", 1)])
+                                              ("sha256", {"../../text.txt": "0"}), ("corpus", 1), ("corpus", {}),
+                                              ("options", {"n_layers": 3}), ("options", {"batch_size": "4"})])
 def test_an_edited_state_is_one_line(train, npgpt, tmp_path, field, value):
     assert train("--max-iters", 2)[0] == 0
     path = find_checkpoint(tmp_path / "out") / "state.json"

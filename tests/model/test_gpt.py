@@ -8,7 +8,7 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.gpt import gpt_backward, gpt_forward
-from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
+from tests.torch_gpt import ours_and_torchs, unit_scale
 
 SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 3, "n_embd": 12}
 VARIANTS = {
@@ -54,13 +54,7 @@ def test_every_gradient_equals_torch(variant):
     pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of(variant)
     idx, targets = batch(model.config)
-    logits, loss = model.forward(idx, targets, rng=np.random.default_rng(5))
-    grads = model.backward()
-
-    tensors = torch_parameters(model.params)
-    reference = torch_gpt(tensors, model.config, idx, rng=np.random.default_rng(5))
-    reference_loss = torch_loss(reference, targets)
-    reference_loss.backward()
+    (logits, loss, grads), (reference, reference_loss, tensors) = ours_and_torchs(model, idx, targets)
     np.testing.assert_allclose(logits, reference.detach().numpy(), rtol=1e-9, atol=1e-12)
     assert loss == pytest.approx(reference_loss.item(), rel=1e-12)
     assert set(grads) == set(tensors)

@@ -95,6 +95,10 @@ def test_a_metrics_line_that_a_kill_cut_off_is_left_out(tmp_path):
         file.write('\n{"step": 3}\n')
     with pytest.raises(UserError, match="line 2"):
         read_metrics(tmp_path)
+    for line in ("[1]", '{"loss": 1.0}', '{"step": "one"}', "5"):
+        (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"step": 3}}\n')
+        with pytest.raises(UserError, match="line 1"):
+            read_metrics(tmp_path)
 
 
 def test_presets_are_valid_and_say_nanogpts_numbers():
