@@ -29,7 +29,8 @@ def test_one_part_needs_no_thread():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only Unix forks")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_makes_threads_of_its_own():
-    in_threads(abs, [-1, -2])
+    together = threading.Barrier(2, timeout=10)     # so that the pool has both its threads, and both are idle
+    in_threads(lambda _: together.wait(), [1, 2])
     child = os.fork()
     if child == 0:
         signal.alarm(10)        # a child that waits for its parent's threads waits for ever

@@ -17,11 +17,12 @@ from npgpt.training.trainer import BATCHES, Trainer
 TOKENS = np.random.default_rng(0).integers(0, 11, 300).astype(np.uint16)
 
 
-def trainer_of(out_dir, **options):
+def trainer_of(out_dir, dropout=0.0, **options):
     out_dir.mkdir(exist_ok=True)
     options = TrainOptions(**{"batch_size": 4, "max_iters": 6, "eval_interval": 2, "eval_iters": 2, "log_interval": 1,
                               "warmup_iters": 0, "lr_decay_iters": 0, "dtype": "float64", **options})
-    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), options.seed, options.dtype)
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, dropout=dropout)
+    model = GPT(config, options.seed, options.dtype)
     return Trainer(model, CharTokenizer("abcdefghijk"), TOKENS, TOKENS[:50], "letters", options, out_dir)
 
 
@@ -43,6 +44,20 @@ def test_each_step_draws_another_batch_and_each_seed_others(tmp_path):
 
     assert len({batch(1, 0), batch(1, 1), batch(2, 0)}) == 3
     assert batch(1, 1) == batch(1, 1)
+
+
+def test_each_step_micro_batch_and_seed_drops_other_values(tmp_path, monkeypatch):
+    """On batches that are all the same, so that only the masks can make the losses differ."""
+    batch = TOKENS[None, :8].astype(int), TOKENS[None, 1:9].astype(int)
+    monkeypatch.setattr("npgpt.training.trainer.random_crops", lambda *args: batch)
+
+    def loss(step, micro_batches=1, seed=1):
+        trainer = trainer_of(tmp_path, dropout=0.5, seed=seed, gradient_accumulation_steps=micro_batches)
+        trainer.model.params.flat[:] = np.random.default_rng(0).standard_normal(trainer.model.params.flat.size)
+        return trainer.loss_and_grads(step)[0]
+
+    assert loss(0) == loss(0)
+    assert len({loss(0), loss(1), loss(2), loss(0, seed=2), loss(0, micro_batches=2)}) == 5
 
 
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
