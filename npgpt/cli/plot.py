@@ -29,7 +29,7 @@ def run(args):
     if evaluations:
         best = min(evaluations, key=lambda record: record["val_loss"])
         axes.annotate(f"best {best['val_loss']:.4f}", (best["step"], best["val_loss"]), textcoords="offset points",
-                      xytext=(0, 12), ha="center")
+                      xytext=(0, 12), ha="right")
     axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"Training in {args.run}")
     axes.grid(alpha=0.3)
     axes.legend()
