@@ -9,6 +9,7 @@ from npgpt.layers.gelu import import_erf
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from npgpt.model.generate import generate
 from npgpt.model.gpt import gpt_backward, gpt_forward
+from npgpt.model.memory import number_of_shards
 from npgpt.model.parameters import Parameters, initialize
 from npgpt.model.shards import Shards
 from npgpt.pretrained.load import find_model, open_model
@@ -103,11 +104,14 @@ class GPT:
         def shard(part, rng, grads):
             logits, gpt = gpt_forward(idx[part], self.params, rng)
             loss, cross_entropy = cross_entropy_forward(logits, targets[part], count)
-            del logits
-            gpt_backward(cross_entropy_backward(1.0, cross_entropy), gpt, grads)
+            del logits              # the largest arrays of all: each is let go as soon as the next is made
+            dlogits = cross_entropy_backward(1.0, cross_entropy)
+            del cross_entropy
+            gpt_backward(dlogits, gpt, grads)
             return float(loss)
 
-        return self.shards.sum_with_grads(shard, len(idx), rng, self.params)
+        n_parts = number_of_shards(self.config, *idx.shape, self.shards.threads)
+        return self.shards.sum_with_grads(shard, len(idx), n_parts, rng, self.params)
 
     def evaluate(self, idx, targets):
         """The mean loss of one batch, in nats, without dropout and without keeping anything; split over threads."""

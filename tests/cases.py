@@ -10,12 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from npgpt.layers.attention import (
-    attention_backward,
-    attention_forward,
-    self_attention_backward,
-    self_attention_forward,
-)
+from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.dropout import dropout_backward, dropout_forward, dropout_mask
 from npgpt.layers.embedding import embedding_backward, embedding_forward
 from npgpt.layers.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
@@ -23,6 +18,7 @@ from npgpt.layers.layernorm import layernorm_backward, layernorm_forward
 from npgpt.layers.linear import head_backward, head_forward, linear_backward, linear_forward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.layers.mlp import mlp_backward, mlp_forward
+from npgpt.layers.self_attention import self_attention_backward, self_attention_forward
 
 B, T, C, H, V = 3, 5, 12, 3, 11
 D = C // H

@@ -1,15 +1,50 @@
 """Working on several parts at the same time: NumPy lets go of Python's lock in its loops and in BLAS."""
 
+import contextlib
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
+
+class _Cores(threading.local):
+    free = 1        # how many cores the calling thread may use by itself: one, unless it has been given more
+
+
+_cores = _Cores()
+
+
+@contextlib.contextmanager
+def using_cores(n):
+    """Within it, the calling thread may spread what it does over n cores; threads that it starts have one each."""
+    before, _cores.free = _cores.free, n
+    try:
+        yield
+    finally:
+        _cores.free = before
+
+
+def spread(function, items):
+    """[function(item) for item in items], over the cores that the calling thread may use; the order is kept."""
+    if _cores.free == 1 or len(items) < 2:
+        return list(map(function, items))
+    some = in_threads(lambda part: list(map(function, items[part])), even_parts(len(items), _cores.free))
+    return [result for results in some for result in results]
 
 
 def in_threads(function, *arguments):
-    """[function(*a) for a in zip(*arguments)], a thread for each; the first exception, if any, is raised here."""
-    if len(arguments[0]) == 1:
-        return list(map(function, *arguments))
-    return list(_pool(len(arguments[0])).map(function, *arguments))
+    """[function(*a) for a in zip(*arguments)], a thread for each; the first exception, if any, is raised here.
+
+    The calling thread takes the first part: there is one thread less to wake.
+    """
+    first, *rest = zip(*arguments, strict=True)
+    others = [_pool(len(rest)).submit(function, *part) for part in rest]
+    try:
+        with using_cores(1):
+            results = [function(*first)]
+    finally:
+        wait(others)        # whatever they write to may not change under whoever handles an exception of the first
+    return results + [other.result() for other in others]
 
 
 def even_parts(n, threads):

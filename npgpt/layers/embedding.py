@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.backend.scatter import sum_rows_by_index
+from npgpt.backend.scatter import add_rows_by_index
 
 
 def embedding_forward(idx, wte, wpe, start=0):
@@ -19,8 +19,10 @@ def embedding_forward(idx, wte, wpe, start=0):
     return x, (idx, len(wte), len(wpe))
 
 
-def embedding_backward(dx, cache):
+def embedding_backward(dx, cache, dwte=None):
     """Undo `embedding_forward`: dx (B, T, C) -> dwte (V, C), dwpe (block_size, C).
+
+    dwte: for speed, an array to add the tokens' gradient to; where none is given it is added to zeros.
 
     A row that was read n times gets the sum of n gradients. `dwte[idx] += dx` would be wrong: NumPy reads, adds and
     writes back once for each index, so of a repeated token only the last gradient would survive.
@@ -34,5 +36,7 @@ def embedding_backward(dx, cache):
     dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)       # (block_size, C): later positions were not read
     dwpe[:T] = dposition
     # token = wte[idx]
-    dwte = sum_rows_by_index(dtoken.reshape(B * T, C), idx.reshape(B * T), vocab_size)  # (V, C)
+    if dwte is None:
+        dwte = np.zeros((vocab_size, C), dtype=dx.dtype, like=dx)   # (V, C): most tokens were not read
+    add_rows_by_index(dwte, idx.reshape(B * T), dtoken.reshape(B * T, C))
     return dwte, dwpe

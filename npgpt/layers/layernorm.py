@@ -2,7 +2,11 @@
 
 import numpy as np
 
+from npgpt.backend.rowwise import rowwise
+from npgpt.backend.sums import column_dot, column_sum, row_dot, row_sum
 
+
+@rowwise
 def layernorm_forward(x, weight, bias=None, eps=1e-5):
     """y = (x - mean) / sqrt(var + eps) * weight + bias, over the last axis (Ba et al. 2016, arXiv:1607.06450).
 
@@ -11,16 +15,18 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
     The cache keeps xhat and rstd: they are all that the backward needs of x. xhat costs as much memory as x, which can
     then be let go; to keep x instead would mean computing the mean and xhat a second time.
     """
-    mean = x.mean(axis=-1, keepdims=True)                     # (..., 1)
-    centred = x - mean                                        # (..., C)
-    var = (centred * centred).mean(axis=-1, keepdims=True)    # (..., 1)
-    rstd = 1.0 / np.sqrt(var + eps)                           # (..., 1) reciprocal standard deviation
-    xhat = centred * rstd                                     # (..., C) normalized: mean 0, variance 1
-    scaled = xhat * weight                                    # (..., C)
-    y = scaled if bias is None else scaled + bias             # (..., C)
+    C = x.shape[-1]
+    mean = row_sum(x) / C                               # (..., 1)
+    centred = x - mean                                  # (..., C)
+    var = row_dot(centred, centred) / C                 # (..., 1)
+    rstd = 1.0 / np.sqrt(var + eps)                     # (..., 1) reciprocal standard deviation
+    xhat = centred * rstd                               # (..., C) normalized: mean 0, variance 1
+    scaled = xhat * weight                              # (..., C)
+    y = scaled if bias is None else scaled + bias       # (..., C)
     return y, (xhat, rstd, weight, bias is not None)
 
 
+@rowwise
 def layernorm_backward(dy, cache):
     """Undo `layernorm_forward`: dy (..., C) -> dx (..., C), dweight (C,), dbias (C,) or None.
 
@@ -44,15 +50,15 @@ def layernorm_backward(dy, cache):
     directions, shifting it or stretching it, does not change xhat at all (but for eps, which rstd carries exactly).
     """
     xhat, rstd, weight, has_bias = cache
-    channels = xhat.shape[-1]
+    C = xhat.shape[-1]
     # y = scaled + bias
-    dbias = dy.reshape(-1, channels).sum(axis=0) if has_bias else None          # (C,)
-    dscaled = dy                                                                # (..., C)
+    dbias = column_sum(dy) if has_bias else None                    # (C,)
+    dscaled = dy                                                    # (..., C)
     # scaled = xhat * weight
-    dweight = (dscaled * xhat).reshape(-1, channels).sum(axis=0)                # (C,)
-    dxhat = dscaled * weight                                                    # (..., C)
+    dweight = column_dot(dscaled, xhat)                             # (C,)
+    dxhat = dscaled * weight                                        # (..., C)
     # xhat = (x - mean) * rstd, all of it at once
-    mean_dxhat = dxhat.mean(axis=-1, keepdims=True)                             # (..., 1)
-    mean_dxhat_xhat = (dxhat * xhat).mean(axis=-1, keepdims=True)               # (..., 1)
-    dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)                   # (..., C)
+    mean_dxhat = row_sum(dxhat) / C                                 # (..., 1)
+    mean_dxhat_xhat = row_dot(dxhat, xhat) / C                      # (..., 1)
+    dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)       # (..., C)
     return dx, dweight, dbias

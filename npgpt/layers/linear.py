@@ -1,5 +1,9 @@
 """Linear layers: `x @ weight + bias`, and the language-model head `x @ weight.T`."""
 
+import numpy as np
+
+from npgpt.backend.sums import column_sum
+
 
 def linear_forward(x, weight, bias=None):
     """Multiply by a matrix, add a vector: y = x W + b.
@@ -10,15 +14,18 @@ def linear_forward(x, weight, bias=None):
     The cache is x and weight, because the gradient of either factor of a product is made of the other one; of the bias
     only its presence is remembered.
     """
-    rows = x.reshape(-1, x.shape[-1])                     # (N, n_in): one large GEMM, not one for each batch entry
-    product = rows @ weight                               # (N, n_out)
-    y_rows = product if bias is None else product + bias  # (N, n_out)
-    y = y_rows.reshape(*x.shape[:-1], -1)                 # (..., n_out)
+    rows = x.reshape(-1, x.shape[-1])               # (N, n_in): one large GEMM, not one for each batch entry
+    y_rows = rows @ weight                          # (N, n_out)
+    if bias is not None:
+        y_rows += bias                              # in place, for speed: the product is nobody else's
+    y = y_rows.reshape(*x.shape[:-1], -1)           # (..., n_out)
     return y, (x, weight, bias is not None)
 
 
-def linear_backward(dy, cache):
+def linear_backward(dy, cache, dweight=None):
     """Undo `linear_forward`: dy (..., n_out) -> dx (..., n_in), dweight (n_in, n_out), dbias (n_out,) or None.
+
+    dweight: for speed, the array to write the weight's gradient to; a new one is made where none is given.
 
     With y_nj = sum_i x_ni W_ij + b_j:
 
@@ -32,12 +39,10 @@ def linear_backward(dy, cache):
     rows = x.reshape(-1, x.shape[-1])               # (N, n_in)
     # y = y_rows.reshape(*x.shape[:-1], -1)
     dy_rows = dy.reshape(-1, dy.shape[-1])          # (N, n_out)
-    # y_rows = product + bias
-    dbias = dy_rows.sum(axis=0) if has_bias else None
-    dproduct = dy_rows                              # (N, n_out): addition hands its gradient on unchanged
-    # product = rows @ weight
-    dweight = rows.T @ dproduct                     # (n_in, n_out)
-    drows = dproduct @ weight.T                     # (N, n_in)
+    # y_rows = rows @ weight + bias
+    dbias = column_sum(dy_rows) if has_bias else None           # (n_out,)
+    dweight = np.matmul(rows.T, dy_rows, out=dweight)           # (n_in, n_out)
+    drows = dy_rows @ weight.T                                  # (N, n_in)
     # rows = x.reshape(-1, x.shape[-1])
     dx = drows.reshape(x.shape)                     # (..., n_in)
     return dx, dweight, dbias
@@ -58,8 +63,8 @@ def head_forward(x, weight):
     return logits, (x, weight)
 
 
-def head_backward(dlogits, cache):
-    """Undo `head_forward`: dlogits (..., V) -> dx (..., C), dweight (V, C).
+def head_backward(dlogits, cache, dweight=None):
+    """Undo `head_forward`: dlogits (..., V) -> dx (..., C), dweight (V, C), written to `dweight` where that is given.
 
     With logits_nv = sum_c x_nc E_vc:  dE_vc = sum_n dlogits_nv x_nc  and  dx_nc = sum_v dlogits_nv E_vc.
     When the head is tied, this dweight is only one of two contributions to the embedding's gradient.
@@ -69,7 +74,7 @@ def head_backward(dlogits, cache):
     # logits = logit_rows.reshape(*x.shape[:-1], -1)
     dlogit_rows = dlogits.reshape(-1, dlogits.shape[-1])      # (N, V)
     # logit_rows = rows @ weight.T
-    dweight = dlogit_rows.T @ rows                            # (V, C)
+    dweight = np.matmul(dlogit_rows.T, rows, out=dweight)     # (V, C)
     drows = dlogit_rows @ weight                              # (N, C)
     # rows = x.reshape(-1, x.shape[-1])
     dx = drows.reshape(x.shape)                               # (..., C)

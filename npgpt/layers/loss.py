@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from npgpt.backend.rowwise import rowwise
+from npgpt.backend.sums import row_sum
+
 IGNORE_INDEX = -1
 
 
@@ -16,27 +19,40 @@ def cross_entropy_forward(logits, targets, count=None):
     The largest logit of each row is subtracted first: softmax does not change, and exp cannot overflow. The cache keeps
     the probabilities, from which the gradient is one subtraction away; the logits themselves are not needed again.
     """
-    rows = logits.reshape(-1, logits.shape[-1])                 # (N, V)
-    target_rows = targets.reshape(-1)                           # (N,)
-    counted = target_rows != IGNORE_INDEX                       # (N,)
-    column = np.where(counted, target_rows, 0)                  # (N,) any valid column will do where nothing counts
+    counted = targets != IGNORE_INDEX                           # (...)
+    column = np.where(counted, targets, 0)[..., None]           # (..., 1) any column will do where nothing counts
     if count is None:
         count = int(counted.sum())
-    shifted = rows - rows.max(axis=-1, keepdims=True)           # (N, V)
-    exps = np.exp(shifted)                                      # (N, V)
-    total = exps.sum(axis=-1, keepdims=True)                    # (N, 1)
-    probs = exps / total                                        # (N, V)
-    row = np.arange(len(column), like=column)                   # (N,)
-    losses = np.log(total[:, 0]) - shifted[row, column]         # (N,) -log probs[target]
-    share = counted.astype(rows.dtype) / count                  # (N,) 1 / count, or 0 where ignored
-    loss = (losses * share).sum()                               # ()
-    return loss, (probs, row, column, share, logits.shape)
+    share = (counted.astype(logits.dtype) / count)[..., None]   # (..., 1) 1 / count, or 0 where ignored
+    loss, softmax_loss = softmax_loss_forward(logits, column, share)
+    return loss, softmax_loss
 
 
 def cross_entropy_backward(dloss, cache):
-    """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
+    """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V)."""
+    # loss, softmax_loss = softmax_loss_forward(logits, column, share)
+    return softmax_loss_backward(dloss, cache)
 
-    Short cut: dprobs, dexps, dtotal and dshifted are skipped. For one row with target k, and p = softmax(logits),
+
+@rowwise
+def softmax_loss_forward(logits, column, share):
+    """The sum over all rows of share * -log softmax(logits)[column]: logits (..., V), column and share (..., 1)."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)       # (..., V)
+    exps = np.exp(shifted)                                      # (..., V)
+    total = row_sum(exps)                                       # (..., 1)
+    probs = exps / total                                        # (..., V)
+    target = np.take_along_axis(shifted, column, axis=-1)       # (..., 1)
+    losses = np.log(total) - target                             # (..., 1) -log probs[column]
+    loss = (losses * share).sum()                               # ()
+    return loss, (probs, column, share)
+
+
+@rowwise
+def softmax_loss_backward(dloss, cache):
+    """Undo `softmax_loss_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
+
+    Short cut: dprobs, dexps, dtotal, dtarget and dshifted are skipped. For one row with target k, and
+    p = softmax(logits),
 
         loss = log(sum_j exp(logits_j)) - logits_k
         dloss/dlogits_i = exp(logits_i) / sum_j exp(logits_j) - [i == k] = p_i - [i == k]
@@ -44,12 +60,11 @@ def cross_entropy_backward(dloss, cache):
     so the gradient is what the model believes minus what is true. (The subtracted maximum drops out: it was added to
     both terms.) Every row of it sums to zero.
     """
-    probs, row, column, share, shape = cache
+    probs, column, share = cache
     # loss = (losses * share).sum()
-    dlosses = dloss * share                         # (N,)
-    # losses = -log softmax(rows)[row, column], all of it at once
-    drows = probs * dlosses[:, None]                # (N, V)
-    drows[row, column] -= dlosses                   # one column a row, so no index repeats and none is lost
-    # rows = logits.reshape(-1, V)
-    dlogits = drows.reshape(shape)                  # (..., V)
+    dlosses = dloss * share                                     # (..., 1)
+    # losses = -log softmax(logits)[column], all of it at once
+    dlogits = probs * dlosses                                   # (..., V)
+    at_target = np.take_along_axis(dlogits, column, axis=-1)    # (..., 1)
+    np.put_along_axis(dlogits, column, at_target - dlosses, axis=-1)
     return dlogits

@@ -23,14 +23,17 @@ def mlp_forward(x, c_fc_weight, c_fc_bias, c_proj_weight, c_proj_bias, activatio
     return y, (c_fc, gelu, activation, c_proj)
 
 
-def mlp_backward(dy, cache):
-    """Undo `mlp_forward`: dy (..., C) -> dx, dc_fc_weight, dc_fc_bias, dc_proj_weight, dc_proj_bias."""
+def mlp_backward(dy, cache, dc_fc_weight=None, dc_proj_weight=None):
+    """Undo `mlp_forward`: dy (..., C) -> dx, dc_fc_weight, dc_fc_bias, dc_proj_weight, dc_proj_bias.
+
+    dc_fc_weight, dc_proj_weight: where to write the two, as in `linear_backward`.
+    """
     c_fc, gelu, activation, c_proj = cache
     _, gelu_backward = GELU[activation]
     # y, c_proj = linear_forward(active, c_proj_weight, c_proj_bias)
-    dactive, dc_proj_weight, dc_proj_bias = linear_backward(dy, c_proj)
+    dactive, dc_proj_weight, dc_proj_bias = linear_backward(dy, c_proj, dc_proj_weight)
     # active, gelu = gelu_forward(hidden)
     dhidden = gelu_backward(dactive, gelu)
     # hidden, c_fc = linear_forward(x, c_fc_weight, c_fc_bias)
-    dx, dc_fc_weight, dc_fc_bias = linear_backward(dhidden, c_fc)
+    dx, dc_fc_weight, dc_fc_bias = linear_backward(dhidden, c_fc, dc_fc_weight)
     return dx, dc_fc_weight, dc_fc_bias, dc_proj_weight, dc_proj_bias

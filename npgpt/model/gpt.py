@@ -1,11 +1,11 @@
 """GPT-2: the layers put together. Forward in order, backward in exactly the reverse order, one line a layer."""
 
-from npgpt.layers.attention import self_attention_backward, self_attention_forward
 from npgpt.layers.dropout import dropout_backward, dropout_forward, dropout_mask
 from npgpt.layers.embedding import embedding_backward, embedding_forward
 from npgpt.layers.layernorm import layernorm_backward, layernorm_forward
 from npgpt.layers.linear import head_backward, head_forward
 from npgpt.layers.mlp import mlp_backward, mlp_forward
+from npgpt.layers.self_attention import self_attention_backward, self_attention_forward
 
 
 def block_forward(x, p, config, layer, rng=None, extend=None):
@@ -45,7 +45,8 @@ def block_backward(dx_out, cache, g):
     dthought = dropout_backward(ddropped_2, drop_2)
     # thought, mlp = mlp_forward(norm_2, …)
     (dnorm_2, g["mlp.c_fc.weight"], g["mlp.c_fc.bias"],
-     g["mlp.c_proj.weight"], g["mlp.c_proj.bias"]) = mlp_backward(dthought, mlp)
+     g["mlp.c_proj.weight"], g["mlp.c_proj.bias"]) = mlp_backward(
+         dthought, mlp, g["mlp.c_fc.weight"], g["mlp.c_proj.weight"])
     # norm_2, ln_2 = layernorm_forward(x_mid, …)
     dx_mid_normed, g["ln_2.weight"], g["ln_2.bias"] = layernorm_backward(dnorm_2, ln_2)
     dx_mid = dx_out + dx_mid_normed         # x_mid was used twice: by the MLP's branch and by the residual stream
@@ -55,7 +56,8 @@ def block_backward(dx_out, cache, g):
     dattended = dropout_backward(ddropped_1, drop_1)
     # attended, attn = self_attention_forward(norm_1, …)
     (dnorm_1, g["attn.c_attn.weight"], g["attn.c_attn.bias"],
-     g["attn.c_proj.weight"], g["attn.c_proj.bias"]) = self_attention_backward(dattended, attn)
+     g["attn.c_proj.weight"], g["attn.c_proj.bias"]) = self_attention_backward(
+         dattended, attn, g["attn.c_attn.weight"], g["attn.c_proj.weight"])
     # norm_1, ln_1 = layernorm_forward(x, …)
     dx_normed, g["ln_1.weight"], g["ln_1.bias"] = layernorm_backward(dnorm_1, ln_1)
     dx = dx_mid + dx_normed                 # and x likewise
@@ -90,7 +92,7 @@ def gpt_backward(dlogits, cache, grads):
     """Undo `gpt_forward`: dlogits (B, T, V) -> nothing; every gradient in grads is overwritten, none is added to."""
     embedding, ln_e, drop, blocks, ln_f, head = cache
     # logits, head = head_forward(x, params["lm_head.weight"])
-    dx, grads["lm_head.weight"] = head_backward(dlogits, head)
+    dx, grads["lm_head.weight"] = head_backward(dlogits, head, grads["lm_head.weight"])
     # x, ln_f = layernorm_forward(x, …)
     dx, grads["ln_f.weight"], grads["ln_f.bias"] = layernorm_backward(dx, ln_f)
     # for i in range(config.n_layer): x, block = block_forward(x, …)
@@ -102,7 +104,7 @@ def gpt_backward(dlogits, cache, grads):
     if ln_e is not None:
         dx, grads["ln_e.weight"], grads["ln_e.bias"] = layernorm_backward(dx, ln_e)
     # x, embedding = embedding_forward(idx, params["wte.weight"], params["wpe.weight"])
-    dwte, grads["wpe.weight"] = embedding_backward(dx, embedding)
-    if grads.config.tie_word_embeddings:
-        dwte += grads["lm_head.weight"]     # one matrix, used twice: the head's part was written above
-    grads["wte.weight"] = dwte
+    if not grads.config.tie_word_embeddings:
+        grads["wte.weight"] = 0.0
+    # A tied matrix is used twice: the head's part of its gradient was written above, the embedding's is added to it.
+    grads["wte.weight"], grads["wpe.weight"] = embedding_backward(dx, embedding, grads["wte.weight"])

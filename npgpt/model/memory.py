@@ -2,32 +2,46 @@
 
 import math
 
+from npgpt.layers.attention_tiles import QUERIES
 from npgpt.model.parameters import parameter_shapes
 
 
 def training_memory(config, batch_size, threads, itemsize=4):
     """Bytes that a training step holds at once, by what for: a dict, in the order in which they come to be.
 
-    batch_size sequences of `block_size` tokens; threads: each has a gradient buffer of its own; itemsize: 4 for
-    float32. The activations are those that the backward needs (the caches), and the last layer's temporaries.
+    batch_size sequences of `block_size` tokens; threads: at most so many parts have a gradient buffer of their own;
+    itemsize: 4 for float32. The activations are those that the backward needs (the caches), and what the loss takes.
     """
-    parameters = sum(map(math.prod, parameter_shapes(config).values())) * itemsize
-    tokens, C = batch_size * config.block_size, config.n_embd
-    # Values a token that a block's caches hold: ln_1 xhat and its output 2 C, q, k and v 3 C, the merged heads C,
-    # ln_2 xhat and its output 2 C, the MLP's hidden layer, its tanh and its GELU 3 F, and a row of attention weights.
-    F = config.n_inner
-    block = 8 * C + 3 * F + config.n_head * config.block_size
-    if config.resid_pdrop:
-        block += 2 * C                                              # two masks
-    if config.attn_pdrop:
-        block += 2 * config.n_head * config.block_size              # a mask, and the weights that it leaves
-    # Beside the caches: logits, probabilities and dlogits, of which two are still there while the backward of the last
-    # block makes its own temporaries, six of the MLP's width or four of the attention's.
-    widest = max(3 * config.vocab_size, 2 * config.vocab_size + max(6 * F, 4 * config.n_head * config.block_size))
-    outside = 4 * C + widest
+    parameters = sum(map(math.prod, parameter_shapes(config).values()))
     return {
-        "parameters": parameters,
-        "gradients": parameters * threads,
-        "AdamW's two moments": parameters * 2,
-        "activations": tokens * (config.n_layer * block + outside) * itemsize,
+        "parameters": parameters * itemsize,
+        "gradients": parameters * number_of_shards(config, batch_size, config.block_size, threads) * itemsize,
+        "AdamW's two moments": parameters * 2 * itemsize,
+        "activations": activation_values(config, batch_size, config.block_size) * itemsize,
     }
+
+
+def activation_values(config, B, T):
+    """How many numbers a step on B rows of T tokens keeps from the forward for the backward, and for the loss."""
+    C, F, H = config.n_embd, config.n_inner, config.n_head
+    # A block's caches: ln_1 xhat and its output 2 C, q, k and v 3 C, the merged heads C, ln_2 xhat and its output 2 C,
+    # the MLP's hidden layer, its phi and its GELU 3 F, and a row of attention weights, of which half is skipped.
+    seen = (T + min(T, QUERIES)) // 2 if config.causal else T
+    block = 8 * C + 3 * F + H * seen
+    if config.resid_pdrop:
+        block += 2 * C                      # two masks
+    if config.attn_pdrop:
+        block += 2 * H * T                  # a mask, drawn by float32 numbers of the same size
+    outside = 4 * C + 2 * config.vocab_size     # logits and probabilities, then probabilities and dlogits
+    return B * T * (config.n_layer * block + outside)
+
+
+def number_of_shards(config, B, T, threads):
+    """Into how many parts a batch of B rows of T tokens is divided, each with a gradient buffer of its own.
+
+    One for each thread, unless those buffers are larger than the activations: there, adding them up and writing them
+    costs more than it gains, and the threads share the work inside the layers instead.
+    """
+    parts = min(B, threads)
+    parameters = sum(map(math.prod, parameter_shapes(config).values()))
+    return parts if (parts - 1) * parameters <= activation_values(config, B, T) else 1

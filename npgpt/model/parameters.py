@@ -70,7 +70,8 @@ class Parameters(Mapping):
         view = self._views[name]
         if np.shape(value) not in ((), view.shape):
             raise UserError(f"{name} has shape {view.shape}, but the value has shape {np.shape(value)}")
-        view[...] = value
+        if value is not view:               # a backward that was given the view has written to it already
+            view[...] = value
 
     def __iter__(self):
         return iter(self.shapes)

@@ -5,7 +5,7 @@ Layers know nothing of it.
 
 import threadpoolctl
 
-from npgpt.backend.threads import available_cores, even_parts, in_threads
+from npgpt.backend.threads import available_cores, even_parts, in_threads, using_cores
 from npgpt.errors import UserError
 
 
@@ -22,13 +22,13 @@ class Shards:
         self._blas = threadpoolctl.ThreadpoolController()
         self._grads = []
 
-    def sum_with_grads(self, function, n_rows, rng, params):
+    def sum_with_grads(self, function, n_rows, n_parts, rng, params):
         """The sum of function(rows, rng, grads) over the parts, and the sum of their gradients in the first buffer.
 
         function: takes a slice of the batch, its own generator (or None) and a gradient buffer to overwrite; returns a
         number. The buffers are kept from call to call.
         """
-        parts = even_parts(n_rows, self.threads)
+        parts = even_parts(n_rows, n_parts)
         while len(self._grads) < len(parts):
             self._grads.append(params.zeros_like())
         grads = self._grads[:len(parts)]
@@ -44,8 +44,8 @@ class Shards:
         return sum(self._run(function, even_parts(n_rows, self.threads)))
 
     def whole(self, function, *arguments):
-        """function(*arguments), undivided: the cores go to BLAS inside the layers."""
-        with self._blas.limit(limits=self.threads, user_api="blas"):
+        """function(*arguments), undivided: the cores go to BLAS, row blocks and heads inside the layers."""
+        with self._blas.limit(limits=self.threads, user_api="blas"), using_cores(self.threads):
             return function(*arguments)
 
     def _run(self, function, *arguments):

@@ -54,21 +54,29 @@ class AdamW:
 
         def update(some):
             for part, decay in slices[some]:
-                adamw_update(self.params.flat[part], grads.flat[part] * clip, self.m.flat[part], self.v.flat[part],
-                             self.t, self.lr, *self.betas, self.eps, decay)
+                adamw_update(self.params.flat[part], grads.flat[part], self.m.flat[part], self.v.flat[part],
+                             self.t, self.lr, *self.betas, self.eps, decay, clip)
 
         in_threads(update, even_parts(len(slices), self.threads))
         return norm
 
 
-def adamw_update(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay):
-    """One step on arrays of equal shape: p, m and v are updated in place, g is the gradient, t counts from 1."""
-    m += (1.0 - beta1) * (g - m)                # = beta1 m + (1 - beta1) g
-    v += (1.0 - beta2) * (g * g - v)
-    m_hat = m / (1.0 - beta1**t)                # both moments began at zero: without this the first steps are too small
-    v_hat = v / (1.0 - beta2**t)
+def adamw_update(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay, clip=1.0):
+    """One step on arrays of equal shape: p, m and v are updated in place, g clip is the gradient, t counts from 1.
+
+    Both moments begin at zero; without m / (1 - beta1^t) and v / (1 - beta2^t) the first steps would be too small. As
+    Kingma & Ba 2014 (arXiv:1412.6980, end of section 2) say, the two factors can be taken out of the arrays:
+
+        lr m_hat / (sqrt(v_hat) + eps) = step_size m / (sqrt(v) + eps correction)
+    """
+    m *= beta1                                  # m = beta1 m + (1 - beta1) g
+    m += ((1.0 - beta1) * clip) * g
+    v *= beta2                                  # v = beta2 v + (1 - beta2) g^2
+    v += ((1.0 - beta2) * clip * clip) * (g * g)
+    correction = math.sqrt(1.0 - beta2**t)
+    step_size = lr * correction / (1.0 - beta1**t)
     p *= 1.0 - lr * weight_decay
-    p -= lr * m_hat / (np.sqrt(v_hat) + eps)
+    p -= step_size * m / (np.sqrt(v) + eps * correction)
 
 
 def global_norm(grads):

@@ -17,7 +17,7 @@ def test_an_error_in_a_thread_reaches_the_caller():
 
 def test_each_shard_draws_its_own_dropout():
     drawn = []
-    Shards(2).sum_with_grads(lambda part, rng, grads: drawn.append(rng.random()) or 0.0, 4,
+    Shards(2).sum_with_grads(lambda part, rng, grads: drawn.append(rng.random()) or 0.0, 4, 2,
                              np.random.default_rng(0), FakeParameters())
     assert len(set(drawn)) == 2
 
