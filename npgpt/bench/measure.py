@@ -182,6 +182,7 @@ def compare(name, shape, sides, threads, rounds):
                 for side in [side for side in sides if side not in failed]:
                     bar.set_postfix_str(side)
                     time.sleep(PAUSE_SECONDS)
+                    # The first two turns are one step each: they make the model, and torch.compile its code.
                     last = answers[side][-1]["seconds"] if turn >= 2 else [CHUNK_SECONDS]
                     try:
                         answers[side].append(children[side].ask(max(1, round(CHUNK_SECONDS / np.median(last)))))
@@ -194,7 +195,7 @@ def compare(name, shape, sides, threads, rounds):
                         children[side].close()
                     bar.update()
         except ChildError as error:
-            raise UserError(f"{name} could not be measured: {error} (leave {name} out, or free some memory)") from None
+            raise UserError(f"{name} could not be measured: {error} (leave {name} out, or free memory)") from None
     return figures(shape, {side: answers[side] for side in sides if side not in failed}, failed)
 
 
