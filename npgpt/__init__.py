@@ -1,7 +1,6 @@
 """npgpt: GPT-2 from scratch in NumPy, with every gradient written by hand."""
 
-import npgpt.backend.blas  # noqa: F401 (first of all: it imports NumPy)
-
+import npgpt.backend.blas  # noqa: F401 (before anything that imports NumPy)
 from npgpt.errors import UserError
 from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig

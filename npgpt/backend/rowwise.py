@@ -17,10 +17,10 @@ BLOCK_BYTES = 1 << 20       # a core's second-level cache; of smaller blocks the
 def rowwise(function):
     """Decorate a function that works on every row of its arrays by itself, and at most sums over the rows.
 
-    A row is what is left of an array when all axes but its last are counted through. The arrays of `function` that have
-    the most axes are cut into blocks of rows; the others are given to each block whole. A result with as many axes is put
-    together from the blocks' results; one with fewer is a sum over the rows, and the blocks' sums are added in order.
-    Arguments and results may be nested tuples. An argument that is returned, in the cache say, is not copied.
+    A row is what is left of an array when all axes but its last are counted through. The arrays of `function` that
+    have the most axes are cut into blocks of rows; the others are given to each block whole. A result with as many axes
+    is put together from the blocks' results; one with fewer is a sum over the rows, and the blocks' sums are added in
+    order. Arguments and results may be nested tuples. An argument that is returned, in the cache say, is not copied.
 
     The undecorated function, `function.__wrapped__`, gives the same numbers but for the order of the sums. Blocks are
     worked on at the same time where the calling thread has several cores (`using_cores`), with the same bits.

@@ -6,6 +6,8 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 
+import threadpoolctl
+
 
 class _Cores(threading.local):
     free = 1        # how many cores the calling thread may use by itself: one, unless it has been given more
@@ -28,8 +30,14 @@ def spread(function, items):
     """[function(item) for item in items], over the cores that the calling thread may use; the order is kept."""
     if _cores.free == 1 or len(items) < 2:
         return list(map(function, items))
-    some = in_threads(lambda part: list(map(function, items[part])), even_parts(len(items), _cores.free))
+    with blas_threads(1):
+        some = in_threads(lambda part: list(map(function, items[part])), even_parts(len(items), _cores.free))
     return [result for results in some for result in results]
+
+
+def blas_threads(n):
+    """A context in which BLAS uses n threads: 1 where we have threads of our own, which would fight with BLAS's."""
+    return _controller().limit(limits=n, user_api="blas")
 
 
 def in_threads(function, *arguments):
@@ -56,6 +64,11 @@ def even_parts(n, threads):
 def available_cores():
     """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _controller():
+    return threadpoolctl.ThreadpoolController()     # looks through all loaded libraries, which takes milliseconds
 
 
 @functools.cache

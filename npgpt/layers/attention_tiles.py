@@ -16,8 +16,8 @@ QUERIES = 128       # of a tile; half as many would skip more of the mask, but m
 
 
 def tiled_attention_forward(q, k, v, scale, causal=True, dropout_mask=None):
-    """The same as `attention_forward`, but with `causal` in place of the mask: query i sees the keys up to i + S - T."""
-    (B, H, T, D), S = q.shape, k.shape[2]
+    """The same as `attention_forward`, with `causal` in place of the mask: query i sees the keys up to i + S - T."""
+    T, S = q.shape[2], k.shape[2]
     mask = causal_mask(S, like=q)[S - T:] if causal and T > 1 else None         # (T, S): the last T of S positions
     mix = np.empty_like(q)                                                      # (B, H, T, D), in memory as q is
 
@@ -32,7 +32,8 @@ def tiled_attention_forward(q, k, v, scale, causal=True, dropout_mask=None):
         return caches
 
     groups = head_groups(q, S)
-    return mix, (groups, spread(forward, groups), q.shape, S, causal)
+    caches = spread(forward, groups)
+    return mix, (groups, caches, causal)
 
 
 def tiled_attention_backward(dmix, cache):
@@ -41,12 +42,14 @@ def tiled_attention_backward(dmix, cache):
     A key gets a gradient from every block of queries that sees it. The last block sees all keys, so it comes first and
     sets their gradients; the blocks before it add theirs.
     """
-    groups, caches, (B, H, T, D), S, causal = cache
-    dheads = np.empty((B, T, 3, H, D), dtype=dmix.dtype, like=dmix).transpose(2, 0, 3, 1, 4)     # in memory as qkv is
+    groups, caches, causal = cache
+    B, H, T, D = dmix.shape
+    dheads = np.empty((B, T, 3, H, D), dtype=dmix.dtype, like=dmix).transpose(2, 0, 3, 1, 4)    # in memory as qkv is
     dq, dk, dv = dheads
 
-    def backward(group, group_caches):
-        for (rows, keys), tile in reversed(list(zip(tiles(T, S, causal), group_caches, strict=True))):
+    def backward(i):
+        group = groups[i]
+        for (rows, keys), tile in reversed(list(zip(tiles(T, T, causal), caches[i], strict=True))):
             dq[group][:, :, rows], dk_tile, dv_tile = attention_backward(dmix[group][:, :, rows], tile)
             if rows.stop == T:
                 dk[group], dv[group] = dk_tile, dv_tile
@@ -54,19 +57,19 @@ def tiled_attention_backward(dmix, cache):
                 dk[group][:, :, keys] += dk_tile
                 dv[group][:, :, keys] += dv_tile
 
-    spread(lambda job: backward(*job), list(zip(groups, caches, strict=True)))
+    spread(backward, range(len(groups)))
     return dheads
 
 
 def tiles(T, S, causal):
     """(queries, keys) of each tile, two slices: keys up to the last that any of the queries sees."""
-    return [(slice(start, min(start + QUERIES, T)), slice(0, S - T + min(start + QUERIES, T) if causal else S))
-            for start in range(0, T, QUERIES)]
+    blocks = [slice(start, min(start + QUERIES, T)) for start in range(0, T, QUERIES)]
+    return [(rows, slice(0, S - T + rows.stop if causal else S)) for rows in blocks]
 
 
 def head_groups(q, S):
-    """(batch entries, heads) of each group, two slices, so small that a tile's scores fit into a block of the cache."""
-    B, H, T, D = q.shape
+    """(batch entries, heads) of each group, two slices, so few that a tile's scores fit into the cache."""
+    B, H, T, _ = q.shape
     head_bytes = min(T, QUERIES) * S * q.itemsize
     heads = min(H, max(1, BLOCK_BYTES // head_bytes))
     entries = max(1, BLOCK_BYTES // (head_bytes * H))

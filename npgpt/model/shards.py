@@ -3,9 +3,7 @@
 Layers know nothing of it.
 """
 
-import threadpoolctl
-
-from npgpt.backend.threads import available_cores, even_parts, in_threads, using_cores
+from npgpt.backend.threads import available_cores, blas_threads, even_parts, in_threads, using_cores
 from npgpt.errors import UserError
 
 
@@ -19,7 +17,6 @@ class Shards:
         if threads is not None and threads < 1:
             raise UserError(f"threads must be at least 1, not {threads}")
         self.threads = threads or available_cores()
-        self._blas = threadpoolctl.ThreadpoolController()
         self._grads = []
 
     def sum_with_grads(self, function, n_rows, n_parts, rng, params):
@@ -45,13 +42,13 @@ class Shards:
 
     def whole(self, function, *arguments):
         """function(*arguments), undivided: the cores go to BLAS, row blocks and heads inside the layers."""
-        with self._blas.limit(limits=self.threads, user_api="blas"), using_cores(self.threads):
+        with blas_threads(self.threads), using_cores(self.threads):
             return function(*arguments)
 
     def _run(self, function, *arguments):
         if len(arguments[0]) == 1:
             return [self.whole(function, *(argument[0] for argument in arguments))]
-        with self._blas.limit(limits=1, user_api="blas"):       # our threads times BLAS's would fight over the cores
+        with blas_threads(1):
             return in_threads(function, *arguments)
 
 
