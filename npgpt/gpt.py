@@ -8,7 +8,7 @@ from npgpt.errors import UserError
 from npgpt.layers.gelu import import_erf
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from npgpt.model.generate import generate
-from npgpt.model.gpt import gpt_backward, gpt_forward
+from npgpt.model.gpt import gpt_backward, gpt_forward, loss_and_dlogits
 from npgpt.model.memory import number_of_shards
 from npgpt.model.parameters import Parameters, initialize
 from npgpt.model.shards import Shards
@@ -103,10 +103,7 @@ class GPT:
 
         def shard(part, rng, grads):
             logits, gpt = gpt_forward(idx[part], self.params, rng)
-            loss, cross_entropy = cross_entropy_forward(logits, targets[part], count)
-            del logits              # the largest arrays of all: each is let go as soon as the next is made
-            dlogits = cross_entropy_backward(1.0, cross_entropy)
-            del cross_entropy
+            loss, dlogits = loss_and_dlogits(logits, targets[part], count)
             gpt_backward(dlogits, gpt, grads)
             return float(loss)
 

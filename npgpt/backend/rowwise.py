@@ -63,14 +63,20 @@ def rowwise(function):
                 results[i][block] = found[i]
             return [found[i] for i in sums]
 
-        step = max(1, BLOCK_BYTES * n // x.nbytes)
-        block_sums = spread(run, [slice(start, min(start + step, n)) for start in range(0, n, step)])
+        block_sums = spread(run, row_blocks(x.reshape(n, -1)))
         for i, parts in zip(sums, zip(*block_sums, strict=True), strict=False):
             results[i] = sum(parts)
         for i in rows:
             results[i] = results[i].reshape(*x.shape[:-1], -1)
         return _nest(nest, iter(results))
     return in_blocks
+
+
+def row_blocks(rows):
+    """Slices that cut an array (n, C) into blocks for the cache: one slice where it fits, or is not in this memory."""
+    n = len(rows)
+    step = max(1, BLOCK_BYTES * n // rows.nbytes) if isinstance(rows, np.ndarray) and rows.nbytes > BLOCK_BYTES else n
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 
 def _leaves(value):

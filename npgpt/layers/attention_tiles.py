@@ -13,6 +13,7 @@ from npgpt.backend.threads import spread
 from npgpt.layers.attention import attention_backward, attention_forward
 
 QUERIES = 128       # of a tile; half as many would skip more of the mask, but make products that BLAS is slower at
+KEPT = 512          # keys: where there are more, the weights are not kept, to save memory, but worked out again
 
 
 def tiled_attention_forward(q, k, v, scale, causal=True, dropout_mask=None):
@@ -20,20 +21,18 @@ def tiled_attention_forward(q, k, v, scale, causal=True, dropout_mask=None):
     T, S = q.shape[2], k.shape[2]
     mask = causal_mask(S, like=q)[S - T:] if causal and T > 1 else None         # (T, S): the last T of S positions
     mix = np.empty_like(q)                                                      # (B, H, T, D), in memory as q is
+    arguments = (q, k, v, scale, mask, dropout_mask)
+    groups = head_groups(q, S)
 
     def forward(group):
         caches = []
         for rows, keys in tiles(T, S, causal):
-            drop = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
-            mix[group][:, :, rows], cache = attention_forward(
-                q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys], scale,
-                None if mask is None else mask[rows, keys], drop)
-            caches.append(cache)
+            mix[group][:, :, rows], cache = tile_forward(arguments, group, rows, keys)
+            caches.append(cache if S <= KEPT else None)
         return caches
 
-    groups = head_groups(q, S)
     caches = spread(forward, groups)
-    return mix, (groups, caches, causal)
+    return mix, (arguments, groups, caches, causal)
 
 
 def tiled_attention_backward(dmix, cache):
@@ -42,7 +41,7 @@ def tiled_attention_backward(dmix, cache):
     A key gets a gradient from every block of queries that sees it. The last block sees all keys, so it comes first and
     sets their gradients; the blocks before it add theirs.
     """
-    groups, caches, causal = cache
+    arguments, groups, caches, causal = cache
     B, H, T, D = dmix.shape
     dheads = np.empty((B, T, 3, H, D), dtype=dmix.dtype, like=dmix).transpose(2, 0, 3, 1, 4)    # in memory as qkv is
     dq, dk, dv = dheads
@@ -50,6 +49,8 @@ def tiled_attention_backward(dmix, cache):
     def backward(i):
         group = groups[i]
         for (rows, keys), tile in reversed(list(zip(tiles(T, T, causal), caches[i], strict=True))):
+            if tile is None:
+                _, tile = tile_forward(arguments, group, rows, keys)
             dq[group][:, :, rows], dk_tile, dv_tile = attention_backward(dmix[group][:, :, rows], tile)
             if rows.stop == T:
                 dk[group], dv[group] = dk_tile, dv_tile
@@ -59,6 +60,15 @@ def tiled_attention_backward(dmix, cache):
 
     spread(backward, range(len(groups)))
     return dheads
+
+
+def tile_forward(arguments, group, rows, keys):
+    """`attention_forward` on one tile of its arguments."""
+    q, k, v, scale, mask, dropout_mask = arguments
+    mask = None if mask is None else mask[rows, keys]
+    dropout_mask = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
+    q, k, v = q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys]
+    return attention_forward(q, k, v, scale, mask, dropout_mask)
 
 
 def tiles(T, S, causal):

@@ -1,9 +1,12 @@
 """GPT-2: the layers put together. Forward in order, backward in exactly the reverse order, one line a layer."""
 
+from npgpt.backend.rowwise import row_blocks
+from npgpt.backend.threads import spread
 from npgpt.layers.dropout import dropout_backward, dropout_forward, dropout_mask
 from npgpt.layers.embedding import embedding_backward, embedding_forward
 from npgpt.layers.layernorm import layernorm_backward, layernorm_forward
 from npgpt.layers.linear import head_backward, head_forward
+from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.layers.mlp import mlp_backward, mlp_forward
 from npgpt.layers.self_attention import self_attention_backward, self_attention_forward
 
@@ -108,3 +111,19 @@ def gpt_backward(dlogits, cache, grads):
         grads["wte.weight"] = 0.0
     # A tied matrix is used twice: the head's part of its gradient was written above, the embedding's is added to it.
     grads["wte.weight"], grads["wpe.weight"] = embedding_backward(dx, embedding, grads["wte.weight"])
+
+
+def loss_and_dlogits(logits, targets, count):
+    """The loss of logits (B, T, V), and its gradient dlogits, written over them: a few rows at a time.
+
+    They are the largest arrays of all; so there is one of them, and no second one for the probabilities or dlogits.
+    Returns the loss, a number, and dlogits.
+    """
+    rows, row_targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+
+    def block(part):
+        loss, cross_entropy = cross_entropy_forward(rows[part], row_targets[part], count)
+        rows[part] = cross_entropy_backward(1.0, cross_entropy)
+        return loss
+
+    return sum(spread(block, row_blocks(rows))), logits

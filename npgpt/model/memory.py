@@ -2,7 +2,7 @@
 
 import math
 
-from npgpt.layers.attention_tiles import QUERIES
+from npgpt.layers.attention_tiles import KEPT, QUERIES
 from npgpt.model.parameters import parameter_shapes
 
 
@@ -26,13 +26,15 @@ def activation_values(config, B, T):
     C, F, H = config.n_embd, config.n_inner, config.n_head
     # A block's caches: ln_1 xhat and its output 2 C, q, k and v 3 C, the merged heads C, ln_2 xhat and its output 2 C,
     # the MLP's hidden layer, its phi and its GELU 3 F, and a row of attention weights, of which half is skipped.
-    seen = (T + min(T, QUERIES)) // 2 if config.causal else T
+    seen = 0 if T > KEPT else (T + min(T, QUERIES)) // 2 if config.causal else T
     block = 8 * C + 3 * F + H * seen
     if config.resid_pdrop:
         block += 2 * C                      # two masks
     if config.attn_pdrop:
         block += 2 * H * T                  # a mask, drawn by float32 numbers of the same size
-    outside = 4 * C + 2 * config.vocab_size     # logits and probabilities, then probabilities and dlogits
+    # Beside the caches: the logits, and the temporaries of the last block's backward, six of the MLP's width or four of
+    # the attention's.
+    outside = 4 * C + config.vocab_size + max(6 * F, 4 * H * min(T, QUERIES))
     return B * T * (config.n_layer * block + outside)
 
 
