@@ -4,11 +4,11 @@ import argparse
 import sys
 
 import npgpt
-from npgpt.cli import bench, data, evaluate, export, info, plot, sample, train
+from npgpt.cli import bench, data, evaluate, export, gradcheck, info, plot, sample, train
 from npgpt.errors import UserError
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
-            "plot": plot, "bench": bench}
+            "plot": plot, "gradcheck": gradcheck, "bench": bench}
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,8 +28,9 @@ def main(arguments=None):
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
     try:
         args = parser.parse_args(arguments)
-        COMMANDS[args.command].run(args)
+        code = COMMANDS[args.command].run(args)     # None, or 1 where what was asked for turned out wrong
         sys.stdout.flush()
+        return code or 0
     except UserError as error:
         return fail(error)
     except BrokenPipeError:         # `npgpt … | head`: nobody listens any more, which is no error

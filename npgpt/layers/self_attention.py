@@ -55,7 +55,7 @@ def self_attention_backward(dy, cache, dc_attn_weight=None, dc_proj_weight=None)
     # merged = merge_heads(mix)
     dmix = dmerged.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)                    # (B, H, T, D)
     # mix, attention = tiled_attention_forward(q, k, v, scale, causal, dropout_mask)
-    dheads = tiled_attention_backward(dmix, attention)                          # (3, B, H, T, D): dq, dk and dv
+    dq, dk, dv = dheads = tiled_attention_backward(dmix, attention)             # 3 x (B, H, T, D), and all as one
     # q, k, v = split_heads(qkv, n_head)
     dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * C)                 # (B, T, 3 C)
     # qkv, c_attn = linear_forward(x, c_attn_weight, c_attn_bias)

@@ -1,0 +1,68 @@
+"""The gradient of every line of every layer, proved by central differences."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import sys
+
+from npgpt.study.gradcheck import CONSTANT, OK, PARTS, SHORT_CUT, WRONG, check
+from npgpt.study.lessons import chosen_lessons
+
+
+def add_arguments(parser):
+    parser.add_argument("layer", nargs="?", default="all", help="a layer, or all (the default)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def run(args):
+    torch = importlib.util.find_spec("torch") is not None
+    checks = []
+    for lesson in chosen_lessons(args.layer):
+        found = check(lesson, torch=torch)
+        checks += found
+        if not args.json:
+            print_table(lesson, found)
+    if args.json:
+        json.dump([dataclasses.asdict(each) | {"file": os.path.basename(each.file)} for each in checks], sys.stdout,
+                  indent=1)
+        print()
+    else:
+        print_summary(checks)
+    return 1 if any(each.verdict == WRONG for each in checks) else 0
+
+
+def print_table(lesson, checks):
+    """The checks of one layer, a line for each variable."""
+    print(f"\n{lesson.name}: {lesson.title} ({os.path.basename(checks[0].file)})")
+    print(f"  {'variable':<24} {'shape':<14} {'line':>5} {'dv at':>6} {'norm':>9} {'largest':>9} {'relative':>9} "
+          f"{'to torch':>9}  verdict")
+    for each in checks:
+        print(f"  {each.variable:<24} {'x'.join(map(str, each.shape)) or 'number':<14} {each.forward_line:>5} "
+              f"{each.backward_line or '':>6} {each.norm:>9.3g} {number(each.absolute):>9} {number(each.relative):>9} "
+              f"{number(each.torch):>9}  {each.verdict}" + (f", {each.through}" if each.through else ""))
+
+
+def print_summary(checks):
+    """How many variables there are and what was found out about them."""
+    inputs = [each for each in checks if each.forward_text == "(argument)"]
+    lines = [each for each in checks if each.forward_text != "(argument)"]
+
+    def count(verdict):
+        return sum(each.verdict == verdict for each in lines)
+
+    print(f"\n{len(lines)} floating intermediates in all forwards: {count(OK)} certified by their own dv, "
+          f"{count(SHORT_CUT)} as part of a named short cut, {count(PARTS)} filled in parts, "
+          f"{count(CONSTANT)} constant, {count(WRONG)} wrong")
+    short_cuts = [f"{each.layer}: {each.variable} through {each.through}"
+                  for each in lines if each.verdict == SHORT_CUT]
+    print("short cuts: " + ("; ".join(dict.fromkeys(short_cuts)) or "none"))
+    print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
+    errors = [each.relative for each in checks if each.relative is not None]
+    to_torch = [each.torch for each in checks if each.torch is not None]
+    print(f"largest relative error {max(errors):.1e} by central differences"
+          + (f", {max(to_torch):.1e} to torch" if to_torch else ""))
+
+
+def number(value):
+    return "" if value is None else f"{value:.1e}"

@@ -1,0 +1,83 @@
+"""The source of a function, statement by statement: what each binds, where it stands, what the docstring skips."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """One simple statement. first, last: its lines in the file; targets: the names that it binds, in order.
+
+    in_place: it is `name += …`, which changes an array that was there before.
+    """
+
+    first: int
+    last: int
+    targets: tuple[str, ...]
+    in_place: bool
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A function's source. file: its path; first: the line of its `def`; lines: from there to its end."""
+
+    name: str
+    file: str
+    first: int
+    lines: tuple[str, ...]
+    docstring: str
+    statements: tuple[Statement, ...]
+    short_cut: frozenset[str]       # the forward's variables whose gradients the docstring says are skipped
+    filled: dict[str, int]          # arrays that are made first and filled part by part -> the last line that does
+
+    def statement_at(self, line):
+        """The statement that stands on a line of the file, or None."""
+        return next((each for each in self.statements if each.first <= line <= each.last), None)
+
+
+@functools.cache
+def read_source(function):
+    """The `Source` of a function, without its decorators."""
+    function = inspect.unwrap(function)
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body[0]
+    skipped = tree.lineno - first       # the decorators stand above the `def`
+    docstring = ast.get_docstring(tree) or ""
+    statements = tuple(
+        Statement(node.lineno, node.end_lineno, bound_names(node), isinstance(node, ast.AugAssign), ast.unparse(node))
+        for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return)
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)))
+    return Source(function.__name__, inspect.getsourcefile(function), first + skipped,
+                  tuple(line.rstrip("\n") for line in lines[skipped:]), docstring,
+                  tuple(sorted(statements, key=lambda each: each.first)), frozenset(short_cut(docstring)),
+                  filled_names(tree))
+
+
+def bound_names(node):
+    """The plain names that a statement binds, from left to right: `q, k = …` gives q and k, `x += …` gives x."""
+    targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AugAssign) else [])
+    parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
+
+
+def filled_names(tree):
+    """The arrays that are filled below a node, `dwpe[:T] = …` gives dwpe -> the last line that assigns a part of it."""
+    lines = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            part = node
+            while isinstance(part, ast.Subscript):
+                part = part.value
+            lines[part.id] = max(node.lineno, lines.get(part.id, 0))
+    return lines
+
+
+def short_cut(docstring):
+    """The variables v of which a docstring says, in "Short cut: dv, dw and dx are skipped", that it has no dv."""
+    found = re.search(r"Short cut: ([\w\s,]+?) (?:is|are) skipped", docstring)
+    return [name[1:] for name in re.findall(r"\bd\w+", found[1])] if found else []
