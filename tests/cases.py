@@ -7,10 +7,13 @@ errors of the same cases as a table.
 import dataclasses
 import math
 from collections.abc import Callable
+from unittest import mock
 
 import numpy as np
 
+from npgpt.layers import attention_tiles
 from npgpt.layers.attention import attention_backward, attention_forward
+from npgpt.layers.attention_tiles import tiled_attention_backward, tiled_attention_forward
 from npgpt.layers.dropout import dropout_backward, dropout_forward, dropout_mask
 from npgpt.layers.embedding import embedding_backward, embedding_forward
 from npgpt.layers.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
@@ -52,10 +55,10 @@ class Case:
 
 
 def arrays_in(value):
-    """Every array in a nest of tuples."""
+    """Every array in a nest of tuples and lists."""
     if isinstance(value, np.ndarray):
         yield value
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple | list):
         for item in value:
             yield from arrays_in(item)
 
@@ -163,6 +166,27 @@ def layer_cases():
          lambda torch, x, c_attn_weight, c_proj_weight:
          torch_self_attention(torch, x, c_attn_weight, 0.0, c_proj_weight, 0.0, n_head=H))
 
+    # the same in tiles so small that there are several blocks of queries, and of heads or batch entries; the sizes are
+    # all different, so that none can stand for another
+    entries, heads, time, size = 5, 4, 7, 6
+    mask_tiles = drawn_mask(entries, heads, time, time)
+    for name, causal, dropped, fit in (("causal, dropout", True, mask_tiles, 3),
+                                       ("every position", False, None, 2 * heads)):
+        tiled = in_tiles(3, fit * 3 * time * 8)         # of 3 queries; so many heads' scores fit
+        case(f"attention in tiles, {name}", {name: unit(entries, heads, time, size) for name in ("q", "k", "v")},
+             tiled(lambda q, k, v, causal=causal, dropped=dropped:
+                   tiled_attention_forward(q, k, v, 0.7, causal, as_x(dropped, q))),
+             tiled(lambda dmix, cache: tuple(tiled_attention_backward(dmix, cache))),
+             lambda torch, q, k, v, causal=causal, dropped=dropped: torch_attention(
+                 torch, q, k, v, 0.7, np.triu(np.full((time, time), -np.inf), k=1) if causal else None, dropped))
+    width = heads * size
+    tiled = in_tiles(3, 3 * 3 * time * 8)
+    case("self-attention in tiles", {"x": unit(entries, time, width), "c_attn_weight": unit(width, 3 * width) / 5,
+                                     "c_attn_bias": unit(3 * width), "c_proj_weight": unit(width, width),
+                                     "c_proj_bias": unit(width)},
+         tiled(lambda x, **inputs: self_attention_forward(x, **inputs, n_head=heads)), tiled(self_attention_backward),
+         lambda torch, **inputs: torch_self_attention(torch, **inputs, n_head=heads))
+
     # loss: the upstream gradient is one number
     targets = rng.integers(0, V, (B, T))
     some = np.where(rng.random((B, T)) < 0.4, -1, targets)
@@ -176,6 +200,16 @@ def layer_cases():
              lambda torch, logits, chosen=chosen, n=n: torch.nn.functional.cross_entropy(
                  logits.reshape(-1, V), torch.from_numpy(chosen.reshape(-1)), ignore_index=-1, reduction="sum") / n)
     return cases
+
+
+def in_tiles(queries, block_bytes):
+    """A decorator: in the function, attention works on tiles of so many queries, and of so many bytes of scores."""
+    def decorate(function):
+        def tiled(*arguments, **named):
+            with mock.patch.multiple(attention_tiles, QUERIES=queries, BLOCK_BYTES=block_bytes):
+                return function(*arguments, **named)
+        return tiled
+    return decorate
 
 
 def without_none(grads):

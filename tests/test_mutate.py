@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.layers import dropout, gelu, layernorm, linear
+from npgpt.layers import attention_tiles, dropout, embedding, gelu, layernorm, linear
 from tests.cases import layer_cases
 from tests.layers.test_gradients import test_equals_finite_differences as check
 
@@ -21,21 +21,38 @@ CASES = {case.name: case for case in layer_cases()}
 
 
 def test_the_kinds_of_mistakes():
-    made = {(mutant.kind, mutant.mutated) for mutant in mutate.mutants(layernorm.layernorm_backward)}
+    made = {(mutant.kind, mutant.mutated) for function in (
+        layernorm.layernorm_backward, linear.linear_backward, embedding.embedding_backward)
+        for mutant in mutate.mutants(function)}
     assert made >= {
         ("sign", "dx = rstd * (dxhat - mean_dxhat + xhat * mean_dxhat_xhat)"),
         ("dropped term", "dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"),
         ("dropped factor", "dx = dxhat - mean_dxhat - xhat * mean_dxhat_xhat"),
-        ("wrong axis", "mean_dxhat = dxhat.mean(axis=-2, keepdims=True)"),
-        ("dropped keepdims", "mean_dxhat = dxhat.mean(axis=-1)"),
-        ("mean for sum", "mean_dxhat = dxhat.sum(axis=-1, keepdims=True)"),
-        ("neighbouring variable", "mean_dxhat_xhat = (dscaled * xhat).mean(axis=-1, keepdims=True)"),
-        ("condition", "dbias = None if has_bias else dy.reshape(-1, channels).sum(axis=0)"),
+        ("wrong axis", "dposition = dx.sum(axis=-1)"),
+        ("dropped axis", "dposition = dx.sum()"),
+        ("mean for sum", "dposition = dx.mean(axis=0)"),
+        ("neighbouring variable", "mean_dxhat_xhat = row_dot(dscaled, xhat) / C"),
+        ("condition", "dbias = None if has_bias else column_sum(dy)"),
         ("swapped", "return (dweight, dx, dbias)"),
+        ("transposed operand", "dweight = np.matmul(rows, dy_rows, out=dweight)"),
+        ("dropped out", "dweight = np.matmul(rows.T, dy_rows)"),
+        ("dropped argument", "rows = x.reshape(-1)"),
         ("dropped statement", "pass"),
     }
-    assert ("transposed operand", "dweight = rows @ dproduct") in {
-        (mutant.kind, mutant.mutated) for mutant in mutate.mutants(linear.linear_backward)}
+
+
+def test_an_inner_functions_variables_are_neighbours_within_it():
+    made = {mutant.mutated for mutant in mutate.mutants(attention_tiles.tiled_attention_backward)}
+    assert "group = groups[T]" in made and "group = caches[i]" in made and "dk[rows][:, :, keys] += dk_tile" in made
+    assert "spread(backward, range(len(caches)))" in made
+    assert not any(line.startswith("spread") and "rows" in line for line in made)
+
+
+def test_every_mutant_of_every_function_compiles():
+    functions = mutate.functions_under_test()
+    assert {"gpt_backward", "softmax_loss_backward", "add_rows_by_index"} <= set(functions)
+    for function in functions.values():
+        assert len(list(mutate.mutants(function))) > 2
 
 
 def test_each_mutant_is_made_once_and_names_its_line():
@@ -71,11 +88,11 @@ def test_what_the_tests_do_not_look_at_survives():
 
 def test_an_alias_gives_the_same_results_and_a_sign_does_not():
     expected = mutate.gradients()
-    made = {mutant.mutated: mutant for mutant in mutate.mutants(linear.linear_backward)}
-    alias, sign = made["dweight = rows.T @ dy_rows"], made["dweight = -(rows.T @ dproduct)"]
-    with mutate.swapped_in(alias, linear.linear_backward):
+    made = {mutant.mutated: mutant for mutant in mutate.mutants(layernorm.layernorm_backward)}
+    alias, sign = made["dxhat = dy * weight"], made["dxhat = -(dscaled * weight)"]
+    with mutate.swapped_in(alias, layernorm.layernorm_backward):
         assert mutate.difference(expected, mutate.gradients()) == 0
-    with mutate.swapped_in(sign, linear.linear_backward):
+    with mutate.swapped_in(sign, layernorm.layernorm_backward):
         assert mutate.difference(expected, mutate.gradients()) > mutate.ROUNDING
     assert (alias.function, alias.original, alias.mutated) in mutate.EQUIVALENT
 

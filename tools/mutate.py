@@ -1,6 +1,6 @@
 """Mutation test: would the tests notice if a line of a backward were wrong?
 
-    python tools/mutate.py                                  every line of every backward, about a minute
+    python tools/mutate.py                                  every line of every backward, a minute or two
     python tools/mutate.py linear_backward head_backward    only these
     python tools/mutate.py --json mutants.json              everything, for a program to read
 
@@ -138,11 +138,13 @@ def mistakes(node, neighbours):
                     yield "mean for sum", changed(node, func=changed(function, attr=other))
                 case ast.Attribute(value):
                     yield "dropped call", value
-            if arguments:
+            if arguments and not isinstance(arguments[0], ast.Starred):     # which stands in no other place
                 yield "dropped call", arguments[0]
             if getattr(function, "attr", None) != "swapaxes":       # for which the order is all the same
                 for wrong in swapped(arguments):
                     yield "swapped", changed(node, args=wrong)
+            if len(arguments) > 1:
+                yield "dropped argument", changed(node, args=arguments[:-1])
             for i in range(len(keywords)):
                 yield f"dropped {keywords[i].arg}", changed(node, keywords=keywords[:i] + keywords[i + 1:])
         case ast.keyword("axis", ast.Constant(int(axis))):
@@ -188,23 +190,31 @@ class Neighbours:
     """What one could have written instead: the variables known so far, the module's numbers, the function's keys."""
 
     def __init__(self, tree, function):
-        self.parameters = [argument.arg for argument in tree.args.args]
-        self.stored = [(node.lineno, node.id) for node in ast.walk(tree)
-                       if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id != "_"]
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        self.stored = []        # (line, last line of the innermost function that holds it, name)
+        for node in ast.walk(tree):
+            name = node.arg if isinstance(node, ast.arg) else node.id if is_stored(node) else "_"
+            if name != "_":
+                around = [f for f in functions if f.lineno <= node.lineno <= f.end_lineno]
+                self.stored.append((node.lineno, min(f.end_lineno for f in around), name))
         self.numbers = [name for name, value in vars(inspect.getmodule(function)).items()
                         if type(value) in (int, float)]
         self.keys = list(dict.fromkeys(node.value for node in ast.walk(tree)
                                        if isinstance(node, ast.Constant) and isinstance(node.value, str)))
 
     def before(self, line):
-        """The local variables that have a value when the line is reached."""
-        return list(dict.fromkeys(self.parameters + [name for stored, name in self.stored if stored < line]))
+        """The parameters and variables that have a value when the line is reached."""
+        return list(dict.fromkeys(name for stored, last, name in self.stored if stored < line <= last))
 
     def of(self, name, line):
         """The names that could stand in a name's place."""
         variables = self.before(line) + self.numbers
-        local = name in variables or any(name == stored for _, stored in self.stored)
+        local = name in variables or any(name == stored for _, _, stored in self.stored)
         return [other for other in variables if other != name] if local else []
+
+
+def is_stored(node):
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def changed(node, **fields):
@@ -281,7 +291,7 @@ def functions_under_test():
     found = {}
     for module in map(importlib.import_module, [*modules, "npgpt.model.gpt", "npgpt.backend.scatter"]):
         for name, value in vars(module).items():
-            if (name.endswith("_backward") or name == "sum_rows_by_index") and value.__module__ == module.__name__:
+            if (name.endswith("_backward") or name == "add_rows_by_index") and value.__module__ == module.__name__:
                 found[name] = value
     return found
 
@@ -520,78 +530,87 @@ def main(arguments=None):
     return 1 if leftover or any(row["outcome"] == "missed" for row in rows) else 0
 
 
+ALIAS = "two names of one array"
 ANY_NEGATIVE = "reshape takes any negative length for -1: the one that the others leave"
 EITHER_WAY = "the condition only chooses the faster of two ways to the same sums (they may differ by rounding)"
+MINUS_ZERO = "minus zero is zero"
+SAME_AXIS = "the axes -2 and 2 of four are one"
+NAMES_ONLY = "the three names are for who reads, and for gradcheck: the next line takes dheads"
+COMMUTES = "a product of two numbers is the same in either order"
+DWPE = "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)"
+DWTE = "dwte = np.zeros((vocab_size, C), dtype=dx.dtype, like=dx)"
+EACH_TILE = "for (rows, keys), tile in reversed(list(zip(tiles(T, T, causal), caches[i], strict=True))):"
+DHEADS = "dq, dk, dv = dheads = tiled_attention_backward(dmix, attention)"
+FEW_INDICES = "if len(out) <= ONE_HOT_LIMIT:"
+ONE_HOT = "one_hot = (np.arange(len(out))[:, None] == index).astype(rows.dtype)"
 
 # (function, line, mutated line): why it computes the same. No entry without having thought it through.
 EQUIVALENT = {
-    ("attention_backward", "dkept = dmix @ v.swapaxes(-1, -2)", "dkept = dmix @ v.swapaxes(-1, 2)"):
-        "the axes -2 and 2 of four are one",
-    ("attention_backward", "dv = kept.swapaxes(-1, -2) @ dmix", "dv = kept.swapaxes(-1, 2) @ dmix"):
-        "the axes -2 and 2 of four are one",
-    ("attention_backward", "dproduct = dscores * scale", "dproduct = dmasked * scale"):
-        "dscores is dmasked: two names of one array",
-    ("attention_backward", "dk = dproduct.swapaxes(-1, -2) @ q", "dk = dproduct.swapaxes(-1, 2) @ q"):
-        "the axes -2 and 2 of four are one",
-    ("self_attention_backward", "B, H, T, D = attention[0].shape", "B, H, T, D = attention[1].shape"):
-        "attention[1] is k, which has the shape of q in self-attention",
+    ("attention_backward", "dkept = dmix @ v.swapaxes(-1, -2)", "dkept = dmix @ v.swapaxes(-1, 2)"): SAME_AXIS,
+    ("attention_backward", "dv = kept.swapaxes(-1, -2) @ dmix", "dv = kept.swapaxes(-1, 2) @ dmix"): SAME_AXIS,
+    ("attention_backward", "dot = row_dot(datt, att)", "dot = row_dot(att, datt)"): COMMUTES,
+    ("attention_backward", "dscaled = dscores @ k", "dscaled = dmasked @ k"): ALIAS,
+    ("attention_backward",
+     "dk = dscores.swapaxes(-1, -2) @ scaled", "dk = dmasked.swapaxes(-1, -2) @ scaled"): ALIAS,
+    ("attention_backward",
+     "dk = dscores.swapaxes(-1, -2) @ scaled", "dk = dscores.swapaxes(-1, 2) @ scaled"): SAME_AXIS,
+    ("tiled_attention_backward",
+     "dheads = np.empty((B, T, 3, H, D), dtype=dmix.dtype, like=dmix).transpose(2, 0, 3, 1, 4)",
+     "dheads = -np.empty((B, T, 3, H, D), dtype=dmix.dtype, like=dmix).transpose(2, 0, 3, 1, 4)"):
+        "what the new array holds does not matter: each of its numbers is set below",
+    ("tiled_attention_backward", EACH_TILE, EACH_TILE.replace(", strict=True", "")):
+        "a group has a cache for each tile: the forward has made them from the same list of tiles",
+    ("tiled_attention_backward", EACH_TILE, EACH_TILE.replace("strict=True", "strict=False")):
+        "a group has a cache for each tile: the forward has made them from the same list of tiles",
+    ("tiled_attention_backward", "spread(backward, range(len(groups)))", "spread(backward, range(len(caches)))"):
+        "there is one list of caches for each group",
     ("self_attention_backward",
-     "dmix = dmerged.reshape(B, T, H, D).transpose(0, 2, 1, 3)",
-     "dmix = dmerged.reshape(B, T, H, D).transpose(0, -2, 1, 3)"): "the axes -2 and 2 of four are one",
+     "dmix = dmerged.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)",
+     "dmix = dmerged.reshape(B, T, n_head, C // n_head).transpose(0, -2, 1, 3)"): SAME_AXIS,
+    ("self_attention_backward", DHEADS, DHEADS.replace("dq, dk, dv", "dk, dq, dv")): NAMES_ONLY,
+    ("self_attention_backward", DHEADS, DHEADS.replace("dq, dk, dv", "dv, dk, dq")): NAMES_ONLY,
+    ("self_attention_backward", DHEADS, DHEADS.replace("dq, dk, dv", "dq, dv, dk")): NAMES_ONLY,
     ("self_attention_backward",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * H * D)",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(T, B, 3 * H * D)"):
+     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * C)",
+     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(T, B, 3 * C)"):
         "linear_backward makes rows of it: how the B T rows are divided does not matter, only their order",
     ("self_attention_backward",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * H * D)",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, -3 * H * D)"): ANY_NEGATIVE,
-    ("embedding_backward", "dposition = dx.sum(axis=0)", "dposition = dtoken.sum(axis=0)"):
-        "dtoken is dx: two names of one array",
-    ("embedding_backward",
-     "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
-     "dwpe = -np.zeros((block_size, C), dtype=dx.dtype, like=dx)"): "minus zero is zero",
-    ("embedding_backward",
-     "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
-     "dwpe = np.zeros((block_size, C), dtype=dtoken.dtype, like=dx)"): "dtoken is dx: two names of one array",
-    ("embedding_backward",
-     "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
-     "dwpe = np.zeros((block_size, C), dtype=dposition.dtype, like=dx)"): "dposition is a sum of dx and has its dtype",
-    ("embedding_backward",
-     "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
-     "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dposition)"):
-        "dposition is a sum of dx and from its library",
-    ("embedding_backward",
-     "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
-     "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dtoken)"): "dtoken is dx: two names of one array",
+     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * C)",
+     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, -3 * C)"): ANY_NEGATIVE,
+    ("embedding_backward", "dposition = dx.sum(axis=0)", "dposition = dtoken.sum(axis=0)"): ALIAS,
+    ("embedding_backward", DWPE, DWPE.replace("np", "-np")): MINUS_ZERO,
+    ("embedding_backward", DWPE, DWPE.replace("dx.", "dtoken.")): ALIAS,
+    ("embedding_backward", DWPE, DWPE.replace("dx.", "dposition.")): "dposition is a sum of dx and has its dtype",
+    ("embedding_backward", DWPE, DWPE.replace("=dx)", "=dtoken)")): ALIAS,
+    ("embedding_backward", DWPE, DWPE.replace("=dx)", "=dposition)")): "dposition is a sum of dx and from its library",
     ("embedding_backward", "dwpe[:T] = dposition", "dwpe[:T] += dposition"): "the array is new and all zero",
+    ("embedding_backward", DWTE, DWTE.replace("np", "-np")): MINUS_ZERO,
+    ("embedding_backward", DWTE, DWTE.replace("dx.", "dtoken.")): ALIAS,
+    ("embedding_backward", DWTE, DWTE.replace("dx.", "dposition.")): "dposition is a sum of dx and has its dtype",
+    ("embedding_backward", DWTE, DWTE.replace("dx.", "dwpe.")): "dwpe was made with the dtype of dx",
+    ("embedding_backward", DWTE, DWTE.replace("=dx)", "=dtoken)")): ALIAS,
+    ("embedding_backward", DWTE, DWTE.replace("=dx)", "=dposition)")): "dposition is a sum of dx and from its library",
+    ("embedding_backward", DWTE, DWTE.replace("=dx)", "=dwpe)")): "dwpe was made in the library of dx",
     ("embedding_backward",
-     "dwte = sum_rows_by_index(dtoken.reshape(B * T, C), idx.reshape(B * T), vocab_size)",
-     "dwte = sum_rows_by_index(dx.reshape(B * T, C), idx.reshape(B * T), vocab_size)"):
-        "dtoken is dx: two names of one array",
-    ("layernorm_backward", "channels = xhat.shape[-1]", "channels = dy.shape[-1]"): "dy has the shape of xhat",
-    ("layernorm_backward", "channels = xhat.shape[-1]", "channels = weight.shape[-1]"):
-        "weight has one value for each channel of xhat",
+     "add_rows_by_index(dwte, idx.reshape(B * T), dtoken.reshape(B * T, C))",
+     "add_rows_by_index(dwte, idx.reshape(B * T), dx.reshape(B * T, C))"): ALIAS,
+    ("layernorm_backward", "C = xhat.shape[-1]", "C = dy.shape[-1]"): "dy has the shape of xhat",
+    ("layernorm_backward", "C = xhat.shape[-1]", "C = weight.shape[-1]"): "weight has one value for each channel",
+    ("layernorm_backward", "dweight = column_dot(dscaled, xhat)", "dweight = column_dot(dy, xhat)"): ALIAS,
+    ("layernorm_backward", "dweight = column_dot(dscaled, xhat)", "dweight = column_dot(xhat, dscaled)"): COMMUTES,
+    ("layernorm_backward", "dxhat = dscaled * weight", "dxhat = dy * weight"): ALIAS,
     ("layernorm_backward",
-     "dbias = dy.reshape(-1, channels).sum(axis=0) if has_bias else None",
-     "dbias = dy.reshape(-2, channels).sum(axis=0) if has_bias else None"): ANY_NEGATIVE,
-    ("layernorm_backward",
-     "dweight = (dscaled * xhat).reshape(-1, channels).sum(axis=0)",
-     "dweight = (dy * xhat).reshape(-1, channels).sum(axis=0)"): "dscaled is dy: two names of one array",
-    ("layernorm_backward",
-     "dweight = (dscaled * xhat).reshape(-1, channels).sum(axis=0)",
-     "dweight = (dscaled * xhat).reshape(-2, channels).sum(axis=0)"): ANY_NEGATIVE,
-    ("layernorm_backward", "dxhat = dscaled * weight", "dxhat = dy * weight"): "dscaled is dy: two names of one array",
+     "mean_dxhat_xhat = row_dot(dxhat, xhat) / C", "mean_dxhat_xhat = row_dot(xhat, dxhat) / C"): COMMUTES,
     ("linear_backward", "rows = x.reshape(-1, x.shape[-1])", "rows = x.reshape(-2, x.shape[-1])"): ANY_NEGATIVE,
     ("linear_backward", "dy_rows = dy.reshape(-1, dy.shape[-1])", "dy_rows = dy.reshape(-2, dy.shape[-1])"):
         ANY_NEGATIVE,
     ("linear_backward", "dy_rows = dy.reshape(-1, dy.shape[-1])", "dy_rows = dy.reshape(-1, weight.shape[-1])"):
         "the last axis of dy is as long as the last one of weight: n_out",
-    ("linear_backward", "dweight = rows.T @ dproduct", "dweight = rows.T @ dy_rows"):
-        "dproduct is dy_rows: two names of one array",
-    ("linear_backward", "drows = dproduct @ weight.T", "drows = dy @ weight.T"):
+    ("linear_backward",
+     "dbias = column_sum(dy_rows) if has_bias else None", "dbias = column_sum(dy) if has_bias else None"):
+        "column_sum adds over all axes but the last: the same rows, still divided by batch entry",
+    ("linear_backward", "drows = dy_rows @ weight.T", "drows = dy @ weight.T"):
         "the same rows, still divided by batch entry; the next line gives dx the shape of x anyway",
-    ("linear_backward", "drows = dproduct @ weight.T", "drows = dy_rows @ weight.T"):
-        "dproduct is dy_rows: two names of one array",
     ("head_backward", "rows = x.reshape(-1, x.shape[-1])", "rows = x.reshape(-2, x.shape[-1])"): ANY_NEGATIVE,
     ("head_backward", "rows = x.reshape(-1, x.shape[-1])", "rows = x.reshape(-1, weight.shape[-1])"):
         "the last axis of x is as long as the last one of weight: C",
@@ -600,49 +619,38 @@ EQUIVALENT = {
      "dlogit_rows = dlogits.reshape(-2, dlogits.shape[-1])"): ANY_NEGATIVE,
     ("head_backward", "drows = dlogit_rows @ weight", "drows = dlogits @ weight"):
         "the same rows, still divided by batch entry; the next line gives dx the shape of x anyway",
+    ("softmax_loss_backward",
+     "at_target = np.take_along_axis(dlogits, column, axis=-1)",
+     "at_target = np.take_along_axis(dlogits, column)"):
+        "-1 is the axis that take_along_axis takes by default (since NumPy 2.3, which has one)",
     ("block_backward",
-     "dthought = dropout_backward(ddropped_2, drop_2)",
-     "dthought = dropout_backward(dx_out, drop_2)"): "ddropped_2 is dx_out: two names of one array",
-    ("block_backward", "dx_mid = dx_out + dx_mid_normed", "dx_mid = ddropped_2 + dx_mid_normed"):
-        "ddropped_2 is dx_out: two names of one array",
+     "dthought = dropout_backward(ddropped_2, drop_2)", "dthought = dropout_backward(dx_out, drop_2)"): ALIAS,
+    ("block_backward", "dx_mid = dx_out + dx_mid_normed", "dx_mid = ddropped_2 + dx_mid_normed"): ALIAS,
     ("block_backward",
-     "dattended = dropout_backward(ddropped_1, drop_1)",
-     "dattended = dropout_backward(dx_mid, drop_1)"): "ddropped_1 is dx_mid: two names of one array",
-    ("block_backward", "dx = dx_mid + dx_normed", "dx = ddropped_1 + dx_normed"):
-        "ddropped_1 is dx_mid: two names of one array",
-    ("gpt_backward", "dwte += grads['lm_head.weight']", "dwte += grads['wte.weight']"):
-        'tied: grads["wte.weight"] and grads["lm_head.weight"] are one array',
-    ("sum_rows_by_index", "if n_index <= ONE_HOT_LIMIT:", "pass"): EITHER_WAY,
-    ("sum_rows_by_index", "if n_index <= ONE_HOT_LIMIT:", "if not n_index <= ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("sum_rows_by_index", "if n_index <= ONE_HOT_LIMIT:", "if True:"): EITHER_WAY,
-    ("sum_rows_by_index", "if n_index <= ONE_HOT_LIMIT:", "if n_index < ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("sum_rows_by_index", "if n_index <= ONE_HOT_LIMIT:", "if n_index > ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("sum_rows_by_index", "if n_index <= ONE_HOT_LIMIT:", "if ONE_HOT_LIMIT <= ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("sum_rows_by_index", "if n_index <= ONE_HOT_LIMIT:", "if n_index <= n_index:"): EITHER_WAY,
-    ("sum_rows_by_index",
-     "one_hot = (np.arange(n_index)[:, None] == index).astype(rows.dtype)",
-     "one_hot = np.arange(n_index)[:, None] == index"):
+     "dattended = dropout_backward(ddropped_1, drop_1)", "dattended = dropout_backward(dx_mid, drop_1)"): ALIAS,
+    ("block_backward", "dx = dx_mid + dx_normed", "dx = ddropped_1 + dx_normed"): ALIAS,
+    ("gpt_backward", "grads['wte.weight'] = 0.0", "grads['wte.weight'] = -0.0"): MINUS_ZERO,
+    ("add_rows_by_index", FEW_INDICES, "pass"): EITHER_WAY,
+    ("add_rows_by_index", FEW_INDICES, "if not len(out) <= ONE_HOT_LIMIT:"): EITHER_WAY,
+    ("add_rows_by_index", FEW_INDICES, "if True:"): EITHER_WAY,
+    ("add_rows_by_index", FEW_INDICES, "if len(out) < ONE_HOT_LIMIT:"): EITHER_WAY,
+    ("add_rows_by_index", FEW_INDICES, "if len(out) > ONE_HOT_LIMIT:"): EITHER_WAY,
+    ("add_rows_by_index", FEW_INDICES, "if len(index) <= ONE_HOT_LIMIT:"): EITHER_WAY,
+    ("add_rows_by_index", FEW_INDICES, "if len(rows) <= ONE_HOT_LIMIT:"): EITHER_WAY,
+    ("add_rows_by_index", ONE_HOT, "one_hot = np.arange(len(out))[:, None] == index"):
         "the product makes numbers of the dtype of rows of True and False",
-    ("sum_rows_by_index", "return one_hot @ rows", "pass"): EITHER_WAY,
-    ("sum_rows_by_index", "order = np.argsort(index, kind='stable')", "order = np.argsort(index)"):
+    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("rows.", "out.")): "rows are added to an array of their own dtype",
+    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("rows.", "index.")):
+        "the product with whole numbers is float64, and rounded when it is added: the same sums but for rounding",
+    ("add_rows_by_index", "order = np.argsort(index, kind='stable')", "order = np.argsort(index)"):
         "the rows of one index are added in another order, and differ by rounding",
-    ("sum_rows_by_index",
+    ("add_rows_by_index",
      "starts = np.flatnonzero(np.diff(in_order, prepend=-1))",
      "starts = np.flatnonzero(np.diff(in_order, prepend=-2))"):
         "any number below the smallest index, 0, marks the first run",
-    ("sum_rows_by_index",
-     "out = np.zeros((n_index, rows.shape[1]), dtype=rows.dtype)",
-     "out = -np.zeros((n_index, rows.shape[1]), dtype=rows.dtype)"): "minus zero is zero",
-    ("sum_rows_by_index",
-     "out = np.zeros((n_index, rows.shape[1]), dtype=rows.dtype)",
-     "out = np.zeros((n_index, rows.shape[-1]), dtype=rows.dtype)"): "a matrix: its second axis is its last",
-    ("sum_rows_by_index",
-     "out[in_order[starts]] = np.add.reduceat(rows[order], starts, axis=0)",
-     "out[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)"):
-        "the array is new and all zero, and no index stands twice in in_order[starts]",
-    ("sum_rows_by_index",
-     "out[in_order[starts]] = np.add.reduceat(rows[order], starts, axis=0)",
-     "out[in_order[starts]] = np.add.reduceat(rows[order], starts)"): "0 is the axis that reduceat takes by default",
+    ("add_rows_by_index",
+     "out[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)",
+     "out[in_order[starts]] += np.add.reduceat(rows[order], starts)"): "0 is the axis that reduceat takes by default",
 }
 
 if __name__ == "__main__":

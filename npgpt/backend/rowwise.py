@@ -37,10 +37,10 @@ def rowwise(function):
             return function(*arguments, **named)
         n = x.size // x.shape[-1]
         is_rows = [isinstance(leaf, np.ndarray) and leaf.ndim == x.ndim for leaf in leaves]
+        flat = [leaf.reshape(n, leaf.shape[-1]) if rows else leaf for leaf, rows in zip(leaves, is_rows, strict=True)]
 
         def call(block):
-            parts = [leaf.reshape(n, leaf.shape[-1])[block] if rows else leaf
-                     for leaf, rows in zip(leaves, is_rows, strict=True)]
+            parts = [leaf[block] if rows else leaf for leaf, rows in zip(flat, is_rows, strict=True)]
             positional, by_name = _nest(given, iter(parts))
             return parts, function(*positional, **dict(zip(named, by_name, strict=True)))
 

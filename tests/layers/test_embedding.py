@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt.layers.embedding import embedding_backward, embedding_forward
+from tests.layers.elsewhere import Elsewhere
 
 
 @pytest.mark.parametrize("smallest", [0, 1, 2, 690])
@@ -23,16 +24,23 @@ def test_each_token_gets_the_sum_of_its_gradients(vocab_size, smallest):
     np.testing.assert_allclose(dwpe, np.concatenate([dx.sum(axis=0), np.zeros((3, 5))]), rtol=1e-9, atol=1e-12)
 
 
-class Elsewhere(np.ndarray):
-    """Stands for the arrays of another library: what is made `like` one of them is one of them."""
+@pytest.mark.parametrize("vocab_size", [8, 700])
+def test_a_gradient_that_is_given_is_added_to(vocab_size):
+    """As the tied head's is, which is there first."""
+    rng = np.random.default_rng(0)
+    idx = rng.integers(0, vocab_size, (4, 6))
+    _, cache = embedding_forward(idx, rng.standard_normal((vocab_size, 5)), rng.standard_normal((9, 5)))
+    dx, given = rng.standard_normal((4, 6, 5)), rng.standard_normal((vocab_size, 5))
+    alone, dwpe_alone = embedding_backward(dx, cache)
+    before = given.copy()
+    dwte, dwpe = embedding_backward(dx, cache, given)
+    assert dwte is given
+    np.testing.assert_allclose(dwte, before + alone, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(dwpe, dwpe_alone)
 
-    def __array_function__(self, function, types, args, kwargs):
-        made = super().__array_function__(function, types, args, kwargs)
-        return made.view(Elsewhere) if function is np.zeros else made
 
-
-def test_the_gradient_is_made_in_the_library_of_its_upstream():
+def test_the_gradients_are_made_in_the_library_of_their_upstream():
     rng = np.random.default_rng(0)
     _, cache = embedding_forward(np.zeros((2, 3), int), rng.standard_normal((4, 5)), rng.standard_normal((3, 5)))
-    _, dwpe = embedding_backward(rng.standard_normal((2, 3, 5)).view(Elsewhere), cache)
-    assert isinstance(dwpe, Elsewhere)
+    dwte, dwpe = embedding_backward(rng.standard_normal((2, 3, 5)).view(Elsewhere), cache)
+    assert isinstance(dwte, Elsewhere) and isinstance(dwpe, Elsewhere)
