@@ -1,0 +1,60 @@
+"""Write the study page: every layer's forward beside its backward, and a model on your text (needs the extra "study").
+
+One HTML file that needs no network: what every line made, the derivation of its gradient, the check that proves it.
+"""
+
+import os
+import webbrowser
+from pathlib import Path
+
+from npgpt.cli.load import load_model
+from npgpt.errors import UserError
+from npgpt.files import write_atomically
+from npgpt.gpt import GPT
+from npgpt.model.config import GPTConfig
+from npgpt.study.lessons import chosen_lessons
+from npgpt.study.page import require_extra, study_page
+from npgpt.study.whole_model import MOST_TOKENS, prompt_ids, study_model
+from npgpt.text.tokenizers import CharTokenizer
+
+PROMPT = "To be, or not to be, that is the question"
+
+
+def add_arguments(parser):
+    parser.add_argument("layer", nargs="?", default="all", metavar="LAYER", help="linear, attention, …; by default all")
+    parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
+                                             "by default a tiny untrained one that knows the prompt's characters")
+    parser.add_argument("--prompt", default=PROMPT,
+                        help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
+    parser.add_argument("--out", default="study.html", help="the file to write; by default study.html")
+    parser.add_argument("--open", action="store_true", help="show it in the browser")
+
+
+def run(args):
+    require_extra()
+    lessons = chosen_lessons(args.layer)
+    out = Path(args.out)
+    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise UserError(f"{out} cannot be written: give --out a file in a folder that is there and writable")
+    if args.checkpoint is None:
+        model, tokenizer = fresh_model(args.prompt)
+        description = "a fresh one that has learned nothing yet (give --checkpoint for one that has)"
+    else:
+        loaded = load_model(args.checkpoint)
+        model, tokenizer, description = loaded.model, loaded.tokenizer, args.checkpoint
+    prompt_ids(model, tokenizer, args.prompt)       # complains before the layers are checked, which takes seconds
+    page = study_page(lessons, study_model(model, tokenizer, args.prompt, description))
+    data = page.encode("utf-8", "replace")          # an argument that was not UTF-8 holds surrogates
+    write_atomically(out, data)
+    print(f"{out}: {len(data) / 1e6:.2f} MB")
+    if args.open:
+        webbrowser.open(out.resolve().as_uri())
+
+
+def fresh_model(prompt):
+    """A tiny model with random weights and a tokenizer that knows the characters of a prompt; UserError for none."""
+    if not prompt:
+        raise UserError("the prompt is empty: give it at least two characters, or leave --prompt out")
+    tokenizer = CharTokenizer.from_text(prompt)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=MOST_TOKENS, n_layer=2, n_head=4, n_embd=32)
+    return GPT(config, seed=0), tokenizer

@@ -1,0 +1,142 @@
+"""A whole model on a text: each token's loss and what it pulls at, the parameters' gradients, and the attention."""
+
+import base64
+import dataclasses
+import math
+
+import numpy as np
+
+from npgpt.errors import UserError
+from npgpt.layers.attention import attention_forward
+from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
+from npgpt.study.trace import recording
+from npgpt.training.adamw import adamw_update
+
+MOST_TOKENS = 64        # of a text: its maps grow with the square
+MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
+MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
+LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1      # of the one step of AdamW
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A parameter, or several. norm: of the gradient; ratio: of a step's length to the weights' length (None: 0)."""
+
+    name: str
+    size: int
+    norm: float
+    ratio: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStudy:
+    """What the page shows of a model on a text of T tokens.
+
+    description: of the model, one line; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
+    second on; pulls: for the first of these, the norm of the loss's gradient on the embedding of each token before it;
+    parts: (Tensor, [Tensor, …]) for the embeddings, each block and what follows; maps: (layer, head, weights) of the
+    attention, weights (T - 1, T - 1) as base64 of bytes, 255 for 1; left_out: sentences on what the page does not show.
+    """
+
+    description: str
+    tokens: list[str]
+    loss: float
+    losses: list[float]
+    pulls: list[list[float]]
+    parts: list[tuple[Tensor, list[Tensor]]]
+    maps: list[tuple[int, int, str]]
+    left_out: list[str]
+
+
+def study_model(model, tokenizer, prompt, description):
+    """A `ModelStudy` of a GPT with its tokenizer on a text.
+
+    Raises UserError for a text that has fewer than two tokens, more than the page or the model takes, or something the
+    tokenizer does not know, and for a model whose loss or gradient on it is not finite.
+    """
+    ids = prompt_ids(model, tokenizer, prompt)
+    idx, targets = ids[None, :-1], ids[None, 1:]
+    with recording([attention_forward]) as record:
+        logits, loss = model.forward(idx, targets)
+    parts = studied_parts(model, idx, targets)
+    if not math.isfinite(loss) or not all(math.isfinite(whole.norm) for whole, _ in parts):
+        raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
+                        "choose another checkpoint")
+    losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
+    left_out = []
+    maps = attention_maps(model.config, record, left_out)
+    pulls = token_pulls(model, idx, targets, left_out)
+    tokens = [shown(tokenizer.decode([i])) for i in ids]
+    return ModelStudy(description, tokens, loss, losses, pulls, parts, maps, left_out)
+
+
+def prompt_ids(model, tokenizer, prompt):
+    """The tokens of a text, int64 (T,), T from 2 to what the page and the model take; UserError for all else."""
+    ids = tokenizer.encode(prompt).astype(np.int64)
+    most = min(MOST_TOKENS, model.config.block_size)
+    if len(ids) < 2:
+        raise UserError(f"the prompt has {len(ids)} tokens: give it at least two, one to read and one to predict")
+    if len(ids) > most:
+        raise UserError(f"the prompt has {len(ids)} tokens: give it at most {most} "
+                        f"(the page shows {MOST_TOKENS}, the model reads {model.config.block_size})")
+    return ids
+
+
+def shown(text):
+    """A token's text for people: spaces, new lines and whatever has no glyph are made visible."""
+    text = text.replace(" ", "·").replace("\n", "⏎")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def studied_parts(model, idx, targets):
+    """The model's parameters by part: gradient norm, and how far one AdamW step from fresh moments moves them."""
+    _, grads = model.loss_and_grads(idx, targets)
+    tensors = {}            # part -> [(name, size, squares of: gradient, step, weights)]
+    for name, p in model.params.items():
+        g, moved = grads[name], p.copy()
+        adamw_update(moved, g, np.zeros_like(p), np.zeros_like(p), 1, LEARNING_RATE, *BETAS, EPS,
+                     WEIGHT_DECAY if p.ndim == 2 else 0.0)
+        squares = [float(np.square(each, dtype=np.float64).sum()) for each in (g, moved - p, p)]
+        part = f"block {name.split('.')[1]}" if name.startswith("h.") else name.split(".")[0]
+        tensors.setdefault(part, []).append((name, p.size, squares))
+
+    def tensor(name, of):
+        gradient, step, weights = (math.sqrt(sum(squares[i] for _, _, squares in of)) for i in range(3))
+        return Tensor(name, sum(size for _, size, _ in of), gradient, step / weights if weights else None)
+
+    return [(tensor(part, of), [tensor(each[0], [each]) for each in of]) for part, of in tensors.items()]
+
+
+def attention_maps(config, record, left_out):
+    """(layer, head, base64) of the attention weights that were recorded in one forward; see `ModelStudy`."""
+    found = [each.value for each in record if each.name == "att"]       # in order; of many heads, several a layer
+    calls = len(found) // config.n_layer
+    layers = [np.concatenate(found[i:i + calls], axis=1)[0] for i in range(0, len(found), calls)]       # (H, T, T)
+    heads = max(1, min(config.n_head, MOST_MAPS // config.n_layer))
+    if heads < config.n_head:
+        left_out.append(f"Of the {config.n_head} attention heads of each layer the first {heads} are shown.")
+    return [(i, j, base64.b64encode(np.rint(255.0 * layer[j]).astype(np.uint8).tobytes()).decode())
+            for i, layer in enumerate(layers) for j in range(heads)]
+
+
+def token_pulls(model, idx, targets, left_out):
+    """For each position's loss the norm of its gradient on every embedding that it sees, rows of different lengths.
+
+    With one text in the batch, row t of the position embedding's gradient is the gradient of the whole sum of token
+    and position that the model reads at t. The later positions of a causal model are not needed for it.
+    """
+    T = idx.shape[1]
+    n = T
+    while n > 1 and 6 * model.params.flat.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:
+        n -= 1
+    if n < T:
+        left_out.append(f"The gradients on the tokens before it are shown for the first {n} of {T} losses: "
+                        "a model of this size needs too long for the others.")
+    rows = []
+    for i in range(n):
+        seen = i + 1 if model.config.causal else T
+        one = np.full((1, seen), IGNORE_INDEX)
+        one[0, i] = targets[0, i]
+        _, grads = model.loss_and_grads(idx[:, :seen], one)
+        rows.append(np.linalg.norm(grads["wpe.weight"][:seen], axis=-1).astype(float).tolist())
+    return rows
