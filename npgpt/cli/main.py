@@ -4,11 +4,11 @@ import argparse
 import sys
 
 import npgpt
-from npgpt.cli import bench, data, evaluate, export, gradcheck, info, plot, sample, study, train
+from npgpt.cli import bench, data, evaluate, exercise, export, gradcheck, info, plot, sample, study, train
 from npgpt.errors import UserError
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
-            "plot": plot, "study": study, "gradcheck": gradcheck, "bench": bench}
+            "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise, "bench": bench}
 
 
 class Parser(argparse.ArgumentParser):

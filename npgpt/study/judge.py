@@ -1,0 +1,314 @@
+"""Judging a learner's backward by the per-line check, in a process of its own that may not run long or grow large.
+
+`judge` does the work on a function. `run_child` starts this very module on a file; nothing of the file is run in the
+process that calls it. The answer comes back as one line of JSON.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+
+from npgpt.errors import UserError
+from npgpt.study.diagnosis import diagnose, gather
+from npgpt.study.gradcheck import OK, TOLERANCE, WRONG, check, errors, truth
+from npgpt.study.lessons import ModelLesson, lessons
+from npgpt.study.source import read_source
+from npgpt.study.trace import recording
+
+MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
+NO_GRADIENT = "no dv"       # a verdict beside those of gradcheck.py: a line without a gradient of its own
+
+
+class LearnerError(Exception):
+    """The function cannot be judged. line: in the learner's file, or None."""
+
+    def __init__(self, message, line=None):
+        super().__init__(message)
+        self.line = line
+
+
+@dataclasses.dataclass
+class Line:
+    """What was found out about one gradient: of `variable`, at a line of the learner's file (None: it has none).
+
+    verdict as in gradcheck.py, or NO_GRADIENT; relative: its error, None where it has none or its shape is wrong;
+    diagnosis: the mistake, where it is a known one.
+    """
+
+    variable: str
+    line: int | None
+    verdict: str
+    relative: float | None
+    diagnosis: str | None = None
+
+
+@dataclasses.dataclass
+class Report:
+    """The verdict on a backward. notes: what is wrong with it beside the numbers.
+
+    results: the variables among the lines whose gradients are returned; first: the line of the first wrong gradient;
+    differs: names that were assigned something else than in the package's backward, in its order.
+    """
+
+    right: bool
+    lines: list[Line]
+    notes: list[str]
+    results: list[str]
+    first: int | None
+    differs: list[str]
+
+
+@functools.cache
+def lesson_truth(name):
+    """The `Truth` of a lesson, found once."""
+    return truth(lessons()[name])
+
+
+@functools.cache
+def lesson_known(name):
+    """What wrong gradients of a lesson are compared with, and the record of the package's own backward."""
+    known = lesson_truth(name)
+    lesson = known.lesson
+    with recording([lesson.forward]) as forward_record:
+        lesson.run_forward(lesson.inputs)
+    with recording([lesson.backward]) as record:
+        lesson.run_backward(known.dy, copy.deepcopy(known.cache))
+    return gather(known, forward_record, record), record
+
+
+def judge(name, backward, file):
+    """The `Report` on a function that takes the place of the backward of the lesson `name`.
+
+    file: where the function stands, for the line numbers of errors. Raises LearnerError where it raises something,
+    or does not return what a backward of this lesson returns.
+    """
+    known = lesson_truth(name)
+    lesson = known.lesson
+    dy, cache = copy.deepcopy((known.dy, known.cache))
+    with recording([backward]) as record:
+        result = guarded(file, returned, lesson, backward, dy, cache)
+    notes = written_to(lesson, (known.dy, known.cache), (dy, cache))
+    notes += guarded(file, other_dtype, lesson, backward)
+    fresh = dataclasses.replace(known, dy=known.dy.copy(), cache=copy.deepcopy(known.cache))
+    checks = guarded(file, check, lesson, backward, fresh)
+
+    comparison, package_record = lesson_known(name)
+    lines = []
+    for each, true in zip(checks, [*known.inputs.values(), *known.gradients], strict=True):
+        gradient = f"d{each.variable}"
+        if each.verdict == OK and (gradient == lesson.upstream or lines and lines[-1].variable == each.variable):
+            continue            # what was given; and `y += bias` has two y but one dy
+        line = Line(each.variable, each.backward_line, each.verdict, finite(each.relative))
+        if each.verdict == WRONG and each.variable in known.inputs:
+            judge_result(line, result[gradient], true, comparison)
+        elif each.verdict == WRONG:
+            judge_intermediate(line, [one for one in record if one.name == gradient], true, comparison)
+        lines.append(line)
+    lines.sort(key=lambda line: line.line or 0)
+    wrong = [line for line in lines if line.verdict == WRONG]
+    first = min((line.line for line in wrong if line.line is not None), default=None)
+    return Report(not wrong and not notes, lines, notes, list(known.inputs), first, differing(package_record, record))
+
+
+def judge_result(line, given, true, comparison):
+    """Add the diagnosis of a result that is wrong. LearnerError for a shape that is none of the known mistakes."""
+    line.diagnosis = diagnose(f"d{line.variable}", given, true, comparison)
+    if line.diagnosis is None and np.shape(given) != true.shape:
+        raise LearnerError(f"d{line.variable} has shape {np.shape(given)}, but {line.variable} has shape {true.shape}",
+                           line.line)
+
+
+def judge_intermediate(line, assigned, true, comparison):
+    """Correct the verdict on a gradient that is on the way, or add the diagnosis; assigned: what it was, in order.
+
+    Nobody has to use the package's names: that there is no such gradient is no mistake. And it may be put together of
+    parts: it is right once the last part is there.
+    """
+    if not assigned:
+        line.verdict, line.relative = NO_GRADIENT, None
+        return
+    for one in assigned:
+        error = errors(one.value, true)[1]
+        if error <= TOLERANCE:
+            line.verdict, line.line, line.relative = OK, one.line, error
+            return
+    given = assigned[-1].value
+    line.diagnosis = diagnose(f"d{line.variable}", given, true, comparison)
+    if line.diagnosis is None and given.shape != true.shape:
+        line.diagnosis = f"its shape is {given.shape}, not {true.shape}"
+
+
+def returned(lesson, backward, dy, cache):
+    """{"dx": …} as a backward returns it, an array for each input; LearnerError for anything else."""
+    kept = []
+
+    def keeping(*arguments):
+        kept.append(backward(*arguments))
+        return kept[0]
+
+    expected = lesson.backward(*copy.deepcopy((dy, cache))) if not isinstance(lesson, ModelLesson) else None
+    result = lesson.run_backward(dy, cache, keeping)
+    line = last_return(backward)
+    names = [f"d{name}" for name in lesson.inputs][:len(expected) if isinstance(expected, tuple) else 1]
+    wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else f"one array ({names[0]})"
+    if kept[0] is None:
+        raise LearnerError(f"{lesson.backward.__name__} returned None, not {wanted}", line)
+    if isinstance(kept[0], tuple) and (len(kept[0]) != len(names) or len(names) == 1):
+        raise LearnerError(f"{lesson.backward.__name__} returned {len(kept[0])} results, not {wanted}", line)
+    if len(names) > 1 and not isinstance(kept[0], tuple):
+        raise LearnerError(f"{lesson.backward.__name__} returned a {type(kept[0]).__name__}, not {wanted}", line)
+    for name, value in result.items():
+        if not isinstance(value, np.ndarray | np.floating) or value.dtype.kind != "f":
+            what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+            raise LearnerError(f"{name} is {what}, not an array of floating numbers", line)
+    return result
+
+
+def last_return(function):
+    """The line of a function's last `return`, or of its `def`."""
+    source = read_source(function)
+    return max((each.first for each in source.statements if each.text.startswith("return")), default=source.first)
+
+
+def guarded(file, function, *arguments):
+    """Call a function; what it raises becomes a LearnerError with the line of `file` at which it was raised."""
+    try:
+        return function(*arguments)
+    except LearnerError:
+        raise
+    except BaseException as error:      # SystemExit too: nothing of the learner's may end this process unheard
+        line, step = None, error.__traceback__
+        while step is not None:
+            if step.tb_frame.f_code.co_filename == str(file):
+                line = step.tb_lineno
+            step = step.tb_next
+        raise LearnerError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, line) from None
+
+
+def written_to(lesson, before, after):
+    """A note for each argument that a backward has changed in place. before, after: (dy, cache)."""
+    notes = []
+
+    def compare(name, old, new):
+        if isinstance(old, np.ndarray):
+            if not np.array_equal(old, new, equal_nan=True):
+                notes.append(f"{name} is written to in place: it belongs to the caller, make a new array")
+        elif isinstance(old, tuple | list):
+            for i, (one, other) in enumerate(zip(old, new, strict=True)):
+                compare(f"{name}[{i}]", one, other)
+
+    compare(lesson.upstream, before[0], after[0])
+    compare("cache", before[1], after[1])
+    return notes
+
+
+def other_dtype(lesson, backward):
+    """A note for each gradient that is not float32 where everything that it is made of is."""
+    if isinstance(lesson, ModelLesson):
+        return []           # its gradients are written to arrays that have their dtype
+    single = {name: value.astype(np.float32) for name, value in lesson.inputs.items()}
+    constants = {name: value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+                 for name, value in lesson.constants.items()}
+    lesson = dataclasses.replace(lesson, constants=constants)
+    y, cache = lesson.run_forward(single)
+    result = lesson.run_backward(np.ones_like(y), cache, backward)
+    return [f"{name} is {value.dtype} where everything else is float32: what was float32 was made larger on the way"
+            for name, value in result.items() if np.asarray(value).dtype != np.float32]
+
+
+def finite(number):
+    return number if number is not None and np.isfinite(number) else None
+
+
+def differing(expected, record):
+    """The names that were last assigned something else than in the package's backward, in its order."""
+    differs = []
+    for name in dict.fromkeys(each.name for each in expected):
+        ours = [each.value for each in expected if each.name == name][-1]
+        theirs = [each.value for each in record if each.name == name]
+        if theirs and errors(theirs[-1], ours)[1] > TOLERANCE:
+            differs.append(name)
+    return differs
+
+
+def load_function(file, name):
+    """The function of that name in a file, which is run; LearnerError as `guarded`."""
+    with open(file, "rb") as source:
+        code = compile(source.read(), str(file), "exec")
+    names = {"__name__": "exercise", "__file__": str(file)}
+    guarded(file, exec, code, names)
+    return names[name]
+
+
+def run_child(exercise, seconds):
+    """The `Report` on an exercise, made by a child process that is ended, and all that it started, after `seconds`.
+
+    UserError where the learner's code raises, runs too long, ends the process or returns something else than wanted.
+    """
+    command = [sys.executable, "-P", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds)]
+    # The child finds the same packages as this process; -P keeps those away that lie in the learner's folder.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                   "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    sys.stdout.flush()
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment,
+                             start_new_session=True)
+    try:
+        answer, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
+                        "seconds: does it loop for ever? (--time-limit gives it longer)") from None
+    finally:
+        end(child)
+    try:
+        answer = json.loads(answer)
+    except ValueError:
+        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+        raise UserError(f"{exercise.path}: the code ended its process ({how}) before it could be checked") from None
+    if "error" in answer:
+        line = f", line {answer['line']}" if answer["line"] else ""
+        raise UserError(f"{exercise.path}{line}: {answer['error']}")
+    return Report(**{**answer, "lines": [Line(**line) for line in answer["lines"]]})
+
+
+def end(child):
+    """End a child with everything that it has started, if it still runs."""
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
+        child.wait()
+    child.stdout.close()
+
+
+def limit(seconds):
+    """Bound this process's memory and, should its parent die, its time, where the system can."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 5, int(seconds) + 5))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def main(file, name, seconds):
+    """The child: judge the backward in a file and write the answer to standard output, which nobody else writes to."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)           # what the learner prints goes to standard error
+    limit(float(seconds))
+    try:
+        lesson_known(name)  # before the learner's code runs, which could change the package
+        report = judge(name, load_function(file, lessons()[name].backward.__name__), file)
+        answer = dataclasses.asdict(report)
+    except (LearnerError, UserError) as error:      # UserError: SciPy is missing
+        answer = {"error": str(error), "line": getattr(error, "line", None)}
+    print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)             # threads and exit handlers of the learner's have no say
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,70 @@
+"""What a learner has solved, and which hints were taken: progress.json beside the exercise files."""
+
+import datetime
+import json
+from pathlib import Path
+
+from npgpt.errors import UserError
+from npgpt.files import write_atomically
+
+FILE = "progress.json"
+
+
+class Progress:
+    """The progress in one folder. `entries`: name of an exercise -> {"solved": date, "tries": n, "hints": {key: n}}.
+
+    An exercise that was never checked has no entry; "solved" is there once it was solved. Every change is saved at
+    once, whole or not at all. Raises UserError where the file is damaged, OSError as reading and writing do.
+    """
+
+    def __init__(self, folder):
+        self.path = Path(folder) / FILE
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            self.entries = {}
+            return
+        try:
+            self.entries = checked(json.loads(text))
+        except (ValueError, RecursionError) as error:       # bytes that are not UTF-8 are a ValueError too
+            raise UserError(f"{self.path} is damaged ({error}): mend it, or delete it to begin anew; the exercises "
+                            "themselves are not in it") from None
+
+    def entry(self, name):
+        """What is known of an exercise, to be read."""
+        return self.entries.get(name, {"tries": 0, "hints": {}})
+
+    def tried(self, name, solved):
+        """Note that an exercise was checked, and today's date where it was solved for the first time."""
+        entry = self.entries.setdefault(name, self.entry(name))
+        entry["tries"] += 1
+        if solved:
+            entry.setdefault("solved", datetime.date.today().isoformat())
+        self.save()
+
+    def next_hint(self, name, key, last):
+        """Count a hint on the line `key`: its number, from 0 to `last`, where it stays."""
+        hints = self.entries.setdefault(name, self.entry(name))["hints"]
+        number = min(hints.get(key, 0), last)
+        hints[key] = number + 1
+        self.save()
+        return number
+
+    def save(self):
+        write_atomically(self.path, (json.dumps({"exercises": self.entries}, indent=1) + "\n").encode())
+
+
+def checked(content):
+    """The entries of a progress file's content; ValueError that says what is wrong with it."""
+    entries = content.get("exercises") if isinstance(content, dict) else None
+    if not isinstance(entries, dict):
+        raise ValueError('it has no "exercises"')
+    for name, entry in entries.items():
+        if not isinstance(entry, dict) or not is_count(entry.get("tries")) or not isinstance(entry.get("hints"), dict) \
+                or not all(map(is_count, entry["hints"].values())) or not isinstance(entry.get("solved", ""), str):
+            raise ValueError(f'the entry "{name}" is not one of an exercise')
+    return entries
+
+
+def is_count(value):
+    return type(value) is int and value >= 0

@@ -1,0 +1,35 @@
+"""Solved exercises, made of the package's own source."""
+
+import ast
+
+from npgpt.study.exercise import find_function, is_blank, key_of, level_text, statements
+from npgpt.study.judge import load_function
+from npgpt.study.source import read_source
+
+
+def own_source(lesson):
+    """The lines of the package's backward, and their statements by key."""
+    lines = read_source(lesson.backward).lines
+    return lines, {key_of(each): each for each in statements(ast.parse("\n".join(lines)).body[0])}
+
+
+def solved(lesson, level):
+    """The text of an exercise with the package's own statements in its blanks."""
+    lines, by_key = own_source(lesson)
+    text = level_text(lesson, level, "file.py").split("\n")
+    function = find_function("file.py", ast.parse("\n".join(text)), lesson.backward)
+    for blank in reversed([each for each in statements(function) if is_blank(each)]):
+        if level == 3:
+            body = ast.parse("\n".join(lines)).body[0].body
+            answer = lines[body[0].end_lineno:]
+        else:
+            statement = by_key.get(key_of(blank)) or by_key.get("np.put_along_axis") or by_key["add_rows_by_index"]
+            answer = lines[statement.lineno - 1:statement.end_lineno]
+        text[blank.lineno - 1:blank.end_lineno] = answer
+    return "\n".join(text)
+
+
+def function_of(text, lesson, path):
+    """The backward in a text, which is written to a file: the judge shows lines of it."""
+    path.write_text(text, encoding="utf-8")
+    return load_function(path, lesson.backward.__name__)
