@@ -1,6 +1,7 @@
 """The lessons: for each pair of layers, in learning order, inputs at unit scale to study and check it with."""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable
 
@@ -64,8 +65,7 @@ class Lesson:
     @property
     def upstream(self):
         """The name of the backward's first argument: the gradient of the output."""
-        return self.backward.__wrapped__.__code__.co_varnames[0] if hasattr(self.backward, "__wrapped__") \
-            else self.backward.__code__.co_varnames[0]
+        return inspect.unwrap(self.backward).__code__.co_varnames[0]
 
 
 class ModelLesson(Lesson):
@@ -74,7 +74,7 @@ class ModelLesson(Lesson):
     def run_forward(self, inputs, forward=None):
         params = Parameters(self.constants["config"], "float64")
         for name in params:
-            if f"{name}" in inputs:
+            if name in inputs:
                 params[name] = inputs[name]
         forward = forward or self.forward
         if "x" in inputs:
