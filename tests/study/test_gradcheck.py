@@ -119,6 +119,17 @@ def test_the_command_fails_where_a_gradient_is_wrong(npgpt, monkeypatch):
     assert code == 1 and "WRONG" in out
 
 
+def test_without_scipy_all_but_the_exact_gelu_is_checked(npgpt, monkeypatch):
+    for name in ("scipy", "scipy.special"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)      # nor torch, which takes seconds
+    code, out, err = npgpt("gradcheck", "all")
+    assert code == 0 and "gelu_exact is left out" in err and "npgpt[gelu]" in err and err.count("\n") == 1
+    assert "gelu_tanh:" in out and "gelu_exact:" not in out
+    code, _, err = npgpt("gradcheck", "gelu_exact")
+    assert code == 2 and "npgpt[gelu]" in err
+
+
 def test_the_tracer_sees_what_the_lines_made():
     lesson = LESSONS["gelu_tanh"]
     with recording([lesson.forward]) as record:
