@@ -7,7 +7,7 @@ import os
 import sys
 
 from npgpt.errors import UserError
-from npgpt.study.gradcheck import CONSTANT, OK, PARTS, SHORT_CUT, WRONG, check
+from npgpt.study.gradcheck import CONSTANT, OK, PARTS, SHORT_CUT, WRONG, check, first_wrong
 from npgpt.study.lessons import chosen_lessons
 
 
@@ -48,6 +48,9 @@ def print_table(lesson, checks):
         print(f"  {each.variable:<24} {'x'.join(map(str, each.shape)) or 'number':<14} {each.forward_line:>5} "
               f"{each.backward_line or '':>6} {each.norm:>9.3g} {number(each.absolute):>9} {number(each.relative):>9} "
               f"{number(each.torch):>9}  {each.verdict}" + (f", {each.through}" if each.through else ""))
+    wrong = first_wrong(checks)
+    if wrong is not None:
+        print(f"  the first wrong line is {wrong.backward_line}: {wrong.backward_text or 'there is no d' + wrong.variable}")
 
 
 def print_summary(checks):

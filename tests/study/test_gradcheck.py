@@ -116,7 +116,7 @@ def test_the_command_fails_where_a_gradient_is_wrong(npgpt, monkeypatch):
     monkeypatch.setattr("npgpt.study.lessons.lessons", lambda: {"linear": type(lesson)(
         lesson.name, lesson.title, lesson.forward, wrong, lesson.inputs, lesson.constants)})
     code, out, _ = npgpt("gradcheck", "linear")
-    assert code == 1 and "WRONG" in out
+    assert code == 1 and "WRONG" in out and "the first wrong line is " in out and ": drows = " in out
 
 
 def test_without_scipy_all_but_the_exact_gelu_is_checked(npgpt, monkeypatch):
