@@ -50,7 +50,8 @@ def print_table(lesson, checks):
               f"{number(each.torch):>9}  {each.verdict}" + (f", {each.through}" if each.through else ""))
     wrong = first_wrong(checks)
     if wrong is not None:
-        print(f"  the first wrong line is {wrong.backward_line}: {wrong.backward_text or 'there is no d' + wrong.variable}")
+        text = wrong.backward_text or f"there is no d{wrong.variable}"
+        print(f"  the first wrong line is {wrong.backward_line}: {text}")
 
 
 def print_summary(checks):
