@@ -1,5 +1,5 @@
 """npgpt beside PyTorch on the same machine: the same weights, batches and threads, each side in its own process.
 
 shapes says what is measured, measure lets the sides take turns, worker is what a side's process runs (torch_gpt and
-torch_train are the peers, and the only modules that import torch), report writes the figures down.
+torch_train are the peers, and import torch; nothing else here does), report writes the figures down.
 """
