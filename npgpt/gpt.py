@@ -3,10 +3,11 @@
 import numpy as np
 
 from npgpt.backend.allocator import keep_freed_memory
-from npgpt.backend.arrays import array_module
+from npgpt.backend.arrays import DTYPES, array_module, number
 from npgpt.errors import UserError
 from npgpt.layers.gelu import import_erf
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
+from npgpt.model.fused import FusedGPT, why_not_fused
 from npgpt.model.generate import generate
 from npgpt.model.gpt import gpt_backward, gpt_forward, loss_and_dlogits
 from npgpt.model.memory import number_of_shards
@@ -14,6 +15,8 @@ from npgpt.model.parameters import Parameters, initialize
 from npgpt.model.shards import Shards
 from npgpt.pretrained.load import find_model, open_model
 from npgpt.pretrained.save import save_model
+
+DROPOUT = 1         # the stream of random numbers that dropout takes
 
 
 class GPT:
@@ -23,28 +26,44 @@ class GPT:
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
-    config: a GPTConfig. seed: of the initial weights, the same for both dtypes; None leaves them zero.
-    dtype: "float32" or "float64". device: "cpu", "gpu", "gpu:N" or "auto". threads: how many shards of a batch are
-    worked on at once in `loss_and_grads` and `evaluate`; by default one a core. Raises UserError for values that make
-    no sense.
+    config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero.
+    dtype: "float32" or "float64"; on a GPU also "tf32" and "bfloat16", where parameters are float32 and the factors of
+    products are rounded. device: "cpu", "gpu", "gpu:N" or "auto". threads: how many shards of a batch are worked on at
+    once in `loss_and_grads` and `evaluate` on a CPU; by default one a core. kernels: what those two use on a GPU,
+    "fused" (where they can be, see `why_not_fused`) or "reference", the layers' own lines.
+    Raises UserError for values that make no sense.
     """
 
-    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None):
-        if str(np.dtype(dtype)) not in ("float32", "float64"):
-            raise UserError(f"dtype must be float32 or float64, not {dtype}")
+    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="fused"):
+        if dtype not in DTYPES:
+            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype}")
+        if kernels not in ("fused", "reference"):
+            raise UserError(f'kernels must be "fused" or "reference", not "{kernels}"')
         if config.activation == "gelu":
             import_erf()        # complains now, not in the first forward
-        self.config = config
+        self.config, self.dtype = config, dtype
         self.xp = array_module(device)
         keep_freed_memory()
-        self.params = Parameters(config, dtype, self.xp)
-        self.shards = Shards(threads)
+        if self.xp is np:
+            self.why_not_fused = "they need a GPU"
+        elif kernels == "reference":
+            self.why_not_fused = "the reference lines were asked for"
+        else:
+            self.why_not_fused = why_not_fused(config, dtype)       # None, or why the layers' own lines are used
+        if self.why_not_fused and dtype not in ("float32", "float64"):
+            raise UserError(f"dtype {dtype} needs the fused kernels, but {self.why_not_fused}: use --dtype float32")
+        self.params = Parameters(config, DTYPES[dtype], self.xp)
+        self.shards = Shards(threads if self.xp is np else 1)
+        self.fused = None
+        if not self.why_not_fused:
+            from npgpt.backend.cuda.card import Card  # not needed, and not loaded, on a CPU
+            self.fused = FusedGPT(self.params, Card(dtype, config.head_size))
         self._cache = None
         if seed is not None:
             initialize(self.params, seed)
 
     @classmethod
-    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None):
+    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="fused"):
         """A model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
@@ -54,7 +73,7 @@ class GPT:
         Raises UserError where anything is missing, damaged or not supported, before it allocates.
         """
         config, load = open_model(find_model(name_or_path, revision))
-        model = cls(config, None, dtype, device, threads)
+        model = cls(config, None, dtype, device, threads, kernels)
         load(model.params)
         return model
 
@@ -70,11 +89,13 @@ class GPT:
         Keeps what `backward` needs. Raises UserError for a context longer than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets)
+        idx = self.xp.asarray(idx)
         logits, gpt = gpt_forward(idx, self.params, rng)
         if targets is None:
             self._cache = None
             return logits, None
-        loss, cross_entropy = cross_entropy_forward(logits, targets)
+        count = int((targets != IGNORE_INDEX).sum())
+        loss, cross_entropy = cross_entropy_forward(logits, self.xp.asarray(targets), count)
         self._cache = (gpt, cross_entropy)
         return logits, float(loss)
 
@@ -91,35 +112,64 @@ class GPT:
         gpt_backward(dlogits, gpt, grads)
         return grads
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None):
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add=False):
         """The loss and all gradients of one batch, what training calls: split over threads, logits not kept.
 
-        Arguments as in `forward`; `count` is what the losses' sum is divided by, the number of targets that count
-        unless given (gradient accumulation gives the number of all micro-batches). Returns the loss, a float, and the
-        gradients, a mapping that the next call overwrites. The same arguments and number of threads give the same bits.
+        Arguments as in `forward`, on a GPU with an rng from `dropout_rng`; `count` is what the losses' sum is divided
+        by, the number of targets that count unless given; with `add` the gradients are added to those of the last call
+        (gradient accumulation gives the number of all micro-batches, and adds all but the first). Returns the loss, a
+        float, and the gradients, a mapping that the next call overwrites. The same arguments and number of threads give
+        the same bits. On a GPU the loss is a 0-d array there: nothing here waits for the card.
         """
         idx, targets = self.check_batch(idx, targets)
         count = count or int((targets != IGNORE_INDEX).sum())
+        if self.fused:
+            return self.fused.loss_and_grads(idx, targets, rng, count, add)
+        idx, targets = self.xp.asarray(idx), self.xp.asarray(targets)
 
         def shard(part, rng, grads):
             logits, gpt = gpt_forward(idx[part], self.params, rng)
             loss, dlogits = loss_and_dlogits(logits, targets[part], count)
             gpt_backward(dlogits, gpt, grads)
-            return float(loss)
+            return number(loss)
 
         n_parts = number_of_shards(self.config, *idx.shape, self.shards.threads)
-        return self.shards.sum_with_grads(shard, len(idx), n_parts, rng, self.params)
+        return self.shards.sum_with_grads(shard, len(idx), n_parts, rng, self.params, add)
 
     def evaluate(self, idx, targets):
-        """The mean loss of one batch, in nats, without dropout and without keeping anything; split over threads."""
+        """The mean loss of one batch, in nats, without dropout and without keeping anything; split over threads.
+
+        A float; on a GPU a 0-d array there.
+        """
         idx, targets = self.check_batch(idx, targets)
         count = int((targets != IGNORE_INDEX).sum())
+        if self.fused:
+            return self.fused.loss(idx, targets, count)
+        idx, targets = self.xp.asarray(idx), self.xp.asarray(targets)
 
         def shard(part):
             logits, _ = gpt_forward(idx[part], self.params)
-            return float(cross_entropy_forward(logits, targets[part], count)[0])
+            return number(cross_entropy_forward(logits, targets[part], count)[0])
 
         return self.shards.sum(shard, len(idx))
+
+    @property
+    def where(self):
+        """What computes the model, in words."""
+        if self.xp is np:
+            return f"{self.shards.threads} threads"
+        name = self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)["name"].decode()
+        return f"{name}, " + ("fused kernels" if self.fused else f"the layers' own lines ({self.why_not_fused})")
+
+    def dropout_rng(self, seed, step, micro_batch):
+        """What draws the dropout masks of one micro-batch: always the same for the same numbers, on one kind of device.
+
+        On a GPU that is Philox, whose numbers the card makes where it needs them.
+        """
+        if self.xp is np:
+            return np.random.default_rng([seed, DROPOUT, step, micro_batch])
+        from npgpt.backend.philox import Philox
+        return Philox(seed, step, micro_batch, self.xp)
 
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
         """Continue each row of idx (B, T) by up to `max_new_tokens` tokens; see `npgpt.model.generate.generate`."""
@@ -135,16 +185,16 @@ class GPT:
         return idx
 
     def check_batch(self, idx, targets=None):
-        """The batch as integer arrays on the model's device; UserError where they do not fit the model.
+        """The batch as integer arrays on the host; UserError where they do not fit the model.
 
-        Ids are looked at on the host: an index out of range reads another token's row on a GPU, without an error.
+        Ids are looked at before they go to a GPU: there an index out of range reads another row, without an error.
         """
         V = self.config.vocab_size
         idx = self.check_ids(idx)
         if idx.shape[1] > self.config.block_size:
             raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {self.config.block_size}")
         if targets is None:
-            return self.xp.asarray(idx), None
+            return idx, None
         targets = _as_integers(targets, "targets")
         if targets.shape != idx.shape:
             raise UserError(f"targets have the shape {targets.shape}, but idx has {idx.shape}")
@@ -153,7 +203,7 @@ class GPT:
                             f"but there are {targets.min()} to {targets.max()}")
         if targets.max() == IGNORE_INDEX:
             raise UserError("every target is -1 (ignored): there is nothing to take a loss of")
-        return self.xp.asarray(idx), self.xp.asarray(targets)
+        return idx, targets
 
 
 def _as_integers(array, name):

@@ -10,6 +10,7 @@ import struct
 import numpy as np
 import safetensors
 
+from npgpt.backend.arrays import is_on_host, library_of, to_host
 from npgpt.errors import UserError
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
@@ -59,14 +60,15 @@ class TensorFile:
         self._file.seek(self._start + self._header[name]["data_offsets"][0])
         flat = array.reshape(-1)
         stored = np.dtype(DTYPES[dtype])
-        if flat.dtype == stored:
+        if flat.dtype == stored and is_on_host(flat):
             self._fill(flat, name)
             return
         chunk = np.empty(min(CHUNK, flat.size), stored)
         for begin in range(0, flat.size, CHUNK):
             part = chunk[:flat.size - begin]
             self._fill(part, name)
-            flat[begin:begin + CHUNK] = (part.astype("<u4") << 16).view("<f4") if dtype == "BF16" else part
+            values = (part.astype("<u4") << 16).view("<f4") if dtype == "BF16" else part
+            flat[begin:begin + CHUNK] = library_of(flat).asarray(values, dtype=flat.dtype)
 
     def _fill(self, array, name):
         buffer = memoryview(array).cast("B")
@@ -79,7 +81,10 @@ class TensorFile:
 
 
 def write_tensors(file, tensors):
-    """Write a mapping of names to C-contiguous float arrays to an open binary file, in safetensors format."""
+    """Write a mapping of names to C-contiguous float arrays to an open binary file, in safetensors format.
+
+    Arrays on a GPU are copied from there one at a time.
+    """
     header, end = {"__metadata__": {"format": "pt"}}, 0         # transformers reads no file that does not say so
     for name, array in tensors.items():
         begin, end = end, end + array.nbytes
@@ -88,4 +93,4 @@ def write_tensors(file, tensors):
     encoded += b" " * (-len(encoded) % 8)                       # the numbers begin at a multiple of 8 bytes
     file.write(struct.pack("<Q", len(encoded)) + encoded)
     for array in tensors.values():
-        file.write(memoryview(array.reshape(-1)).cast("B"))
+        file.write(memoryview(to_host(array).reshape(-1)).cast("B"))

@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 
+from npgpt.backend.arrays import library_of
 from npgpt.layers import attention_tiles
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.attention_tiles import tiled_attention_backward, tiled_attention_forward
@@ -74,7 +75,10 @@ def layer_cases():
         return dropout_mask(rng, shape, 0.3, np.float64)
 
     def as_x(mask, x):                  # the layers leave it to their caller to give masks of x's dtype
-        return None if mask is None else mask.astype(x.dtype)
+        return None if mask is None else beside(x, mask.astype(x.dtype))
+
+    def beside(x, array):               # in the same library: the cases are run on a stand-in for a card, too
+        return library_of(x).asarray(array)
 
     cases = []
 
@@ -130,7 +134,7 @@ def layer_cases():
         idx = rng.integers(0, vocab_size, (B, T))
         idx[1] = idx[0, 0]
         case(f"embedding, V={vocab_size}", {"wte": unit(vocab_size, C), "wpe": unit(T + 2, C)},
-             lambda wte, wpe, idx=idx: embedding_forward(idx, wte, wpe), embedding_backward,
+             lambda wte, wpe, idx=idx: embedding_forward(beside(wte, idx), wte, wpe), embedding_backward,
              lambda torch, wte, wpe, idx=idx: wte[torch.from_numpy(idx)] + wpe[torch.arange(T)])
 
     # attention: the core, then the layer
@@ -195,7 +199,7 @@ def layer_cases():
                                 ("cross-entropy, part of a batch", some, 40)):
         n = count or int((chosen != -1).sum())
         case(name, {"logits": 2 * unit(B, T, V)},
-             lambda logits, chosen=chosen, count=count: cross_entropy_forward(logits, chosen, count),
+             lambda logits, chosen=chosen, count=count: cross_entropy_forward(logits, beside(logits, chosen), count),
              cross_entropy_backward,
              lambda torch, logits, chosen=chosen, n=n: torch.nn.functional.cross_entropy(
                  logits.reshape(-1, V), torch.from_numpy(chosen.reshape(-1)), ignore_index=-1, reduction="sum") / n)

@@ -12,6 +12,7 @@ import numpy as np
 from npgpt.backend.threads import spread
 
 BLOCK_BYTES = 1 << 20       # a core's second-level cache; of smaller blocks the calls cost more than the cache saves
+GPU_BLOCK_BYTES = 1 << 28   # of an array on a GPU: enough to keep it busy, and temporaries that leave room for the rest
 
 
 def rowwise(function):
@@ -73,9 +74,10 @@ def rowwise(function):
 
 
 def row_blocks(rows):
-    """Slices that cut an array (n, C) into blocks for the cache: one slice where it fits, or is not in this memory."""
+    """Slices that cut an array (n, C) into blocks for the cache, or of `GPU_BLOCK_BYTES`: one slice where it fits."""
     n = len(rows)
-    step = max(1, BLOCK_BYTES * n // rows.nbytes) if isinstance(rows, np.ndarray) and rows.nbytes > BLOCK_BYTES else n
+    block_bytes = BLOCK_BYTES if isinstance(rows, np.ndarray) else GPU_BLOCK_BYTES
+    step = max(1, block_bytes * n // rows.nbytes) if rows.nbytes > block_bytes else n
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from npgpt.backend.arrays import library_of
+
 ONE_HOT_LIMIT = 512     # above so many indices, the product with a one-hot matrix costs more than sorting
 
 
@@ -9,13 +11,17 @@ def add_rows_by_index(out, index, rows):
     """out[index[n]] += rows[n] for every n, also where an index repeats.
 
     out (n_index, C) is written to; index (N,) integers in [0, n_index), rows (N, C). The order of summation is fixed,
-    so that the same input gives the same bits. (np.add.at does the same and is 4 times slower.)
+    so that the same input gives the same bits, but for a large n_index on a GPU. (np.add.at does the same and is 4
+    times slower.)
     """
+    xp = library_of(out)
     if len(out) <= ONE_HOT_LIMIT:
-        one_hot = (np.arange(len(out))[:, None] == index).astype(rows.dtype)    # (n_index, N)
+        one_hot = (xp.arange(len(out))[:, None] == index).astype(rows.dtype)    # (n_index, N)
         out += one_hot @ rows
-        return
-    order = np.argsort(index, kind="stable")                        # (N,) equal indices become neighbours
-    in_order = index[order]                                         # (N,)
-    starts = np.flatnonzero(np.diff(in_order, prepend=-1))          # where each run of equal indices begins
-    out[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)
+    elif xp is np:
+        order = np.argsort(index, kind="stable")                        # (N,) equal indices become neighbours
+        in_order = index[order]                                         # (N,)
+        starts = np.flatnonzero(np.diff(in_order, prepend=-1))          # where each run of equal indices begins
+        out[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)
+    else:
+        xp.add.at(out, index, rows)         # to know how many runs there are, the host would have to wait for the card

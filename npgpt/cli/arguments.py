@@ -51,9 +51,11 @@ def given_train_fields(args):
 
 
 def add_device_arguments(parser):
-    """--device and --threads."""
+    """--device, --threads and --kernels."""
     parser.add_argument("--device", default="cpu", help="cpu, gpu, gpu:N or auto (the GPU where there is one)")
-    parser.add_argument("--threads", type=int, help="parts of a batch worked on at once; by default one a core")
+    parser.add_argument("--threads", type=int, help="on a CPU: parts of a batch at once; by default one a core")
+    parser.add_argument("--kernels", choices=("fused", "reference"), default="fused",
+                        help="on a GPU: fused kernels (default), or the layers' own lines through CuPy")
 
 
 def add_data_dir_argument(parser):

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from npgpt.backend.arrays import DTYPES
 from npgpt.cli.arguments import add_device_arguments
 from npgpt.gpt import GPT
 from npgpt.pretrained.load import find_model, open_model
@@ -21,7 +22,7 @@ class Loaded:
 
 
 def add_model_argument(parser):
-    """MODEL, --revision, --which, --device, --threads."""
+    """MODEL, --revision, --which, --device, --threads, --kernels."""
     parser.add_argument("model", nargs="?", default="out",
                         help="a run (by default out), a folder with config.json and model.safetensors, a .safetensors "
                              "file, or a model of the hub: gpt2, distilgpt2, owner/name")
@@ -39,11 +40,13 @@ def is_run(path):
 
 def load_given_model(args):
     """What the arguments of `add_model_argument` say, as `load_model` gives it."""
-    return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads)
+    return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
+                      kernels=args.kernels)
 
 
-def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, dropouts=None):
-    """A model by whatever name, a `Loaded`, in a dtype (by default a run's own, else float32).
+def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, dropouts=None,
+               kernels="fused"):
+    """A model by whatever name, a `Loaded`, in a dtype (by default the one that a run is stored in, else float32).
 
     dropouts: fields of its config that are set anew, a dict. UserError where it is not to be had.
     """
@@ -51,7 +54,7 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which))
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
-        dtype = dtype or checkpoint.state["options"]["dtype"]
+        dtype = dtype or DTYPES[checkpoint.state["options"]["dtype"]]
     else:
         found = find_model(name, revision)
     folder = found.parent if found.suffix == ".safetensors" else found
@@ -59,6 +62,6 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, config.vocab_size)
     config = dataclasses.replace(config, **(dropouts or {}))
-    model = GPT(config, None, dtype or "float32", device, threads)
+    model = GPT(config, None, dtype or "float32", device, threads, kernels)
     load(model.params)
     return Loaded(model, tokenizer, folder, checkpoint)

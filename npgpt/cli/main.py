@@ -4,11 +4,13 @@ import argparse
 import sys
 
 import npgpt
+from npgpt.backend.cuda.memory import out_of_memory
 from npgpt.cli import bench, data, evaluate, exercise, export, gradcheck, info, plot, sample, study, train
 from npgpt.errors import UserError
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
             "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise, "bench": bench}
+LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +30,8 @@ def main(arguments=None):
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
     try:
         args = parser.parse_args(arguments)
-        code = COMMANDS[args.command].run(args)     # None, or 1 where what was asked for turned out wrong
+        with out_of_memory(LESS_MEMORY):
+            code = COMMANDS[args.command].run(args)     # None, or 1 where what was asked for turned out wrong
         sys.stdout.flush()
         return code or 0
     except UserError as error:
@@ -38,7 +41,7 @@ def main(arguments=None):
     except OSError as error:
         return fail(error.strerror or error, error.filename)
     except MemoryError as error:
-        return fail(f"out of memory ({error}): lower --batch-size, --block-size or the model's size")
+        return fail(f"out of memory ({error}): {LESS_MEMORY}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

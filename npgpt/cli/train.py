@@ -8,6 +8,7 @@ import shutil
 import warnings
 from pathlib import Path
 
+from npgpt.backend.arrays import DTYPES
 from npgpt.cli.arguments import (
     add_data_dir_argument,
     add_device_arguments,
@@ -56,7 +57,7 @@ def run(args):
     config, options = trainer.model.config, trainer.options
     print(f"model: {trainer.model.params.flat.size:,} parameters ({config.n_layer} layers, {config.n_head} heads, "
           f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}), {options.dtype}, "
-          f"{trainer.model.shards.threads} threads")
+          f"{trainer.model.where}")
     print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
     finished = trainer.run()
     if not finished:
@@ -90,7 +91,7 @@ def new_run(args):
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files bring their own
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-        model = GPT(config, options.seed, options.dtype, args.device, args.threads)
+        model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels)
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     trainer = Trainer(model, tokenizer, train_tokens, val_tokens, name, options, Path(args.out_dir))
     clear_out_dir(args)
@@ -103,7 +104,7 @@ def pretrained_model(args, options, model_fields):
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS, dropouts["dropout"]), **dropouts}
     loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=args.threads,
-                        dropouts=dropouts)
+                        dropouts=dropouts, kernels=args.kernels)
     for name in [name for name in model_fields if name not in DROPOUTS]:
         check_same(name, getattr(loaded.model.config, name), model_fields[name], args.init_from)
     if args.tokenizer and not is_called(loaded.tokenizer, args.tokenizer):
@@ -120,13 +121,15 @@ def resumed_run(args):
     for name in [name for name in asked if name in MODEL_FIELDS]:
         check_same(name, getattr(checkpoint.config, name), asked[name], checkpoint.folder)
     for name in [name for name in given_train_fields(args) if name in ("seed", "dtype")]:
-        check_same(name, state["options"][name], getattr(args, name), checkpoint.folder)
+        there, asked = state["options"][name], getattr(args, name)
+        if name == "seed" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only what is stored must be the same
+            check_same(name, there, asked, checkpoint.folder)
     if args.tokenizer and not is_called(checkpoint.tokenizer, args.tokenizer):
         raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
                         "for: leave the flag out")
     options = TrainOptions(**{**state["options"], **given_train_fields(args)})
     tokens = open_tokens(checkpoint.tokenizer, args.corpus or state["corpus"]["name"], args.data_dir)
-    model = GPT(checkpoint.config, None, options.dtype, args.device, args.threads or state["threads"])
+    model = GPT(checkpoint.config, None, options.dtype, args.device, args.threads or state["threads"], args.kernels)
     trainer = Trainer(model, checkpoint.tokenizer, tokens["train"](), tokens["val"](), state["corpus"]["name"], options,
                       Path(args.out_dir))
     if trainer.corpus["fingerprint"] != state["corpus"]["fingerprint"]:

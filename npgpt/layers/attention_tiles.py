@@ -78,8 +78,13 @@ def tiles(T, S, causal):
 
 
 def head_groups(q, S):
-    """(batch entries, heads) of each group, two slices, so few that a tile's scores fit into the cache."""
+    """(batch entries, heads) of each group, two slices, so few that a tile's scores fit into the cache.
+
+    All of them where q is not in this machine's memory: a GPU is given as much at once as there is.
+    """
     B, H, T, _ = q.shape
+    if not isinstance(q, np.ndarray):
+        return [(slice(B), slice(H))]
     head_bytes = min(T, QUERIES) * S * q.itemsize
     heads = min(H, max(1, BLOCK_BYTES // head_bytes))
     entries = max(1, BLOCK_BYTES // (head_bytes * H))

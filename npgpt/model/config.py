@@ -63,9 +63,14 @@ class GPTConfig:
         if not right:
             raise UserError(f"{name} must be {what}, not {getattr(self, name)!r}")
 
+    @property
+    def head_size(self):
+        """D, the width of a head."""
+        return self.n_embd // self.n_head
+
     def attention_scale(self, layer):
         """What the attention scores of a block are multiplied by, as the two `scale_attn` switches say."""
-        scale = 1.0 / math.sqrt(self.n_embd // self.n_head) if self.scale_attn_weights else 1.0
+        scale = 1.0 / math.sqrt(self.head_size) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from npgpt.backend.arrays import to_host
 from npgpt.errors import UserError
 from npgpt.model.gpt import gpt_forward
 
@@ -24,7 +25,10 @@ class KVCache:
                                        config.n_embd // config.n_head), dtype=params.flat.dtype)
 
     def read(self, idx):
-        """Take in the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them."""
+        """Take in the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
+
+        Both are on the host, where tokens are drawn: where there is a GPU, that is the one wait for it a token.
+        """
         block_size = self.params.config.block_size
         self.tokens = np.concatenate([self.tokens, idx], axis=1)
         if self.length + idx.shape[1] > block_size:
@@ -35,7 +39,7 @@ class KVCache:
             idx = np.concatenate([idx, np.zeros((self.rows - self.B, 1), dtype=idx.dtype)])
         logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params, kv_cache=self)
         self.length += T
-        return logits[:self.B, 0]
+        return to_host(logits[:self.B, 0])
 
     def extend(self, layer):
         """What `self_attention_forward` is given for a layer: a function (k, v) -> all its keys, all its values."""

@@ -43,7 +43,8 @@ class Parameters(Mapping):
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With tied embeddings "lm_head.weight" is
     another name for the array "wte.weight", which iteration does not repeat. The matrices stand first in `flat`, so
-    that `flat[:n_matrix]` is what weight decay touches. Parameters, gradients and moments all have this one layout.
+    that `flat[:n_matrix]` is what weight decay touches, and the head's first of all, so that others stand behind it
+    (`FusedGPT` reads on into them). Parameters, gradients and moments all have this one layout.
     """
 
     def __init__(self, config, dtype="float32", xp=np):
@@ -54,7 +55,8 @@ class Parameters(Mapping):
         self.flat = xp.zeros(sum(sizes.values()), dtype=dtype)
         self._views = {}
         start = 0
-        for name, shape in sorted(self.shapes.items(), key=lambda item: len(item[1]) < 2):     # stable: matrices first
+        order = sorted(self.shapes.items(), key=lambda item: (len(item[1]) < 2, item[0] != "lm_head.weight"))   # stable
+        for name, shape in order:
             self._views[name] = self.flat[start:start + sizes[name]].reshape(shape)
             start += sizes[name]
         self.n_matrix = sum(size for name, size in sizes.items() if len(self.shapes[name]) == 2)

@@ -19,22 +19,23 @@ class Shards:
         self.threads = threads or available_cores()
         self._grads = []
 
-    def sum_with_grads(self, function, n_rows, n_parts, rng, params):
+    def sum_with_grads(self, function, n_rows, n_parts, rng, params, add=False):
         """The sum of function(rows, rng, grads) over the parts, and the sum of their gradients in the first buffer.
 
         function: takes a slice of the batch, its own generator (or None) and a gradient buffer to overwrite; returns a
-        number. The buffers are kept from call to call.
+        number. The buffers are kept from call to call; with `add` the gradients are added to what the first one holds.
         """
         parts = even_parts(n_rows, n_parts)
-        while len(self._grads) < len(parts):
+        first = 1 if add else 0
+        while len(self._grads) < first + len(parts):
             self._grads.append(params.zeros_like())
-        grads = self._grads[:len(parts)]
-        rngs = rng.spawn(len(parts)) if rng is not None else [None] * len(parts)
+        grads = self._grads[first:first + len(parts)]
+        rngs = [rng] * len(parts) if len(parts) == 1 or rng is None else rng.spawn(len(parts))
         total = sum(self._run(function, parts, rngs, grads))
-        for other in grads[1:]:
-            in_threads(lambda part, other=other: add_to(grads[0].flat[part], other.flat[part]),
+        for other in self._grads[1:first + len(parts)]:
+            in_threads(lambda part, other=other: add_to(self._grads[0].flat[part], other.flat[part]),
                        even_parts(other.flat.size, self.threads))
-        return total, grads[0]
+        return total, self._grads[0]
 
     def sum(self, function, n_rows):
         """The sum of function(rows) over the parts."""

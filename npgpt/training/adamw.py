@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from npgpt.backend.arrays import is_on_host, number
 from npgpt.backend.threads import available_cores, even_parts, in_threads
 from npgpt.errors import UserError
 
@@ -20,17 +21,19 @@ class AdamW:
     params: a `Parameters`. lr: the step size, an attribute that a schedule may set before each step. betas: how slowly
     the two moments forget. eps: added to the root of the second moment. weight_decay: the share lr * weight_decay of
     every matrix is taken away in a step; biases, LayerNorm gains and other vectors are never decayed. threads: how many
-    parts of the parameters are updated at once, by default one a core; the bits do not depend on it.
+    parts of the parameters are updated at once, by default one a core; the bits do not depend on it. fused: a model's
+    `FusedGPT`, whose kernels then take the steps, or None.
     Raises UserError for values out of range.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None,
+                 fused=None):
         if not 0.0 <= lr < math.inf or not 0.0 <= weight_decay < math.inf:
             raise UserError(f"lr and weight_decay must be 0 or more, not {lr} and {weight_decay}")
         if not all(0.0 <= beta < 1.0 for beta in betas) or not 0.0 < eps < math.inf:
             raise UserError(f"betas must be from 0 up to, not including, 1, and eps above 0, not {betas} and {eps}")
-        self.params = params
-        self.threads = threads or available_cores()
+        self.params, self.fused = params, fused
+        self.threads = (threads or available_cores()) if is_on_host(params.flat) else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.m = params.zeros_like()        # running mean of the gradient
         self.v = params.zeros_like()        # running mean of its square
@@ -41,16 +44,23 @@ class AdamW:
 
         grads: a `Parameters` of the model's layout; it is not changed. max_norm: gradients of a larger global norm are
         scaled down to it. Raises NotFiniteError, having changed nothing, where the norm is not finite.
+
+        On a GPU nobody waits for the card: the norm is a 0-d array there, and one that is not finite raises nothing,
+        but makes the parameters as useless as it is. (The fused kernels leave them as they were.)
         """
+        if self.fused:
+            self.t += 1
+            return self.fused.adamw(self, grads, max_norm)
         norm = global_norm(grads)
-        if not math.isfinite(norm):
+        if is_on_host(norm) and not math.isfinite(norm):
             raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
-        clip = 1.0 if max_norm is None else min(1.0, max_norm / (norm + 1e-6))
+        clip = 1.0 if max_norm is None else at_most_one(max_norm / (norm + 1e-6))
         self.t += 1
         n, n_matrix = self.params.flat.size, self.params.n_matrix
-        slices = [(slice(start, min(start + SLICE, end)), decay)
+        size = SLICE if is_on_host(self.params.flat) else n
+        slices = [(slice(start, min(start + size, end)), decay)
                   for begin, end, decay in ((0, n_matrix, self.weight_decay), (n_matrix, n, 0.0))
-                  for start in range(begin, end, SLICE)]
+                  for start in range(begin, end, size)]
 
         def update(some):
             for part, decay in slices[some]:
@@ -79,6 +89,11 @@ def adamw_update(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay, clip=1.0):
     p -= step_size * m / (np.sqrt(v) + eps * correction)
 
 
+def at_most_one(number):
+    """min(1, number), where the number is."""
+    return min(1.0, number) if is_on_host(number) else np.minimum(1.0, number)
+
+
 def global_norm(grads):
-    """The length of all gradients seen as one vector, a float."""
-    return math.sqrt(float(grads.flat @ grads.flat))
+    """The length of all gradients seen as one vector, a `number`."""
+    return number(np.sqrt(grads.flat @ grads.flat))

@@ -63,7 +63,7 @@ def evaluate_split(model, tokens, bytes_per_token=None, stride=None, progress=No
                 finish_batch()
             batch.append(window)
         finish_batch()
-    return Evaluation(total / count, count, n_bytes or None)
+    return Evaluation(float(total) / count, count, n_bytes or None)
 
 
 def strided_windows(tokens, block_size, stride):

@@ -5,6 +5,7 @@ import math
 import tomllib
 from pathlib import Path
 
+from npgpt.backend.arrays import DTYPES
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 
@@ -34,7 +35,7 @@ class TrainOptions:
     eval_iters: int = 20                    # batches of each split in an evaluation
     log_interval: int = 10                  # steps between records in metrics.jsonl
     seed: int = 1337                        # of the initial weights, the batches and dropout
-    dtype: str = "float32"                  # float32 or float64
+    dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -55,8 +56,8 @@ class TrainOptions:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
         if 0 < self.lr_decay_iters <= self.warmup_iters:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
-        if self.dtype not in ("float32", "float64"):
-            raise UserError(f"dtype must be float32 or float64, not {self.dtype!r}")
+        if self.dtype not in DTYPES:
+            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
 
 
 # The tokenizer says the other three.

@@ -10,6 +10,7 @@ import time
 import numpy as np
 from tqdm import tqdm
 
+from npgpt.backend.arrays import is_on_host
 from npgpt.errors import UserError
 from npgpt.text.batches import check_long_enough, even_crops, random_crops
 from npgpt.training.adamw import AdamW, NotFiniteError
@@ -17,7 +18,7 @@ from npgpt.training.checkpoint import fingerprint, save_checkpoint
 from npgpt.training.metrics import append_metrics
 from npgpt.training.schedule import learning_rate
 
-BATCHES, DROPOUT = range(2)     # the random streams of a run
+BATCHES = 0         # the stream of random numbers that batches are drawn with; `GPT.dropout_rng` has another
 
 
 class Trainer:
@@ -36,7 +37,7 @@ class Trainer:
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.corpus = {"name": corpus_name, "fingerprint": fingerprint(train_tokens, val_tokens)}
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
-                               weight_decay=options.weight_decay, threads=model.shards.threads)
+                               weight_decay=options.weight_decay, threads=model.shards.threads, fused=model.fused)
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
@@ -67,27 +68,35 @@ class Trainer:
                                                dynamic_ncols=True, smoothing=0.1) as bar:
             if self.step == 0:
                 self.evaluate_and_save(bar)
+            tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
+            began, first, record = time.perf_counter(), self.step, None
             while self.step < options.max_iters and not self.stop_requested:
-                began = time.perf_counter()
                 record = self.train_step()
-                tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
-                record["tokens_per_second"] = round(tokens / (time.perf_counter() - began))
                 bar.update()
-                if self.step % options.log_interval == 0:
+                logging = self.step % options.log_interval == 0
+                evaluating = self.step % options.eval_interval == 0 or self.step == options.max_iters
+                if not logging and not evaluating:
+                    continue
+                record = self.read(record)
+                if logging:
+                    seconds = time.perf_counter() - began
+                    record["tokens_per_second"] = round(tokens * (self.step - first) / seconds)
                     append_metrics(self.out_dir, record)
                     bar.set_postfix_str(f"loss {record['loss']:.4f}, best val {self.best_loss:.4f}, "
                                         f"{record['tokens_per_second']:,} tokens/s")
-                if self.step % options.eval_interval == 0 or self.step == options.max_iters:
+                if evaluating:
                     self.evaluate_and_save(bar)
+                began, first = time.perf_counter(), self.step
             if self.saved_step != self.step:
+                self.read(record)
                 self.save()
         return self.step >= options.max_iters
 
     def train_step(self):
-        """One step of the optimizer. Returns what it measured, a dict."""
+        """One step of the optimizer. Returns what it measured, a dict; on a GPU it is not there yet, see `read`."""
         options, step = self.options, self.step
         loss, grads = self.loss_and_grads(step)
-        if not math.isfinite(loss):
+        if is_on_host(loss) and not math.isfinite(loss):
             raise self._not_finite(f"the loss is {loss}")
         self.optimizer.lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters,
                                           options.lr_decay_iters)
@@ -98,6 +107,16 @@ class Trainer:
         self.step += 1
         return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm}
 
+    def read(self, record):
+        """What `train_step` returned as plain numbers. On a GPU this waits for the card, and only here it is seen that
+        a loss or a gradient was not finite: then NotFiniteError, before anything is evaluated or saved.
+        """
+        record = {**record, "loss": float(record["loss"]), "grad_norm": float(record["grad_norm"])}
+        for name, what in (("loss", "the loss"), ("grad_norm", "the gradient norm")):
+            if not math.isfinite(record[name]):
+                raise self._not_finite(f"{what} is {record[name]}")
+        return record
+
     def loss_and_grads(self, step):
         """The mean loss and its gradient over all micro-batches of a step, equal to those of one large batch."""
         options = self.options
@@ -106,24 +125,20 @@ class Trainer:
                          np.random.default_rng([options.seed, BATCHES, step, i]))
             for i in range(options.gradient_accumulation_steps)]
         count = sum(targets.size for _, targets in micro_batches)
-        total_loss, total = 0.0, None
+        total = 0.0
         for i, (idx, targets) in enumerate(micro_batches):
-            rng = np.random.default_rng([options.seed, DROPOUT, step, i])
-            loss, grads = self.model.loss_and_grads(idx, targets, rng, count)
-            total_loss += loss
-            if len(micro_batches) == 1:
-                return total_loss, grads
-            if total is None:
-                total = grads.zeros_like()
-            total.flat += grads.flat
-        return total_loss, total
+            rng = self.model.dropout_rng(options.seed, step, i)
+            loss, grads = self.model.loss_and_grads(idx, targets, rng, count, add=i > 0)
+            total = total + loss
+        return total, grads
 
     def evaluate(self):
         """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
         options, losses = self.options, {}
         for split, tokens in (("train", self.train_tokens), ("val", self.val_tokens)):
             batches = even_crops(tokens, options.eval_iters, options.batch_size, self.crop_length)
-            losses[split] = float(np.mean([self.model.evaluate(idx, targets) for idx, targets in batches]))
+            total = sum(self.model.evaluate(idx, targets) for idx, targets in batches)
+            losses[split] = float(total) / options.eval_iters
         return losses
 
     def evaluate_and_save(self, bar):

@@ -183,5 +183,15 @@ def test_row_blocks(rows, block_bytes, sizes, monkeypatch):
     assert [row for block in blocks for row in range(rows)[block]] == list(range(rows))
 
 
-def test_what_is_not_in_this_memory_is_not_cut():
-    assert row_blocks(range(5)) == [slice(0, 5)]        # stands for an array of a GPU: it has no more than a length
+def test_row_blocks_of_a_gpu_are_larger():
+    class There:
+        """Stands for an array on a GPU of 5 rows."""
+
+        nbytes = 5 << 20
+
+        def __len__(self):
+            return 5
+
+    assert row_blocks(There()) == [slice(0, 5)]
+    There.nbytes = 5 << 27
+    assert row_blocks(There()) == [slice(0, 2), slice(2, 4), slice(4, 5)]

@@ -81,7 +81,7 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--seed", "-1"], ["seed"]),
     (["--threads", "0"], ["threads"]),
     (["--activation", "relu"], ["activation"]),
-    (["--device", "gpu"], ["cupy-cuda12x", "--device cpu"]),
+    (["--device", "gpu"], ["npgpt[cuda12]", "--device cpu"]),
     (["--device", "tpu"], ["tpu"]),
     (["--resume"], ["no checkpoint in out"]),
     (["--resume", "--overwrite"], ["not allowed with"]),

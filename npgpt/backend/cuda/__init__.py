@@ -1,0 +1,1 @@
+"""The CUDA kernels of the fused engine: their sources, and what joins them."""

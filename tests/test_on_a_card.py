@@ -1,0 +1,213 @@
+"""Every line on a strict stand-in for CuPy: nothing leaves the card, and a step of training never waits for it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt.backend.arrays import array_module, to_host
+from npgpt.cli.main import main
+from npgpt.text.tokenizers import make_tokenizer
+from npgpt.training.adamw import NotFiniteError
+from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
+from npgpt.training.options import TrainOptions
+from npgpt.training.trainer import Trainer
+from tests import strict_cupy
+from tests.cases import layer_cases
+
+CASES = layer_cases()
+SMALL = {"vocab_size": 30, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
+
+
+@pytest.fixture(autouse=True)
+def card(monkeypatch):
+    """CuPy's stand-in; its counts are of what the test does."""
+    return strict_cupy.install(monkeypatch)
+
+
+def model(device="gpu", **fields):
+    return GPT(GPTConfig(**{**SMALL, **fields}), seed=0, dtype="float64", device=device, kernels="reference", threads=1)
+
+
+def batch(n=1, seed=0, V=30):
+    return np.random.default_rng(seed).integers(0, V, (2 * n, 3, 8)).reshape(n, 2, 3, 8)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_layers(case, card):
+    """The same numbers as in NumPy, without a wait. (The loss counts its targets on the host, where it is told to.)"""
+    inputs = {name: card.asarray(array) for name, array in case.inputs.items()}
+    y, cache = case.forward(**case.inputs)
+    dy = np.random.default_rng(0).standard_normal(np.shape(y))
+    expected = case.backward(dy, cache)
+
+    y_there, cache_there = case.forward(**inputs)
+    dy_there = card.asarray(dy)
+    grads = case.backward(dy_there, cache_there)
+    counted = "cross-entropy" in case.name and "part of a batch" not in case.name       # without `count` given
+    assert strict_cupy.syncs == (1 if counted else 0), strict_cupy.sync_places
+    assert_equal(y_there, y)
+    grads, expected = (value if isinstance(value, tuple) else (value,) for value in (grads, expected))
+    for gradient, of in zip(grads, expected, strict=True):
+        assert_equal(gradient, of)
+
+
+def assert_equal(there, here):
+    if here is None:
+        assert there is None
+        return
+    assert isinstance(there, strict_cupy.ndarray)
+    here = np.asarray(here)
+    np.testing.assert_allclose(there.get(), here, rtol=1e-9, atol=1e-11 * max(1e-300, abs(here).max()))
+
+
+@pytest.mark.parametrize("fields", [{}, {"dropout": 0.2}, {"bias": False}, {"tie_word_embeddings": False},
+                                    {"causal": False}, {"embedding_layer_norm": True}, {"activation": "gelu"},
+                                    {"vocab_size": 700}], ids=str)
+def test_a_step_waits_for_nothing(fields):
+    """And has the numbers of the CPU, dropout masks included where they come from Philox."""
+    V = fields.get("vocab_size", 30)
+    there, here = model(**fields), model("cpu", **fields)
+    optimizers = AdamW(there.params), AdamW(here.params)
+    strict_cupy.reset()
+    records = []
+    for step, (idx, targets) in enumerate(batch(3, V=V)):
+        targets[0, 2] = -1
+        loss, grads = there.loss_and_grads(idx, targets, there.dropout_rng(1, step, 0))
+        records.append((loss, optimizers[0].step(grads, max_norm=0.5), there.evaluate(idx, targets)))
+    assert strict_cupy.syncs == 0, strict_cupy.sync_places
+
+    from npgpt.backend.philox import Philox
+    for step, (idx, targets) in enumerate(batch(3, V=V)):
+        targets[0, 2] = -1
+        loss, grads = here.loss_and_grads(idx, targets, Philox(1, step))
+        expected = loss, optimizers[1].step(grads, max_norm=0.5), here.evaluate(idx, targets)
+        assert [float(value) for value in records[step]] == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(there.params.flat.get(), here.params.flat, rtol=1e-7, atol=1e-9)
+
+
+def test_forward_and_backward():
+    there, here = model(), model("cpu")
+    (idx, targets), = batch()
+    logits, loss = there.forward(idx, targets)
+    expected, expected_loss = here.forward(idx, targets)
+    assert_equal(logits, expected)
+    assert loss == pytest.approx(expected_loss)
+    grads, expected = there.backward(), here.backward()
+    for name in expected:
+        assert_equal(grads[name], expected[name])
+
+
+def test_generation_waits_once_a_token():
+    there, here = model(), model("cpu")
+    (idx, _), = batch()
+    strict_cupy.reset()
+    tokens = there.generate(idx[:, :3], 12, seed=3)         # more than the context of 8 holds
+    assert strict_cupy.syncs == 12, strict_cupy.sync_places
+    np.testing.assert_array_equal(tokens, here.generate(idx[:, :3], 12, seed=3))
+
+
+def test_ids_out_of_range_are_refused_before_they_wrap():
+    with pytest.raises(UserError, match="from 0 to 29"):
+        model().loss_and_grads(np.full((1, 4), 30), np.zeros((1, 4), int))
+
+
+OPTIONS = TrainOptions(batch_size=2, max_iters=12, lr_decay_iters=12, warmup_iters=2, eval_interval=100, eval_iters=2,
+                       log_interval=5, gradient_accumulation_steps=2, dtype="float64")
+TEXT = "All the world's a stage, and all the men and women merely players. " * 8
+
+
+def trainer(out_dir, device="gpu", **changes):
+    tokenizer = make_tokenizer("char", TEXT)
+    tokens = tokenizer.encode(TEXT)
+    config = GPTConfig(**{**SMALL, "vocab_size": tokenizer.vocab_size, "dropout": changes.pop("dropout", 0.0)})
+    made = GPT(config, seed=0, dtype="float64", device=device, kernels="reference", threads=1)
+    options = dataclasses.replace(OPTIONS, **changes)
+    return Trainer(made, tokenizer, tokens[:400], tokens[400:], "a text", options, out_dir)
+
+
+def test_the_trainer_waits_once_a_log_interval(tmp_path, monkeypatch):
+    """Twice: for the loss, and for the gradient's norm, which is there by then. The last step is read to be saved."""
+    made = trainer(tmp_path, dropout=0.1)
+    monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
+    monkeypatch.setattr(made, "save", lambda: None)
+    strict_cupy.reset()
+    made.run(progress=False)
+    assert strict_cupy.syncs == 2 * len([5, 10, 12]), strict_cupy.sync_places
+    assert all("trainer.py" in place for place in strict_cupy.sync_places)
+
+
+def test_a_run_goes_on_on_the_other_device(tmp_path):
+    """From the card to the CPU and back; the checkpoints are the same files."""
+    expected = trainer(tmp_path, "cpu", max_iters=12)
+    (tmp_path / "all").mkdir()
+    expected.out_dir = tmp_path / "all"
+    expected.run(progress=False)
+    out_dir = tmp_path / "parts"
+    out_dir.mkdir()
+    for device, until in (("gpu", 4), ("cpu", 8), ("gpu", 12)):
+        part = trainer(out_dir, device, max_iters=until)
+        if until > 4:
+            part.restore(read_checkpoint(find_checkpoint(out_dir)))
+        part.run(progress=False)
+    np.testing.assert_allclose(part.model.params.flat.get(), expected.model.params.flat, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(part.optimizer.v.flat.get(), expected.optimizer.v.flat, rtol=1e-6, atol=1e-15)
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_a_loss_that_is_not_finite_is_seen_before_anything_is_saved(tmp_path, at):
+    """At the next log interval: what was saved before stays, and nothing after it is."""
+    made = trainer(tmp_path, max_iters=9, log_interval=5)
+    step = made.train_step
+
+    def spoiling():
+        if made.step == at:
+            made.model.params["ln_f.weight"][0] = np.inf
+        return step()
+
+    made.train_step = spoiling
+    with pytest.raises(NotFiniteError, match="the checkpoint of step 0"):
+        made.run(progress=False)
+    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
+
+
+def test_the_command_line(tmp_path, capsys):
+    """Train, resume on the CPU, sample on the card: one line names the card and why its kernels are not used."""
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT * 4)
+    flags = ["--n-layer", "1", "--n-head", "2", "--n-embd", "16", "--block-size", "16", "--batch-size", "2",
+             "--eval-iters", "1", "--warmup-iters", "1", "--lr-decay-iters", "9"]
+    out = ["--out-dir", str(tmp_path / "out")]
+    assert main(["train", "--corpus", str(text), "--device", "gpu", "--kernels", "reference", "--max-iters", "3",
+                 *flags, *out]) == 0
+    assert "the layers' own lines (the reference lines were asked for)" in capsys.readouterr().out
+    assert main(["train", "--resume", "--max-iters", "6", *out]) == 0
+    assert main(["sample", str(tmp_path / "out"), "--device", "gpu", "--kernels", "reference",
+                 "--max-new-tokens", "5"]) == 0
+    assert main(["eval", str(tmp_path / "out"), "--device", "gpu", "--kernels", "reference"]) == 0
+    assert "perplexity" in capsys.readouterr().out
+
+
+def test_a_card_that_is_full_is_one_line(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT * 40)
+    strict_cupy.set_memory_limit(3 << 20)
+    assert main(["train", "--corpus", str(text), "--device", "gpu", "--kernels", "reference", "--n-layer", "1",
+                 "--n-head", "2", "--n-embd", "64", "--block-size", "64", "--batch-size", "64",
+                 "--out-dir", str(tmp_path / "out")]) == 2
+    line, = capsys.readouterr().err.splitlines()[-1:]
+    for words in ("memory is full", "needs", "are free", "--batch-size"):
+        assert words in line
+
+
+def test_bfloat16_needs_the_kernels():
+    with pytest.raises(UserError, match="bfloat16 needs the fused kernels.*reference.*float32"):
+        GPT(GPTConfig(**SMALL), dtype="bfloat16", device="gpu", kernels="reference")
+    with pytest.raises(UserError, match="they need a GPU"):
+        GPT(GPTConfig(**SMALL), dtype="tf32")
+
+
+def test_arrays_come_back(card):
+    np.testing.assert_array_equal(to_host(card.arange(3)), [0, 1, 2])
+    assert array_module("gpu:0") is card
