@@ -15,6 +15,7 @@ from npgpt.training.options import TrainOptions
 from npgpt.training.trainer import Trainer
 from tests import strict_cupy
 from tests.cases import layer_cases
+from tests.cuda.card import EmulatedCard
 
 CASES = layer_cases()
 SMALL = {"vocab_size": 30, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
@@ -118,18 +119,29 @@ OPTIONS = TrainOptions(batch_size=2, max_iters=12, lr_decay_iters=12, warmup_ite
 TEXT = "All the world's a stage, and all the men and women merely players. " * 8
 
 
-def trainer(out_dir, device="gpu", **changes):
+@pytest.fixture(params=["reference", "fused"])
+def kernels(request, monkeypatch):
+    """Both ways to compute on a card: the lines, and the fused kernels, which are emulated."""
+    monkeypatch.setattr("npgpt.backend.cuda.card.Card", lambda precision, head_size: EmulatedCard(
+        precision, head_size, xp=__import__("cupy")))
+    return request.param
+
+
+def trainer(out_dir, device="gpu", kernels="reference", **changes):
     tokenizer = make_tokenizer("char", TEXT)
     tokens = tokenizer.encode(TEXT)
-    config = GPTConfig(**{**SMALL, "vocab_size": tokenizer.vocab_size, "dropout": changes.pop("dropout", 0.0)})
-    made = GPT(config, seed=0, dtype="float64", device=device, kernels="reference", threads=1)
-    options = dataclasses.replace(OPTIONS, **changes)
+    config = GPTConfig(**{**SMALL, "n_head": 1, "vocab_size": tokenizer.vocab_size,
+                          "dropout": changes.pop("dropout", 0.0)})
+    dtype = "float32" if kernels == "fused" else "float64"
+    made = GPT(config, seed=0, dtype=dtype, device=device, kernels=kernels, threads=1)
+    assert (made.fused is not None) == (kernels == "fused" and device == "gpu")
+    options = dataclasses.replace(OPTIONS, dtype=dtype, **changes)
     return Trainer(made, tokenizer, tokens[:400], tokens[400:], "a text", options, out_dir)
 
 
-def test_the_trainer_waits_once_a_log_interval(tmp_path, monkeypatch):
+def test_the_trainer_waits_once_a_log_interval(tmp_path, monkeypatch, kernels):
     """Twice: for the loss, and for the gradient's norm, which is there by then. The last step is read to be saved."""
-    made = trainer(tmp_path, dropout=0.1)
+    made = trainer(tmp_path, dropout=0.1, kernels=kernels)
     monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
     monkeypatch.setattr(made, "save", lambda: None)
     strict_cupy.reset()
@@ -138,27 +150,29 @@ def test_the_trainer_waits_once_a_log_interval(tmp_path, monkeypatch):
     assert all("trainer.py" in place for place in strict_cupy.sync_places)
 
 
-def test_a_run_goes_on_on_the_other_device(tmp_path):
+def test_a_run_goes_on_on_the_other_device(tmp_path, kernels):
     """From the card to the CPU and back; the checkpoints are the same files."""
-    expected = trainer(tmp_path, "cpu", max_iters=12)
+    expected = trainer(tmp_path, "cpu", kernels, max_iters=12)
     (tmp_path / "all").mkdir()
     expected.out_dir = tmp_path / "all"
     expected.run(progress=False)
     out_dir = tmp_path / "parts"
     out_dir.mkdir()
     for device, until in (("gpu", 4), ("cpu", 8), ("gpu", 12)):
-        part = trainer(out_dir, device, max_iters=until)
+        part = trainer(out_dir, device, kernels, max_iters=until)
         if until > 4:
             part.restore(read_checkpoint(find_checkpoint(out_dir)))
         part.run(progress=False)
-    np.testing.assert_allclose(part.model.params.flat.get(), expected.model.params.flat, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(part.optimizer.v.flat.get(), expected.optimizer.v.flat, rtol=1e-6, atol=1e-15)
+    for ours, theirs, within in ((part.model.params, expected.model.params, {"reference": 1e-9, "fused": 1e-4}),
+                                 (part.optimizer.v, expected.optimizer.v, {"reference": 1e-9, "fused": 1e-4})):
+        difference = np.linalg.norm(ours.flat.get() - theirs.flat) / np.linalg.norm(theirs.flat)
+        assert difference < within[kernels]
 
 
 @pytest.mark.parametrize("at", [3, 5])
-def test_a_loss_that_is_not_finite_is_seen_before_anything_is_saved(tmp_path, at):
+def test_a_loss_that_is_not_finite_is_seen_before_anything_is_saved(tmp_path, at, kernels):
     """At the next log interval: what was saved before stays, and nothing after it is."""
-    made = trainer(tmp_path, max_iters=9, log_interval=5)
+    made = trainer(tmp_path, kernels=kernels, max_iters=9, log_interval=5)
     step = made.train_step
 
     def spoiling():

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+from npgpt.errors import UserError
 from npgpt.files import write_atomically
 
 LABELS = {"npgpt": "npgpt", "eager": "PyTorch", "compile": "torch.compile", "transformers": "transformers"}
@@ -185,3 +186,14 @@ def draw_curve(panel, axis, figures):
     panel.set_title(f"ms per step over {axis_name(axis)}", fontsize=8)
     panel.legend(fontsize=7)
     panel.grid(alpha=0.3)
+
+
+def replace_between_markers(text, name, table):
+    """The text with the table between <!-- name --> and <!-- /name -->, which must be there, once; else UserError."""
+    opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, begin, rest = text.partition(opening)
+    _, end, after = rest.partition(closing)
+    if not begin or not end or text.count(opening) != 1 or text.count(closing) != 1:
+        raise UserError(f"README.md needs the lines {opening} and {closing}, once and in this order: put them where "
+                        "the table belongs")
+    return f"{before}{opening}\n{table}{closing}{after}"

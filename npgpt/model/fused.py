@@ -30,8 +30,8 @@ def why_not_fused(config, dtype):
         return "there are none for embedding_layer_norm"
     if config.head_size % 16 or config.head_size > 128:
         return f"they need a head size of 16, 32, … or 128, and it is {config.head_size}"
-    if config.n_embd % 8 or config.n_inner % 8 or config.n_embd > 8192:
-        return f"they need widths that 8 divides, up to 8192, and n_embd is {config.n_embd}, n_inner {config.n_inner}"
+    if config.n_embd % 8 or config.n_inner % 8 or config.n_embd > 6144:
+        return f"they need widths that 8 divides, up to 6144, and n_embd is {config.n_embd}, n_inner {config.n_inner}"
     return None
 
 
@@ -86,7 +86,7 @@ class FusedGPT:
         card.upload(self._hyper, np.array([optimizer.lr, step_size, correction], self._hyper.dtype))
         card.launch("square_sum", PARTS, 256, self._square_parts, grads.flat, n)
         card.launch("global_norm", 1, 1024, self._norm, self._square_parts, PARTS)
-        card.launch("adamw", blocks(n, 1024), 256, self.params.flat, None, grads.flat, optimizer.m.flat,
+        card.launch("adamw", blocks(n, 1024), 256, self.params.flat, grads.flat, optimizer.m.flat,
                     optimizer.v.flat, self._norm, self._hyper, n, self.params.n_matrix, beta1, beta2, optimizer.eps,
                     optimizer.weight_decay, max_norm or 0.0)
         return self._norm[0].copy()
@@ -199,8 +199,10 @@ class FusedGPT:
         # x, embedding = embedding_forward(idx, params["wte.weight"], params["wpe.weight"])
         if not config.tie_word_embeddings and not add:
             card.zero(grads["wte.weight"])
-        card.launch("embedding_backward_wte", (min(s.N, config.vocab_size), blocks(config.n_embd, 128)), 256,
-                    grads["wte.weight"], s.dx, s.order, s.starts, s.tokens, s.n_tokens, config.n_embd)
+        # The rarer a token, the fewer threads it needs: the letters of a text are there hundreds of times, words once.
+        card.launch("embedding_backward_wte", (min(s.N, config.vocab_size), blocks(config.n_embd, 128)),
+                    128 if config.vocab_size > s.N // 16 else 512, grads["wte.weight"], s.dx, s.order, s.starts,
+                    s.tokens, s.n_tokens, config.n_embd)
         card.launch("embedding_backward_wpe", blocks(config.block_size * config.n_embd, 512), 128, grads["wpe.weight"],
                     s.dx, s.B, s.T, config.n_embd, config.block_size, add)
 
@@ -208,19 +210,19 @@ class FusedGPT:
         """x[j] = x[j - 1] + dropped branch, where there is a branch; norm[j] = its LayerNorm of that name."""
         config = self.params.config
         x, x_out = (s.x[j - 1], s.x[j]) if branch is not None else (s.x[j], None)
-        self.card.launch("residual_layernorm_forward", s.N, threads(config.n_embd, 16), x_out, s.norm[j], s.mean[j],
+        self.card.launch("residual_layernorm_forward", s.N, threads(config.n_embd, 12), x_out, s.norm[j], s.mean[j],
                          s.rstd[j], x, branch, self.params[name + ".weight"], self.params.get(name + ".bias"),
                          config.n_embd, config.layer_norm_epsilon, *drop)
 
     def _normalise_backward(self, s, j, name, dbranch, drop, add, first=False):
         """dnorm -> its share of dx (all of it, for the first one), dbranch, and the LayerNorm's dweight and dbias."""
         C, dbias = self.params.config.n_embd, self.grads.get(name + ".bias")
-        self.card.launch("layernorm_backward", s.n_parts, threads(C, 16), s.dx, dbranch, s.weight_parts,
+        self.card.launch("layernorm_backward", s.n_parts, threads(C, 12), s.dx, dbranch, s.weight_parts,
                          None if dbias is None else s.bias_parts, s.dnorm, s.x[j], s.mean[j], s.rstd[j],
                          self.params[name + ".weight"], s.N, C, first, *drop)
-        self._sum_parts(s, self.grads[name + ".weight"], s.weight_parts, add)
+        self._sum_parts(self.grads[name + ".weight"], s.weight_parts, s.n_parts, add)
         if dbias is not None:
-            self._sum_parts(s, dbias, s.bias_parts, add)
+            self._sum_parts(dbias, s.bias_parts, s.n_parts, add)
 
     def _linear_backward(self, s, dy, x, dx, w, g, name, add):
         """`linear_backward` of the layer of that name: dy -> dx, and the gradients of its weight and bias."""
@@ -228,11 +230,12 @@ class FusedGPT:
         self.card.matmul(dy, w[name + ".weight"].T, dx)
         dbias = g.get(name + ".bias")
         if dbias is not None:
-            self.card.launch("column_sum", s.n_parts, threads(dbias.size, 8), s.bias_parts, dy, s.N, dbias.size)
-            self._sum_parts(s, dbias, s.bias_parts, add)
+            n_parts = blocks(s.n_parts, 2)
+            self.card.launch("column_sum", n_parts, threads(dbias.size, 8), s.bias_parts, dy, s.N, dbias.size)
+            self._sum_parts(dbias, s.bias_parts, n_parts, add)
 
-    def _sum_parts(self, s, out, parts, add):
-        self.card.launch("column_sum_parts", blocks(out.size, 32), 1024, out, parts, s.n_parts, out.size, add)
+    def _sum_parts(self, out, parts, n_parts, add):
+        self.card.launch("column_sum_parts", blocks(out.size, 32), 1024, out, parts, n_parts, out.size, add)
 
     def _padded_head(self, parameters, s):
         """The head's matrix with the rows that pad it: those of the array that stands behind it in `flat`.

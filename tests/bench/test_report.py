@@ -2,19 +2,16 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from npgpt.bench import report
 from npgpt.bench.measure import figures
+from npgpt.bench.report import replace_between_markers
 from npgpt.bench.shapes import SHAPES, Recipe
 from npgpt.errors import UserError
 from tests.bench.conftest import GENERATION, TRAINING
 from tests.bench.test_measure import answers
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from bench import replace_between_markers
 
 MACHINE = {"cpu": "Some CPU", "memory": 8 * 2**30, "os": "Linux", "python": "3.11", "numpy": "2.4", "torch": "2.13",
            "transformers": None, "blas": "openblas", "blas_version": "0.3", "blas_architecture": "Zen", "date": "2026"}
@@ -87,9 +84,9 @@ def test_the_default_shapes_exist_and_have_colours():
 
 def test_the_tables_place_in_the_readme():
     text = "# npgpt\n<!-- bench -->\nold\n<!-- /bench -->\nmore\n"
-    new = replace_between_markers(text, "| new |\n")
+    new = replace_between_markers(text, "bench", "| new |\n")
     assert new == "# npgpt\n<!-- bench -->\n| new |\n<!-- /bench -->\nmore\n"
-    assert replace_between_markers(new, "| new |\n") == new
+    assert replace_between_markers(new, "bench", "| new |\n") == new
     for wrong in ("no markers", "<!-- bench -->", "<!-- /bench --> <!-- bench -->", text + text):
         with pytest.raises(UserError, match="<!-- bench -->"):
-            replace_between_markers(wrong, "")
+            replace_between_markers(wrong, "bench", "")

@@ -1,0 +1,52 @@
+// Softmax cross-entropy, layers/loss.py, forward and backward at once.
+//
+// classifier: losses[n] = share * -log softmax(logits[n])[targets[n]], and with `gradient` the derivative of that takes
+// the place of the logits: dlogits = share * (probs - [column == target]). share is 1 / (number of targets that count).
+// Where the target is -1, loss and dlogits are 0.
+//
+// logits (N, stride), a row's first V columns count, the others are padding: not read as logits, their dlogits are 0.
+// stride is a multiple of 8; losses, targets (N).
+//
+// Grid N: a block has one row, and reads it twice; the second time it is still in the L2 cache. Block: stride / PACK
+// threads, rounded up to a multiple of 32, at most 1024.
+extern "C" __global__ void classifier(
+        real* logits, float* losses, const int* targets, int V, int stride, float share, int gradient) {
+    real* row = logits + static_cast<long long>(blockIdx.x) * stride;
+    const int target = targets[blockIdx.x];
+    if (target < 0) {
+        if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+        share = 0;
+    }
+    const float target_logit = to_float(row[target < 0 ? 0 : target]);
+
+    // The largest logit and the sum of exp(logit - largest), in one pass: where the largest grows, what was summed so
+    // far is scaled down to it.
+    float largest = -LARGEST, total = 0;
+    for (int c = PACK * threadIdx.x; c < V; c += PACK * blockDim.x) {
+        const Pack pack = load_pack(row + c);
+        float pack_largest = largest;
+        for (int k = 0; k < PACK; k++)
+            if (c + k < V) pack_largest = fmaxf(pack_largest, to_float(pack.values[k]));
+        total *= expf(largest - pack_largest);
+        largest = pack_largest;
+        for (int k = 0; k < PACK; k++)
+            if (c + k < V) total += expf(to_float(pack.values[k]) - largest);
+    }
+    const float row_largest = block_max(largest);
+    total = block_sum(total * expf(largest - row_largest));
+    if (target >= 0 && threadIdx.x == 0)
+        losses[blockIdx.x] = share * (logf(total) - (target_logit - row_largest));
+    if (!gradient) return;
+    __syncthreads();                                // the target's logit was read: it may be written over
+
+    const float factor = share / total;             // dlogits = probs * share, less share at the target
+    for (int c = PACK * threadIdx.x; c < stride; c += PACK * blockDim.x) {
+        Pack pack = load_pack(row + c);
+        for (int k = 0; k < PACK; k++) {
+            float dlogit = c + k < V ? expf(to_float(pack.values[k]) - row_largest) * factor : 0;
+            if (c + k == target) dlogit -= share;
+            pack.values[k] = to_real(dlogit);
+        }
+        store_pack(row + c, pack);
+    }
+}

@@ -1,0 +1,148 @@
+// Matrices in blocks of 16 x 16, each in the registers of one warp, and in tiles of rows in shared memory.
+//
+// A block lies across a warp as the matrix instructions of ptx.cu want it, the same for operands and for sums, so that
+// a product's result can be the next product's operand where it stands. Lane l holds four pairs of neighbours in a row:
+//
+//     pair m: row 8 (m % 2) + l / 4, columns 8 (m / 2) + 2 (l % 4) and the next
+
+constexpr int BLOCK = 16;
+constexpr int BLOCKS = HEAD_SIZE / BLOCK;           // blocks across one head's columns
+constexpr int PACKS = HEAD_SIZE / PACK;             // of 16 bytes, likewise
+constexpr int WARPS = 4;
+constexpr int THREADS = 32 * WARPS;
+constexpr int ROWS = WARPS * BLOCK;                 // of one head, that a block of threads works out
+constexpr int STRIDE = HEAD_SIZE + PACK;            // 16 bytes more, so that packs of 8 rows lie in different banks
+
+typedef real Row[STRIDE];                           // a row of a tile in shared memory: a head's columns and padding
+
+#if BFLOAT16
+typedef unsigned Pair;                              // the first in the low half
+#else
+struct Pair { float first, second; };
+#endif
+
+struct Operand { Pair pairs[4]; };                  // a block that is multiplied
+struct Sums { float values[8]; };                   // a block of sums: values 2m and 2m + 1 are pair m
+
+// Where this lane's value n of a block is.
+__device__ __forceinline__ int row_in_block(int n) { return 8 * (n / 2 % 2) + threadIdx.x % 32 / 4; }
+__device__ __forceinline__ int column_in_block(int n) { return 8 * (n / 4) + 2 * (threadIdx.x % 4) + n % 2; }
+
+// Sums, rounded to what a product takes.
+__device__ __forceinline__ Operand to_operand(const Sums& sums) {
+    Operand operand;
+    for (int m = 0; m < 4; m++) {
+#if BFLOAT16
+        operand.pairs[m] = float_to_bfloat16_pair(sums.values[2 * m], sums.values[2 * m + 1]);
+#else
+        operand.pairs[m] = {sums.values[2 * m], sums.values[2 * m + 1]};
+#endif
+    }
+    return operand;
+}
+
+// The block of a tile whose first element is tile[row][column].
+__device__ __forceinline__ Operand load_block(const Row* tile, int row, int column) {
+    Operand block;
+    const int lane = threadIdx.x % 32;
+#if BFLOAT16
+    load_matrices(block.pairs, &tile[row + lane % 16][column + lane / 16 * 8]);
+#else
+    for (int m = 0; m < 4; m++) {
+        const real* pair = &tile[row + m % 2 * 8 + lane / 4][column + m / 2 * 8 + lane % 4 * 2];
+        block.pairs[m] = {pair[0], pair[1]};
+    }
+#endif
+    return block;
+}
+
+// The same block, transposed: element (i, j) is tile[row + j][column + i].
+__device__ __forceinline__ Operand load_block_transposed(const Row* tile, int row, int column) {
+    Operand block;
+    const int lane = threadIdx.x % 32;
+#if BFLOAT16
+    load_matrices_transposed(block.pairs, &tile[row + lane / 16 * 8 + lane % 8][column + lane / 8 % 2 * 8]);
+#else
+    for (int m = 0; m < 4; m++) {
+        const int i = m % 2 * 8 + lane / 4, j = m / 2 * 8 + lane % 4 * 2;
+        block.pairs[m] = {tile[row + j][column + i], tile[row + j + 1][column + i]};
+    }
+#endif
+    return block;
+}
+
+#if !BFLOAT16
+// d (16, 8) += a (16, 8) b (8, 8) in float, though the instruction takes tf32, with 10 bits behind the point. What the
+// rounding leaves over is rounded to tf32 too (high + low = a to 2^-21), and three products give all of the float
+// product but low * low. With TF32 there is only high * high.
+__device__ __forceinline__ void mma_float(float* d, const float (&a)[4], const float (&b)[2]) {
+    float a_high[4], b_high[2];
+    for (int n = 0; n < 4; n++) a_high[n] = round_to_tf32(a[n]);
+    for (int n = 0; n < 2; n++) b_high[n] = round_to_tf32(b[n]);
+    if constexpr (!TF32) {
+        float a_low[4], b_low[2];
+        for (int n = 0; n < 4; n++) a_low[n] = round_to_tf32(a[n] - a_high[n]);
+        for (int n = 0; n < 2; n++) b_low[n] = round_to_tf32(b[n] - b_high[n]);
+        mma_tf32(d, a_low, b_high);
+        mma_tf32(d, a_high, b_low);
+    }
+    mma_tf32(d, a_high, b_high);
+}
+#endif
+
+// sums += a b^T, three blocks: the rows of a times the rows of b.
+__device__ __forceinline__ void multiply_add(Sums& sums, const Operand& a, const Operand& b) {
+    for (int half = 0; half < 2; half++) {          // the instructions give 8 columns: 8 rows of b
+        const Pair left = b.pairs[half], right = b.pairs[half + 2];
+#if BFLOAT16
+        mma_bfloat16(&sums.values[4 * half], a.pairs, {left, right});
+#else
+        // An instruction sums over 8 columns; which of its steps a column takes is free, if both operands agree. So the
+        // pairs' first ones go first, then their second ones, and sums can become operands without leaving their lanes.
+        const Pair* p = a.pairs;
+        float* d = &sums.values[4 * half];
+        mma_float(d, {p[0].first, p[1].first, p[0].second, p[1].second}, {left.first, left.second});
+        mma_float(d, {p[2].first, p[3].first, p[2].second, p[3].second}, {right.first, right.second});
+#endif
+    }
+}
+
+// Starts to copy rows `first` to `first` + n_rows of one head to a tile; all threads of the block work on it. Row n of
+// the head is at head + n * width; there are `end`, and the tile gets zeros for those that would follow.
+template <int n_rows>
+__device__ __forceinline__ void copy_tile(Row* tile, const real* head, int width, int first, int end) {
+    for (int n = threadIdx.x; n < n_rows * PACKS; n += THREADS) {
+        const int row = n / PACKS, column = n % PACKS * PACK;
+        const bool there = first + row < end;
+        const long long from = there ? static_cast<long long>(first + row) * width + column : 0;
+        start_copy(&tile[row][column], head + from, there);
+    }
+}
+
+// The block's own rows, `first` to `first` + ROWS of one head, into registers, 16 a warp. By way of a tile.
+__device__ __forceinline__ void load_rows(
+        Operand (&rows)[BLOCKS], const real* head, int width, int first, int end, Row* tile) {
+    copy_tile<ROWS>(tile, head, width, first, end);
+    wait_for_copies();
+    __syncthreads();
+    for (int c = 0; c < BLOCKS; c++) rows[c] = load_block(tile, threadIdx.x / 32 * BLOCK, c * BLOCK);
+    __syncthreads();                                // the tile may now be written to again
+}
+
+// The way back, of sums: rounded, each times its row's factor, which is factors[r] for row 8 r + lane / 4 of the warp.
+__device__ __forceinline__ void store_rows(
+        const Sums (&rows)[BLOCKS], const float (&factors)[2], real* head, int width, int first, int end, Row* tile) {
+    __syncthreads();                                // the tile is no longer read from
+    for (int c = 0; c < BLOCKS; c++) {
+        for (int n = 0; n < 8; n++) {
+            const int row = threadIdx.x / 32 * BLOCK + row_in_block(n);
+            tile[row][c * BLOCK + column_in_block(n)] = to_real(rows[c].values[n] * factors[n / 2 % 2]);
+        }
+    }
+    __syncthreads();
+    for (int n = threadIdx.x; n < ROWS * PACKS; n += THREADS) {
+        const int row = n / PACKS, column = n % PACKS * PACK;
+        if (first + row < end)
+            store_pack(head + static_cast<long long>(first + row) * width + column, load_pack(&tile[row][column]));
+    }
+}
