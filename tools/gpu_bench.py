@@ -156,7 +156,7 @@ def npgpt_steps(shape, dtype, kernels):
     from npgpt.training.adamw import AdamW
 
     model = GPT(shape.config, shapes.SEED, dtype, "gpu", kernels=kernels)
-    optimizer = AdamW(model.params, LR, fused=model.fused)
+    optimizer = AdamW(model.params, LR)
     batches = shape.batches()
     loss = None
 

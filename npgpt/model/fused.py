@@ -44,6 +44,7 @@ class FusedGPT:
 
     def __init__(self, params, card):
         self.params, self.card = params, card
+        params.fused = self
         self.grads = params.zeros_like()
         rounded = card.precision == "bfloat16"
         self.weights = Parameters(params.config, card.real, card.xp) if rounded else params
@@ -100,6 +101,8 @@ class FusedGPT:
             self._buffers[idx.shape] = Buffers(self.params, self.card, *idx.shape)
         s = self._buffers[idx.shape]
         ids = idx.reshape(-1)
+        if self.params.config.vocab_size <= 1 << 16:
+            ids = ids.astype(np.uint16)                                 # which NumPy sorts ten times as fast
         order = np.argsort(ids, kind="stable")                          # (N,) the rows of each token side by side
         starts = np.flatnonzero(np.diff(ids[order], prepend=-1))        # where a token's rows begin
         words = [0] * 4 if rng is None else [*rng.key, rng.step, rng.micro_batch]

@@ -50,6 +50,7 @@ class Parameters(Mapping):
     def __init__(self, config, dtype="float32", xp=np):
         self.config = config
         self.xp = xp
+        self.fused = None       # the `FusedGPT` that computes with them, if there is one
         self.shapes = parameter_shapes(config)
         sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.flat = xp.zeros(sum(sizes.values()), dtype=dtype)

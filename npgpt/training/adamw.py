@@ -21,18 +21,17 @@ class AdamW:
     params: a `Parameters`. lr: the step size, an attribute that a schedule may set before each step. betas: how slowly
     the two moments forget. eps: added to the root of the second moment. weight_decay: the share lr * weight_decay of
     every matrix is taken away in a step; biases, LayerNorm gains and other vectors are never decayed. threads: how many
-    parts of the parameters are updated at once, by default one a core; the bits do not depend on it. fused: a model's
-    `FusedGPT`, whose kernels then take the steps, or None.
+    parts of the parameters are updated at once, by default one a core; the bits do not depend on it. On a GPU the fused
+    kernels take the steps, where the model has them.
     Raises UserError for values out of range.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None,
-                 fused=None):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None):
         if not 0.0 <= lr < math.inf or not 0.0 <= weight_decay < math.inf:
             raise UserError(f"lr and weight_decay must be 0 or more, not {lr} and {weight_decay}")
         if not all(0.0 <= beta < 1.0 for beta in betas) or not 0.0 < eps < math.inf:
             raise UserError(f"betas must be from 0 up to, not including, 1, and eps above 0, not {betas} and {eps}")
-        self.params, self.fused = params, fused
+        self.params = params
         self.threads = (threads or available_cores()) if is_on_host(params.flat) else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.m = params.zeros_like()        # running mean of the gradient
@@ -48,9 +47,9 @@ class AdamW:
         On a GPU nobody waits for the card: the norm is a 0-d array there, and one that is not finite raises nothing,
         but makes the parameters as useless as it is. (The fused kernels leave them as they were.)
         """
-        if self.fused:
+        if self.params.fused:
             self.t += 1
-            return self.fused.adamw(self, grads, max_norm)
+            return self.params.fused.adamw(self, grads, max_norm)
         norm = global_norm(grads)
         if is_on_host(norm) and not math.isfinite(norm):
             raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")

@@ -37,7 +37,7 @@ class Trainer:
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.corpus = {"name": corpus_name, "fingerprint": fingerprint(train_tokens, val_tokens)}
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
-                               weight_decay=options.weight_decay, threads=model.shards.threads, fused=model.fused)
+                               weight_decay=options.weight_decay, threads=model.shards.threads)
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")

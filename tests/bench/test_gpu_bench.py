@@ -339,7 +339,7 @@ def test_npgpts_step_on_a_fake_card(monkeypatch):
     calls = []
 
     class FakeGPT:
-        params, fused = "params", "engine"
+        params = "params"
 
         def __init__(self, config, seed, dtype, device, kernels):
             calls.append((config, seed, dtype, device, kernels))
@@ -352,8 +352,8 @@ def test_npgpts_step_on_a_fake_card(monkeypatch):
             return np.float32(2.5), "grads"
 
     class FakeAdamW:
-        def __init__(self, params, lr, fused):
-            assert (params, lr, fused) == ("params", gpu_bench.LR, "engine")
+        def __init__(self, params, lr):
+            assert (params, lr) == ("params", gpu_bench.LR)
 
         def step(self, grads, max_norm):
             calls.append((grads, max_norm))

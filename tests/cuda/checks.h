@@ -1,7 +1,7 @@
-// What g++'s checks call (-fsanitize=null,alignment,bounds,thread), without its libraries, which know nothing of fibers.
+// What g++'s checks call (-fsanitize=null,alignment,bounds,thread): not its own libraries, which know no fibers.
 //
-// -fsanitize=thread has every read and write of memory announced here. Two accesses to the same value by two threads, at
-// least one of them a write, race unless a barrier lies between: of the block, or of the warp that both are in. No
+// -fsanitize=thread has every read and write of memory announced here. Two accesses to the same value by two threads,
+// at least one of them a write, race unless a barrier lies between: of the block, or of the warp that both are in. No
 // barrier lies between blocks. It does not matter whether the race does harm in the order that the emulator runs in.
 
 namespace emulator {
@@ -45,7 +45,8 @@ inline bool races(const Access& before, const Access& now, bool shared) {
 void access_error(const Region& region, char* address, const char* problem, void* caller) {
     Dl_info library;
     dladdr(caller, &library);
-    fail("%s: element %td of %s, at [+%tx]", problem, (address - region.first) >> region.log_item_bytes, region.name.c_str(),
+    fail("%s: element %td of %s, at [+%tx]",        // emulate.py looks the line up
+         problem, (address - region.first) >> region.log_item_bytes, region.name.c_str(),
          static_cast<char*>(caller) - static_cast<char*>(library.dli_fbase) - 1);
     leave();
 }
@@ -53,11 +54,13 @@ void access_error(const Region& region, char* address, const char* problem, void
 inline void on_access(void* pointer, size_t bytes, bool is_write, void* caller) {
     char* address = static_cast<char*>(pointer);
     // Most accesses are to a thread's own stack: no other thread's business.
-    if (static_cast<size_t>(address - fibers[current].stack) < STACK_BYTES || address < lowest || address >= highest) return;
+    if (static_cast<size_t>(address - fibers[current].stack) < STACK_BYTES) return;
+    if (address < lowest || address >= highest) return;
     for (Region& region : regions) {
         if (address < region.first - region.guard || address >= region.end + region.guard) continue;
         if (address < region.first || address + bytes > region.end)
-            return access_error(region, address, is_write ? "wrote outside of an array" : "read outside of an array", caller);
+            return access_error(region, address, is_write ? "wrote outside of an array"
+                                                          : "read outside of an array", caller);
         const Access now{block_number, current, block_barriers, warp_barriers[current / LANES]};
         const size_t first = (address - region.first) >> region.log_item_bytes;
         const size_t last = (address + bytes - 1 - region.first) >> region.log_item_bytes;

@@ -30,7 +30,7 @@ constexpr unsigned char POISON = 0xFF;      // NaN of any floating type
 
 enum State { READY, AT_WARP_BARRIER, AT_BLOCK_BARRIER, FINISHED };
 
-// One stack is left and another one goes on: `switch_stack(from, to)` keeps in *from where it left, for a later `to`.
+// One stack is left and another one goes on: `switch_stack(from, to)` keeps in `from` where it left, for a later `to`.
 #if defined(__x86_64__)
 using Place = char*;            // the stack pointer; what the called function must preserve lies at it
 
@@ -167,14 +167,18 @@ bool run_warp(int first, const int* order) {
         for (int i = first; i < first + LANES; i++) {
             at_block += fibers[i].state == AT_BLOCK_BARRIER;
             if (fibers[i].state != AT_WARP_BARRIER) continue;
-            if (at_warp++ && waits_in != fibers[i].waits_in && strcmp(waits_in, fibers[i].waits_in))
-                return fail("lanes of warp %d wait in %s, others in %s", first / LANES, waits_in, fibers[i].waits_in), false;
+            if (at_warp++ && waits_in != fibers[i].waits_in && strcmp(waits_in, fibers[i].waits_in)) {
+                fail("lanes of warp %d wait in %s, others in %s", first / LANES, waits_in, fibers[i].waits_in);
+                return false;
+            }
             waits_in = fibers[i].waits_in;
         }
         if (!at_warp) return true;
-        if (at_block)
-            return fail("deadlock: %d lanes of warp %d wait in %s, %d in __syncthreads", at_warp, first / LANES, waits_in,
-                        at_block), false;
+        if (at_block) {
+            fail("deadlock: %d lanes of warp %d wait in %s, %d in __syncthreads",
+                 at_warp, first / LANES, waits_in, at_block);
+            return false;
+        }
         warp_barriers[first / LANES]++;
         for (int i = first; i < first + LANES; i++)
             if (fibers[i].state == AT_WARP_BARRIER) fibers[i].state = READY;
@@ -243,8 +247,8 @@ struct Signals {                // caught as long as this lives
 
 // Returns null, or a message about what went wrong. shared: bytes of dynamic shared memory. shared_item: bytes of the
 // smallest values that the kernel has in shared memory.
-const char* run(void (*run_kernel)(void**), void** run_arguments, dim3 grid, dim3 block, size_t shared, size_t shared_item,
-                int order, unsigned seed) {
+const char* run(void (*run_kernel)(void**), void** run_arguments, dim3 grid, dim3 block, size_t shared,
+                size_t shared_item, int order, unsigned seed) {
     kernel = run_kernel, arguments = run_arguments, gridDim = grid, blockDim = block, message[0] = 0;
     Signals signals;
     Random random{seed * 0x9E3779B97F4A7C15u + 1};
@@ -252,7 +256,8 @@ const char* run(void (*run_kernel)(void**), void** run_arguments, dim3 grid, dim
     dynamic_shared = dynamic.data() + GUARD_BYTES;
     dynamic_shared += -reinterpret_cast<uintptr_t>(dynamic_shared) & 127;
     add_region("dynamic shared memory", dynamic_shared, shared, shared_item, GUARD_BYTES, true);
-    add_region("shared memory", __start_shared_memory, __stop_shared_memory - __start_shared_memory, shared_item, 0, true);
+    add_region("shared memory", __start_shared_memory, __stop_shared_memory - __start_shared_memory, shared_item, 0,
+               true);
     for (int i : ordered(grid.x * grid.y * grid.z, order, random)) {
         block_number = i;
         blockIdx = {i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)};

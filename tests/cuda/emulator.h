@@ -1,4 +1,4 @@
-// CUDA's language on the CPU, for tests: what the kernels use of it, so that g++ compiles them and emulator.cpp runs them.
+// CUDA's language on the CPU, for tests: what the kernels use of it, so that g++ compiles and emulator.cpp runs them.
 //
 // With -DDOUBLE=1 every `float` of the kernels is a double, and so kernels can be compared with float64 layers closely.
 
@@ -24,8 +24,8 @@ typedef char Slots[LANES][SLOT_BYTES];      // what each lane of a warp gives to
 
 extern char* dynamic_shared;                // `extern __shared__`
 
-const char* run(void (*kernel)(void**), void** arguments, dim3 grid, dim3 block, size_t shared, size_t shared_item, int order,
-                unsigned seed);
+const char* run(void (*kernel)(void**), void** arguments, dim3 grid, dim3 block, size_t shared, size_t shared_item,
+                int order, unsigned seed);
 
 // For kernels. Of these, `fail` and then `leave` end a launch with an error message.
 int lane();
@@ -49,7 +49,7 @@ template <class T> UNCHECKED FromLanes<T> exchange(const char* name, const T& va
 
 }  // namespace emulator
 
-// ---- The language ------------------------------------------------------------------------------------------------------
+// ---- The language -----------------------------------------------------------------------------------------------
 
 #define __global__
 #define __device__

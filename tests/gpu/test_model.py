@@ -72,7 +72,7 @@ def test_bits_repeat_and_nothing_waits():
         runs = []
         for _ in range(2):
             model = GPT(config, seed=0, dtype=dtype, device="gpu")
-            optimizer = AdamW(model.params, lr=1e-2, fused=model.fused)
+            optimizer = AdamW(model.params, lr=1e-2)
             for step, (idx, targets) in enumerate(batches):
                 with cupyx.allow_synchronize(False):
                     _, grads = model.loss_and_grads(idx, targets, model.dropout_rng(1, step, 0))
@@ -86,7 +86,7 @@ def test_adamw(max_norm):
     config = GPTConfig(vocab_size=65, block_size=64, n_layer=2, n_head=2, n_embd=128)
     here = GPT(config, seed=0, dtype="float64")
     there = GPT(config, seed=0, device="gpu")
-    lines, kernels = AdamW(here.params, lr=1e-2), AdamW(there.params, lr=1e-2, fused=there.fused)
+    lines, kernels = AdamW(here.params, lr=1e-2), AdamW(there.params, lr=1e-2)
     for idx, targets in np.random.default_rng(0).integers(0, 65, (4, 2, 2, 64)):
         _, grads = here.loss_and_grads(idx, targets)
         grads_there = there.params.zeros_like()

@@ -17,7 +17,7 @@ def losses(dtype, kernels="fused", steps=200):
     ids = np.frombuffer(TEXT.encode(), np.uint8).astype(np.int64)
     config = GPTConfig(vocab_size=256, block_size=64, n_layer=4, n_head=4, n_embd=128)
     model = GPT(config, seed=0, dtype=dtype, device="gpu", kernels=kernels)
-    optimizer = AdamW(model.params, lr=1e-3, betas=(0.9, 0.99), fused=model.fused)
+    optimizer = AdamW(model.params, lr=1e-3, betas=(0.9, 0.99))
     rng, curve = np.random.default_rng(0), []
     for _ in range(steps):
         starts = rng.integers(0, len(ids) - 65, 12)

@@ -141,7 +141,7 @@ def test_errors_of_each_precision(precision, between):
 def test_adamw_takes_the_steps_of_the_lines(max_norm):
     plain, fused, idx, targets = models()
     options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-7, "weight_decay": 0.3}
-    lines, kernels = AdamW(plain.params, **options), AdamW(fused.params, **options, fused=fused)
+    lines, kernels = AdamW(plain.params, **options), AdamW(fused.params, **options)
     for step in range(4):
         lines.lr = kernels.lr = 0.01 / (step + 1)
         _, grads = plain.loss_and_grads(idx, targets)
@@ -153,7 +153,7 @@ def test_adamw_takes_the_steps_of_the_lines(max_norm):
 
 def test_a_gradient_that_is_not_finite_changes_nothing():
     _, fused, idx, targets = models()
-    optimizer = AdamW(fused.params, fused=fused)
+    optimizer = AdamW(fused.params)
     _, grads = fused.loss_and_grads(idx, targets, None, 58, False)
     grads["ln_f.bias"][3] = np.inf
     before = fused.params.flat.copy()
