@@ -542,7 +542,9 @@ DWTE = "dwte = np.zeros((vocab_size, C), dtype=dx.dtype, like=dx)"
 EACH_TILE = "for (rows, keys), tile in reversed(list(zip(tiles(T, T, causal), caches[i], strict=True))):"
 DHEADS = "dq, dk, dv = dheads = tiled_attention_backward(dmix, attention)"
 FEW_INDICES = "if len(out) <= ONE_HOT_LIMIT:"
-ONE_HOT = "one_hot = (np.arange(len(out))[:, None] == index).astype(rows.dtype)"
+ONE_HOT = "one_hot = (np.arange(len(out), like=out)[:, None] == index).astype(rows.dtype)"
+ELSEWHERE = "if not isinstance(out, np.ndarray):"
+ONE_LIBRARY = "the three arrays are of one library"
 
 # (function, line, mutated line): why it computes the same. No entry without having thought it through.
 EQUIVALENT = {
@@ -637,11 +639,17 @@ EQUIVALENT = {
     ("add_rows_by_index", FEW_INDICES, "if len(out) > ONE_HOT_LIMIT:"): EITHER_WAY,
     ("add_rows_by_index", FEW_INDICES, "if len(index) <= ONE_HOT_LIMIT:"): EITHER_WAY,
     ("add_rows_by_index", FEW_INDICES, "if len(rows) <= ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("add_rows_by_index", ONE_HOT, "one_hot = np.arange(len(out))[:, None] == index"):
+    ("add_rows_by_index", ONE_HOT, "one_hot = np.arange(len(out), like=out)[:, None] == index"):
         "the product makes numbers of the dtype of rows of True and False",
     ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("rows.", "out.")): "rows are added to an array of their own dtype",
     ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("rows.", "index.")):
         "the product with whole numbers is float64, and rounded when it is added: the same sums but for rounding",
+    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("like=out", "like=rows")): ONE_LIBRARY,
+    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("like=out", "like=index")): ONE_LIBRARY,
+    ("add_rows_by_index", ELSEWHERE, "if True:"): EITHER_WAY,
+    ("add_rows_by_index", ELSEWHERE, ELSEWHERE.replace("out", "ONE_HOT_LIMIT")): EITHER_WAY,
+    ("add_rows_by_index", ELSEWHERE, ELSEWHERE.replace("out", "rows")): ONE_LIBRARY,
+    ("add_rows_by_index", ELSEWHERE, ELSEWHERE.replace("out", "index")): ONE_LIBRARY,
     ("add_rows_by_index", "order = np.argsort(index, kind='stable')", "order = np.argsort(index)"):
         "the rows of one index are added in another order, and differ by rounding",
     ("add_rows_by_index",

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from npgpt.backend.arrays import library_of
-
 ONE_HOT_LIMIT = 512     # above so many indices, the product with a one-hot matrix costs more than sorting
 
 
@@ -14,14 +12,14 @@ def add_rows_by_index(out, index, rows):
     so that the same input gives the same bits, but for a large n_index on a GPU. (np.add.at does the same and is 4
     times slower.)
     """
-    xp = library_of(out)
     if len(out) <= ONE_HOT_LIMIT:
-        one_hot = (xp.arange(len(out))[:, None] == index).astype(rows.dtype)    # (n_index, N)
+        one_hot = (np.arange(len(out), like=out)[:, None] == index).astype(rows.dtype)      # (n_index, N)
         out += one_hot @ rows
-    elif xp is np:
-        order = np.argsort(index, kind="stable")                        # (N,) equal indices become neighbours
-        in_order = index[order]                                         # (N,)
-        starts = np.flatnonzero(np.diff(in_order, prepend=-1))          # where each run of equal indices begins
-        out[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)
-    else:
-        xp.add.at(out, index, rows)         # to know how many runs there are, the host would have to wait for the card
+        return
+    if not isinstance(out, np.ndarray):
+        np.add.at(out, index, rows)     # a GPU's: to find the runs below, the host would have to wait for it
+        return
+    order = np.argsort(index, kind="stable")                        # (N,) equal indices become neighbours
+    in_order = index[order]                                         # (N,)
+    starts = np.flatnonzero(np.diff(in_order, prepend=-1))          # where each run of equal indices begins
+    out[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)

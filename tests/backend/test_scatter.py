@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt.backend.scatter import ONE_HOT_LIMIT, add_rows_by_index
+from tests import strict_cupy
 
 
 @pytest.mark.parametrize("n_index", [1, 7, ONE_HOT_LIMIT, ONE_HOT_LIMIT + 1, 5000])
@@ -19,3 +20,15 @@ def test_equals_a_loop(n_index, n_rows, dtype):
             expected[i] += row
         add_rows_by_index(out, index, rows)
         np.testing.assert_allclose(out, expected, rtol=1e-5 if dtype == np.float32 else 1e-12, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_index", [1, 7, ONE_HOT_LIMIT, ONE_HOT_LIMIT + 1])
+def test_on_a_card_nothing_waits(n_index, monkeypatch):
+    cupy = strict_cupy.install(monkeypatch)
+    rng = np.random.default_rng(0)
+    index, rows, out = rng.integers(0, n_index, 40), rng.standard_normal((40, 3)), rng.standard_normal((n_index, 3))
+    there = cupy.asarray(out)
+    add_rows_by_index(there, cupy.asarray(index), cupy.asarray(rows))
+    assert strict_cupy.syncs == 0, strict_cupy.sync_places
+    add_rows_by_index(out, index, rows)
+    np.testing.assert_allclose(there.get(), out, rtol=1e-12, atol=1e-12)

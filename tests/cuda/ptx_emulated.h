@@ -39,24 +39,36 @@ UNCHECKED inline float tf32_bits(float x, uint32_t half) {
 inline float round_to_tf32(float x) { return tf32_bits(x, 0x1000); }
 
 // Copies that a thread started: nothing has come before it waits, and what was there is gone.
-struct Copy { void* to; const void* from; bool there; };
+struct Copy { void* to; const void* from; bool there, is_float; };
 struct Copies { Copy list[64]; int n; };
 static Copies started[1024];            // by thread
+
+inline void add_copy(const Copy& copy) {
+    Copies& copies = started[threadIdx.x];
+    if (copies.n == 64) emulator::fail("start_copy: more than 64 copies on their way to a thread"), emulator::leave();
+    copies.list[copies.n++] = copy;
+}
 
 inline void start_copy(void* to_shared, const void* from_global, bool there) {
     if ((reinterpret_cast<uintptr_t>(to_shared) | reinterpret_cast<uintptr_t>(from_global)) % 16)
         emulator::fail("start_copy: an address that is not a multiple of 16");
     *static_cast<uint4*>(to_shared) = {~0u, ~0u, ~0u, ~0u};     // NaN
-    Copies& copies = started[threadIdx.x];
-    if (copies.n == 64) emulator::fail("start_copy: more than 64 copies on their way to a thread"), emulator::leave();
-    copies.list[copies.n++] = {to_shared, from_global, there};
+    add_copy({to_shared, from_global, there, false});
+}
+
+inline void start_copy_float(float* to_shared, const float* from_global, bool there) {
+    *to_shared = NAN;
+    add_copy({to_shared, from_global, there, true});
 }
 
 inline void wait_for_copies() {
     Copies& copies = started[threadIdx.x];
     for (int i = 0; i < copies.n; i++) {
         const Copy& copy = copies.list[i];
-        *static_cast<uint4*>(copy.to) = copy.there ? *static_cast<const uint4*>(copy.from) : uint4{0, 0, 0, 0};
+        if (copy.is_float)
+            *static_cast<float*>(copy.to) = copy.there ? *static_cast<const float*>(copy.from) : 0;
+        else
+            *static_cast<uint4*>(copy.to) = copy.there ? *static_cast<const uint4*>(copy.from) : uint4{0, 0, 0, 0};
     }
     copies.n = 0;
 }

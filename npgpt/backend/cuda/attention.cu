@@ -10,7 +10,6 @@ constexpr int ROW_BYTES = HEAD_SIZE * sizeof(real);
 constexpr int STEP = ROW_BYTES <= 128 ? 64 : ROW_BYTES <= 256 ? 32 : 16;     // four tiles fit into 48 KiB
 constexpr int RESIDENT = BFLOAT16 && HEAD_SIZE <= 64 ? 3 : 2;       // blocks that a multiprocessor's registers hold
 constexpr float LOG2_E = 1.4426950408889634;
-constexpr float LN_2 = 0.6931471805599453;
 
 // May query i look at key j? Keys from T on are padding of the last tile.
 __device__ __forceinline__ bool visible(int i, int j, int T, int causal) { return j < T && (!causal || j <= i); }
@@ -26,8 +25,20 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Which weights of a block dropout keeps, a bit for each of this lane's values. The block's first weight is that of
-// `query` for `key`; its rows are queries, or keys where it is transposed. `head` counts those of all batch entries.
+// Scores of a block become -infinity where the query may not look at the key, and so their exponentials 0. The block's
+// first score is that of `query` for `key`; its rows are queries, or keys where it is transposed. Few blocks need it:
+// those on the edges. A test at each score of every block would take longer than all else that is done with the score.
+template <bool transposed>
+__device__ __forceinline__ void hide(Sums& scores, int query, int key, int T, int causal) {
+    for (int n = 0; n < 8; n++) {
+        const int i = transposed ? column_in_block(n) : row_in_block(n);
+        const int j = transposed ? row_in_block(n) : column_in_block(n);
+        if (!visible(query + i, key + j, T, causal)) scores.values[n] = -INFINITY;
+    }
+}
+
+// Which weights of a block dropout keeps, a bit for each of this lane's values. The block is as for `hide`; `head`
+// counts those of all batch entries.
 template <bool transposed>
 __device__ __forceinline__ unsigned kept_weights(
         long long head, int query, int key, int T, float p, const unsigned* stream, unsigned site) {
@@ -75,7 +86,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_forwar
     Operand q[BLOCKS];
     load_rows(q, q_head, 3 * C, first, T, tiles[0][0]);
     Sums o[BLOCKS] = {};
-    float largest[2] = {-INFINITY, -INFINITY};                      // score of this lane's two rows, as a power of 2
+    const float to_power = scale * LOG2_E;                          // exp(score) = 2^(q k to_power)
+    float largest[2] = {-INFINITY, -INFINITY};                      // q k of this lane's two rows
     float sum[2] = {};                                              // over the columns that this lane has of them
 
     const auto copy_tiles = [&](int pair, int start) {
@@ -93,23 +105,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_forwar
         Sums s[STEP / BLOCK] = {};                                  // a block of scores for each 16 keys
         #pragma unroll                                              // here and below, or s would not stay in registers
         for (int j = 0; j < STEP / BLOCK; j++)
-            for (int c = 0; c < BLOCKS; c++) multiply_add(s[j], q[c], load_block(k_tile, j * BLOCK, c * BLOCK));
+            for (int c = 0; c < BLOCKS; c++) multiply_add(s[j], q[c], load_right(k_tile, j * BLOCK, c * BLOCK));
 
-        const bool on_edge = !visible(first_of_warp, start + STEP - 1, T, causal);
+        if (!visible(first_of_warp, start + STEP - 1, T, causal)) { // some of the tile's scores are not
+            #pragma unroll
+            for (int j = 0; j < STEP / BLOCK; j++) hide<false>(s[j], first_of_warp, start + j * BLOCK, T, causal);
+        }
         const float largest_before[2] = {largest[0], largest[1]};
         #pragma unroll
-        for (int j = 0; j < STEP / BLOCK; j++) {
-            for (int n = 0; n < 8; n++) {
-                const int query = first_of_warp + row_in_block(n), key = start + j * BLOCK + column_in_block(n);
-                float& score = s[j].values[n];
-                score = on_edge && !visible(query, key, T, causal) ? -INFINITY : score * (scale * LOG2_E);
-                largest[n / 2 % 2] = fmaxf(largest[n / 2 % 2], score);
-            }
-        }
-        float shrink[2];
+        for (int j = 0; j < STEP / BLOCK; j++)
+            for (int n = 0; n < 8; n++) largest[n / 2 % 2] = fmaxf(largest[n / 2 % 2], s[j].values[n]);
+        float largest_power[2], shrink[2];
         for (int r = 0; r < 2; r++) {
             largest[r] = row_max(largest[r]);
-            shrink[r] = exp2f(largest_before[r] - largest[r]);
+            largest_power[r] = largest[r] * to_power;
+            shrink[r] = exp2f(largest_before[r] * to_power - largest_power[r]);
             sum[r] *= shrink[r];
         }
         for (int c = 0; c < BLOCKS; c++)
@@ -118,20 +128,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_forwar
         #pragma unroll
         for (int j = 0; j < STEP / BLOCK; j++) {
             for (int n = 0; n < 8; n++) {
-                s[j].values[n] = exp2f(s[j].values[n] - largest[n / 2 % 2]);
+                s[j].values[n] = exp2f(s[j].values[n] * to_power - largest_power[n / 2 % 2]);
                 sum[n / 2 % 2] += s[j].values[n];
             }
             if (p > 0) drop(s[j], kept_weights<false>(head, first_of_warp, start + j * BLOCK, T, p, stream, site), p);
             const Operand weights = to_operand(s[j]);
             for (int c = 0; c < BLOCKS; c++)
-                multiply_add(o[c], weights, load_block_transposed(v_tile, j * BLOCK, c * BLOCK));
+                multiply_add(o[c], weights, load_right_transposed(v_tile, j * BLOCK, c * BLOCK));
         }
     }
 
     for (int r = 0; r < 2; r++) {
         sum[r] = row_sum(sum[r]);
         const int query = first_of_warp + row_in_block(2 * r);
-        if (threadIdx.x % 4 == 0 && query < T) lse[head * T + query] = largest[r] * LN_2 + logf(sum[r]);
+        if (threadIdx.x % 4 == 0 && query < T) lse[head * T + query] = largest[r] * scale + logf(sum[r]);
     }
     store_rows(o, {1 / sum[0], 1 / sum[1]}, out + row * C + h * HEAD_SIZE, C, first, T, tiles[0][0]);
 }
@@ -167,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_backwa
         real* dqkv, const real* dout, const real* qkv, const float* lse, const float* delta, int T, int H, float scale,
         int causal, float p, const unsigned* stream, unsigned site) {
     alignas(16) __shared__ Row tiles[2][2][STEP];                   // two pairs: queries and dout
-    __shared__ float statistics[2][2][STEP];                        // and their lse, as a power of 2, and delta
+    __shared__ float statistics[2][2][STEP];                        // and their lse and delta
     const int h = blockIdx.x, b = blockIdx.y, C = H * HEAD_SIZE;
     const int first = blockIdx.z * ROWS;                            // causal: keys with the most queries start first
     const int first_of_warp = first + threadIdx.x / 32 * BLOCK;
@@ -183,9 +193,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_backwa
     const auto copy_tiles = [&](int pair, int start) {
         copy_tile<STEP>(tiles[pair][0], q_head, 3 * C, start, T);
         copy_tile<STEP>(tiles[pair][1], dout_head, C, start, T);
-        for (int n = threadIdx.x; n < STEP; n += THREADS) {         // behind the last query zeros, as in the tiles
-            statistics[pair][0][n] = start + n < T ? lse[head * T + start + n] * LOG2_E : 0;
-            statistics[pair][1][n] = start + n < T ? delta[head * T + start + n] : 0;
+        const int n = threadIdx.x;
+        if (n < STEP) {
+            const bool there = start + n < T;
+            const long long from = there ? head * T + start + n : 0;
+            start_copy_float(&statistics[pair][0][n], lse + from, there);
+            start_copy_float(&statistics[pair][1][n], delta + from, there);
         }
     };
     const int begin = causal ? first : 0;
@@ -201,15 +214,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_backwa
         for (int i = causal ? max(first_of_warp - start, 0) : 0; i < STEP; i += BLOCK) {
             Sums s = {}, datt = {};                                 // (keys, queries)
             for (int c = 0; c < BLOCKS; c++) {
-                multiply_add(s, k[c], load_block(q_tile, i, c * BLOCK));
-                multiply_add(datt, v[c], load_block(dout_tile, i, c * BLOCK));
+                multiply_add(s, k[c], load_right(q_tile, i, c * BLOCK));
+                multiply_add(datt, v[c], load_right(dout_tile, i, c * BLOCK));
             }
+            if (on_edge) hide<true>(s, start + i, first_of_warp, T, causal);
             Sums att, dscores;
-            for (int n = 0; n < 8; n++) {
-                const int key = first_of_warp + row_in_block(n), query = start + i + column_in_block(n);
-                const float power = s.values[n] * (scale * LOG2_E) - lse_tile[query - start];
-                att.values[n] = on_edge && !visible(query, key, T, causal) ? 0 : exp2f(power);
-            }
+            for (int n = 0; n < 8; n++)
+                att.values[n] = exp2f(s.values[n] * (scale * LOG2_E) - lse_tile[i + column_in_block(n)] * LOG2_E);
             Sums weights = att;
             if (p > 0) {
                 const unsigned kept = kept_weights<true>(head, start + i, first_of_warp, T, p, stream, site);
@@ -220,8 +231,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_backwa
                 dscores.values[n] = att.values[n] * (datt.values[n] - delta_tile[i + column_in_block(n)]);
             const Operand weights_block = to_operand(weights), dscores_block = to_operand(dscores);
             for (int c = 0; c < BLOCKS; c++) {
-                multiply_add(dv[c], weights_block, load_block_transposed(dout_tile, i, c * BLOCK));
-                multiply_add(dk[c], dscores_block, load_block_transposed(q_tile, i, c * BLOCK));
+                multiply_add(dv[c], weights_block, load_right_transposed(dout_tile, i, c * BLOCK));
+                multiply_add(dk[c], dscores_block, load_right_transposed(q_tile, i, c * BLOCK));
             }
         }
     }
@@ -269,20 +280,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_backwa
         for (int j = 0; j < end; j += BLOCK) {
             Sums s = {}, datt = {};                                 // (queries, keys)
             for (int c = 0; c < BLOCKS; c++) {
-                multiply_add(s, q[c], load_block(k_tile, j, c * BLOCK));
-                multiply_add(datt, dout_rows[c], load_block(v_tile, j, c * BLOCK));
+                multiply_add(s, q[c], load_right(k_tile, j, c * BLOCK));
+                multiply_add(datt, dout_rows[c], load_right(v_tile, j, c * BLOCK));
             }
+            if (on_edge) hide<false>(s, first_of_warp, start + j, T, causal);
             if (p > 0) drop(datt, kept_weights<false>(head, first_of_warp, start + j, T, p, stream, site), p);
             Sums dscores;
             for (int n = 0; n < 8; n++) {
-                const int r = n / 2 % 2, query = first_of_warp + row_in_block(n), key = start + j + column_in_block(n);
-                const float power = s.values[n] * (scale * LOG2_E) - row_lse[r];
-                const float att = on_edge && !visible(query, key, T, causal) ? 0 : exp2f(power);
-                dscores.values[n] = att * (datt.values[n] - row_delta[r]);
+                const float att = exp2f(s.values[n] * (scale * LOG2_E) - row_lse[n / 2 % 2]);
+                dscores.values[n] = att * (datt.values[n] - row_delta[n / 2 % 2]);
             }
             const Operand dscores_block = to_operand(dscores);
             for (int c = 0; c < BLOCKS; c++)
-                multiply_add(dq[c], dscores_block, load_block_transposed(k_tile, j, c * BLOCK));
+                multiply_add(dq[c], dscores_block, load_right_transposed(k_tile, j, c * BLOCK));
         }
     }
     store_rows(dq, {scale, scale}, dqkv + row * 3 * C + h * HEAD_SIZE, 3 * C, first, T, tiles[0][0]);

@@ -47,6 +47,13 @@ __device__ __forceinline__ void start_copy(void* to_shared, const void* from_glo
                  :: "r"(address), "l"(from_global), "r"(there ? 16 : 0) : "memory");
 }
 
+// The same for a float; there the addresses are multiples of 4.
+__device__ __forceinline__ void start_copy_float(float* to_shared, const float* from_global, bool there) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to_shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"(address), "l"(from_global), "r"(there ? 4 : 0) : "memory");
+}
+
 // Waits for the copies that this thread started. Those of other threads are there after a __syncthreads that follows.
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");

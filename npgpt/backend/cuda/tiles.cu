@@ -4,6 +4,9 @@
 // a product's result can be the next product's operand where it stands. Lane l holds four pairs of neighbours in a row:
 //
 //     pair m: row 8 (m % 2) + l / 4, columns 8 (m / 2) + 2 (l % 4) and the next
+//
+// Only right operands have pairs 1 and 2 exchanged: an instruction takes half of such a block, 8 rows of it, and wants
+// their two pairs in registers that are neighbours. Else they would have to be moved there, for every product.
 
 constexpr int BLOCK = 16;
 constexpr int BLOCKS = HEAD_SIZE / BLOCK;           // blocks across one head's columns
@@ -21,7 +24,8 @@ typedef unsigned Pair;                              // the first in the low half
 struct Pair { float first, second; };
 #endif
 
-struct Operand { Pair pairs[4]; };                  // a block that is multiplied
+struct Operand { Pair pairs[4]; };                  // a block that is multiplied, from the left
+struct RightOperand { Pair pairs[4]; };             // the same from the right
 struct Sums { float values[8]; };                   // a block of sums: values 2m and 2m + 1 are pair m
 
 // Where this lane's value n of a block is.
@@ -56,15 +60,30 @@ __device__ __forceinline__ Operand load_block(const Row* tile, int row, int colu
     return block;
 }
 
-// The same block, transposed: element (i, j) is tile[row + j][column + i].
-__device__ __forceinline__ Operand load_block_transposed(const Row* tile, int row, int column) {
-    Operand block;
+// The same block, to be multiplied from the right.
+__device__ __forceinline__ RightOperand load_right(const Row* tile, int row, int column) {
+    RightOperand block;
     const int lane = threadIdx.x % 32;
 #if BFLOAT16
-    load_matrices_transposed(block.pairs, &tile[row + lane / 16 * 8 + lane % 8][column + lane / 8 % 2 * 8]);
+    load_matrices(block.pairs, &tile[row + lane / 16 * 8 + lane % 8][column + lane / 8 % 2 * 8]);
 #else
     for (int m = 0; m < 4; m++) {
-        const int i = m % 2 * 8 + lane / 4, j = m / 2 * 8 + lane % 4 * 2;
+        const real* pair = &tile[row + m / 2 * 8 + lane / 4][column + m % 2 * 8 + lane % 4 * 2];
+        block.pairs[m] = {pair[0], pair[1]};
+    }
+#endif
+    return block;
+}
+
+// That transposed: element (i, j) is tile[row + j][column + i].
+__device__ __forceinline__ RightOperand load_right_transposed(const Row* tile, int row, int column) {
+    RightOperand block;
+    const int lane = threadIdx.x % 32;
+#if BFLOAT16
+    load_matrices_transposed(block.pairs, &tile[row + lane % 16][column + lane / 16 * 8]);
+#else
+    for (int m = 0; m < 4; m++) {
+        const int i = m / 2 * 8 + lane / 4, j = m % 2 * 8 + lane % 4 * 2;
         block.pairs[m] = {tile[row + j][column + i], tile[row + j + 1][column + i]};
     }
 #endif
@@ -91,9 +110,9 @@ __device__ __forceinline__ void mma_float(float* d, const float (&a)[4], const f
 #endif
 
 // sums += a b^T, three blocks: the rows of a times the rows of b.
-__device__ __forceinline__ void multiply_add(Sums& sums, const Operand& a, const Operand& b) {
+__device__ __forceinline__ void multiply_add(Sums& sums, const Operand& a, const RightOperand& b) {
     for (int half = 0; half < 2; half++) {          // the instructions give 8 columns: 8 rows of b
-        const Pair left = b.pairs[half], right = b.pairs[half + 2];
+        const Pair left = b.pairs[2 * half], right = b.pairs[2 * half + 1];
 #if BFLOAT16
         mma_bfloat16(&sums.values[4 * half], a.pairs, {left, right});
 #else
@@ -111,11 +130,12 @@ __device__ __forceinline__ void multiply_add(Sums& sums, const Operand& a, const
 // the head is at head + n * width; there are `end`, and the tile gets zeros for those that would follow.
 template <int n_rows>
 __device__ __forceinline__ void copy_tile(Row* tile, const real* head, int width, int first, int end) {
-    for (int n = threadIdx.x; n < n_rows * PACKS; n += THREADS) {
+    for (unsigned begin = 0; begin < n_rows * PACKS; begin += THREADS) {    // so the compiler knows how many times
+        const unsigned n = begin + threadIdx.x;
+        if (n_rows * PACKS % THREADS && n >= n_rows * PACKS) break;
         const int row = n / PACKS, column = n % PACKS * PACK;
-        const bool there = first + row < end;
-        const long long from = there ? static_cast<long long>(first + row) * width + column : 0;
-        start_copy(&tile[row][column], head + from, there);
+        const long long from = min(first + row, end - 1);
+        start_copy(&tile[row][column], head + from * width + column, first + row < end);
     }
 }
 
@@ -140,9 +160,10 @@ __device__ __forceinline__ void store_rows(
         }
     }
     __syncthreads();
-    for (int n = threadIdx.x; n < ROWS * PACKS; n += THREADS) {
+    for (unsigned n = threadIdx.x; n < ROWS * PACKS; n += THREADS) {
         const int row = n / PACKS, column = n % PACKS * PACK;
         if (first + row < end)
-            store_pack(head + static_cast<long long>(first + row) * width + column, load_pack(&tile[row][column]));
+            *reinterpret_cast<uint4*>(head + static_cast<long long>(first + row) * width + column) =
+                *reinterpret_cast<const uint4*>(&tile[row][column]);    // of a Pack the compiler makes several writes
     }
 }
