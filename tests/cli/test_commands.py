@@ -44,7 +44,7 @@ def test_samples_differ_and_a_seed_reproduces_them(npgpt):
     (["-n", "0"], ["-n"]),
     (["--max-new-tokens", "-1"], ["max_new_tokens"]),
     (["nowhere"], ["nowhere", "gpt2", "config.json"]),
-    (["--device", "gpu"], ["cupy"]),
+    (["--device", "gpu"], ["CuPy"]),
 ])
 def test_sample_refuses_in_one_line(npgpt, monkeypatch, arguments, says):
     monkeypatch.setitem(sys.modules, "cupy", None)
