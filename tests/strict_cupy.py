@@ -471,8 +471,10 @@ SPECIAL = {"erf": ufunc(scipy.special.erf, "erf")}      # where CuPy looks for f
 runtime = _module("cupy.cuda.runtime", getDeviceCount=lambda: 1, CUDARuntimeError=CUDARuntimeError,
                   getDeviceProperties=lambda device: {"name": b"a stand-in for a card"})
 memory = _module("cupy.cuda.memory", OutOfMemoryError=OutOfMemoryError)
+nvrtc = types.SimpleNamespace(getVersion=lambda: (13, 0))
 cuda = _module("cupy.cuda", Device=Device, Stream=Stream, MemoryPool=MemoryPool, runtime=runtime, memory=memory,
-               is_available=lambda: runtime.getDeviceCount() > 0, get_current_stream=lambda: STREAM)
+               nvrtc=nvrtc, cublas=None, is_available=lambda: runtime.getDeviceCount() > 0,
+               get_current_stream=lambda: STREAM)
 cupy = _module(
     "cupy", ndarray=ndarray, ufunc=ufunc, cuda=cuda, asarray=asarray, array=array, asnumpy=asnumpy, take=take,
     where=where, take_along_axis=take_along_axis, put_along_axis=put_along_axis, nonzero=nonzero, repeat=repeat,

@@ -118,17 +118,15 @@ def groups():
     """Lists of sides (shape, kind, dtype) that are measured together, the most telling first, in case time runs out.
 
     Sides that take turns see the same state of the card; those of the large shape would not fit into its memory
-    together. torch.compile takes longest before its first step: but for bfloat16, its large shape comes last.
+    together. torch.compile takes longest before its first step: but for bfloat16 it comes last.
     """
     early, late = [], []
     for dtype in reversed(DTYPES):
         for name, shape in SHAPES.items():
             sides = [(name, kind, dtype) for kind in DTYPES[dtype]]
-            if shape.in_turns:
-                early.append(sides)
-                continue
-            for side in sides:
-                (late if side[1] == "compile" and dtype != "bfloat16" else early).append([side])
+            if dtype != "bfloat16":
+                late.append([sides.pop()])          # compile, the last of the kinds
+            early += [sides] if shape.in_turns else [[side] for side in sides]
     return early + late
 
 

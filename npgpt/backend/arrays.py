@@ -61,7 +61,7 @@ def is_installed(package):
 
 
 def count_cards(cupy):
-    """How many NVIDIA cards CuPy can use; UserError where there is none, or the driver is missing or too old."""
+    """How many NVIDIA cards CuPy can use; UserError where there is none, or what it takes to use one is missing."""
     try:
         n = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -69,6 +69,11 @@ def count_cards(cupy):
                         f"look at what nvidia-smi says, {INSTALL}") from None
     if n == 0:
         raise UserError("there is no NVIDIA card in this machine: use --device cpu")
+    try:
+        from cupy.cuda import cublas, nvrtc  # noqa: F401 (CuPy loads these libraries when they are first asked for)
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"CuPy lacks libraries of CUDA ({str(error).splitlines()[0]}): {INSTALL}") from None
     return n
 
 

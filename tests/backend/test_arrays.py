@@ -54,6 +54,14 @@ def test_no_driver_and_no_card_are_told_apart(monkeypatch):
     with pytest.raises(UserError, match="InsufficientDriver.*nvidia-smi.*" + INSTALL):
         array_module("gpu")
     assert array_module("auto") is np
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 1)
+
+    def no_compiler():
+        raise RuntimeError("libnvrtc.so.13 was not found\nin any of these folders: …")
+
+    monkeypatch.setattr(cupy.cuda.nvrtc, "getVersion", no_compiler)
+    with pytest.raises(UserError, match=r"lacks libraries of CUDA \(libnvrtc.so.13 was not found\): .*" + INSTALL):
+        array_module("gpu")
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 0)
     with pytest.raises(UserError, match="no NVIDIA card.*--device cpu"):
         array_module("gpu:0")

@@ -97,6 +97,7 @@ void (*kernel)(void**);
 void** arguments;
 char message[1024];             // of the first error
 char* dynamic_shared;
+unsigned blocks_begun;
 
 int lane() { return current % LANES; }
 
@@ -204,6 +205,7 @@ std::vector<int> ordered(int n, int order, Random& random) {
 }
 
 bool run_block(int threads, size_t shared, int order, Random& random) {
+    blocks_begun++;
     // What a block finds in shared memory is not to be relied on.
     memset(__start_shared_memory, POISON, __stop_shared_memory - __start_shared_memory);
     memset(dynamic_shared, POISON, shared);

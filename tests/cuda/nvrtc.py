@@ -8,7 +8,7 @@ import pytest
 
 
 class Nvrtc:
-    """compile(text, options) -> cubin, log."""
+    """compile(text, options) -> machine code (or "PTX", which is text), log."""
 
     def __init__(self):
         spec = importlib.util.find_spec("nvidia")
@@ -24,7 +24,7 @@ class Nvrtc:
         self._check(self._nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
         return major.value, minor.value
 
-    def compile(self, text, options):
+    def compile(self, text, options, result="CUBIN"):
         """The machine code of a program, an ELF file, and what the compiler has to say. RuntimeError if it fails."""
         nvrtc, program = self._nvrtc, ctypes.c_void_p()
         self._check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"npgpt.cu", 0, None, None))
@@ -34,7 +34,7 @@ class Nvrtc:
             log = self._get("ProgramLog", program).rstrip(b"\0").decode()
             if failed:
                 raise RuntimeError(log)
-            return self._get("CUBIN", program), log
+            return self._get(result, program), log
         finally:
             nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -40,11 +40,18 @@ inline float round_to_tf32(float x) { return tf32_bits(x, 0x1000); }
 
 // Copies that a thread started: nothing has come before it waits, and what was there is gone.
 struct Copy { void* to; const void* from; bool there, is_float; };
-struct Copies { Copy list[64]; int n; };
+struct Copies { Copy list[64]; int n; unsigned block; };
 static Copies started[1024];            // by thread
 
-inline void add_copy(const Copy& copy) {
+inline Copies& copies_of_thread() {
     Copies& copies = started[threadIdx.x];
+    if (copies.block != emulator::blocks_begun) copies.n = 0;       // an earlier block broke off without waiting
+    copies.block = emulator::blocks_begun;
+    return copies;
+}
+
+inline void add_copy(const Copy& copy) {
+    Copies& copies = copies_of_thread();
     if (copies.n == 64) emulator::fail("start_copy: more than 64 copies on their way to a thread"), emulator::leave();
     copies.list[copies.n++] = copy;
 }
@@ -62,7 +69,7 @@ inline void start_copy_float(float* to_shared, const float* from_global, bool th
 }
 
 inline void wait_for_copies() {
-    Copies& copies = started[threadIdx.x];
+    Copies& copies = copies_of_thread();
     for (int i = 0; i < copies.n; i++) {
         const Copy& copy = copies.list[i];
         if (copy.is_float)

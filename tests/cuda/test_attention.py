@@ -11,7 +11,7 @@ from tests.cuda.compare import ON_CARD, kernels
 ROWS, THREADS = 64, 128     # of a block: attention.cu
 SEED, STEP, MICRO_BATCH = 2**40 + 12345, 7, 3
 # The largest relative error, and where scores are in the hundreds: of float64, but on a card it is float32.
-LIMIT, OF_LARGE_SCORES = (1e-5, 2e-3) if ON_CARD else (1e-9, 1e-9)
+LIMIT, OF_LARGE_SCORES = (3e-5, 2e-3) if ON_CARD else (1e-9, 1e-9)
 
 
 def random_case(B, T, H, D, scale_of_scores=1.0, seed=0):
@@ -138,7 +138,8 @@ def test_dropout(B, T, H, head_size, causal, p):
     assert_below(largest_errors(actual, by_layers(*case, causal, mask)), LIMIT)
 
 
-@pytest.mark.parametrize(("head_size", "causal", "p"), [(64, True, 0.0), (64, False, 0.1), (128, True, 0.0)])
+@pytest.mark.parametrize(("head_size", "causal", "p"), [(64, True, 0.0), (64, False, 0.1), (128, True, 0.0),
+                                                      (80, True, 0.1)])
 def test_bfloat16(head_size, causal, p):
     """Against float64 layers of the same bfloat16s. The kernels also round the weights and the scores' gradients."""
     case = [rounded(a) for a in random_case(1, 130, 2, head_size)]
@@ -150,10 +151,11 @@ def test_bfloat16(head_size, causal, p):
 
 
 def test_float32():
-    """Products of float32 from instructions that take 11 bits: as close as float32 is."""
+    """Products of float32 from instructions that take 11 bits: as close as float32 is, or nearly so on a card, which
+    cuts off what does not fit into a sum where the emulator rounds it."""
     case = random_case(1, 130, 1, 64)
     actual = by_kernels(kernels("float32"), *case, True, dtype=np.float32)
-    assert_below(norm_errors(actual, by_layers(*case, True)), 1e-6)
+    assert_below(norm_errors(actual, by_layers(*case, True)), 1e-5 if ON_CARD else 1e-6)
 
 
 def test_tf32():

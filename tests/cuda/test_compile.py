@@ -1,5 +1,6 @@
 """The kernels through NVIDIA's own compiler: for each kind of GPU, with no headers, and with no warning."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -39,6 +40,16 @@ def test_every_kernel_becomes_machine_code(compiled, case):
     missing = [name for name in kernel_parameters(source()) if f"\0.text.{name}\0".encode() not in cubin]
     assert not missing
     assert log.strip() == ""        # no warnings
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_a_gpu_is_slow_at(nvrtc, precision):
+    """No arithmetic in double; activations of 16 bits go to memory in packs, all but the target's logit and dlogit."""
+    ptx = nvrtc.compile(source(), options("sm_90", precision, 64), "PTX")[0].decode()
+    assert ptx.count(".f32") > 1000 and not re.search(r"\.f64\b", ptx)
+    for access in ("ld", "st"):
+        narrow = re.findall(rf"{access}\.global\.\w*16\b", ptx)
+        assert len(narrow) == (precision == "bfloat16"), narrow
 
 
 def test_no_kernel_is_overlooked():

@@ -346,6 +346,21 @@ extern "C" __global__ void matrices(unsigned* out, const unsigned short* from, i
     for (int m = 0; m < 4; m++) out[threadIdx.x * 4 + m] = got[m];
 }
 
+// 64 floats on their way to shared memory, and `there` of them; what is seen before the wait and after it.
+extern "C" __global__ void copies(
+        float* before, float* after, const float* from, int there, int one_by_one, int offset) {
+    __shared__ __align__(16) float all[64];
+    const int each = one_by_one ? 1 : 16 / sizeof(float);
+    for (int i = threadIdx.x * each; i < 64; i += 32 * each)
+        if (one_by_one) start_copy_float(&all[i], from + i, i < there);
+        else start_copy(&all[i], from + i + offset, i < there);
+    for (int i = threadIdx.x * each; i < 64; i += 32 * each)
+        for (int k = 0; k < each; k++) before[i + k] = all[i + k];
+    wait_for_copies();
+    __syncthreads();
+    for (int i = threadIdx.x; i < 64; i += 32) after[i] = all[i];
+}
+
 extern "C" __global__ void roundings(
         unsigned short* rounded, unsigned* pair, float* widened, float* tf32, const float* x) {
     const int i = threadIdx.x;
@@ -401,6 +416,21 @@ def test_load_matrices(instructions, transposed):
     np.testing.assert_array_equal(out >> 16, expected[..., 1])
     with pytest.raises(RuntimeError, match="not a multiple of 16"):
         instructions.launch("matrices", 1, 32, out, matrices, transposed, 2)
+
+
+@pytest.mark.parametrize("one_by_one", [0, 1])
+@pytest.mark.parametrize("double", [False, True])
+def test_copies(double, one_by_one):
+    """Nothing is there before the wait, and zeros for what is not there to be copied."""
+    kernels, kind = compile_text(INSTRUCTIONS, double=double), np.float64 if double else np.float32
+    rng = np.random.default_rng(0)
+    before, after, given = (rng.standard_normal(64).astype(kind) for _ in range(3))
+    kernels.launch("copies", 1, 32, before, after, given, 40, one_by_one, 0)
+    assert np.isnan(before).all()
+    np.testing.assert_array_equal(after, np.where(np.arange(64) < 40, given, 0))
+    if not one_by_one:
+        with pytest.raises(RuntimeError, match="not a multiple of 16"):
+            kernels.launch("copies", 1, 32, before, after, given, 40, 0, 1)
 
 
 def test_roundings(instructions):

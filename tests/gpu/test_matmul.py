@@ -9,9 +9,11 @@ from npgpt.backend.cuda.card import Card
 from tests.cuda.card import round_to_bfloat16, widen
 from tests.gpu.conftest import relative_error
 
-# M, K, N. The last three are a layer's forward, its weight's gradient and the head's, of GPT-2 with few tokens.
-SHAPES = [(8, 8, 8), (40, 72, 24), (5, 64, 3), (128, 768, 2304), (768, 256, 3072), (50304, 128, 768)]
-TOLERANCE = {"float32": 2e-6, "tf32": 1e-3, "bfloat16": 4e-3}       # bfloat16: of a result that is rounded to it
+# M, K, N. The last three are a layer's forward, its weight's gradient and the head's, of GPT-2 with few tokens and, for
+# the head, a tenth of its vocabulary.
+SHAPES = [(8, 8, 8), (40, 72, 24), (5, 64, 8), (128, 768, 2304), (768, 256, 3072), (5056, 128, 768)]
+# tf32: 8e-4 where a card cuts the operands' bits off, 3e-4 where it rounds. bfloat16: of a rounded result.
+TOLERANCE = {"float32": 2e-6, "tf32": 2e-3, "bfloat16": 4e-3}
 
 
 @pytest.fixture(scope="module", params=list(TOLERANCE))

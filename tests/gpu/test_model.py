@@ -1,5 +1,7 @@
 """Whole models on the card against the CPU in float64: losses, every gradient, replays, and always the same bits."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from tests.gpu.conftest import relative_error
 
 # Of the gradients' norm. The lines in float64 have the CPU's own accuracy.
 WITHIN = {("reference", "float64"): 1e-10, ("reference", "float32"): 1e-5, ("fused", "float32"): 1e-5,
-          ("fused", "tf32"): 2e-3, ("fused", "bfloat16"): 1e-2}
+          ("fused", "tf32"): 3e-3, ("fused", "bfloat16"): 1e-2}
 MODELS = {
     "small": ({"vocab_size": 65, "block_size": 100, "n_layer": 2, "n_head": 4, "n_embd": 128}, 3, 77),
     "dropout": ({"vocab_size": 65, "block_size": 64, "n_layer": 2, "n_head": 2, "n_embd": 64, "dropout": 0.2}, 4, 64),
@@ -19,16 +21,22 @@ MODELS = {
                              "activation": "gelu", "causal": False}, 2, 33),
     "two layers of GPT-2": ({"vocab_size": 50257, "block_size": 1024, "n_layer": 2, "n_head": 12, "n_embd": 768},
                             1, 1024),
-    "two layers of GPT-2 XL": ({"vocab_size": 50257, "block_size": 1024, "n_layer": 2, "n_head": 25, "n_embd": 1600},
+    "two layers of GPT-2 XL": ({"vocab_size": 1000, "block_size": 1024, "n_layer": 2, "n_head": 25, "n_embd": 1600},
                                1, 130),
 }
 
 
+def norm(array):
+    """The length of an array on the card, which it computes itself: some have a hundred million numbers."""
+    return math.sqrt(float((array * array).sum()))
+
+
 @pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS)
-def expected(request):
-    """(config, weights, batches, loss and gradients of each on the CPU)."""
+def expected(request, cupy):
+    """(config, weights, batches, loss and gradients of each as the CPU has them); the gradients are on the card."""
     fields, B, T = request.param
-    here = GPT(GPTConfig(**fields), seed=1, dtype="float64", threads=1)
+    # A Philox is for one shard. A single row is one, whatever the number of threads, and the large models have one.
+    here = GPT(GPTConfig(**fields), seed=1, dtype="float64", threads=None if B == 1 else 1)
     rng = np.random.default_rng(0)
     for name, shape in here.params.shapes.items():          # biases and gains of unit scale, too
         if len(shape) == 1:
@@ -38,7 +46,7 @@ def expected(request):
     for step, (idx, targets) in enumerate(batches):
         targets[0, :3] = -1
         loss, grads = here.loss_and_grads(idx, targets, Philox(11, step))
-        results.append((loss, {name: grads[name].copy() for name in grads}))
+        results.append((loss, {name: cupy.asarray(grads[name]) for name in grads}))
     return here.config, here.params, batches, results
 
 
@@ -53,13 +61,13 @@ def test_gradients(expected, kernels, dtype):
     for step, ((idx, targets), (loss, grads)) in enumerate(zip(batches, results, strict=True)):
         there_loss, there_grads = there.loss_and_grads(idx, targets, there.dropout_rng(11, step, 0))
         assert float(there_loss) == pytest.approx(loss, rel=within)
-        actual, exact = (np.concatenate([array.ravel() for array in arrays]) for arrays in (
-            [there_grads[name].get() for name in grads], grads.values()))
-        assert relative_error(actual, exact) < within
+        sizes = {name: norm(gradient) for name, gradient in grads.items()}
+        errors = {name: norm(there_grads[name] - gradient) for name, gradient in grads.items()}
+        size, n = math.hypot(*sizes.values()), there_grads.flat.size
+        assert math.hypot(*errors.values()) < within * size
         for name, gradient in grads.items():        # none may hide behind the large ones
-            size = np.sqrt(gradient.size) * 1e-3 * np.linalg.norm(exact) / np.sqrt(exact.size)
-            error = np.linalg.norm(there_grads[name].get() - gradient)
-            assert error < 10 * within * (np.linalg.norm(gradient) + size), name
+            floor = 1e-3 * size * math.sqrt(gradient.size / n)
+            assert errors[name] < 10 * within * (sizes[name] + floor), name
         assert float(there.evaluate(idx, targets)) > 0
 
 

@@ -4,12 +4,11 @@
 // side (keys for queries, queries for keys) in tiles of STEP that its warps share. While they work on two tiles, the
 // next two are on their way. The grid is (H, B, ceil(T / ROWS)), the block THREADS; shared memory is static.
 //
-// Exponentials are powers of 2, which the machine has an instruction for: exp(x) = 2^(x log2(e)).
+// Exponentials are powers of 2, as in quick_exp: exp(x) = 2^(x log2(e)).
 
 constexpr int ROW_BYTES = HEAD_SIZE * sizeof(real);
 constexpr int STEP = ROW_BYTES <= 128 ? 64 : ROW_BYTES <= 256 ? 32 : 16;     // four tiles fit into 48 KiB
 constexpr int RESIDENT = BFLOAT16 && HEAD_SIZE <= 64 ? 3 : 2;       // blocks that a multiprocessor's registers hold
-constexpr float LOG2_E = 1.4426950408889634;
 
 // May query i look at key j? Keys from T on are padding of the last tile.
 __device__ __forceinline__ bool visible(int i, int j, int T, int causal) { return j < T && (!causal || j <= i); }
@@ -26,8 +25,8 @@ __device__ __forceinline__ float row_sum(float x) {
 }
 
 // Scores of a block become -infinity where the query may not look at the key, and so their exponentials 0. The block's
-// first score is that of `query` for `key`; its rows are queries, or keys where it is transposed. Few blocks need it:
-// those on the edges. A test at each score of every block would take longer than all else that is done with the score.
+// first score is that of `query` for `key`; its rows are queries, or keys where it is transposed. Only blocks on the
+// edges need it: for the others, a test of each score would take longer than all else that is done with it.
 template <bool transposed>
 __device__ __forceinline__ void hide(Sums& scores, int query, int key, int T, int causal) {
     for (int n = 0; n < 8; n++) {

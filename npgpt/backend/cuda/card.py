@@ -2,6 +2,7 @@
 
 import collections
 import operator
+import os
 import re
 
 import numpy as np
@@ -31,6 +32,9 @@ class Card:
 
     def __init__(self, precision, head_size):
         self.xp = cupy = import_cupy()
+        if os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") != "0":   # such a stream would not wait for ours
+            raise UserError("the fused kernels need CuPy's ordinary default stream: unset "
+                            "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or use --kernels reference")
         capability = int(cupy.cuda.Device().compute_capability)
         if capability < OLDEST:
             raise UserError(f"the fused kernels need a card of compute capability 8.0 or more (A100, RTX 30), and this "

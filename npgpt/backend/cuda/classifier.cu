@@ -1,5 +1,15 @@
 // Softmax cross-entropy, layers/loss.py, forward and backward at once.
-//
+
+// The pack of logits at column c of a row, as floats. Behind the last of the V columns they are -infinity, and so their
+// exponentials 0.
+__device__ __forceinline__ void load_logits(float (&values)[PACK], const real* row, int c, int V) {
+    const Pack pack = load_pack(row + c);
+    for (int k = 0; k < PACK; k++) values[k] = to_float(pack.values[k]);
+    if (c + PACK <= V) return;
+    for (int k = 0; k < PACK; k++)
+        if (c + k >= V) values[k] = -INFINITY;
+}
+
 // classifier: losses[n] = share * -log softmax(logits[n])[targets[n]], and with `gradient` the derivative of that takes
 // the place of the logits: dlogits = share * (probs - [column == target]). share is 1 / (number of targets that count).
 // Where the target is -1, loss and dlogits are 0.
@@ -9,7 +19,7 @@
 //
 // Grid N: a block has one row, and reads it twice; the second time it is still in the L2 cache. Block: stride / PACK
 // threads, rounded up to a multiple of 32, at most 1024.
-extern "C" __global__ void classifier(
+extern "C" __global__ void __launch_bounds__(1024) classifier(
         real* logits, float* losses, const int* targets, int V, int stride, float share, int gradient) {
     real* row = logits + static_cast<long long>(blockIdx.x) * stride;
     const int target = targets[blockIdx.x];
@@ -23,17 +33,14 @@ extern "C" __global__ void classifier(
     // far is scaled down to it.
     float largest = -LARGEST, total = 0;
     for (int c = PACK * threadIdx.x; c < V; c += PACK * blockDim.x) {
-        const Pack pack = load_pack(row + c);
-        float pack_largest = largest;
-        for (int k = 0; k < PACK; k++)
-            if (c + k < V) pack_largest = fmaxf(pack_largest, to_float(pack.values[k]));
-        total *= expf(largest - pack_largest);
-        largest = pack_largest;
-        for (int k = 0; k < PACK; k++)
-            if (c + k < V) total += expf(to_float(pack.values[k]) - largest);
+        float values[PACK], before = largest;
+        load_logits(values, row, c, V);
+        for (int k = 0; k < PACK; k++) largest = fmaxf(largest, values[k]);
+        total *= quick_exp(before - largest);
+        for (int k = 0; k < PACK; k++) total += quick_exp(values[k] - largest);
     }
     const float row_largest = block_max(largest);
-    total = block_sum(total * expf(largest - row_largest));
+    total = block_sum(total * quick_exp(largest - row_largest));
     if (target >= 0 && threadIdx.x == 0)
         losses[blockIdx.x] = share * (logf(total) - (target_logit - row_largest));
     if (!gradient) return;
@@ -41,12 +48,12 @@ extern "C" __global__ void classifier(
 
     const float factor = share / total;             // dlogits = probs * share, less share at the target
     for (int c = PACK * threadIdx.x; c < stride; c += PACK * blockDim.x) {
-        Pack pack = load_pack(row + c);
-        for (int k = 0; k < PACK; k++) {
-            float dlogit = c + k < V ? expf(to_float(pack.values[k]) - row_largest) * factor : 0;
-            if (c + k == target) dlogit -= share;
-            pack.values[k] = to_real(dlogit);
-        }
+        float values[PACK];
+        load_logits(values, row, c, V);
+        Pack pack;
+        for (int k = 0; k < PACK; k++) pack.values[k] = to_real(quick_exp(values[k] - row_largest) * factor);
         store_pack(row + c, pack);
     }
+    if (target >= 0 && threadIdx.x == target / PACK % blockDim.x)       // the thread that wrote the target's pack
+        row[target] = to_real(quick_exp(target_logit - row_largest) * factor - share);
 }

@@ -16,6 +16,11 @@ typedef float real;
 #endif
 
 constexpr float LARGEST = 3.402823466e38f;      // the largest float
+constexpr float LOG2_E = 1.4426950408889634;
+
+// exp(x) as a power of 2, which the machine has an instruction for: a quarter of expf's work, and its relative error is
+// about |x| 2^-24.
+__device__ __forceinline__ float quick_exp(float x) { return exp2f(x * LOG2_E); }
 
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(bfloat16 x) { return bfloat16_bits_to_float(x.bits); }

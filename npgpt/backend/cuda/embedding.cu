@@ -3,7 +3,7 @@
 // embedding_forward: x (N, C) = dropout(wte[idx] + wpe[t]); idx (N) = (B, T), wte (V, C), wpe (block_size, C).
 //
 // Grid N: a block has one row. Block: C / 4 threads, rounded up to a multiple of 32, at most 1024.
-extern "C" __global__ void embedding_forward(
+extern "C" __global__ void __launch_bounds__(1024) embedding_forward(
         float* x, const int* idx, const float* wte, const float* wpe, int T, int C,
         float p, const unsigned* stream, unsigned site) {
     const long long row = static_cast<long long>(blockIdx.x) * C;
@@ -41,7 +41,7 @@ extern "C" __global__ void dropout_backward(
 // of the block takes its share of the rows, so that a letter that is there thousands of times is no loop of thousands.
 // Block: 32 to 512 threads; 128 for a vocabulary of tens of thousands, where most tokens are there once, 512 for
 // letters.
-extern "C" __global__ void embedding_backward_wte(
+extern "C" __global__ void __launch_bounds__(512) embedding_backward_wte(
         float* dwte, const float* dx, const int* order, const int* starts, const int* tokens, const int* n_tokens,
         int C) {
     __shared__ float warp_sums[16][128];

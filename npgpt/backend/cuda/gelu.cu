@@ -9,7 +9,7 @@ constexpr float CUBIC = 0.044715 * 0.79788456080286535588;
 __device__ __forceinline__ float gelu_phi(float x, int exact) {
     if (exact) return float(0.5) * (1 + erff(x * SQRT_HALF));
     const float inner = x * (SQRT_2_OVER_PI + CUBIC * (x * x));
-    return __fdividef(1, 1 + expf(-2 * inner));         // the quick division: its last bit may be wrong
+    return __fdividef(1, 1 + quick_exp(-2 * inner));         // the quick division: its last bit may be wrong
 }
 
 // gelu_forward: y = x * phi, (n). n is a multiple of 8.
@@ -36,7 +36,7 @@ extern "C" __global__ void gelu_backward(real* dx, const real* dy, const real* x
         for (int k = 0; k < PACK; k++) {
             const float value = to_float(x_pack.values[k]), phi = gelu_phi(value, exact);
             const float density = exact         // what the derivative of phi is
-                ? expf(float(-0.5) * (value * value)) * (float(0.5) * SQRT_2_OVER_PI)
+                ? quick_exp(float(-0.5) * (value * value)) * (float(0.5) * SQRT_2_OVER_PI)
                 : 2 * phi * (1 - phi) * (SQRT_2_OVER_PI + 3 * CUBIC * (value * value));
             pack.values[k] = to_real(to_float(pack.values[k]) * (phi + value * density));
         }

@@ -2,7 +2,7 @@
 // model/gpt.py's block_forward: each row goes through memory once.
 //
 // A block has a row at a time and keeps it in registers, up to ROW_QUADS quads a thread: thread n has the quads n,
-// n + blockDim.x, … Block: ceil(C / 384) warps, so 64 threads for C = 768; at most 512 threads, so C is at most 6144.
+// n + blockDim.x, ... Block: ceil(C / 384) warps, so 64 threads for C = 768; at most 512 threads, so C is at most 6144.
 
 constexpr int ROW_QUADS = 3;
 
@@ -10,7 +10,7 @@ constexpr int ROW_QUADS = 3;
 //
 // x, branch, x_out, y (N, C); mean, rstd (N); weight, bias (C). Where branch is null nothing is added, and x_out may be
 // null. bias may be null. x_out may be x. Grid N.
-extern "C" __global__ void residual_layernorm_forward(
+extern "C" __global__ void __launch_bounds__(512) residual_layernorm_forward(
         float* x_out, real* y, float* mean, float* rstd, const float* x, const real* branch, const float* weight,
         const float* bias, int C, float eps, float p, const unsigned* stream, unsigned site) {
     const long long row = static_cast<long long>(blockIdx.x) * C;

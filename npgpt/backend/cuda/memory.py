@@ -6,6 +6,8 @@ import sys
 
 from npgpt.errors import UserError
 
+ERROR_MEMORY_ALLOCATION = 2     # cudaErrorMemoryAllocation
+
 
 @contextlib.contextmanager
 def out_of_memory(advice):
@@ -23,6 +25,10 @@ def out_of_memory(advice):
         free, total = cupy.cuda.Device().mem_info
         raise UserError(f"the card's memory is full: an array needs {_size(int(needed))}, and {_size(free)} of "
                         f"{_size(total)} are free: {advice}") from error
+    except RuntimeError as error:       # what is not an array: CUDA's own share, pinned memory, a graph
+        if type(error).__name__ != "CUDARuntimeError" or error.status != ERROR_MEMORY_ALLOCATION:
+            raise
+        raise UserError(f"the memory of the card, or of this machine, is full ({error}): {advice}") from error
 
 
 def _size(n):

@@ -5,7 +5,7 @@
 //
 // A block takes every gridDim.x-th row, a thread PACK columns. Grid (P, 1): 4 blocks for each multiprocessor of the GPU
 // are enough, not more than N. Block: C / PACK threads, rounded up to a multiple of 32, at most 1024.
-extern "C" __global__ void column_sum(float* parts, const real* a, int N, int C) {
+extern "C" __global__ void __launch_bounds__(1024) column_sum(float* parts, const real* a, int N, int C) {
     for (int c = PACK * threadIdx.x; c < C; c += PACK * blockDim.x) {
         Neighbours<float, PACK> sums = {};
         #pragma unroll 4
@@ -21,7 +21,8 @@ extern "C" __global__ void column_sum(float* parts, const real* a, int N, int C)
 //
 // Grid ceil(C / 32): a lane has one column, and each warp its share of the rows. Block: 32 to 1024 threads, 1024 for P
 // in the hundreds.
-extern "C" __global__ void column_sum_parts(float* out, const float* parts, int P, int C, int add) {
+extern "C" __global__ void __launch_bounds__(1024) column_sum_parts(
+        float* out, const float* parts, int P, int C, int add) {
     __shared__ float warp_sums[32][32];
     const int n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, c = 32 * blockIdx.x + lane;
     float sum = 0;
@@ -38,7 +39,7 @@ extern "C" __global__ void column_sum_parts(float* out, const float* parts, int 
 }
 
 // sum: out[0] = the sum of a (n); with `add` it is added to out[0]. One block, of 1024 threads.
-extern "C" __global__ void sum(float* out, const float* a, int n, int add) {
+extern "C" __global__ void __launch_bounds__(1024) sum(float* out, const float* a, int n, int add) {
     float total = 0;
     #pragma unroll 4
     for (int i = threadIdx.x; i < n; i += blockDim.x) total += a[i];
@@ -62,7 +63,7 @@ extern "C" __global__ void square_sum(float* parts, const float* a, long long n)
 }
 
 // global_norm: out[0] = the root of the sum of parts (P), as in training/adamw.py. One block, of 1024 threads.
-extern "C" __global__ void global_norm(float* out, const float* parts, int P) {
+extern "C" __global__ void __launch_bounds__(1024) global_norm(float* out, const float* parts, int P) {
     float total = 0;
     for (int i = threadIdx.x; i < P; i += blockDim.x) total += parts[i];
     total = block_sum(total);

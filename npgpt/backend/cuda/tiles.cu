@@ -134,7 +134,7 @@ __device__ __forceinline__ void copy_tile(Row* tile, const real* head, int width
         const unsigned n = begin + threadIdx.x;
         if (n_rows * PACKS % THREADS && n >= n_rows * PACKS) break;
         const int row = n / PACKS, column = n % PACKS * PACK;
-        const long long from = min(first + row, end - 1);
+        const long long from = min(first + row, end - 1);   // for zeros too the address must be valid
         start_copy(&tile[row][column], head + from * width + column, first + row < end);
     }
 }
@@ -164,6 +164,6 @@ __device__ __forceinline__ void store_rows(
         const int row = n / PACKS, column = n % PACKS * PACK;
         if (first + row < end)
             *reinterpret_cast<uint4*>(head + static_cast<long long>(first + row) * width + column) =
-                *reinterpret_cast<const uint4*>(&tile[row][column]);    // of a Pack the compiler makes several writes
+                *reinterpret_cast<const uint4*>(&tile[row][column]);    // as a Pack it would be written in parts
     }
 }

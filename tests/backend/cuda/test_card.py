@@ -323,11 +323,35 @@ def test_a_full_card_is_one_line(cupy):
                                 "free: lower --batch-size, or use --dtype bfloat16")
 
 
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's, which knows CUDA's number of the error."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+def test_what_is_no_array_may_find_the_memory_full_too():
+    with pytest.raises(UserError, match=r"is full \(cudaErrorMemoryAllocation: out of memory\): advice$"):
+        with out_of_memory("advice"):
+            raise CUDARuntimeError(2, "cudaErrorMemoryAllocation: out of memory")
+    with pytest.raises(CUDARuntimeError, match="invalid"), out_of_memory("advice"):
+        raise CUDARuntimeError(1, "cudaErrorInvalidValue: invalid argument")
+
+
+def test_a_default_stream_for_each_thread_is_refused(cupy, monkeypatch):
+    monkeypatch.setenv("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
+    with pytest.raises(UserError, match="unset CUPY_CUDA_PER_THREAD_DEFAULT_STREAM.*--kernels reference$"):
+        Card("float32", 64)
+    monkeypatch.setenv("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0")
+    Card("float32", 64)
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_other_exceptions_pass(cupy, monkeypatch, there):
     if not there:
         monkeypatch.delitem(sys.modules, "cupy")
-    for error in (MemoryError("the host's"), ValueError("another")):
+    for error in (MemoryError("the host's"), ValueError("another"), RuntimeError("a third")):
         with pytest.raises(type(error), match=str(error)), out_of_memory("advice"):
             raise error
     with out_of_memory("advice"):
