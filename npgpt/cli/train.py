@@ -8,7 +8,7 @@ import shutil
 import warnings
 from pathlib import Path
 
-from npgpt.backend.arrays import DTYPES
+from npgpt.backend.arrays import DTYPES, array_module
 from npgpt.cli.arguments import (
     add_data_dir_argument,
     add_device_arguments,
@@ -85,7 +85,8 @@ def new_run(args):
         tokens = open_tokens(tokenizer, corpus.name, args.data_dir)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
-        GPTConfig(**model_fields)       # complains before a corpus is downloaded
+        GPTConfig(**model_fields)       # complains before a corpus is downloaded, and so does
+        array_module(args.device)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files bring their own
