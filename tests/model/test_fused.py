@@ -5,7 +5,7 @@ import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
 from npgpt.backend.philox import Philox
-from npgpt.model.fused import FusedGPT, why_not_fused
+from npgpt.model.fused import GRAPHS, FusedGPT, why_not_fused
 from npgpt.model.parameters import Parameters
 from tests.cuda.card import EmulatedCard
 
@@ -102,19 +102,30 @@ def test_batches_of_other_shapes_have_buffers_of_their_own():
         assert len(fused._buffers) <= 2
 
 
-@pytest.mark.parametrize("variant", [{}, {"tie_word_embeddings": False}, {"bias": False, "vocab_size": 700}],
-                         ids=["tied", "untied", "no biases"])
+def test_what_was_recorded_is_replayed_only_for_the_same():
+    """With and without dropout, for another number of targets that count; and only so many records are kept."""
+    plain, fused, idx, targets = models(dropout=0.2)
+    for _ in range(3):
+        for rng in (lambda: Philox(5), lambda: None):
+            loss, _ = plain.loss_and_grads(idx, targets, rng())
+            assert fused.loss_and_grads(idx, targets, rng(), 58, False)[0] == pytest.approx(loss, rel=1e-12)
+        assert fused.loss(idx, targets, 58) == pytest.approx(loss, rel=1e-12)
+    for count in range(40, 57):
+        assert fused.loss(idx, targets, count) == pytest.approx(loss * 58 / count, rel=1e-12)
+        assert len(fused._graphs) <= GRAPHS
+
+
+@pytest.mark.parametrize("variant", [{}, {"tie_word_embeddings": False, "vocab_size": 700},
+                                     {"bias": False, "vocab_size": 700}], ids=["tied", "untied", "no biases"])
 def test_micro_batches_add_up(variant):
     plain, fused, _, _ = models(**variant)
     rng = np.random.default_rng(3)
     for _ in range(2):      # the second time replayed
-        total = 0.0
         for i in range(3):
             idx, targets = rng.integers(0, 65, (2, 2, 11))
             expected_loss, expected = plain.loss_and_grads(idx, targets, None, count=66, add=i > 0)
             loss, grads = fused.loss_and_grads(idx, targets, None, count=66, add=i > 0)
             assert loss == pytest.approx(expected_loss, rel=1e-12)
-            total += loss
         assert_same(grads, expected)
 
 
