@@ -1,16 +1,21 @@
 """Every line on a strict stand-in for CuPy: nothing leaves the card, and a step of training never waits for it."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.backend.arrays import array_module, to_host
+from npgpt.backend.philox import Philox
 from npgpt.cli.main import main
+from npgpt.layers.attention_tiles import head_groups
 from npgpt.text.tokenizers import make_tokenizer
+from npgpt.training import adamw
 from npgpt.training.adamw import NotFiniteError
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
+from npgpt.training.metrics import read_metrics
 from npgpt.training.options import TrainOptions
 from npgpt.training.trainer import Trainer
 from tests import strict_cupy
@@ -79,7 +84,6 @@ def test_a_step_waits_for_nothing(fields):
         records.append((loss, optimizers[0].step(grads, max_norm=0.5), there.evaluate(idx, targets)))
     assert strict_cupy.syncs == 0, strict_cupy.sync_places
 
-    from npgpt.backend.philox import Philox
     for step, (idx, targets) in enumerate(batch(3, V=V)):
         targets[0, 2] = -1
         loss, grads = here.loss_and_grads(idx, targets, Philox(1, step))
@@ -184,6 +188,61 @@ def test_a_loss_that_is_not_finite_is_seen_before_anything_is_saved(tmp_path, at
     with pytest.raises(NotFiniteError, match="the checkpoint of step 0"):
         made.run(progress=False)
     assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
+
+
+@pytest.mark.parametrize(("name", "options", "stop_at"), [
+    ("loss", {}, 7), ("grad_norm", {}, 7), ("grad_norm", {"log_interval": 100, "eval_interval": 4}, None),
+    ("grad_norm", {"log_interval": 4}, None)], ids=["stopped", "stopped, norm", "evaluated", "logged"])
+def test_a_step_is_looked_at_before_it_is_saved(tmp_path, name, options, stop_at):
+    """Whatever makes the trainer save or go on from it: the end of an interval, or Ctrl-C in the middle of one."""
+    made = trainer(tmp_path, **{"max_iters": 12, "log_interval": 100, **options})
+    step = made.train_step
+
+    def spoiling():
+        record = step()
+        made.stop_requested = made.step == stop_at
+        if made.step == (stop_at or 4):
+            record[name] = made.model.xp.asarray(np.float64(np.inf))
+        return record
+
+    made.train_step = spoiling
+    with pytest.raises(NotFiniteError, match="inf at step"):
+        made.run(progress=False)
+    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
+
+
+def test_the_speed_is_that_of_the_steps_since_the_last_record(tmp_path, monkeypatch):
+    """A step is only ordered, not done, when it returns; and the time of evaluations does not count."""
+    made, clock = trainer(tmp_path, max_iters=10, eval_interval=7, log_interval=5), [0.0]
+    step, evaluate = made.train_step, made.evaluate_and_save
+
+    def taking(seconds, function):
+        def timed(*arguments):
+            clock[0] += seconds
+            return function(*arguments)
+        return timed
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    made.train_step, made.evaluate_and_save = taking(0.5, step), taking(1000.0, evaluate)
+    made.run(progress=False)
+    records = [record for record in read_metrics(tmp_path) if "tokens_per_second" in record]
+    assert [record["tokens_per_second"] for record in records] == [2 * 2 * 8 / 0.5] * 2
+
+
+def test_a_card_is_given_much_at_once(card, monkeypatch):
+    """Not the small pieces that suit the caches of a CPU."""
+    monkeypatch.setattr(adamw, "SLICE", 8)
+    updates = []
+    monkeypatch.setattr(adamw, "adamw_update", lambda *arguments: updates.append(arguments))
+    there = model()
+    AdamW(there.params).step(there.params.zeros_like())
+    assert len(updates) == 2        # matrices, which decay, and vectors
+    assert len(head_groups(card.zeros((4, 3, 128, 64)), 4096)) == 1 < len(head_groups(np.zeros((4, 3, 128, 64)), 4096))
+
+
+def test_masks_are_those_of_the_step_and_the_micro_batch():
+    drawn = model().dropout_rng(7, 8, 9).random((3, 5))
+    np.testing.assert_array_equal(drawn.get(), Philox(7, 8, 9).random((3, 5)))
 
 
 def test_the_command_line(tmp_path, capsys):
