@@ -15,6 +15,7 @@ from npgpt.text.tokenizers import make_tokenizer
 from npgpt.training import adamw
 from npgpt.training.adamw import NotFiniteError
 from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
+from npgpt.training.evaluation import evaluate_split
 from npgpt.training.metrics import read_metrics
 from npgpt.training.options import TrainOptions
 from npgpt.training.trainer import Trainer
@@ -123,11 +124,16 @@ OPTIONS = TrainOptions(batch_size=2, max_iters=12, lr_decay_iters=12, warmup_ite
 TEXT = "All the world's a stage, and all the men and women merely players. " * 8
 
 
+@pytest.fixture
+def emulated(card, monkeypatch):
+    """The fused kernels, which the stand-in for CuPy has none to run, are emulated."""
+    monkeypatch.setattr("npgpt.backend.cuda.card.Card",
+                        lambda precision, head_size: EmulatedCard(precision, head_size, xp=card))
+
+
 @pytest.fixture(params=["reference", "fused"])
-def kernels(request, monkeypatch):
-    """Both ways to compute on a card: the lines, and the fused kernels, which are emulated."""
-    monkeypatch.setattr("npgpt.backend.cuda.card.Card", lambda precision, head_size: EmulatedCard(
-        precision, head_size, xp=__import__("cupy")))
+def kernels(request, emulated):
+    """Both ways to compute on a card: the lines, and the fused kernels."""
     return request.param
 
 
@@ -260,6 +266,30 @@ def test_the_command_line(tmp_path, capsys):
                  "--max-new-tokens", "5"]) == 0
     assert main(["eval", str(tmp_path / "out"), "--device", "gpu", "--kernels", "reference"]) == 0
     assert "perplexity" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_run_in_bfloat16_goes_on_in_float32(tmp_path, capsys):
+    """Its parameters are float32; so it is sampled, and goes on, where there is no card. But not as float64."""
+    text, out = tmp_path / "text.txt", ["--out-dir", str(tmp_path / "out")]
+    text.write_text(TEXT * 4)
+    assert main(["train", "--corpus", str(text), "--device", "gpu", "--dtype", "bfloat16", "--max-iters", "3",
+                 "--n-layer", "1", "--n-head", "1", "--n-embd", "16", "--block-size", "8", "--batch-size", "2",
+                 "--eval-iters", "1", "--warmup-iters", "1", "--lr-decay-iters", "9", *out]) == 0
+    assert "fused kernels" in capsys.readouterr().out
+    assert main(["sample", str(tmp_path / "out"), "--max-new-tokens", "5"]) == 0
+    again = ["train", "--resume", "--max-iters", "5", *out]
+    assert main(again) == 2
+    assert "--dtype float32" in capsys.readouterr().err
+    assert main([*again, "--dtype", "float64"]) == 2
+    assert "dtype is bfloat16" in capsys.readouterr().err
+    assert main([*again, "--dtype", "float32"]) == 0
+
+
+def test_an_evaluation_is_a_plain_number():
+    tokens = np.random.default_rng(0).integers(0, 30, 50)
+    there, here = (evaluate_split(model(device), tokens, progress=False) for device in ("gpu", "cpu"))
+    assert type(there.loss) is float and there.loss == pytest.approx(here.loss, rel=1e-12)
 
 
 def test_a_card_that_is_full_is_one_line(tmp_path, capsys):
