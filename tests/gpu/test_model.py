@@ -50,7 +50,7 @@ def expected(request, cupy):
     return here.config, here.params, batches, results
 
 
-@pytest.mark.parametrize(("kernels", "dtype"), list(WITHIN), ids=" ".join)
+@pytest.mark.parametrize(("kernels", "dtype"), WITHIN, ids=map(" ".join, WITHIN))
 def test_gradients(expected, kernels, dtype):
     """Three batches: the first runs as it is, the second is recorded as a graph, the third replays it."""
     config, params, batches, results = expected
