@@ -4,6 +4,7 @@ import numpy as np
 
 from npgpt.backend.allocator import keep_freed_memory
 from npgpt.backend.arrays import DTYPES, array_module, number
+from npgpt.backend.philox import Philox
 from npgpt.errors import UserError
 from npgpt.layers.gelu import import_erf
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
@@ -35,13 +36,14 @@ class GPT:
     """
 
     def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="fused"):
+        dtype = dtype if isinstance(dtype, str) else np.dtype(dtype).name       # np.float64 is welcome, too
         if dtype not in DTYPES:
             raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype}")
         if kernels not in ("fused", "reference"):
             raise UserError(f'kernels must be "fused" or "reference", not "{kernels}"')
         if config.activation == "gelu":
             import_erf()        # complains now, not in the first forward
-        self.config, self.dtype = config, dtype
+        self.config = config
         self.xp = array_module(device)
         keep_freed_memory()
         if self.xp is np:
@@ -168,7 +170,6 @@ class GPT:
         """
         if self.xp is np:
             return np.random.default_rng([seed, DROPOUT, step, micro_batch])
-        from npgpt.backend.philox import Philox
         return Philox(seed, step, micro_batch, self.xp)
 
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):

@@ -105,6 +105,14 @@ def test_forward_and_backward():
         assert_equal(grads[name], expected[name])
 
 
+def test_what_is_saved_from_the_card_is_the_model(tmp_path):
+    there = model()
+    there.save_pretrained(tmp_path)
+    for device in ("cpu", "gpu"):
+        again = GPT.from_pretrained(tmp_path, dtype="float64", device=device, kernels="reference")
+        np.testing.assert_array_equal(to_host(again.params.flat), there.params.flat.get())
+
+
 def test_generation_waits_once_a_token():
     there, here = model(), model("cpu")
     (idx, _), = batch()

@@ -88,9 +88,9 @@ def adamw_update(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay, clip=1.0):
     p -= step_size * m / (np.sqrt(v) + eps * correction)
 
 
-def at_most_one(number):
-    """min(1, number), where the number is."""
-    return min(1.0, number) if is_on_host(number) else np.minimum(1.0, number)
+def at_most_one(value):
+    """min(1, value), where the value is."""
+    return min(1.0, value) if is_on_host(value) else np.minimum(1.0, value)
 
 
 def global_norm(grads):

@@ -6,10 +6,10 @@ import pytest
 from npgpt.backend.philox import Philox
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.dropout import dropout_mask
-from tests.cuda.compare import ON_CARD, kernels
+from tests.cuda.card import round_to_bfloat16, widen
+from tests.cuda.compare import MICRO_BATCH, ON_CARD, SEED, STEP, dropout, kernels
 
 ROWS, THREADS = 64, 128     # of a block: attention.cu
-SEED, STEP, MICRO_BATCH = 2**40 + 12345, 7, 3
 # The largest relative error, and where scores are in the hundreds: of float64, but on a card it is float32.
 LIMIT, OF_LARGE_SCORES = (3e-5, 2e-3) if ON_CARD else (1e-9, 1e-9)
 
@@ -49,36 +49,27 @@ def by_kernels(gpu, q, k, v, dout, causal, p=0.0, site=0, dtype=np.float32 if ON
     B, H, T, D = q.shape
     statistics = np.float64 if dtype == np.float64 else np.float32
     grid = (H, B, -(-T // ROWS))
-    stream = np.array([SEED % 2**32, SEED // 2**32, STEP, MICRO_BATCH], np.uint32)
-    dropout = (p, stream if p else None, site)
     qkv = to_activations(np.concatenate([to_rows(a) for a in (q, k, v)], axis=1), dtype)
     dout = to_activations(to_rows(dout), dtype)
     out, dqkv = (np.full_like(a, 0x7FC0 if dtype == np.uint16 else np.nan) for a in (dout, qkv))
     lse, delta = (np.full((B, H, T), np.nan, statistics) for _ in range(2))
 
-    gpu.launch("attention_forward", grid, THREADS, out, lse, qkv, T, H, D**-0.5, int(causal), *dropout)
+    gpu.launch("attention_forward", grid, THREADS, out, lse, qkv, T, H, D**-0.5, int(causal), *dropout(p, site))
     gpu.launch("attention_delta", grid, THREADS, delta, dout, out, T, H)
     for name in ("attention_backward_kv", "attention_backward_q"):
-        gpu.launch(name, grid, THREADS, dqkv, dout, qkv, lse, delta, T, H, D**-0.5, int(causal), *dropout)
-    dq, dk, dv = (to_heads(third, B, H) for third in np.split(from_activations(dqkv), 3, axis=1))
-    return {"out": to_heads(from_activations(out), B, H), "lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
+        gpu.launch(name, grid, THREADS, dqkv, dout, qkv, lse, delta, T, H, D**-0.5, int(causal), *dropout(p, site))
+    dq, dk, dv = (to_heads(third, B, H) for third in np.split(widen(dqkv), 3, axis=1))
+    return {"out": to_heads(widen(out), B, H), "lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
 
 
 def to_activations(a, dtype):
-    """As the kernels take them: float64, float32 or the nearest bfloat16s, ties to even, in bits."""
-    if dtype != np.uint16:
-        return a.astype(dtype)
-    bits = a.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def from_activations(a):
-    return (a.astype(np.uint32) << 16).view(np.float32) if a.dtype == np.uint16 else a
+    """As the kernels take them: float64, float32 or the bits of bfloat16s."""
+    return round_to_bfloat16(a) if dtype == np.uint16 else a.astype(dtype)
 
 
 def rounded(a):
     """The nearest bfloat16s, as numbers."""
-    return from_activations(to_activations(a, np.uint16)).astype(np.float64)
+    return widen(round_to_bfloat16(a)).astype(np.float64)
 
 
 def largest_errors(actual, desired):

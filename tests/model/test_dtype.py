@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig
+from npgpt import GPT, AdamW, GPTConfig, UserError
 
 VARIANTS = [{"dropout": 0.1}, {"activation": "gelu", "embedding_layer_norm": True, "tie_word_embeddings": False},
             {"bias": False, "causal": False, "vocab_size": 700}]
@@ -50,3 +50,14 @@ def test_float32_stays_float32(variant, dtype):
         assert not found
     else:
         assert len(found) > 50      # the watch itself works: in a float64 step it sees float64 everywhere
+
+
+@pytest.mark.parametrize("dtype", ["float64", np.float64, np.dtype("float64")])
+def test_a_dtype_may_be_numpys(dtype):
+    assert GPT(GPTConfig(), dtype=dtype).params.flat.dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", ["float16", np.int64, "double precision"])
+def test_another_dtype_is_refused(dtype):
+    with pytest.raises(UserError, match="one of float32, float64, tf32, bfloat16"):
+        GPT(GPTConfig(), dtype=dtype)
