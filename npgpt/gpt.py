@@ -1,18 +1,22 @@
 """GPT: the model as its users hold it, with its two passes, generation, and reading and writing checkpoints."""
 
+import math
+
 import numpy as np
 
 from npgpt.backend.allocator import keep_freed_memory
 from npgpt.backend.arrays import DTYPES, array_module, number
 from npgpt.backend.philox import Philox
+from npgpt.checks import MOST_SEED, as_array, check, check_memory, check_path, check_whole
 from npgpt.errors import UserError
 from npgpt.layers.gelu import import_erf
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
+from npgpt.model.config import GPTConfig
 from npgpt.model.fused import FusedGPT, why_not_fused
 from npgpt.model.generate import generate
 from npgpt.model.gpt import gpt_backward, gpt_forward, loss_and_dlogits
 from npgpt.model.memory import number_of_shards
-from npgpt.model.parameters import Parameters, initialize
+from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 from npgpt.model.shards import Shards
 from npgpt.pretrained.load import find_model, open_model
 from npgpt.pretrained.save import save_model
@@ -36,11 +40,13 @@ class GPT:
     """
 
     def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="fused"):
-        dtype = dtype if isinstance(dtype, str) else np.dtype(dtype).name       # np.float64 is welcome, too
-        if dtype not in DTYPES:
-            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype}")
-        if kernels not in ("fused", "reference"):
-            raise UserError(f'kernels must be "fused" or "reference", not "{kernels}"')
+        check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
+        if isinstance(dtype, type | np.dtype):          # np.float64 is welcome, too
+            dtype = getattr(dtype, "__name__", str(dtype))
+        check("dtype", dtype, isinstance(dtype, str) and dtype in DTYPES, f"one of {', '.join(DTYPES)}")
+        check("kernels", kernels, kernels in ("fused", "reference"), '"fused" or "reference"')
+        if seed is not None:
+            check_whole("seed", seed, 0, MOST_SEED)
         if config.activation == "gelu":
             import_erf()        # complains now, not in the first forward
         self.config = config
@@ -54,6 +60,9 @@ class GPT:
             self.why_not_fused = why_not_fused(config, dtype)       # None, or why the layers' own lines are used
         if self.why_not_fused and dtype not in ("float32", "float64"):
             raise UserError(f"dtype {dtype} needs the fused kernels, but {self.why_not_fused}: use --dtype float32")
+        if self.xp is np:
+            values = sum(map(math.prod, parameter_shapes(config).values()))
+            check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
         self.params = Parameters(config, DTYPES[dtype], self.xp)
         self.shards = Shards(threads if self.xp is np else 1)
         self.fused = None
@@ -74,6 +83,7 @@ class GPT:
         are read as they are stored (float16 and bfloat16 are widened) and copied once.
         Raises UserError where anything is missing, damaged or not supported, before it allocates.
         """
+        check_path("name_or_path", name_or_path)
         config, load = open_model(find_model(name_or_path, revision))
         model = cls(config, None, dtype, device, threads, kernels)
         load(model.params)
@@ -81,6 +91,7 @@ class GPT:
 
     def save_pretrained(self, folder):
         """Write model.safetensors and config.json, which transformers and `from_pretrained` read. See `save_model`."""
+        check_path("folder", folder)
         save_model(self.params, folder)
 
     def forward(self, idx, targets=None, rng=None):
@@ -90,7 +101,8 @@ class GPT:
         np.random.Generator turns dropout on. Returns logits (B, T, V) and the mean loss in nats (a float, or None).
         Keeps what `backward` needs. Raises UserError for a context longer than `block_size` or ids out of range.
         """
-        idx, targets = self.check_batch(idx, targets)
+        idx, targets = self.check_batch(idx, targets, targets is not None)
+        check_rng(rng)
         idx = self.xp.asarray(idx)
         logits, gpt = gpt_forward(idx, self.params, rng)
         if targets is None:
@@ -124,7 +136,10 @@ class GPT:
         the same bits. On a GPU the loss is a 0-d array there: nothing here waits for the card.
         """
         idx, targets = self.check_batch(idx, targets)
-        count = count or int((targets != IGNORE_INDEX).sum())
+        check_rng(rng)
+        if count is None:
+            count = int((targets != IGNORE_INDEX).sum())
+        check_whole("count", count, 1)
         if self.fused:
             return self.fused.loss_and_grads(idx, targets, rng, count, add)
         idx, targets = self.xp.asarray(idx), self.xp.asarray(targets)
@@ -185,8 +200,8 @@ class GPT:
             raise UserError(f"token ids must be from 0 to {V - 1}, but idx has {idx.min()} to {idx.max()}")
         return idx
 
-    def check_batch(self, idx, targets=None):
-        """The batch as integer arrays on the host; UserError where they do not fit the model.
+    def check_batch(self, idx, targets, with_targets=True):
+        """The batch as integer arrays on the host; UserError where they do not fit the model, or each other.
 
         Ids are looked at before they go to a GPU: there an index out of range reads another row, without an error.
         """
@@ -194,7 +209,7 @@ class GPT:
         idx = self.check_ids(idx)
         if idx.shape[1] > self.config.block_size:
             raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {self.config.block_size}")
-        if targets is None:
+        if not with_targets:
             return idx, None
         targets = _as_integers(targets, "targets")
         if targets.shape != idx.shape:
@@ -207,8 +222,13 @@ class GPT:
         return idx, targets
 
 
+def check_rng(rng):
+    """UserError where what should draw the dropout masks is nothing that can."""
+    check("rng", rng, rng is None or isinstance(rng, np.random.Generator | Philox), "a np.random.Generator or None")
+
+
 def _as_integers(array, name):
-    array = np.asarray(array)
+    array = as_array(name, array)
     if array.dtype.kind not in "iu":
         raise UserError(f"{name} must be integers, not {array.dtype}")
     return array

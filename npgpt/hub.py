@@ -5,14 +5,15 @@ HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN and the proxies of 
 
 import contextlib
 import hashlib
-import json
 import logging
 import re
 import warnings
 from pathlib import Path
 
+from npgpt.checks import shown
 from npgpt.deadline import call_within
 from npgpt.errors import UserError
+from npgpt.files import read_json
 
 CONNECT_SECONDS = 8  # until the hub has answered; name look-up, proxy and redirects included
 
@@ -27,6 +28,7 @@ ALIASES = {
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+MOST_INDEX_BYTES = 1 << 24
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 COMPANIONS = ("vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
               "generation_config.json")
@@ -104,13 +106,14 @@ def shard_names(index_path):
     Raises UserError if it is not such an index, or names anything but a safetensors file of its own folder.
     """
     try:
-        names = set(json.loads(index_path.read_bytes())["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        names = set(read_json(index_path, MOST_INDEX_BYTES)["weight_map"].values())
+    except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index_path} is not an index of safetensors files: use another revision") from error
     for name in names:
         # The name becomes a path and a URL, and comes from a stranger: no folders, no drives, nothing hidden.
         if not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*\.safetensors", name)):
-            raise UserError(f"{index_path} names {name!r}, which is no weight file of its own folder: do not trust it")
+            raise UserError(f"{index_path} names {shown(name)}, which is no weight file of its own folder: "
+                            "do not trust it")
     return sorted(names)
 
 

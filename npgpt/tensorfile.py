@@ -12,6 +12,7 @@ import safetensors
 
 from npgpt.backend.arrays import is_on_host, library_of, to_host
 from npgpt.errors import UserError
+from npgpt.files import open_regular
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
 NAMES = {"float32": "F32", "float64": "F64"}
@@ -27,6 +28,7 @@ class TensorFile:
     def __init__(self, path):
         self.path = path
         try:
+            open_regular(path).close()
             with safetensors.safe_open(path, framework="numpy"):        # maps the file and checks its header
                 pass
             self._file = open(path, "rb", buffering=0)

@@ -2,10 +2,12 @@
 
 import functools
 import importlib.metadata
+import re
 import sys
 
 import numpy as np
 
+from npgpt.checks import check
 from npgpt.errors import UserError
 
 # What a model can be computed in, and what its parameters are then stored in. tf32 and bfloat16 are a GPU's: products
@@ -22,8 +24,8 @@ def array_module(device):
     """
     if device == "cpu":
         return np
-    if device not in ("auto", "gpu") and not (device.startswith("gpu:") and device[4:].isdigit()):
-        raise UserError(f'device "{device}" is not one of "cpu", "gpu", "gpu:N" and "auto"')
+    known = isinstance(device, str) and re.fullmatch(r"auto|gpu(:[0-9]{1,4})?", device)
+    check("device", device, known, '"cpu", "gpu", "gpu:N" or "auto"')
     try:
         cupy = import_cupy()
         n = count_cards(cupy)

@@ -2,7 +2,7 @@
 
 from npgpt.cli.arguments import add_data_dir_argument
 from npgpt.cli.load import add_model_argument, load_given_model
-from npgpt.cli.training_data import open_tokens
+from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.errors import UserError
 from npgpt.training.evaluation import evaluate_split
 
@@ -19,9 +19,11 @@ def add_arguments(parser):
 
 def run(args):
     loaded = load_given_model(args)
-    corpus = args.corpus or (loaded.checkpoint and loaded.checkpoint.state["corpus"]["name"])
     split = args.split or ("val" if loaded.checkpoint else "all")
-    tokens = open_tokens(loaded.tokenizer, corpus, args.data_dir)[split]()
+    if loaded.checkpoint and args.corpus is None:
+        tokens = open_run_tokens(loaded.checkpoint, data_dir=args.data_dir)[split]()
+    else:
+        tokens = open_tokens(loaded.tokenizer, args.corpus, args.data_dir)[split]()
     try:
         bytes_per_token, missing = loaded.tokenizer.bytes_per_token(), None
     except UserError as error:      # some tokenizers do not say how many bytes a token is: the loss needs none

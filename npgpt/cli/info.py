@@ -3,6 +3,7 @@
 import math
 
 from npgpt.backend.threads import available_cores
+from npgpt.checks import check_whole
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
 from npgpt.cli.load import is_run
 from npgpt.errors import UserError
@@ -38,15 +39,17 @@ def run(args):
         batch_size = 1
     else:
         fields = load_preset(args.preset or "char-cpu")
-        vocab_size = args.vocab_size or VOCABULARIES.get(fields.get("tokenizer", "char"))
+        vocab_size = args.vocab_size
+        if vocab_size is None:
+            vocab_size = VOCABULARIES.get(fields.get("tokenizer", "char"))
         if vocab_size is None:
             raise UserError(f"the vocabulary of {fields['tokenizer']} is not known here: give it as --vocab-size")
         model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
         config = GPTConfig(vocab_size=vocab_size, **{**model_fields, **given_model_fields(args)})
         batch_size = fields.get("batch_size", 1)
-    batch_size = args.batch_size or batch_size
-    if batch_size < 1:
-        raise UserError(f"--batch-size must be at least 1, not {batch_size}")
+    if args.batch_size is not None:
+        batch_size = args.batch_size
+    check_whole("--batch-size", batch_size, 1)
 
     shapes = parameter_shapes(config)
     for name, shape in shapes.items():

@@ -8,7 +8,7 @@ from npgpt.cli.arguments import add_device_arguments
 from npgpt.gpt import GPT
 from npgpt.pretrained.load import find_model, open_model
 from npgpt.pretrained.tokenizer import model_tokenizer
-from npgpt.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint, step_folders
+from npgpt.training.checkpoint import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ def add_model_argument(parser):
 def is_run(path):
     """Whether a path is a run or a checkpoint of one, and not a model from elsewhere."""
     path = Path(path)
-    return (path / "state.json").exists() or bool(step_folders(path)) or str(path) == "out"
+    return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
 
 
 def load_given_model(args):

@@ -6,7 +6,7 @@ import sys
 import npgpt
 from npgpt.backend.cuda.memory import out_of_memory
 from npgpt.cli import bench, data, evaluate, exercise, export, gradcheck, info, plot, sample, study, train
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
             "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise, "bench": bench}
@@ -28,8 +28,10 @@ def main(arguments=None):
     for name, module in COMMANDS.items():
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
+    if hasattr(sys.stdout, "reconfigure"):      # a terminal that has no such character shows a question mark
+        sys.stdout.reconfigure(errors="replace")
     try:
-        args = parser.parse_args(arguments)
+        args = parse(parser, arguments)
         with out_of_memory(LESS_MEMORY):
             code = COMMANDS[args.command].run(args)     # None, or 1 where what was asked for turned out wrong
         sys.stdout.flush()
@@ -48,8 +50,18 @@ def main(arguments=None):
     return 0
 
 
+def parse(parser, arguments):
+    """The arguments of a command line; UserError also where argparse fails by itself, as on `-n=--`."""
+    try:
+        return parser.parse_args(arguments)
+    except UserError:
+        raise
+    except (ValueError, IndexError):
+        raise UserError("the command line cannot be read: look for an option without its value, such as --") from None
+
+
 def fail(message, subject=None):
     """Print one line about what is wrong. Returns the exit code for it."""
-    line = " ".join(str(message).split())
-    print(f"npgpt: {subject}: {line}" if subject else f"npgpt: {line}", file=sys.stderr)
+    line = f"{one_line(subject, 300)}: {message}" if subject else message
+    print(f"npgpt: {one_line(line)}", file=sys.stderr)
     return 2

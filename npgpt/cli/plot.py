@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from npgpt.checks import check
 from npgpt.errors import UserError
+from npgpt.files import atomic_writer
 from npgpt.training.metrics import read_metrics
 
 
@@ -18,9 +20,10 @@ def run(args):
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
     records = read_metrics(args.run)
     steps = [record for record in records if "loss" in record]
-    evaluations = [record for record in records if "val_loss" in record]
+    evaluations = [record for record in records if {"train_loss", "val_loss"} <= record.keys()]
     if not records:
         raise UserError(f"{args.run} has no measurements yet: train some steps first")
+    target = Path(args.out or Path(args.run) / "loss.png")
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.plot([r["step"] for r in steps], [r["loss"] for r in steps], color="0.75", linewidth=1, label="batch")
@@ -33,6 +36,8 @@ def run(args):
     axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"Training in {args.run}")
     axes.grid(alpha=0.3)
     axes.legend()
-    target = Path(args.out or Path(args.run) / "loss.png")
-    figure.savefig(target)
+    kind = target.suffix[1:].lower() or "png"
+    check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
+    with atomic_writer(target) as file:
+        figure.savefig(file, format=kind)
     print(target)

@@ -6,9 +6,12 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
+from npgpt.checks import check_whole
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.errors import UserError
 from npgpt.model.generate import stream_tokens
+
+MOST_SAMPLES = 10_000
 
 
 def add_arguments(parser):
@@ -23,8 +26,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    if args.num_samples < 1 or args.seed < 0:
-        raise UserError("-n must be at least 1, and --seed 0 or more")
+    check_whole("-n", args.num_samples, 1, MOST_SAMPLES)
     loaded = load_given_model(args)
     model, tokenizer = loaded.model, loaded.tokenizer
     prompt = default_prompt(tokenizer) if args.prompt is None else args.prompt
@@ -65,9 +67,10 @@ def encode_prompt(tokenizer, prompt):
 def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed):
     """Print a prompt and its continuation, token by token; the bytes of an unfinished character are held back."""
     idx = encode_prompt(tokenizer, prompt)
+    tokens = stream_tokens(model, idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     sys.stdout.write(prompt)
-    for token in stream_tokens(model, idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id):
+    for token in tokens:
         if token[0] == tokenizer.eos_token_id:
             break
         sys.stdout.write(decoder.decode(tokenizer.decode_bytes(token)))

@@ -3,8 +3,8 @@
 With no --corpus, TinyShakespeare is taken where it is at hand or can be downloaded, else the texts of Python's help.
 """
 
+import contextlib
 import os
-import shutil
 import warnings
 from pathlib import Path
 
@@ -19,14 +19,14 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.load import load_model
 from npgpt.cli.sample import default_prompt, print_sample
-from npgpt.cli.training_data import open_tokens
+from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.errors import UserError
 from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig
 from npgpt.text.batches import open_dataset
 from npgpt.text.corpora import CORPORA, open_corpus
 from npgpt.text.tokenizers import is_called
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders
+from npgpt.training.checkpoint import checkpoints, find_checkpoint, locked, read_checkpoint, tidy
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset
 from npgpt.training.trainer import Trainer
@@ -53,7 +53,22 @@ def add_arguments(parser):
 def run(args):
     # A run that diverges overflows before it stops: the trainer says so in one line, NumPy's warnings add nothing.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
-    trainer = resumed_run(args) if args.resume else new_run(args)
+    with contextlib.ExitStack() as stack:
+        if args.resume:
+            find_checkpoint(args.out_dir)       # complains before a folder that is no run gets a lock
+            stack.enter_context(locked(args.out_dir))
+            trainer = resumed_run(args)
+        else:
+            trainer = new_run(args)
+            stack.enter_context(locked(args.out_dir))       # last of all, when nothing else can go wrong
+            check_out_dir(args)
+        finished = train(trainer, args.out_dir)
+    if finished:
+        sample(trainer, args.out_dir)
+
+
+def train(trainer, out_dir):
+    """Say what is trained on what, and train. Returns whether it came to the end."""
     config, options = trainer.model.config, trainer.options
     print(f"model: {trainer.model.params.flat.size:,} parameters ({config.n_layer} layers, {config.n_head} heads, "
           f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}), {options.dtype}, "
@@ -61,18 +76,22 @@ def run(args):
     print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
     finished = trainer.run()
     if not finished:
-        print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {args.out_dir}")
-        return
-    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {args.out_dir}\n")
+        print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {out_dir}")
+    return finished
+
+
+def sample(trainer, out_dir):
+    """Say what training came to, and let the model write."""
+    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}\n")
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
-                     temperature=0.8, top_k=None, top_p=None, seed=options.seed)
-    except UserError as error:      # the model is trained and saved; only GPT-2's vocabulary is not at hand
+                     temperature=0.8, top_k=None, top_p=None, seed=trainer.options.seed)
+    except UserError as error:      # the model is trained and saved; it is an encoder, or its vocabulary not at hand
         print(f"no sample: {error}")
 
 
 def new_run(args):
-    """A Trainer at step 0, and an --out-dir that is ready for it."""
+    """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir."""
     check_out_dir(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
@@ -94,9 +113,7 @@ def new_run(args):
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
         model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels)
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
-    trainer = Trainer(model, tokenizer, train_tokens, val_tokens, name, options, Path(args.out_dir))
-    clear_out_dir(args)
-    return trainer
+    return Trainer(model, tokenizer, train_tokens, val_tokens, name, options, Path(args.out_dir))
 
 
 def pretrained_model(args, options, model_fields):
@@ -116,6 +133,7 @@ def pretrained_model(args, options, model_fields):
 
 def resumed_run(args):
     """A Trainer that continues the run in --out-dir; flags may change how it trains, not what it is."""
+    tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
     state = checkpoint.state
     asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
@@ -129,13 +147,10 @@ def resumed_run(args):
         raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
                         "for: leave the flag out")
     options = TrainOptions(**{**state["options"], **given_train_fields(args)})
-    tokens = open_tokens(checkpoint.tokenizer, args.corpus or state["corpus"]["name"], args.data_dir)
+    tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     model = GPT(checkpoint.config, None, options.dtype, args.device, args.threads or state["threads"], args.kernels)
     trainer = Trainer(model, checkpoint.tokenizer, tokens["train"](), tokens["val"](), state["corpus"]["name"], options,
                       Path(args.out_dir))
-    if trainer.corpus["fingerprint"] != state["corpus"]["fingerprint"]:
-        raise UserError("the corpus is not the one that this run began with: give that one, or begin another run with "
-                        "another --out-dir")
     trainer.restore(checkpoint)
     drop_metrics_after(args.out_dir, trainer.step)
     print(f"resuming {checkpoint.folder} at step {trainer.step}")
@@ -154,18 +169,12 @@ def check_out_dir(args):
     out_dir = Path(args.out_dir)
     if out_dir.exists() and not out_dir.is_dir():
         raise UserError(f"--out-dir {out_dir} is a file: choose a folder")
-    if not args.overwrite and (step_folders(out_dir) or (out_dir / METRICS_FILE).exists()):
+    if not args.overwrite and checkpoints(out_dir):
         raise UserError(f"{out_dir} holds a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
+    if not args.overwrite and (out_dir / METRICS_FILE).exists():
+        raise UserError(f"{out_dir} holds a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
+                        "replace it with --overwrite, or choose another --out-dir")
     existing = next(path for path in (out_dir, *out_dir.absolute().parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"{existing} cannot be written: choose another --out-dir")
-
-
-def clear_out_dir(args):
-    """Make --out-dir, and with --overwrite delete the run in it: last of all, when nothing else can go wrong."""
-    out_dir = Path(args.out_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    for folder in step_folders(out_dir):
-        shutil.rmtree(folder)
-    (out_dir / METRICS_FILE).unlink(missing_ok=True)

@@ -1,11 +1,15 @@
 """A corpus in the tokens of a model that is there already."""
 
+import functools
+import os
+
 import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.text.batches import load_token_files, tokenize_corpus
-from npgpt.text.corpora import open_corpus
+from npgpt.text.corpora import CORPORA, open_corpus
 from npgpt.text.tokenizers import TOKENIZER_FILE, load_tokenizer
+from npgpt.training.checkpoint import fingerprint
 
 
 def open_tokens(tokenizer, corpus_name, data_dir=None):
@@ -15,11 +19,31 @@ def open_tokens(tokenizer, corpus_name, data_dir=None):
     """
     corpus = open_corpus(corpus_name, data_dir)
     if corpus.text is not None:
-        return {"train": lambda: tokenize_corpus(corpus, tokenizer)[0],
-                "val": lambda: tokenize_corpus(corpus, tokenizer)[1],
-                "all": lambda: tokenizer.encode(corpus.text)}
+        splits = functools.cache(lambda: tokenize_corpus(corpus, tokenizer))
+        return {"train": lambda: splits()[0], "val": lambda: splits()[1], "all": lambda: tokenizer.encode(corpus.text)}
     made_by = corpus.folder / TOKENIZER_FILE
     if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
         raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
     train, val = load_token_files(corpus.folder)
-    return {"train": lambda: train, "val": lambda: val, "all": lambda: np.concatenate([train, val])}
+    return {"train": lambda: train, "val": lambda: val, "all": lambda: np.concatenate([train[:], val[:]])}
+
+
+def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
+    """The tokens that a run was trained on, as `open_tokens` gives them; corpus_name: where the user says they are.
+
+    A run may come from somebody else, and names a file of this machine: it is taken for the run's corpus if it is a
+    regular file whose tokens have the run's fingerprint, and for nothing else. Raises UserError where it is not.
+    """
+    corpus = checkpoint.state["corpus"]
+    name = corpus_name or corpus["name"]
+    if corpus_name is None and name not in CORPORA and (not os.path.isabs(name) or name.startswith(("//", "\\\\"))):
+        raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is no path of this machine: "
+                        "give it as --corpus")
+    tokens = open_tokens(checkpoint.tokenizer, name, data_dir)
+    try:
+        same = fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]
+    except UserError:           # it has characters that the run's tokenizer does not know
+        same = False
+    if not same:
+        raise UserError(f"the corpus {name} is not the one that this run began with: give that one as --corpus")
+    return tokens

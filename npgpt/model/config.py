@@ -3,7 +3,11 @@
 import dataclasses
 import math
 
+from npgpt.checks import check, check_real, check_whole
 from npgpt.errors import UserError
+
+MOST_LAYERS = 1024
+MOST_WIDTH = 2**24      # of anything else: far above all models there are, and what is laid out from it ends soon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +40,9 @@ class GPTConfig:
     eos_token_id: int | None = None         # the token that ends a text
 
     def __post_init__(self):
-        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            self._check(name, _is_whole(getattr(self, name)) and getattr(self, name) > 0, "a positive whole number")
+        for name in ("vocab_size", "block_size", "n_head", "n_embd"):
+            check_whole(name, getattr(self, name), 1, MOST_WIDTH)
+        check_whole("n_layer", self.n_layer, 1, MOST_LAYERS)
         if self.n_embd % self.n_head:
             raise UserError(f"n_embd {self.n_embd} is not divisible by n_head {self.n_head}: "
                             "each head takes an equal share of the width")
@@ -45,23 +50,18 @@ class GPTConfig:
                               ("attn_pdrop", self.dropout), ("resid_pdrop", self.dropout)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)     # the way round `frozen` that dataclasses documents
-        self._check("n_inner", _is_whole(self.n_inner) and self.n_inner > 0, "a positive whole number")
+        check_whole("n_inner", self.n_inner, 1, 4 * MOST_WIDTH)
         for name in ("bos_token_id", "eos_token_id"):
-            value = getattr(self, name)
-            self._check(name, value is None or _is_whole(value) and 0 <= value, "a token id or null")
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name))
         for name in ("bias", "tie_word_embeddings", "causal", "scale_attn_weights", "embedding_layer_norm", "qkv_bias",
                      "scale_attn_by_inverse_layer_idx"):
-            self._check(name, isinstance(getattr(self, name), bool), "true or false")
+            check(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
         for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"):
-            value = getattr(self, name)
-            self._check(name, _is_number(value) and 0.0 <= value < 1.0, "a number from 0 up to, not including, 1")
-        epsilon = self.layer_norm_epsilon
-        self._check("layer_norm_epsilon", _is_number(epsilon) and 0.0 < epsilon < 1.0, "a small positive number")
-        self._check("activation", self.activation in ("gelu_tanh", "gelu"), '"gelu_tanh" (OpenAI\'s) or "gelu" (exact)')
-
-    def _check(self, name, right, what):
-        if not right:
-            raise UserError(f"{name} must be {what}, not {getattr(self, name)!r}")
+            check_real(name, getattr(self, name), below=1.0)
+        check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
+        check("activation", self.activation, self.activation in ("gelu_tanh", "gelu"),
+              '"gelu_tanh" (OpenAI\'s) or "gelu" (exact)')
 
     @property
     def head_size(self):
@@ -72,11 +72,3 @@ class GPTConfig:
         """What the attention scores of a block are multiplied by, as the two `scale_attn` switches say."""
         scale = 1.0 / math.sqrt(self.head_size) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
-
-
-def _is_whole(value):
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,8 +1,11 @@
 """Writing text: one token after the other, each drawn from what the model expects next."""
 
+import math
+
 import numpy as np
 
 from npgpt.backend.arrays import to_host
+from npgpt.checks import MOST_SEED, check, check_memory, check_real, check_whole, is_real
 from npgpt.errors import UserError
 from npgpt.model.gpt import gpt_forward
 
@@ -21,8 +24,10 @@ class KVCache:
         self.length = 0                         # how many positions the arrays hold
         # For speed, more than 4 rows are filled up to a multiple of 8: BLAS multiplies 8 by a matrix faster than 5.
         self.rows = B if B <= 4 else -(-B // 8) * 8
-        self.arrays = params.xp.zeros((config.n_layer, 2, self.rows, config.n_head, config.block_size,
-                                       config.n_embd // config.n_head), dtype=params.flat.dtype)
+        shape = config.n_layer, 2, self.rows, config.n_head, config.block_size, config.n_embd // config.n_head
+        if params.xp is np:
+            check_memory(math.prod(shape) * params.flat.itemsize, f"the keys and values of {B} texts")
+        self.arrays = params.xp.zeros(shape, dtype=params.flat.dtype)
 
     def read(self, idx):
         """Take in the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
@@ -58,21 +63,24 @@ def generate(model, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None
     idx (B, T) integers, T at least 1 -> (B, T + n) int64 array, n = max_new_tokens, or fewer where every row has
     reached `eos_token_id` (rows that have are filled up with it). See `stream_tokens` for the other arguments.
     """
-    idx = np.asarray(idx)
+    idx = model.check_ids(idx)
     columns = list(stream_tokens(model, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id))
     return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1).astype(np.int64)
 
 
 def stream_tokens(model, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
-    """Yield the next token of each row, (B,) integers, as soon as it is drawn.
+    """Give the next token of each row, (B,) integers, as soon as it is drawn: an iterator.
 
     temperature divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token. top_k keeps the k
     likeliest tokens only, top_p the smallest set of likeliest tokens whose probabilities reach p (nucleus sampling,
     Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text. Raises UserError for values out of
     range, and for a model that is not causal: its earlier positions would change with each new token.
     """
-    check_sampling(model.config, max_new_tokens, temperature, top_k, top_p)
-    idx = model.check_ids(idx)
+    check_sampling(model.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
+    return _stream(model, model.check_ids(idx), max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
+
+
+def _stream(model, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id):
     cache = KVCache(model.params, len(idx))
     rng = np.random.default_rng(seed)
     done = np.zeros(len(idx), dtype=bool)
@@ -92,11 +100,14 @@ def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
     """Draw one token id for each row of logits (B, V) -> (B,) integers."""
     if temperature == 0.0:
         return logits.argmax(axis=-1)
-    logits = logits.astype(np.float64) / temperature        # float64: a small temperature overflows float32
+    # The largest logit becomes 0, which no temperature makes infinite; the others then may go to -inf.
+    logits = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        logits /= temperature
     if top_k is not None and top_k < logits.shape[-1]:
         smallest_kept = np.partition(logits, -top_k, axis=-1)[:, [-top_k]]
         logits = np.where(logits < smallest_kept, -np.inf, logits)
-    probs = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probs = np.exp(logits)
     probs /= probs.sum(axis=-1, keepdims=True)
     if top_p is not None and top_p < 1.0:
         order = np.argsort(-probs, axis=-1, kind="stable")
@@ -108,15 +119,16 @@ def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
     return (cumulative <= threshold).sum(axis=-1)               # the first token whose cumulative mass passes it
 
 
-def check_sampling(config, max_new_tokens, temperature, top_k, top_p):
+def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id):
     """UserError where a sampling argument is out of range."""
     if not config.causal:
         raise UserError("a model with causal=False is an encoder: it cannot write text from left to right")
-    if max_new_tokens < 0:
-        raise UserError(f"max_new_tokens must be 0 or more, not {max_new_tokens}")
-    if not 0.0 <= temperature < np.inf:
-        raise UserError(f"temperature must be 0 (greedy) or more, not {temperature}")
-    if top_k is not None and top_k < 1:
-        raise UserError(f"top_k must be at least 1 (of {config.vocab_size} tokens), not {top_k}")
-    if top_p is not None and not 0.0 < top_p <= 1.0:
-        raise UserError(f"top_p must be above 0 and at most 1, not {top_p}")
+    check_whole("max_new_tokens", max_new_tokens)
+    check_real("temperature", temperature)
+    if top_k is not None:
+        check_whole("top_k", top_k, 1)
+    if top_p is not None:
+        check("top_p", top_p, is_real(top_p) and 0.0 < top_p <= 1.0, "above 0 and at most 1")
+    check_whole("seed", seed, 0, MOST_SEED)
+    if eos_token_id is not None:
+        check_whole("eos_token_id", eos_token_id, 0, config.vocab_size - 1)

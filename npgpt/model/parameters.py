@@ -1,10 +1,12 @@
 """All parameters in one array, each one a named view into it."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from npgpt.checks import as_array, check, shown
 from npgpt.errors import UserError
 
 
@@ -52,6 +54,8 @@ class Parameters(Mapping):
         self.xp = xp
         self.fused = None       # the `FusedGPT` that computes with them, if there is one
         self.shapes = parameter_shapes(config)
+        # The biases that this model does not have: a backward gives None for their gradients.
+        self.absent = parameter_shapes(dataclasses.replace(config, bias=True, qkv_bias=True)).keys() - self.shapes
         sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.flat = xp.zeros(sum(sizes.values()), dtype=dtype)
         self._views = {}
@@ -68,13 +72,19 @@ class Parameters(Mapping):
         return self._views[name]
 
     def __setitem__(self, name, value):
-        if value is None and name not in self._views:
-            return                                      # the gradient of a bias that this model does not have
+        if value is None and name in self.absent:
+            return
+        if name not in self._views:
+            raise UserError(f"there is no parameter {shown(name)} in this model")
         view = self._views[name]
+        if value is view:                   # a backward that was given the view has written to it already
+            return
+        if not isinstance(value, int | float):
+            value = value if hasattr(value, "dtype") else as_array(name, value)
+            check(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")
         if np.shape(value) not in ((), view.shape):
             raise UserError(f"{name} has shape {view.shape}, but the value has shape {np.shape(value)}")
-        if value is not view:               # a backward that was given the view has written to it already
-            view[...] = value
+        view[...] = value
 
     def __iter__(self):
         return iter(self.shapes)

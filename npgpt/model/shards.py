@@ -4,7 +4,7 @@ Layers know nothing of it.
 """
 
 from npgpt.backend.threads import available_cores, blas_threads, even_parts, in_threads, using_cores
-from npgpt.errors import UserError
+from npgpt.checks import MOST_THREADS, check_whole
 
 
 class Shards:
@@ -14,8 +14,8 @@ class Shards:
     """
 
     def __init__(self, threads=None):
-        if threads is not None and threads < 1:
-            raise UserError(f"threads must be at least 1, not {threads}")
+        if threads is not None:
+            check_whole("threads", threads, 1, MOST_THREADS)
         self.threads = threads or available_cores()
         self._grads = []
 

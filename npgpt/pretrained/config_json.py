@@ -1,9 +1,10 @@
 """config.json, transformers' description of a GPT-2, to GPTConfig and back."""
 
 import dataclasses
-import json
 
+from npgpt.checks import check, shown
 from npgpt.errors import UserError
+from npgpt.files import read_json
 from npgpt.model.config import GPTConfig
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
@@ -52,9 +53,9 @@ UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pr
 def read_config(path):
     """The GPTConfig in a config.json. UserError where it is no GPT-2's, or sets what npgpt does not support."""
     try:
-        fields = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from None
+        fields = read_json(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
     try:
         return config_from_fields(fields)
     except UserError as error:
@@ -66,20 +67,20 @@ def config_from_fields(fields):
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this describes no GPT-2: "model_type" must be "gpt2"')
     if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
-        raise UserError(f'"n_ctx" is {fields["n_ctx"]!r}, which differs from "n_positions"')
+        raise UserError(f'"n_ctx" is {shown(fields["n_ctx"])}, which differs from "n_positions"')
     for name, value in fields.items():
         if name in FIELDS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
             continue
         if value not in UNSUPPORTED.get(name, ()):
-            raise UserError(f'"{name}" is {value!r}, which npgpt does not support: its results would be wrong')
+            raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own = fields.get("npgpt", {"dropout": 0.0})
     if not isinstance(own, dict) or not set(own) <= set(OWN_FIELDS):
-        raise UserError(f'"npgpt" is {own!r}, which this version does not know')
+        raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     values = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
-    if values["activation"] not in ACTIVATIONS:
-        raise UserError(f'"activation_function" is {values["activation"]!r}, '
-                        f"but npgpt has only {', '.join(ACTIVATIONS)}")
-    values["activation"] = ACTIVATIONS[values["activation"]]
+    activation = values["activation"]
+    check('"activation_function"', activation, isinstance(activation, str) and activation in ACTIVATIONS,
+          f"one of {', '.join(ACTIVATIONS)}, which are all that npgpt has")
+    values["activation"] = ACTIVATIONS[activation]
     return GPTConfig(**values, **own)
 
 

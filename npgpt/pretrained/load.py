@@ -1,7 +1,6 @@
 """Reading GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
 import contextlib
-import json
 import re
 from pathlib import Path
 
@@ -58,14 +57,7 @@ def weight_files(folder):
         return [folder / "model.safetensors"]
     if not (folder / INDEX).exists():
         raise UserError(f"{folder} holds neither model.safetensors nor {INDEX}")
-    try:
-        shards = sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / INDEX} is not an index of safetensors files ({error!r})") from None
-    for name in shards:         # a name from a file may not lead out of the folder
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise UserError(f"{folder / INDEX} names {name!r}, which is no safetensors file in the same folder")
-    return [folder / name for name in shards]
+    return [folder / name for name in hub.shard_names(folder / INDEX)]
 
 
 def check_tensors(config, stored, path):

@@ -7,12 +7,14 @@ what is to be written stands there as `...`. Here it is only read and parsed; `j
 import ast
 import dataclasses
 import inspect
+import os
 import re
 import sys
 import textwrap
 from pathlib import Path
 
 from npgpt.errors import UserError
+from npgpt.files import read_bytes, write_atomically
 from npgpt.study.lessons import chosen_lessons
 from npgpt.study.source import read_source
 
@@ -227,19 +229,17 @@ def is_blank(statement):
 def write_new(path, text):
     """Write an exercise file; UserError if there is something already, which may be the learner's work."""
     path = Path(path)
+    if os.path.lexists(path):
+        raise UserError(f"{path} is there already: choose another name with --out, or delete it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(path, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UserError(f"{path} is there already: choose another name with --out, or delete it") from None
+    write_atomically(path, text.encode("utf-8", "replace"))
 
 
 def read_exercise(path):
     """The `Exercise` in a learner's file. UserError, with the line, for whatever makes it none; OSError as open."""
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[:error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from npgpt.errors import UserError
-from npgpt.files import write_atomically
+from npgpt.files import read_json, write_atomically
 
 FILE = "progress.json"
 
@@ -20,13 +20,10 @@ class Progress:
     def __init__(self, folder):
         self.path = Path(folder) / FILE
         try:
-            text = self.path.read_bytes()
+            self.entries = checked(read_json(self.path))
         except FileNotFoundError:
             self.entries = {}
-            return
-        try:
-            self.entries = checked(json.loads(text))
-        except (ValueError, RecursionError) as error:       # bytes that are not UTF-8 are a ValueError too
+        except ValueError as error:
             raise UserError(f"{self.path} is damaged ({error}): mend it, or delete it to begin anew; the exercises "
                             "themselves are not in it") from None
 

@@ -1,15 +1,17 @@
 """Tokens to train on: the two splits of a corpus, random crops for training and windows for evaluation.
 
-Tokens are a 1-D uint16 array, in memory or memory-mapped from nanoGPT's train.bin and val.bin.
+Tokens are a 1-D uint16 array, or a `TokenFile`: nanoGPT's train.bin and val.bin, read where they are needed. They must
+not change while they are trained on: a file that gets shorter ends the run with one line.
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from npgpt.errors import UserError
-from npgpt.files import write_atomically
+from npgpt.files import new_folder, open_regular
 from npgpt.text.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 
 
@@ -28,46 +30,61 @@ def tokenize_corpus(corpus, tokenizer):
     return tokenizer.encode(train_text), tokenizer.encode(val_text)
 
 
-def load_token_files(folder):
-    """Memory-map train.bin and val.bin of `folder` (little-endian uint16, as nanoGPT writes them), read-only.
+class TokenFile:
+    """The tokens in a file, little-endian uint16 as nanoGPT writes them: `len`, and slices that are read when taken.
 
-    Returns (train, validation). Raises UserError when one is missing, empty or has an odd number of bytes.
+    Raises UserError where the file is missing, empty, not regular, has an odd number of bytes, or, when a slice is
+    taken, is shorter than it was. (To map it into memory would end the process there, without a word.)
     """
-    return map_tokens(Path(folder) / "train.bin"), map_tokens(Path(folder) / "val.bin")
+
+    dtype = np.dtype("<u2")
+
+    def __init__(self, path):
+        self.path = Path(path)
+        try:
+            self._file = open_regular(path)
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist: write train.bin and val.bin with `npgpt data prepare`") from None
+        size = os.fstat(self._file.fileno()).st_size
+        if size == 0 or size % 2:
+            raise UserError(f"{path} has {size} bytes, which is no whole number of uint16 tokens: prepare it again")
+        self._length = size // 2
+
+    def __len__(self):
+        return self._length
+
+    def __getitem__(self, part):
+        start, stop, _ = part.indices(self._length)
+        self._file.seek(2 * start)
+        data = self._file.read(2 * max(0, stop - start))
+        if len(data) < 2 * (stop - start):
+            raise UserError(f"{self.path} was cut short while it was read: prepare it again")
+        return np.frombuffer(data, self.dtype)
 
 
-def map_tokens(path):
-    """Memory-map one token file, uint16 1-D; raises UserError as load_token_files does."""
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: write train.bin and val.bin with `npgpt data prepare`")
-    size = path.stat().st_size
-    if size == 0 or size % 2:
-        raise UserError(f"{path} has {size} bytes, which is no whole number of uint16 tokens: prepare it again")
-    return np.memmap(path, dtype="<u2", mode="r")
+def load_token_files(folder):
+    """Return train.bin and val.bin of `folder`, two `TokenFile`s; raises UserError as they do."""
+    return TokenFile(Path(folder) / "train.bin"), TokenFile(Path(folder) / "val.bin")
 
 
 def prepare(corpus, tokenizer, folder, progress=True):
-    """Write train.bin, val.bin and the tokenizer of a corpus with a text into `folder`, each whole or not at all.
+    """Write train.bin, val.bin and the tokenizer of a corpus with a text as the new folder `folder`, whole or not.
 
-    Raises UserError when the corpus is token files already, when the folder holds one of the three files (they are
-    never overwritten), and as tokenizer.encode does; OSError when the folder cannot be written.
+    Raises UserError when the corpus is token files already, when the folder is there and not empty, and as
+    tokenizer.encode does; OSError when the folder cannot be written.
     """
-    folder = Path(folder)
     if corpus.text is None:
         raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
-    for name in ("train.bin", "val.bin", TOKENIZER_FILE):
-        if (folder / name).exists():
-            raise UserError(f"{folder} holds a {name} already: choose another folder, or delete it")
     train_text, val_text = split_text(corpus.text)
-    folder.mkdir(parents=True, exist_ok=True)
-    # The tokenizer goes first: token files without one would be taken for GPT-2's.
-    save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
-    for name, text in tqdm([("train.bin", train_text), ("val.bin", val_text)], desc="prepare", disable=not progress):
-        write_atomically(folder / name, tokenizer.encode(text).astype("<u2").tobytes())
+    with new_folder(folder) as unfinished:
+        save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
+        for name, text in tqdm([("train.bin", train_text), ("val.bin", val_text)], desc="prepare",
+                               disable=not progress):
+            (unfinished / name).write_bytes(tokenizer.encode(text).astype("<u2").tobytes())
 
 
 def open_dataset(corpus, tokenizer_kind=None):
-    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16, memory-mapped where they are files.
+    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16, read from disk where they are files.
 
     A text is encoded with `tokenizer_kind`, as make_tokenizer takes it, by default "char". A folder has its tokenizer
     beside the token files; one without is taken to be GPT-2's, as in nanoGPT, unless `tokenizer_kind` says otherwise.
@@ -122,8 +139,8 @@ def even_crops(tokens, n_batches, batch_size, block_size):
 
 def crops_at(tokens, starts, block_size):
     """Return x and y, int64 (len(starts), block_size), the crops of `tokens` that begin at `starts`."""
-    positions = starts[:, None] + np.arange(block_size)  # (len(starts), block_size)
-    return tokens[positions].astype(np.int64), tokens[positions + 1].astype(np.int64)
+    crops = np.stack([tokens[start:start + block_size + 1] for start in starts.tolist()])
+    return crops[:, :-1].astype(np.int64), crops[:, 1:].astype(np.int64)
 
 
 def check_long_enough(tokens, block_size):

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from npgpt.checks import check_memory
 from npgpt.errors import UserError
+from npgpt.files import open_regular
 from npgpt.text.download import download
 from npgpt.text.tinystories import prepared_folders
 
@@ -19,6 +21,8 @@ class Source(NamedTuple):
     sha256: str | None = None
     size: int | None = None  # bytes; None where it varies with the version of Python
 
+
+BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
 
 CORPORA = {
     "tinyshakespeare": Source(
@@ -73,7 +77,7 @@ def open_corpus(name=None, directory=None, progress=True):
             f"corpus {str(name)!r} is not known: give {', '.join(CORPORA)}, a UTF-8 text file that exists, "
             "or a folder with train.bin and val.bin"
         )
-    return Corpus(str(path), decode_text(read_bytes(path), path), None, f"the text file {path}")
+    return Corpus(str(path), decode_text(read_text_bytes(path), path), None, f"the text file {path}")
 
 
 def open_default(directory, progress):
@@ -95,7 +99,7 @@ def open_tinyshakespeare(directory, progress):
     else:
         download(source.url, source.sha256, path, progress)
         origin = "downloaded to"
-    data = read_bytes(path)
+    data = read_text_bytes(path)
     digest = hashlib.sha256(data).hexdigest()
     if digest != source.sha256:
         raise UserError(
@@ -127,10 +131,12 @@ def pydocs_text():
     return "\n".join(topics[name] for name in sorted(topics))
 
 
-def read_bytes(path):
-    """Return the bytes of a file; raises UserError when it cannot be read."""
+def read_text_bytes(path):
+    """Return the bytes of a text file; raises UserError when it cannot be read, or not with its tokens in memory."""
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:
+            check_memory(BYTES_PER_CHARACTER * os.fstat(file.fileno()).st_size, f"the text {path} with its tokens")
+            return file.read()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check its name and permissions") from error
 

@@ -1,5 +1,6 @@
 """Any tokenizer.json, as the `tokenizers` library reads it: the word pieces of BERT, the byte pairs of newer models."""
 
+import contextlib
 import functools
 import json
 import os
@@ -10,7 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError
+from npgpt.files import read_json
 from npgpt.text.tokenizer_base import Tokenizer
+
+MOST_TOKENIZER_BYTES = 1 << 28
 
 # What ends a document, in the words of different tokenizers; a tokenizer that has several means the first.
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")
@@ -34,12 +38,7 @@ class HFTokenizer(Tokenizer):
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
-        try:
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(description))
-        except Exception as error:  # the library raises nothing more particular
-            raise UserError(
-                f"the tokenizers library refuses this tokenizer.json ({brief(error)}): use another one"
-            ) from error
+        self._library = asked(tokenizers.Tokenizer.from_str, json.dumps(description))
         self.description = description
         # Both belong to the batches of another library; a corpus is one long text.
         self._library.no_truncation()
@@ -65,8 +64,8 @@ class HFTokenizer(Tokenizer):
         """
         path = find_tokenizer_json(name)
         try:
-            description = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            description = read_json(path, MOST_TOKENIZER_BYTES)
+        except (OSError, UserError) as error:
             raise UserError(f"{path} is not a tokenizer.json that can be read ({error}): give another one") from error
         try:
             return cls(description)
@@ -77,18 +76,13 @@ class HFTokenizer(Tokenizer):
         """Return the ids of `text`, uint16 1-D. Raises UserError where the vocabulary has neither token nor unknown."""
         # Half a surrogate pair, which only a command line can bring, is no text to the library.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        try:
-            return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
-        except Exception as error:  # the library raises nothing more particular
-            raise UserError(
-                f"the tokenizer.json cannot encode this text ({brief(error)}): use another one"
-            ) from error
+        return np.array(asked(self._library.encode, text, add_special_tokens=False).ids, dtype=np.uint16)
 
     def decode(self, ids):
         """Return the text (str) of 1-D token ids, as the library puts it together. Raises as decode_bytes."""
         if self._has_byte_pairs:
             return super().decode(ids)
-        return self._library.decode(self._checked(ids).tolist(), skip_special_tokens=False)
+        return asked(self._library.decode, self._checked(ids).tolist(), skip_special_tokens=False)
 
     def decode_bytes(self, ids):
         """Return the bytes that 1-D token ids add to a text: those of a word begin with the space before it.
@@ -115,8 +109,10 @@ class HFTokenizer(Tokenizer):
     @property
     def _decoders(self):
         """The types of the decoders that the description lists, one or a sequence."""
-        decoder = self.description.get("decoder") or {}
-        return {part["type"] for part in decoder.get("decoders", [decoder]) if part}
+        decoder = self.description.get("decoder")
+        parts = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
+        types = [part.get("type") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        return {each for each in types if isinstance(each, str)}
 
     @property
     def _has_byte_pairs(self):
@@ -129,7 +125,7 @@ class HFTokenizer(Tokenizer):
             byte_of_char = byte_alphabet()
             return [self._bytes_of_byte_pair(i, byte_of_char) for i in range(self.vocab_size)]
         once, twice = (
-            self._library.decode_batch([[i] * n for i in range(self.vocab_size)], skip_special_tokens=False)
+            asked(self._library.decode_batch, [[i] * n for i in range(self.vocab_size)], skip_special_tokens=False)
             for n in (1, 2)
         )
         # The first token of a text loses its space: what the second of two adds is the token's own.
@@ -146,6 +142,35 @@ class HFTokenizer(Tokenizer):
         if i in self._added or not byte_of_char.keys() >= set(token):
             return token.encode()
         return bytes(byte_of_char[char] for char in token)
+
+
+def asked(function, *args, **kwargs):
+    """Return what a function of the library returns; UserError for whatever it raises.
+
+    That is nothing more particular than Exception, and for what its authors did not foresee a panic: a BaseException,
+    which also prints lines of its own.
+    """
+    try:
+        with without_standard_error():
+            return function(*args, **kwargs)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise UserError(f"the tokenizers library cannot work with this tokenizer.json ({brief(error)}): "
+                        "use another one") from error
+
+
+@contextlib.contextmanager
+def without_standard_error():
+    """Within it, what the process writes to standard error, past Python too, goes nowhere."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):      # there may be no standard error
+            kept = os.dup(2)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 2)
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), 2)
+        yield
 
 
 def byte_alphabet():

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from npgpt.checks import check_whole
 from npgpt.errors import UserError
-from npgpt.files import sync_folder, write_atomically
+from npgpt.files import read_json, sync_folder, write_atomically
 from npgpt.text.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, save_tokenizer
 
 REPOSITORY = "roneneldan/TinyStories"
@@ -111,10 +112,12 @@ def prepare_split(source, tokenizer, path, progress=True):
 def read_progress(note, source, partial):
     """Return the Progress in the file `note` if both other files begin as it tells, else that of a new beginning."""
     try:
-        done = Progress(**json.loads(note.read_bytes()))
+        done = Progress(**read_json(note))
+        for name, count in done._asdict().items():
+            check_whole(name, count, 0, max(os.path.getsize(source), os.path.getsize(partial), 2**32))
         if checksum(source, done.read) == done.read_crc and checksum(partial, done.written) == done.written_crc:
             return done
-    except (OSError, ValueError, TypeError):  # no such note, or a damaged one
+    except (OSError, UserError, TypeError):  # no such note, or a damaged one
         pass
     return Progress()
 

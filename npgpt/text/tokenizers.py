@@ -6,15 +6,14 @@ All of them give their ids as uint16, the type of nanoGPT's token files, and are
 import functools
 import json
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import tiktoken
 
 from npgpt.deadline import call_within
 from npgpt.errors import UserError
-from npgpt.files import write_atomically
-from npgpt.text.hf_tokenizer import HFTokenizer
+from npgpt.files import read_json, write_atomically
+from npgpt.text.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.text.tokenizer_base import Tokenizer
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
@@ -193,8 +192,8 @@ def save_tokenizer(tokenizer, path):
 def load_tokenizer(path):
     """Read a tokenizer that save_tokenizer wrote; raises UserError when the file is missing or damaged."""
     try:
-        data = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
+        data = read_json(path, MOST_TOKENIZER_BYTES)
+    except (OSError, UserError) as error:
         raise UserError(f"{path} is not a tokenizer that npgpt can read ({error}): copy it again") from error
     try:
         return tokenizer_from_dict(data)

@@ -6,7 +6,9 @@ import numpy as np
 
 from npgpt.backend.arrays import is_on_host, number
 from npgpt.backend.threads import available_cores, even_parts, in_threads
+from npgpt.checks import MOST_THREADS, check, check_real, check_whole
 from npgpt.errors import UserError
+from npgpt.model.parameters import Parameters
 
 SLICE = 1 << 17     # values updated at a time: few enough that the temporaries of a slice stay in the cache
 
@@ -27,10 +29,15 @@ class AdamW:
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None):
-        if not 0.0 <= lr < math.inf or not 0.0 <= weight_decay < math.inf:
-            raise UserError(f"lr and weight_decay must be 0 or more, not {lr} and {weight_decay}")
-        if not all(0.0 <= beta < 1.0 for beta in betas) or not 0.0 < eps < math.inf:
-            raise UserError(f"betas must be from 0 up to, not including, 1, and eps above 0, not {betas} and {eps}")
+        check("params", params, isinstance(params, Parameters), "a model's params")
+        check_real("lr", lr)
+        check("betas", betas, isinstance(betas, tuple | list) and len(betas) == 2, "two numbers")
+        for beta in betas:
+            check_real("each of betas", beta, below=1.0)
+        check_real("eps", eps, above=0.0)
+        check_real("weight_decay", weight_decay)
+        if threads is not None:
+            check_whole("threads", threads, 1, MOST_THREADS)
         self.params = params
         self.threads = (threads or available_cores()) if is_on_host(params.flat) else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
@@ -41,12 +48,19 @@ class AdamW:
     def step(self, grads, max_norm=None):
         """Clip, step, and return the gradient's norm as it was before clipping, a float.
 
-        grads: a `Parameters` of the model's layout; it is not changed. max_norm: gradients of a larger global norm are
-        scaled down to it. Raises NotFiniteError, having changed nothing, where the norm is not finite.
+        grads: a `Parameters` of the model's layout and dtype; it is not changed. max_norm: gradients of a larger global
+        norm are scaled down to it. Raises NotFiniteError where the norm is not finite, and UserError for gradients of
+        another model and a max_norm that is not above 0; then nothing has changed.
 
         On a GPU nobody waits for the card: the norm is a 0-d array there, and one that is not finite raises nothing,
         but makes the parameters as useless as it is. (The fused kernels leave them as they were.)
         """
+        check("grads", grads, isinstance(grads, Parameters), "a mapping as backward and loss_and_grads return")
+        if grads.shapes != self.params.shapes or grads.flat.dtype != self.params.flat.dtype:
+            raise UserError("these are the gradients of another model: their names, shapes or dtype differ")
+        check_real("lr", self.lr)
+        if max_norm is not None:
+            check_real("max_norm", max_norm, above=0.0)
         if self.params.fused:
             self.t += 1
             return self.params.fused.adamw(self, grads, max_norm)

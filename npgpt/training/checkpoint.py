@@ -7,21 +7,27 @@
                         state.json             step, options, corpus, best step, and the digests of the other files
 
 A folder is written under a temporary name, synced and renamed, so that a kill at any moment leaves the earlier ones as
-they were. Only the latest step and the best one are kept. There is no pickle anywhere.
+they were. Only the latest step and the best one are kept. One that goes is first renamed, too: where a kill falls
+between the renames of --overwrite, the last one that was renamed is still found. A folder that holds anything but these
+five files is not npgpt's alone: it is never deleted, but renamed where it is in the way. There is no pickle anywhere.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 
+import filelock
 import numpy as np
 
+from npgpt.checks import MOST_THREADS, check_real, check_whole
 from npgpt.errors import UserError
-from npgpt.files import sync_folder
+from npgpt.files import open_regular, read_json, sync_file, sync_folder
 from npgpt.model.config import GPTConfig
 from npgpt.pretrained.config_json import config_to_fields, read_config
 from npgpt.tensorfile import NAMES, TensorFile, write_tensors
@@ -29,7 +35,12 @@ from npgpt.text.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.training.options import TrainOptions
 
 FORMAT = 1      # of state.json; raised when an old program could misread a new file
-STEP_FOLDER = re.compile(r"step-(\d{8,})")
+FILES = {"model.safetensors", "optimizer.safetensors", "config.json", TOKENIZER_FILE, "state.json"}
+STEP_FOLDER = re.compile(r"step-(\d{8,12})")
+SAVING = re.compile(r"\.saving-[0-9a-f]{8}")                    # a checkpoint that is being written
+OLD = re.compile(r"\.old-[0-9a-f]{8}-step-(\d{8,12})")         # one that is being deleted
+LOCK_FILE = ".npgpt.lock"
+DAMAGED = "the checkpoint is damaged or was edited; where there is another one, delete this folder to go on from that"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +61,33 @@ class Checkpoint:
         load_tensors(self.folder / "optimizer.safetensors", {"m.": m, "v.": v})
 
 
-def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state):
+@contextlib.contextmanager
+def locked(out_dir):
+    """Make the folder of a run and keep every other training out of it for the block; UserError where one is in it."""
+    Path(out_dir).mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(Path(out_dir) / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise UserError(f"another npgpt train is at work in {out_dir}: "
+                        "wait until it has ended, or choose another --out-dir") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=False):
     """Write out_dir/step-<step>, then delete every step but this one and the one that state["best_step"] names.
 
-    Raises UserError, leaving what was saved before as it was, where the disk is full or cannot be written.
+    replace: the checkpoints that are there belong to another run, which this one replaces. Raises UserError, leaving
+    what was saved before as it was, where the disk is full or cannot be written.
     """
     out_dir = Path(out_dir)
-    unfinished = out_dir / f".saving-{os.getpid()}"
+    unfinished = out_dir / f".saving-{secrets.token_hex(4)}"
     folder = out_dir / f"step-{step:08d}"
     try:
-        remove_leftovers(out_dir)
+        tidy(out_dir)
         unfinished.mkdir()
         save_tensors(unfinished / "model.safetensors", {"": model.params})
         save_tensors(unfinished / "optimizer.safetensors", {"m.": optimizer.m, "v.": optimizer.v})
@@ -68,19 +96,24 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state):
         sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
         write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})
         for path in unfinished.iterdir():
-            sync(path)
+            sync_file(path)
         sync_folder(unfinished)
+        for other in step_folders(out_dir) if replace else ():      # the oldest first: the latest is found to the end
+            put_away(other)
+        if folder.exists():
+            put_away(folder)
         os.rename(unfinished, folder)
         sync_folder(out_dir)
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        kept = step_folders(out_dir)
+        kept = checkpoints(out_dir)
         advice = f"{kept[-1]} is still there, continue from it with --resume" if kept else "nothing was saved before"
         raise UserError(f"step {step} could not be saved in {out_dir} ({error}); {advice}") from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     for other in step_folders(out_dir):
         if other != folder and step_of(other) != state["best_step"]:
-            os.rename(other, out_dir / f".old-{other.name}")        # first out of sight, whole, then deleted
-    remove_leftovers(out_dir)
+            put_away(other)
+    tidy(out_dir)
 
 
 def find_checkpoint(path, which="latest"):
@@ -91,13 +124,12 @@ def find_checkpoint(path, which="latest"):
     path = Path(path)
     if (path / "state.json").exists():
         return path
-    folders = step_folders(path)
+    folders = checkpoints(path)
     if not folders:
         raise UserError(f"there is no checkpoint in {path}: train a model with `npgpt train --out-dir {path}`")
     if which == "best":
-        best = path / f"step-{read_state(folders[-1])['best_step']:08d}"
-        if best in folders:
-            return best
+        best_step = read_state(folders[-1])["best_step"]
+        return next((folder for folder in folders if step_of(folder) == best_step), folders[-1])
     return folders[-1]
 
 
@@ -109,10 +141,9 @@ def read_checkpoint(folder):
         try:
             found = digest(folder / name)
         except OSError as error:
-            raise UserError(f"{folder / name} cannot be read ({error.strerror}): the checkpoint is damaged") from None
+            raise UserError(f"{folder / name} cannot be read ({error.strerror}): {DAMAGED}") from None
         if found != expected:
-            raise UserError(f"{folder / name} is not the file that was saved (its digest differs): "
-                            "the checkpoint is damaged or was edited, use another one")
+            raise UserError(f"{folder / name} is not the file that was saved (its digest differs): {DAMAGED}")
     return Checkpoint(folder, read_config(folder / "config.json"), state, load_tokenizer(folder / TOKENIZER_FILE))
 
 
@@ -120,24 +151,24 @@ def read_state(folder):
     """state.json of a checkpoint, a dict whose fields have the right types; UserError where it does not."""
     path = Path(folder) / "state.json"
     try:
-        state = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): the checkpoint is damaged, use another one") from None
-    types = {"step": int, "best_step": int, "best_loss": float, "threads": int,
-             "options": dict, "corpus": dict, "sha256": dict}
+        state = read_json(path)
+    except (OSError, UserError) as error:
+        raise UserError(f"{path} cannot be read ({error}): {DAMAGED}") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise UserError(f"{path} was written by another version of npgpt, or is not a checkpoint's")
-    for name, kind in types.items():
-        if not isinstance(state.get(name), kind):
-            raise UserError(f'{path} is damaged: "{name}" is missing or of the wrong type')
     try:
-        state["options"] = dataclasses.asdict(TrainOptions(**state["options"]))
-    except (TypeError, UserError) as error:
-        raise UserError(f'{path} is damaged: "options" are none of a training run ({error})') from None
-    if not all(isinstance(state["corpus"].get(name), str) for name in ("name", "fingerprint")):
+        check_whole('"step"', state.get("step"))
+        check_whole('"best_step"', state.get("best_step"))
+        check_real('"best_loss"', state.get("best_loss"))
+        check_whole('"threads"', state.get("threads"), 1, MOST_THREADS)
+        state["options"] = dataclasses.asdict(TrainOptions(**state.get("options")))
+    except (TypeError, UserError) as error:         # TypeError: "options" is no dict, or has fields of its own
+        raise UserError(f"{path} is damaged: {error}") from None
+    corpus, sha256 = state.get("corpus"), state.get("sha256")
+    if not isinstance(corpus, dict) or not all(isinstance(corpus.get(name), str) for name in ("name", "fingerprint")):
         raise UserError(f'{path} is damaged: "corpus" must have a name and a fingerprint')
-    needed = {"model.safetensors", "optimizer.safetensors", "config.json", TOKENIZER_FILE}
-    if set(state["sha256"]) != needed:      # also: no name of a file elsewhere is taken from state.json
+    needed = FILES - {"state.json"}
+    if not isinstance(sha256, dict) or set(sha256) != needed:   # also: no name of a file elsewhere is taken from it
         raise UserError(f"{path} is damaged: it must list the digests of {', '.join(sorted(needed))}")
     return state
 
@@ -168,20 +199,38 @@ def load_tensors(path, targets):
             file.read_into(name, array)
 
 
-def step_folders(out_dir):
-    """The checkpoints of a run, oldest first."""
-    return sorted((path for path in Path(out_dir).glob("step-*") if STEP_FOLDER.fullmatch(path.name)), key=step_of)
+def step_folders(out_dir, called=STEP_FOLDER):
+    """The checkpoints of a run, oldest first. A folder that is only called like one is none."""
+    folders = [path for path in Path(out_dir).glob("*") if called.fullmatch(path.name)]
+    return sorted((folder for folder in folders if (folder / "state.json").exists()), key=step_of)
+
+
+def checkpoints(out_dir):
+    """`step_folders`, or, where a kill in the middle of --overwrite left none, those that were put away."""
+    return step_folders(out_dir) or step_folders(out_dir, OLD)
 
 
 def step_of(folder):
-    """The step in a checkpoint folder's name."""
-    return int(STEP_FOLDER.fullmatch(folder.name)[1])
+    """The step in the name of a checkpoint's folder, or of one that was put away."""
+    return int((STEP_FOLDER.fullmatch(folder.name) or OLD.fullmatch(folder.name))[1])
 
 
-def remove_leftovers(out_dir):
-    """Delete what a killed program left half written or half deleted."""
-    for pattern in (".saving-*", ".old-*"):
-        for path in Path(out_dir).glob(pattern):
+def put_away(folder):
+    """Rename a folder that stands where a checkpoint was or will be: out of sight to be deleted, if all of it is
+    npgpt's, else aside, as step-00000250-kept-…
+    """
+    ours = {path.name for path in folder.iterdir()} == FILES
+    mark = secrets.token_hex(4)
+    os.rename(folder, folder.with_name(f".old-{mark}-{folder.name}" if ours else f"{folder.name}-kept-{mark}"))
+
+
+def tidy(out_dir):
+    """Under the lock: delete what a kill left half written or half deleted, and bring back what it left put away."""
+    if not step_folders(out_dir):
+        for folder in checkpoints(out_dir):
+            os.rename(folder, folder.with_name(folder.name[folder.name.index("step-"):]))
+    for path in Path(out_dir).iterdir():
+        if SAVING.fullmatch(path.name) or OLD.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -189,21 +238,16 @@ def fingerprint(*arrays):
     """A digest by which two lots of tokens are told apart: their lengths, first and last millions of tokens."""
     sha = hashlib.sha256()
     for array in arrays:
-        sha.update(f"{array.dtype} {array.shape};".encode())
+        sha.update(f"{array.dtype} ({len(array)},);".encode())
         for part in (array[:1_000_000], array[-1_000_000:]):
             sha.update(np.ascontiguousarray(part))
     return sha.hexdigest()
 
 
 def digest(path):
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path, value):
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def sync(path):
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())

@@ -24,8 +24,8 @@ class Evaluation:
 
     @property
     def perplexity(self):
-        """exp(loss): as uncertain as a choice among so many equally likely tokens."""
-        return math.exp(self.loss)
+        """exp(loss): as uncertain as a choice among so many equally likely tokens; infinite for a loss above 709."""
+        return math.exp(self.loss) if self.loss < 709.0 else math.inf
 
     @property
     def bits_per_byte(self):

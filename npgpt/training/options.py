@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-import tomllib
 from pathlib import Path
 
 from npgpt.backend.arrays import DTYPES
+from npgpt.checks import MOST, MOST_SEED, check, check_real, check_whole
 from npgpt.errors import UserError
+from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
 
 PRESETS = Path(__file__).parent / "presets"
@@ -38,26 +39,21 @@ class TrainOptions:
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
 
     def __post_init__(self):
+        positive = ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
+                    "log_interval")
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type is float and (isinstance(value, bool) or not isinstance(value, (int, float))
-                                        or not 0.0 <= value < math.inf):
-                raise UserError(f"{field.name} must be a number of 0 or more, not {value!r}")
-            if field.type is int and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise UserError(f"{field.name} must be a whole number of 0 or more, not {value!r}")
-        for name in ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
-                     "log_interval", "learning_rate"):
-            if getattr(self, name) == 0:
-                raise UserError(f"{name} must be more than 0")
-        for name in ("beta1", "beta2"):
-            if getattr(self, name) >= 1.0:
-                raise UserError(f"{name} must be less than 1, not {getattr(self, name)}")
+            if field.type is int:
+                check_whole(field.name, getattr(self, field.name), int(field.name in positive),
+                            MOST_SEED if field.name == "seed" else MOST)
+            elif field.type is float:
+                below = 1.0 if field.name.startswith("beta") else math.inf
+                check_real(field.name, getattr(self, field.name), below=below)
+        check_real("learning_rate", self.learning_rate, above=0.0)
         if self.lr_decay_iters and self.min_lr > self.learning_rate:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
         if 0 < self.lr_decay_iters <= self.warmup_iters:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
-        if self.dtype not in DTYPES:
-            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        check("dtype", self.dtype, self.dtype in tuple(DTYPES), f"one of {', '.join(DTYPES)}")
 
 
 # The tokenizer says the other three.
@@ -77,11 +73,10 @@ def load_preset(name):
     """
     path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        fields = read_toml(path)
     except OSError:
         raise UserError(f'preset "{name}" is not known: choose {", ".join(preset_names())}, or a TOML file') from None
-    except ValueError as error:
-        raise UserError(f"{path} is not a TOML file: {error}") from None
     if unknown := set(fields) - MODEL_FIELDS - TRAIN_FIELDS - {"tokenizer"}:
         raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which npgpt does not know")
+    check(f"tokenizer in {path}", fields.get("tokenizer"), isinstance(fields.get("tokenizer", ""), str), "a name")
     return fields

@@ -11,11 +11,13 @@ import numpy as np
 from tqdm import tqdm
 
 from npgpt.backend.arrays import is_on_host
+from npgpt.checks import check_memory
 from npgpt.errors import UserError
+from npgpt.model.memory import training_memory
 from npgpt.text.batches import check_long_enough, even_crops, random_crops
 from npgpt.training.adamw import AdamW, NotFiniteError
 from npgpt.training.checkpoint import fingerprint, save_checkpoint
-from npgpt.training.metrics import append_metrics
+from npgpt.training.metrics import append_metrics, write_metrics
 from npgpt.training.schedule import learning_rate
 
 BATCHES = 0         # the stream of random numbers that batches are drawn with; `GPT.dropout_rng` has another
@@ -25,7 +27,8 @@ class Trainer:
     """One training run.
 
     model: a GPT. train_tokens, val_tokens: 1-D integer arrays. options: TrainOptions. out_dir: an existing folder.
-    tokenizer, corpus_name: what is saved with the checkpoints.
+    tokenizer, corpus_name: what is saved with the checkpoints. The first one that is saved replaces all that are there.
+    Raises UserError where the tokens are too few, or a step would not fit into this machine's memory.
 
     Every random number comes from a generator made of (seed, stream, step, …), never from one that lives on: the state
     of all random streams and the position in the data *are* the seed and the step, and so a resumed run continues with
@@ -43,6 +46,10 @@ class Trainer:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
         for tokens in (train_tokens, val_tokens):
             check_long_enough(tokens, self.crop_length)
+        if is_on_host(model.params.flat):
+            trained = dataclasses.replace(model.config, block_size=self.crop_length)
+            needed = training_memory(trained, options.batch_size, model.shards.threads, model.params.flat.itemsize)
+            check_memory(sum(needed.values()), "a training step")
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
@@ -66,7 +73,7 @@ class Trainer:
         disable = None if progress is None else not progress
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0.1) as bar:
-            if self.step == 0:
+            if self.step == 0:          # also where it was saved already, but nothing was measured after that
                 self.evaluate_and_save(bar)
             tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
             began, first, record = time.perf_counter(), self.step, None
@@ -120,13 +127,11 @@ class Trainer:
     def loss_and_grads(self, step):
         """The mean loss and its gradient over all micro-batches of a step, equal to those of one large batch."""
         options = self.options
-        micro_batches = [
-            random_crops(self.train_tokens, options.batch_size, self.crop_length,
-                         np.random.default_rng([options.seed, BATCHES, step, i]))
-            for i in range(options.gradient_accumulation_steps)]
-        count = sum(targets.size for _, targets in micro_batches)
+        count = options.gradient_accumulation_steps * options.batch_size * self.crop_length
         total = 0.0
-        for i, (idx, targets) in enumerate(micro_batches):
+        for i in range(options.gradient_accumulation_steps):
+            idx, targets = random_crops(self.train_tokens, options.batch_size, self.crop_length,
+                                        np.random.default_rng([options.seed, BATCHES, step, i]))
             rng = self.model.dropout_rng(options.seed, step, i)
             loss, grads = self.model.loss_and_grads(idx, targets, rng, count, add=i > 0)
             total = total + loss
@@ -148,15 +153,22 @@ class Trainer:
             raise self._not_finite(f"the validation loss is {losses['val']}")
         if losses["val"] < self.best_loss:
             self.best_step, self.best_loss = self.step, losses["val"]
-        append_metrics(self.out_dir, {"step": self.step, "train_loss": losses["train"], "val_loss": losses["val"]})
-        self.save()
+        record = {"step": self.step, "train_loss": losses["train"], "val_loss": losses["val"]}
+        if self.step > 0:
+            append_metrics(self.out_dir, record)
+            self.save()
+        else:               # metrics without a checkpoint would be no run; and those of a replaced run go after it
+            if self.saved_step is None:
+                self.save()
+            write_metrics(self.out_dir, [record])
         bar.write(f"step {self.step:>5}: train loss {losses['train']:.4f}, validation loss {losses['val']:.4f}")
 
     def save(self):
         """Save a checkpoint of this step."""
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.shards.threads, "corpus": self.corpus}
-        save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state)
+        save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
+                        replace=self.saved_step is None)
         self.saved_step = self.step
 
     def _not_finite(self, what):

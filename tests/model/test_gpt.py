@@ -218,8 +218,9 @@ def test_assignment_to_a_parameter_writes_through():
     assert (model.params["ln_f.bias"] == 3.0).all() and (model.params.flat == 3.0).sum() == 12
     with pytest.raises(UserError, match="shape"):
         model.params["ln_f.bias"] = np.zeros(5)
-    with pytest.raises(KeyError):
-        model.params["ln_g.bias"] = 0.0
+    for value in (0.0, None):
+        with pytest.raises(UserError, match="no parameter 'ln_g.bias'"):
+            model.params["ln_g.bias"] = value
 
 
 def test_matrices_stand_first_in_the_flat_array():

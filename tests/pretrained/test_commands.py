@@ -38,7 +38,7 @@ def test_export_and_back(npgpt, train, folder):
     assert train("--max-iters", 2)[0] == 0
     for source in (folder, "out"):
         assert npgpt("export", source, "--out", f"exported-{source}")[0] == 0
-        refused(npgpt("export", source, "--out", f"exported-{source}"), "holds a model already")
+        refused(npgpt("export", source, "--out", f"exported-{source}"), "is there already")
     prompt = ["--prompt", "To be", "--max-new-tokens", 20]
     assert npgpt("sample", "exported-out", *prompt)[1] == npgpt("sample", "out", *prompt)[1]
     assert npgpt("sample", "exported-theirs", *prompt)[1] == npgpt("sample", folder, *prompt)[1]

@@ -169,7 +169,7 @@ def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
 
 def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
     refused(npgpt("exercise", "check", "nowhere.py"), "nowhere.py: No such file or directory")
-    refused(npgpt("exercise", "check", tmp_path), "Is a directory")
+    refused(npgpt("exercise", "check", tmp_path), "is not a regular file")
     (tmp_path / "latin.py").write_bytes(b"# npgpt exercise: linear, level 1\n# \xe9\n")
     refused(npgpt("exercise", "check", "latin.py"), "latin.py, line 2: not UTF-8 text")
     refused(npgpt("exercise", "check"), "give the file to check")

@@ -12,7 +12,7 @@ import pytest
 
 from npgpt.errors import UserError
 from npgpt.text import tinystories
-from npgpt.text.batches import open_dataset
+from npgpt.text.batches import TokenFile, open_dataset
 from npgpt.text.corpora import list_corpora, open_corpus
 from npgpt.text.tinystories import (
     REPOSITORY,
@@ -276,7 +276,7 @@ def test_fetched_prepared_and_opened(hub, tmp_path, capsys):
     corpus = open_corpus("tinystories", tmp_path)
     assert (corpus.name, corpus.text, corpus.folder) == (str(folder), None, folder) and str(folder) in corpus.reason
     train, val, tokenizer = open_dataset(corpus)
-    assert isinstance(train, np.memmap) and np.array_equal(train, val) and isinstance(tokenizer, ByteTokenizer)
+    assert isinstance(train, TokenFile) and np.array_equal(train[:], val[:]) and isinstance(tokenizer, ByteTokenizer)
     before = (folder / "train.bin").stat().st_mtime_ns
     prepare_tinystories(ByteTokenizer(), folder, progress=False)
     assert (folder / "train.bin").stat().st_mtime_ns == before and len(hub) == 2
