@@ -150,6 +150,16 @@ def layer_cases():
          lambda q, k, v: attention_forward(q, k, v, 0.7, as_x(future[-2:], q)), attention_backward,
          lambda torch, q, k, v: torch_attention(torch, q, k, v, 0.7, future[-2:], None))
 
+    one_without, some_without = future.copy(), np.zeros((T, T))
+    one_without[1], some_without[[0, 3, 4]] = -np.inf, -np.inf
+    for name, mask, dropped in (("a query without keys", one_without, None),
+                                ("queries without keys", some_without, None),
+                                ("queries without keys, dropout", some_without, mask_att)):
+        case(f"attention, {name}", {"q": unit(B, H, T, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)},
+             lambda q, k, v, mask=mask, dropped=dropped:
+             attention_forward(q, k, v, 0.7, as_x(mask, q), as_x(dropped, q)), attention_backward,
+             lambda torch, q, k, v, mask=mask, dropped=dropped: torch_sdpa(torch, q, k, v, 0.7, mask, dropped))
+
     for name, heads, options in (("self-attention", H, {}), ("self-attention, one head", 1, {}),
                                  ("self-attention, an encoder", H, {"causal": False}),
                                  ("self-attention, unscaled", H, {"scale": 1.0}),
@@ -229,6 +239,18 @@ def torch_attention(torch, q, k, v, scale, mask, dropout_mask):
         scores = scores.masked_fill(torch.from_numpy(mask < 0), -math.inf)
     att = scores.softmax(-1)
     return (att if dropout_mask is None else att * torch.from_numpy(dropout_mask)) @ v
+
+
+def torch_sdpa(torch, q, k, v, scale, mask, dropout_mask):
+    """torch's own attention: to a query without keys it gives 0, where a softmax gives NaN."""
+    def mixed(values):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, values, torch.from_numpy(mask), scale=scale)
+
+    if dropout_mask is None:
+        return mixed(v)
+    att = mixed(torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], -1, -1))      # a mix of unit vectors
+    return (att * torch.from_numpy(dropout_mask)) @ v
 
 
 def torch_self_attention(torch, x, c_attn_weight, c_attn_bias, c_proj_weight, c_proj_bias, n_head, scale=None,

@@ -12,14 +12,19 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     float, mask (T, S) with 0 where a query may look and -inf where it may not, or None, dropout_mask (B, H, T, S) as
     `dropout_mask` draws it, or None -> mix (B, H, T, D), cache.
 
+    A query whose keys are all masked gets weights of 0, so its mix is 0, and its gradients are 0, as in torch's
+    scaled_dot_product_attention. The plain softmax would divide 0 by 0.
+
     The cache keeps q, k, v and att. att is the largest array of the model (T values for each position and head); to
     compute it again would cost a third of the forward's products and both passes of the softmax.
     """
     scaled = q * scale                                              # (B, H, T, D): D columns to scale, not S
     scores = scaled @ k.swapaxes(-1, -2)                            # (B, H, T, S)
     masked = scores if mask is None else scores + mask              # (B, H, T, S)
-    exps = np.exp(masked - masked.max(axis=-1, keepdims=True))      # (B, H, T, S): exp(-inf) = 0
-    att = exps / row_sum(exps)                                      # (B, H, T, S): each row sums to 1
+    lowest = float(np.finfo(masked.dtype).min)                      # finite: -inf - -inf would be NaN
+    exps = np.exp(masked - np.maximum(masked.max(axis=-1, keepdims=True), lowest))  # (B, H, T, S): exp(-inf) = 0
+    # The largest score adds exp(0) = 1 to its row's sum. So 0.5 replaces only the sum 0, of a row that is all masked.
+    att = exps / np.maximum(row_sum(exps), 0.5)                     # (B, H, T, S): each row sums to 1, or 0
     kept = att if dropout_mask is None else att * dropout_mask      # (B, H, T, S)
     mix = kept @ v                                                  # (B, H, T, D)
     return mix, (q, k, v, scale, att, dropout_mask)
@@ -33,7 +38,8 @@ def attention_backward(dmix, cache):
         da_j/dm_i = a_j ([i == j] - a_i)
         dm_i = sum_j datt_j a_j ([i == j] - a_i) = a_i (datt_i - sum_j datt_j a_j)
 
-    Where the mask was -inf, a_i is 0, and so is the gradient: the mask needs no line of its own.
+    Where the mask was -inf, a_i is 0, and so is the gradient: the mask needs no line of its own. That holds for a row
+    whose keys are all masked, too: all its a_i are 0.
     """
     q, k, v, scale, att, dropout_mask = cache
     # mix = kept @ v

@@ -43,7 +43,7 @@ def softmax_loss_forward(logits, column, share):
     probs = exps / total                                        # (..., V)
     target = np.take_along_axis(shifted, column, axis=-1)       # (..., 1)
     losses = np.log(total) - target                             # (..., 1) -log probs[column]
-    loss = (losses * share).sum()                               # ()
+    loss = (np.where(share == 0.0, 0.0, losses) * share).sum()  # () an ignored loss may be inf: inf * 0 is NaN
     return loss, (probs, column, share)
 
 
@@ -61,7 +61,7 @@ def softmax_loss_backward(dloss, cache):
     both terms.) Every row of it sums to zero.
     """
     probs, column, share = cache
-    # loss = (losses * share).sum()
+    # loss = (np.where(share == 0.0, 0.0, losses) * share).sum()
     dlosses = dloss * share                                     # (..., 1)
     # losses = -log softmax(logits)[column], all of it at once
     dlogits = probs * dlosses                                   # (..., V)

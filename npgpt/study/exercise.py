@@ -22,7 +22,7 @@ from npgpt.study.source import read_source
 BLANKS = {
     "linear": (["dweight"], ["dbias", "dweight", "drows"]),
     "gelu_tanh": (["dinner"], ["dx_outside", "dphi", "dinner", "dx_inside"]),
-    "gelu_exact": (["density"], ["dx_outside", "dphi", "density", "dx_inside"]),
+    "gelu_exact": (["density"], ["dx_outside", "density", "dx_inside"]),
     "layernorm": (["dx"], ["dbias", "dweight", "dxhat", "dx"]),
     "softmax_loss": (["dlogits"], ["dlosses", "dlogits", "np.put_along_axis"]),
     "cross_entropy": (["return"], ["return"]),

@@ -30,10 +30,10 @@ RULES = {
     },
     "gelu_exact": {
         "dx_outside": "Of y = x * phi, x outside the distribution function gets the gradient times the other factor.",
-        "dphi": "phi gets the gradient times the other factor of the product.",
         "density": "The derivative of the normal distribution function is the normal density, "
                    "exp(-x^2 / 2) / sqrt(2 pi); 1 / sqrt(2 pi) is half of sqrt(2 / pi).",
-        "dx_inside": "The chain rule: the gradient of phi times the derivative of phi, which is the density.",
+        "dx_inside": "The chain rule: the gradient of phi, dy * x, times the derivative of phi, the density. Multiply "
+                     "x by the density first: dy * x may overflow.",
         "dx": "x was used twice, outside phi and inside: its gradient is the sum of both.",
     },
     "layernorm": {

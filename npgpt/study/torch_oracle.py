@@ -33,7 +33,9 @@ class Array(torch.Tensor):
 class TorchNumPy:
     """What stands for `np` in the layers: torch where the arguments are tensors, NumPy for the rest."""
 
-    NAMES = {"take_along_axis": "take_along_dim"}
+    NAMES = {"take_along_axis": "take_along_dim", "maximum": "clamp"}      # of an array and a number
+
+    finfo = torch.finfo
 
     def __getattr__(self, name):
         ours = getattr(np, name)
