@@ -1,5 +1,18 @@
-"""What npgpt raises when its user, and not its code, has to change something."""
+"""What npgpt raises when its user, and not its code, has to change something, and how foreign texts are shown."""
 
 
 class UserError(ValueError):
     """One sentence that says what is wrong and what to do. The commands print it alone and exit with code 2."""
+
+
+def one_line(text, most=1000):
+    """A foreign text as one line of at most `most` characters, of which none steers a terminal."""
+    text = str(text)
+    start = text[:8 * most]         # a text of megabytes is not worked on as a whole
+    line = printable(" ".join(start.split()))
+    return line if len(line) <= most and start == text else line[:most - 1] + "…"
+
+
+def printable(text, kept=""):
+    """A text with whatever cannot be printed written out as "\\x1b" and the like, except for characters in `kept`."""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
