@@ -352,7 +352,7 @@ def limit(seconds):
         return
     time = int(seconds) + 5     # more than its supervisor gives it
     for name, most in (("CPU", time), ("AS", MEMORY), ("FSIZE", FILE_SIZE), ("NOFILE", OPEN_FILES), ("CORE", 0),
-                       ("NPROC", 0)):       # of processes: it counts all of the user's, so 0 says that none may be added
+                       ("NPROC", 0)):       # it counts all processes of the user: 0 says that no other may be added
         with contextlib.suppress(AttributeError, ValueError, OSError):      # each system knows some of them
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 

@@ -39,7 +39,6 @@ def run(command, environment, seconds, most):
         in_time = ended(readers, seconds)       # the supervisor holds both pipes open until everything has ended
     finally:
         child.stdin.close()                     # the supervisor takes this as its order to end everything
-        ended(readers, GRACE)
         try:
             child.wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -48,6 +47,7 @@ def run(command, environment, seconds, most):
         if hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError, PermissionError):      # macOS: PermissionError for a zombie
                 os.killpg(child.pid, signal.SIGKILL)
+        ended(readers, 1.0)
     code = abs(child.returncode)
     by_signal = child.returncode < 0 or code - 128 in signal.valid_signals()
     how = f"signal {code % 128}" if by_signal else f"exit code {code}"
