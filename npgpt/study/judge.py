@@ -3,11 +3,12 @@
 `judge` does the work on a function. `run_child` starts this very module on a file; nothing of the file is run in the
 process that calls it. The answer comes back as one line of JSON.
 
-This protects from accidents: endless loops, processes left behind, memory, files or output without end, an answer that
-was tampered with, escape codes in what is shown. It is no sandbox: the code runs as the user, who calls it, and can
-read, change and delete the user's files, use the network, and claim to be right. Do not check files of people whom you
-do not trust. The limits are those of Linux; macOS has no limit on memory, and there a process that leaves its process
-group lives on. Windows has only the time limit, and does not end what the code has started.
+This protects from accidents: endless loops, processes left behind, runaway memory, files and output, a garbled answer,
+escape codes in what is shown. It is no sandbox: the code runs as the user, and can read, change and delete the user's
+files, use the network, and claim to be right. Do not check files of people whom you do not trust. All of this holds on
+Linux (for root, the number of processes has no limit; they are still killed at the end). macOS may not limit memory,
+and a process that leaves its process group survives there. On Windows there is only the time limit, and what the code
+has started survives. Limits hold for each process and each file, not for their sum.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""Run a command that may not run long, print without end, or leave processes behind.
+"""Run a command with a time limit, without growing by what it prints, and with nothing left behind.
 
-Between this process and the command stands a supervisor: this very file, run as a script. It ends the command with
-all that it has started, once the command ends, once time is up, and once this process itself is gone, however it
-ended. Only that makes it sure: on Linux the kernel hands the supervisor every process whose parent has ended, so none
-leaves by a new session or a double fork. Elsewhere only the process group is ended (Windows: only the command).
+A supervisor stands between this process and the command: this very file, run as a script. It kills all processes of the
+command when the command ends, when its time is up, and when this process ends, in whatever way. On Linux it is the
+subreaper of its descendants: the kernel hands it every process whose parent has ended, so that neither a new session
+nor a double fork escapes. Elsewhere only the process group is killed (on Windows only the command).
 
 The supervisor imports nothing but the standard library, so it starts quickly.
 """
@@ -22,10 +22,10 @@ PR_SET_CHILD_SUBREAPER = 36     # of Linux's <sys/prctl.h>
 
 
 def run(command, environment, seconds, most):
-    """Run a command for at most `seconds`. Returns how it ended, and what it wrote to standard output and error.
+    """Run a command for at most `seconds`. Returns how it ended, and the bytes of its standard output and error.
 
-    How: "exit code 3" or "signal 9", None where its time was up. What it wrote: the first `most` bytes of each, a pair
-    of numbers; the rest is read and dropped.
+    How it ended is "exit code 3" or "signal 9", or None if its time was up. most: how many bytes to keep of each of
+    the two outputs; the rest is read and dropped.
     """
     child = subprocess.Popen([sys.executable, "-I", "-S", __file__, *command], env=environment, bufsize=0,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -70,8 +70,8 @@ def ended(threads, seconds):
 
 
 def supervise(command):
-    """The supervisor: run the command until it ends or standard input does, then end what it has left behind."""
-    with contextlib.suppress(ImportError, OSError, TypeError, AttributeError):      # Windows, macOS: there is none
+    """Be the supervisor: run the command until it ends or standard input does, then kill what it has left behind."""
+    with contextlib.suppress(ImportError, OSError, TypeError, AttributeError):      # there is none
         import ctypes
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -88,7 +88,7 @@ def supervise(command):
 
 
 def end_children():
-    """End all children of this process, and theirs: whose parent ends becomes a child of this process."""
+    """Kill all descendants of this process: as the subreaper it gets those whose parent ends as children."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

@@ -198,9 +198,9 @@ def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
 
 def test_an_endless_loop_ends_and_what_it_has_printed_is_shown(linear):
     start = time.perf_counter()
-    code, _, err = linear(RETURN, "    print('so far')\n    while True:\n        pass\n", "--time-limit", "1.5")
-    assert code == 2 and time.perf_counter() - start < 4
-    assert err.startswith("so far\nnpgpt: mine.py: linear_backward has not ended within 1.5 seconds")
+    code, _, err = linear(RETURN, "    print('so far')\n    while True:\n        pass\n", "--time-limit", "2.5")
+    assert code == 2 and time.perf_counter() - start < 6
+    assert err.startswith("so far\nnpgpt: mine.py: linear_backward has not ended within 2.5 seconds")
 
 
 def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
@@ -208,12 +208,15 @@ def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
     try:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
         open("child", "w").write(str(child.pid))
-    except BlockingIOError:     # only root may start one
-        assert os.getuid() != 0
+    except BlockingIOError:
+        pass
 {RETURN}"""
     code, out, _ = linear(RETURN, leave)
     assert code == 0 and "right: every gradient" in out
-    assert not Path("child").exists() or not Path(f"/proc/{Path('child').read_text()}").exists()
+    if os.getuid() == 0:        # only root may start one
+        assert not Path(f"/proc/{Path('child').read_text()}").exists()
+    else:
+        assert not Path("child").exists()
 
 
 @pytest.mark.parametrize(("code", "says"), [

@@ -63,8 +63,9 @@ def alive(pid):
 def test_what_a_command_leaves_behind_is_ended(end, how, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     start = time.monotonic()
-    assert process.run([*PYTHON, "-c", LEAVES + ENDS[end]], None, 1.0, (10, 10)) == (how, b"", b"")
-    assert time.monotonic() - start < 4.0 and all_gone()
+    seconds = 60 if how else 1.5
+    assert process.run([*PYTHON, "-c", LEAVES + ENDS[end]], None, seconds, (10, 10)) == (how, b"", b"")
+    assert time.monotonic() - start < 5.0 and all_gone()
 
 
 @needs_fork
@@ -85,8 +86,8 @@ def test_a_supervisor_that_is_killed_takes_the_rest_with_it(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     script = LEAVES.replace('sys.platform == "linux"', "False") + "os.kill(os.getppid(), 9); time.sleep(60)"
     start = time.monotonic()
-    assert process.run([*PYTHON, "-c", script], None, 0.5, (10, 10)) == (None, b"", b"")
-    assert time.monotonic() - start < 3.0 and all_gone()
+    assert process.run([*PYTHON, "-c", script], None, 1.5, (10, 10)) == (None, b"", b"")
+    assert time.monotonic() - start < 5.0 and all_gone()
 
 
 def test_a_flood_is_read_and_dropped():
@@ -99,7 +100,7 @@ def test_a_flood_is_read_and_dropped():
     finally:
         tracemalloc.stop()
     assert result == (None, b"x" * 1000, b"y" * 100000)
-    assert peak < 2 << 20 and time.monotonic() - start < 3.0
+    assert peak < 2 << 20 and time.monotonic() - start < 4.0
 
 
 def test_what_is_written_and_how_it_ended_come_back():
