@@ -1,4 +1,4 @@
-"""What npgpt raises when its user, and not its code, has to change something."""
+"""What npgpt raises when its user, and not its code, has to change something, and how foreign texts are shown."""
 
 
 class UserError(ValueError):
@@ -6,13 +6,17 @@ class UserError(ValueError):
 
 
 def one_line(text, most=1000):
-    """A text as one printable line: spaces for line breaks, no control characters, at most `most` characters.
+    """A foreign text as one line of at most `most` characters, of which none steers a terminal.
 
     What is too long is cut in the middle: the beginning says what it is about, the end what to do.
     """
     text = str(text)
-    if len(text) > 4 * most:
-        text = f"{text[:2 * most]} … {text[-2 * most:]}"
-    text = " ".join(text.split())
-    text = "".join(character if character.isprintable() else "\ufffd" for character in text)
-    return text if len(text) <= most else f"{text[:most // 2]} … {text[len(text) - most // 2 + 3:]}"
+    if len(text) > 16 * most:       # a text of megabytes is not worked on as a whole
+        text = f"{text[:8 * most]} {text[-8 * most:]}"
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= most else f"{line[:most - most // 2 - 3]}...{line[-(most // 2):]}"
+
+
+def printable(text, kept=""):
+    """A text with whatever cannot be printed written out as "\\x1b" and the like, except for characters in `kept`."""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)

@@ -8,7 +8,7 @@ import argparse
 import secrets
 from pathlib import Path
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 from npgpt.study.bugs import LAYERS, bug_statement, bug_text
 from npgpt.study.exercise import (
     BLANKS,
@@ -169,7 +169,7 @@ def check_line(exercise, progress, number):
     found = first <= number <= last
     progress.tried(exercise.name, found)
     if found:
-        print(f"yes, line {number}:\n    {wrong}\nin the package it is:\n    {right}")
+        print(f"yes, line {number}:\n    {one_line(wrong)}\nin the package it is:\n    {right}")
     else:
         print(f"no, the bug is not in line {number}")
     return found

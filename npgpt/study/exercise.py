@@ -13,7 +13,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 from npgpt.files import read_bytes, write_atomically
 from npgpt.study.lessons import chosen_lessons
 from npgpt.study.source import read_source
@@ -267,7 +267,7 @@ def find_function(path, tree, backward):
     wanted = ast.unparse(ast.parse("\n".join(read_source(backward).lines)).body[0].args)
     if ast.unparse(found[-1].args) != wanted:
         raise UserError(f"{path}, line {found[-1].lineno}: the function must be {name}({wanted}), "
-                        f"not {name}({ast.unparse(found[-1].args)})")
+                        f"not {name}({one_line(ast.unparse(found[-1].args), 200)})")
     return found[-1]
 
 

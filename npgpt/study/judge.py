@@ -2,6 +2,13 @@
 
 `judge` does the work on a function. `run_child` starts this very module on a file; nothing of the file is run in the
 process that calls it. The answer comes back as one line of JSON.
+
+This protects from accidents: endless loops, processes left behind, runaway memory, files and output, a garbled answer,
+escape codes in what is shown. It is no sandbox: the code runs as the user, and can read, change and delete the user's
+files, use the network, and claim to be right. Do not check files of people whom you do not trust. All of this holds on
+Linux (for root, the number of processes has no limit; they are still killed at the end). macOS may not limit memory,
+and a process that leaves its process group survives there. On Windows there is only the time limit, and what the code
+has started survives. Limits hold for each process and each file, not for their sum.
 """
 
 import contextlib
@@ -10,20 +17,25 @@ import dataclasses
 import functools
 import json
 import os
-import signal
-import subprocess
 import sys
+import typing
 
 import numpy as np
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line, printable
 from npgpt.study.diagnosis import diagnose, gather
 from npgpt.study.gradcheck import OK, TOLERANCE, WRONG, check, errors, truth
 from npgpt.study.lessons import ModelLesson, lessons
+from npgpt.study.process import run
 from npgpt.study.source import read_source
 from npgpt.study.trace import recording
 
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
+FILE_SIZE = 16 << 20        # bytes of a file that the learner's code writes
+OPEN_FILES = 64
+OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
+ANSWER = 1 << 20            # bytes of an answer; those of a whole block are some thousand
+EXCEPTION = 200             # characters of an exception's text that are shown
 NO_GRADIENT = "no dv"       # a verdict beside those of gradcheck.py: a line without a gradient of its own
 
 
@@ -54,16 +66,31 @@ class Line:
 class Report:
     """The verdict on a backward. notes: what is wrong with it beside the numbers.
 
-    results: the variables among the lines whose gradients are returned; first: the line of the first wrong gradient;
-    differs: names that were assigned something else than in the package's backward, in its order.
+    results: the variables among the lines whose gradients are returned; differs: names that were assigned something
+    else than in the package's backward, in its order.
     """
 
-    right: bool
     lines: list[Line]
     notes: list[str]
     results: list[str]
-    first: int | None
     differs: list[str]
+
+    @property
+    def right(self):
+        return not self.notes and all(line.verdict != WRONG for line in self.lines)
+
+    @property
+    def first(self):
+        """The line of the first wrong gradient, or None."""
+        return min((line.line for line in self.lines if line.verdict == WRONG and line.line is not None), default=None)
+
+
+@dataclasses.dataclass
+class Refusal:
+    """Why there is no `Report`: a sentence, and the line of the learner's file, or None."""
+
+    error: str
+    line: int | None
 
 
 @functools.cache
@@ -113,9 +140,7 @@ def judge(name, backward, file):
             judge_intermediate(line, [one for one in record if one.name == gradient], true, comparison)
         lines.append(line)
     lines.sort(key=lambda line: line.line or 0)
-    wrong = [line for line in lines if line.verdict == WRONG]
-    first = min((line.line for line in wrong if line.line is not None), default=None)
-    return Report(not wrong and not notes, lines, notes, list(known.inputs), first, differing(package_record, record))
+    return Report(lines, notes, list(known.inputs), differing(package_record, record))
 
 
 def judge_result(line, given, true, comparison):
@@ -190,7 +215,16 @@ def guarded(file, function, *arguments):
             if step.tb_frame.f_code.co_filename == str(file):
                 line = step.tb_lineno
             step = step.tb_next
-        raise LearnerError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, line) from None
+        raise LearnerError(describe(error), line) from None
+
+
+def describe(error):
+    """An exception as one short line: its type and the first line of its text."""
+    try:
+        text = str(error).strip().split("\n", 1)[0]
+    except BaseException:       # the learner's own exception, whose __str__ does not work either
+        text = ""
+    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, EXCEPTION)
 
 
 def written_to(lesson, before, after):
@@ -253,60 +287,88 @@ def run_child(exercise, seconds):
 
     UserError where the learner's code raises, runs too long, ends the process or returns something else than wanted.
     """
-    command = [sys.executable, "-P", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds)]
-    # The child finds the same packages as this process; -P keeps those away that lie in the learner's folder.
+    # -P keeps those packages away that lie in the learner's folder; -u: what was printed before an end is not lost.
+    command = [sys.executable, "-P", "-u", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds)]
+    # The child finds the same packages as this process.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
                    "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    sys.stdout.flush()
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment,
-                             start_new_session=True)
-    try:
-        answer, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
+    how, answer, output = run(command, environment, seconds, (ANSWER, OUTPUT + 1))
+    show(output)
+    if how is None:
         raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
-                        "seconds: does it loop for ever? (--time-limit gives it longer)") from None
-    finally:
-        end(child)
+                        "seconds: does it loop for ever? (--time-limit gives it longer)")
     try:
-        answer = json.loads(answer)
-    except ValueError:
-        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-        raise UserError(f"{exercise.path}: the code ended its process ({how}) before it could be checked") from None
-    if "error" in answer:
-        line = f", line {answer['line']}" if answer["line"] else ""
-        raise UserError(f"{exercise.path}{line}: {answer['error']}")
-    return Report(**{**answer, "lines": [Line(**line) for line in answer["lines"]]})
+        answer = read_answer(answer)
+    except (ValueError, RecursionError):
+        did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
+        raise UserError(f"{exercise.path}: the code {did} before it could be checked") from None
+    if isinstance(answer, Refusal):
+        line = f", line {answer.line}" if answer.line else ""
+        raise UserError(f"{exercise.path}{line}: {answer.error}")
+    return answer
 
 
-def end(child):
-    """End a child with everything that it has started, if it still runs."""
-    if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
-        child.wait()
-    child.stdout.close()
+def show(output):
+    """Print what the learner's code has printed, up to `OUTPUT` bytes and without what steers a terminal."""
+    text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
+    print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
+    if len(output) > OUTPUT:
+        print("[more output left out]", file=sys.stderr)
+
+
+def read_answer(data):
+    """The `Report` or `Refusal` in a child's answer; ValueError or RecursionError for whatever is neither.
+
+    The learner's code may have written there: nothing is taken for granted.
+    """
+    answer = json.loads(data)
+    kind = Refusal if isinstance(answer, dict) and "error" in answer else Report
+    answer = checked(answer, kind)
+    if kind is Report and not answer.lines:
+        raise ValueError("a report without lines")
+    return answer
+
+
+def checked(value, kind):
+    """A value out of JSON as what its annotation says: a dataclass, list[kind], or plain. ValueError if it is not."""
+    if typing.get_origin(kind) is list:
+        return [checked(each, *typing.get_args(kind)) for each in checked(value, list)]
+    if dataclasses.is_dataclass(kind):
+        kinds = typing.get_type_hints(kind)
+        if checked(value, dict).keys() != kinds.keys():
+            raise ValueError(f"other fields than those of {kind.__name__}")
+        return kind(**{name: checked(value[name], kinds[name]) for name in kinds})
+    if type(value) not in (typing.get_args(kind) or (kind,)):       # not isinstance: True is no line number
+        raise ValueError(f"not {kind}")
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        raise ValueError("not a finite number")
+    return one_line(value) if isinstance(value, str) else value
 
 
 def limit(seconds):
-    """Bound this process's memory and, should its parent die, its time, where the system can."""
-    with contextlib.suppress(ImportError, ValueError, OSError):
+    """Bound what this process may use from now on, where the system can."""
+    try:
         import resource
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 5, int(seconds) + 5))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    except ImportError:         # Windows
+        return
+    time = int(seconds) + 5     # more than its supervisor gives it
+    for name, most in (("CPU", time), ("AS", MEMORY), ("FSIZE", FILE_SIZE), ("NOFILE", OPEN_FILES), ("CORE", 0),
+                       ("NPROC", 0)):       # it counts all processes of the user: 0 says that no other may be added
+        with contextlib.suppress(AttributeError, ValueError, OSError):      # each system knows some of them
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def main(file, name, seconds):
     """The child: judge the backward in a file and write the answer to standard output, which nobody else writes to."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)           # what the learner prints goes to standard error
-    limit(float(seconds))
     try:
         lesson_known(name)  # before the learner's code runs, which could change the package
-        report = judge(name, load_function(file, lessons()[name].backward.__name__), file)
-        answer = dataclasses.asdict(report)
+        limit(float(seconds))
+        answer = judge(name, load_function(file, lessons()[name].backward.__name__), file)
     except (LearnerError, UserError) as error:      # UserError: SciPy is missing
-        answer = {"error": str(error), "line": getattr(error, "line", None)}
-    print(json.dumps(answer), file=answers, flush=True)
+        answer = Refusal(one_line(error), getattr(error, "line", None))
+    print(json.dumps(dataclasses.asdict(answer)), file=answers, flush=True)
     os._exit(0)             # threads and exit handlers of the learner's have no say
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, printable
 from npgpt.layers.attention import attention_forward
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.study.trace import recording
@@ -85,7 +85,7 @@ def prompt_ids(model, tokenizer, prompt):
 def shown(text):
     """A token's text for people: spaces, new lines and whatever has no glyph are made visible."""
     text = text.replace(" ", "·").replace("\n", "⏎")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return printable(text)
 
 
 def studied_parts(model, idx, targets):

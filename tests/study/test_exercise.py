@@ -11,7 +11,7 @@ import pytest
 from npgpt.study.bugs import LAYERS, bug_statement, bug_text, with_bug
 from npgpt.study.exercise import BLANKS, LEVELS, exercise_lesson, level_text, read_exercise
 from npgpt.study.hints import RULES, hint, package_statements
-from npgpt.study.judge import judge
+from npgpt.study.judge import judge, read_answer
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
 from tests.study.solutions import function_of, solved
@@ -196,21 +196,89 @@ def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
     refused(npgpt("exercise", "check", "mine.py"), 'mine.py: activation "gelu" needs SciPy')
 
 
-def test_an_endless_loop_ends_with_all_that_it_started(linear):
-    endless = "    import os\n    if os.fork() == 0:\n        open('child', 'w').write(str(os.getpid()))\n" \
-              "    while True:\n        pass\n"
+def test_an_endless_loop_ends_and_what_it_has_printed_is_shown(linear):
     start = time.perf_counter()
-    refused(linear(RETURN, endless, "--time-limit", "1.5"), "mine.py: linear_backward has not ended within 1.5 seconds")
-    assert time.perf_counter() - start < 4
-    child = int(Path("child").read_text())
-    for _ in range(50):                 # until the system has noticed
+    code, _, err = linear(RETURN, "    print('so far')\n    while True:\n        pass\n", "--time-limit", "2.5")
+    assert code == 2 and time.perf_counter() - start < 6
+    assert err.startswith("so far\nnpgpt: mine.py: linear_backward has not ended within 2.5 seconds")
+
+
+def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
+    leave = f"""    import os, subprocess, sys
+    try:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        open("child", "w").write(str(child.pid))
+    except BlockingIOError:
+        pass
+{RETURN}"""
+    code, out, _ = linear(RETURN, leave)
+    assert code == 0 and "right: every gradient" in out
+    if os.getuid() == 0:        # only root may start one
+        assert not Path(f"/proc/{Path('child').read_text()}").exists()
+    else:
+        assert not Path("child").exists()
+
+
+@pytest.mark.parametrize(("code", "says"), [
+    ("open('large', 'wb').write(bytes(17 << 20))", "OSError: [Errno 27] File too large"),
+    ("files = [open('many' + str(i), 'w') for i in range(100)]", "OSError: [Errno 24] Too many open files"),
+    ("raise ValueError('\\x1b[31m' + 'a' * (20 << 20))", "ValueError: \\x1b[31maaa"),
+    ("raise type('\\x1b[31m', (Exception,), {})('text')", "\\x1b[31m: text"),
+    ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "line {0}: Mine"),
+    ("raise ValueError('first\\nsecond')", "ValueError: first"),
+])
+def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
+    result = linear(RETURN, f"    {code}\n{RETURN}")
+    refused(result, says.format(RETURN_LINE))
+    assert len(result[2]) < 300 and "\x1b" not in result[2] and "second" not in result[2]
+
+
+def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(linear):
+    code, out, err = linear(RETURN, "    print('\\x1b[31m\\tred\\n' + 'a' * (8 << 20))\n" + RETURN)
+    assert code == 0 and "right: every gradient" in out
+    assert err.startswith("\\x1b[31m\tred\naaa") and "\x1b" not in err and len(err) < 70000
+    assert err.endswith("aaa\n[more output left out]\n")
+
+
+GOOD_ANSWER = {"lines": [{"variable": "x", "line": 3, "verdict": "ok", "relative": 1e-12, "diagnosis": None}],
+               "notes": ["\x1b[31m"], "results": ["x"], "differs": []}
+
+
+def with_field(name, value):
+    return json.dumps({**GOOD_ANSWER, name: value})
+
+
+def with_line(name, value):
+    return with_field("lines", [{**GOOD_ANSWER["lines"][0], name: value}])
+
+
+BAD_ANSWERS = [
+    "", "5", "null", "{}", "[]", '"error"', '["error"]', "[" * 100000, "\udcff", "1" * 5000, "{} {}",
+    '{"error": "text"}', '{"error": 5, "line": 3}', '{"error": "text", "line": "3"}', '{"error": "text", "line": NaN}',
+    with_field("lines", []), with_field("lines", [5]), with_field("lines", [{}]), with_field("lines", None),
+    with_field("notes", "text"), with_field("notes", [None]), with_field("results", {}), with_field("more", 5),
+    with_line("variable", 5), with_line("line", True), with_line("line", 1.5), with_line("verdict", None),
+    with_line("relative", float("inf")), with_line("relative", float("nan")), with_line("relative", "0"),
+]
+
+
+@pytest.mark.parametrize("answer", BAD_ANSWERS, ids=range(len(BAD_ANSWERS)))
+def test_answers_that_are_none_are_noticed(answer):
+    report = read_answer(json.dumps(GOOD_ANSWER).encode())
+    assert not report.right and report.lines[0].line == 3 and report.notes == ["\\x1b[31m"]
+    with pytest.raises((ValueError, RecursionError)):
+        read_answer(answer.encode(errors="surrogateescape"))
+
+
+@pytest.mark.parametrize("answer", ["b'5\\n'", "b'{}\\n'", "b'[' * 100000", "bytes(50 << 20)"])
+def test_who_writes_into_the_answer_is_told_so_in_one_line(linear, answer):
+    forge = f"""    for number in range(3, 21):
         try:
-            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except FileNotFoundError:
-            return
-        time.sleep(0.1)
-    pytest.fail("a child of the solution runs on")
+            open(number, "wb", closefd=False).write({answer})
+        except OSError:
+            pass
+"""
+    refused(linear(RETURN, forge + RETURN), "mine.py: the code ended or disturbed its process before it could be")
 
 
 def test_a_solution_may_print_and_does_not_reach_this_process(linear):
