@@ -81,8 +81,8 @@ def test_a_peer_that_fails_is_reported_and_the_rest_goes_on(npgpt, fake_torch, m
 @pytest.mark.usefixtures("tiny")
 def test_where_npgpt_fails_it_is_one_line_and_what_was_measured_stays(npgpt, monkeypatch):
     monkeypatch.setattr(npgpt_bench, "installed", lambda peer: False)
-    refused(npgpt("bench", "A", "C", "B", "--rounds", 1, "--threads", 1), "C could not be measured", "the model would take",
-            "leave C out")
+    refused(npgpt("bench", "A", "C", "B", "--rounds", 1, "--threads", 1), "C could not be measured",
+            "the model would take", "leave C out")
     assert list(read()["shapes"]) == ["A"]
 
 
