@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import filecmp
 import json
 import os
 import re
@@ -112,15 +113,18 @@ def write_atomically(path, data):
 
 
 @contextlib.contextmanager
-def new_folder(path):
+def new_folder(path, holding):
     """Give a folder to fill, which becomes `path` when the block ends well, and vanishes when it does not.
 
-    So there is a whole folder or none, and a call that was killed can be made again. Raises UserError where `path` is
-    a file or a folder that is not empty, OSError as mkdir, fsync and rename do.
+    So there is a whole folder or none, and a call that was killed can be made again, even where the kill came after
+    its end: a folder of just these files is as good as new. holding: the name of one of them. Raises UserError where
+    `path` is anything else, OSError as mkdir, fsync and rename do.
     """
     path = Path(os.path.realpath(path))
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(f"{path} is there already: choose another folder, or delete it")
+    there = os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))
+    occupied = UserError(f"{path} is there already: choose another folder, or delete it")
+    if there and not (path / holding).is_file():
+        raise occupied
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
     try:
@@ -130,10 +134,19 @@ def new_folder(path):
             for file in temporary.iterdir():
                 sync_file(file)
             sync_folder(temporary)
-        os.rename(temporary, path)
-        sync_folder(path.parent)
+        if not there:
+            os.rename(temporary, path)
+            sync_folder(path.parent)
+        elif not same_files(temporary, path):
+            raise occupied
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def same_files(folder, other):
+    """Whether two folders hold files of the same names and bytes, and nothing else."""
+    names = sorted(os.listdir(folder))
+    return names == sorted(os.listdir(other)) and filecmp.cmpfiles(folder, other, names, shallow=False)[0] == names
 
 
 def temporary_beside(path):

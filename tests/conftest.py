@@ -1,5 +1,7 @@
 """What every test runs with."""
 
+import sys
+
 import pytest
 
 from npgpt.cli.main import main
@@ -8,6 +10,12 @@ TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the m
 
 TINY = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--block-size", "8", "--batch-size", "2", "--threads", "1",
         "--warmup-iters", "2", "--lr-decay-iters", "20", "--eval-iters", "2", "--log-interval", "1"]
+
+
+@pytest.fixture
+def terminal(capsys, monkeypatch):
+    """Let standard error pass for a terminal, where progress bars are shown."""
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: True)
 
 
 @pytest.fixture

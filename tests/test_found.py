@@ -421,6 +421,6 @@ def test_16_a_full_disk_is_named(tmp_path, npgpt, train):
     with pytest.raises(OSError) as error:
         write_atomically("/dev/full", b"x")
     assert error.value.errno
-    with pytest.raises(OSError) as error, new_folder(tmp_path / "new"), open("/dev/full", "wb", buffering=0) as file:
+    with pytest.raises(OSError) as error, new_folder(tmp_path / "new", "x"), open("/dev/full", "wb", buffering=0) as file:
         file.write(b"x")
     assert error.value.filename == str(tmp_path / "new") and not list(tmp_path.glob(".npgpt*"))

@@ -15,7 +15,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    with new_folder(args.out) as folder:
+    with new_folder(args.out, TOKENIZER_FILE) as folder:
         loaded = load_given_model(args)
         loaded.model.save_pretrained(folder)
         for name in TOKENIZER_FILES:

@@ -22,16 +22,10 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
-    parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
-    parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        summary = module.__doc__.splitlines()[0]
-        module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
     if hasattr(sys.stdout, "reconfigure"):      # a terminal that has no such character shows a question mark
         sys.stdout.reconfigure(errors="replace")
     try:
-        args = parse(parser, arguments)
+        args = parse(arguments)
         with out_of_memory(LESS_MEMORY):
             code = COMMANDS[args.command].run(args)     # None, or 1 where what was asked for turned out wrong
         sys.stdout.flush()
@@ -50,13 +44,19 @@ def main(arguments=None):
     return 0
 
 
-def parse(parser, arguments):
-    """The arguments of a command line; UserError also where argparse fails by itself, as on `-n=--`."""
+def parse(arguments):
+    """The arguments of a command line; UserError where they make none."""
+    parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
+    parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = module.__doc__.splitlines()[0]
+        module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
     try:
         return parser.parse_args(arguments)
     except UserError:
         raise
-    except (ValueError, IndexError):
+    except (ValueError, IndexError):        # argparse itself, on `-n=--`
         raise UserError("the command line cannot be read: look for an option without its value, such as --") from None
 
 

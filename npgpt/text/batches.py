@@ -70,16 +70,16 @@ def load_token_files(folder):
 def prepare(corpus, tokenizer, folder, progress=True):
     """Write train.bin, val.bin and the tokenizer of a corpus with a text as the new folder `folder`, whole or not.
 
-    Raises UserError when the corpus is token files already, when the folder is there and not empty, and as
+    Raises UserError when the corpus is token files already, when the folder holds anything else, and as
     tokenizer.encode does; OSError when the folder cannot be written.
     """
     if corpus.text is None:
         raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
     train_text, val_text = split_text(corpus.text)
-    with new_folder(folder) as unfinished:
+    with new_folder(folder, TOKENIZER_FILE) as unfinished:
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
         for name, text in tqdm([("train.bin", train_text), ("val.bin", val_text)], desc="prepare",
-                               disable=not progress):
+                               disable=None if progress else True):
             (unfinished / name).write_bytes(tokenizer.encode(text).astype("<u2").tobytes())
 
 

@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 16
 def download(url, sha256, path, progress=True):
     """Store the file behind `url` as `path`, if its SHA-256 is the hexadecimal string `sha256`.
 
-    The bytes go to a temporary file and are renamed at the end; `progress` shows a bar. The proxies of the environment
+    The bytes go to a temporary file and are renamed at the end; `progress` shows a bar on a terminal. The proxies of the environment
     are used. Raises UserError, and leaves no file behind, when the server does not answer within CONNECT_SECONDS or
     answers with an error, when the file stalls, is cut off or has another digest, and when it cannot be written.
     """
@@ -40,7 +40,7 @@ def copy_checked(response, file, sha256, url, progress):
     """Copy an HTTP response to a binary file; raises UserError when it is cut off or its digest is not `sha256`."""
     total = response.length  # what Content-Length announced, or None
     digest = hashlib.sha256()
-    with tqdm(total=total, unit="B", unit_scale=True, desc="download", disable=not progress) as bar:
+    with tqdm(total=total, unit="B", unit_scale=True, desc="download", disable=None if progress else True) as bar:
         while chunk := response.read(CHUNK_BYTES):
             file.write(chunk)
             digest.update(chunk)

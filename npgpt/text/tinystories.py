@@ -89,7 +89,7 @@ def prepare_split(source, tokenizer, path, progress=True):
         # Nothing is cut off before the end: what lies beyond `done` will be written again, byte for byte the same.
         open(partial, "r+b" if partial.exists() else "wb") as tokens,
         tqdm(total=os.path.getsize(source), initial=done.read, unit="B", unit_scale=True, desc=path.name,
-             disable=not progress) as bar,
+             disable=None if progress else True) as bar,
     ):
         text.seek(done.read)
         tokens.seek(done.written)

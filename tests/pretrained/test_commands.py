@@ -1,6 +1,7 @@
 """The commands on a model that npgpt did not train: sample, eval, export, and training that begins from it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +39,10 @@ def test_export_and_back(npgpt, train, folder):
     assert train("--max-iters", 2)[0] == 0
     for source in (folder, "out"):
         assert npgpt("export", source, "--out", f"exported-{source}")[0] == 0
-        refused(npgpt("export", source, "--out", f"exported-{source}"), "is there already")
+    assert npgpt("export", "out", "--out", "exported-out")[0] == 0          # the same again
+    before = (Path("exported-out") / "model.safetensors").read_bytes()
+    refused(npgpt("export", folder, "--out", "exported-out"), "exported-out is there already")
+    assert (Path("exported-out") / "model.safetensors").read_bytes() == before
     prompt = ["--prompt", "To be", "--max-new-tokens", 20]
     assert npgpt("sample", "exported-out", *prompt)[1] == npgpt("sample", "out", *prompt)[1]
     assert npgpt("sample", "exported-theirs", *prompt)[1] == npgpt("sample", folder, *prompt)[1]

@@ -69,6 +69,7 @@ def test_prepare_overwrites_nothing(poem, tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.usefixtures("terminal")
 def test_prepare_shows_its_progress(poem, tmp_path, capsys):
     prepare(poem, ByteTokenizer(), tmp_path)
     assert "prepare" in capsys.readouterr().err

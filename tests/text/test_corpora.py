@@ -83,6 +83,7 @@ def test_download(server, tmp_path, page, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("terminal")
 def test_download_shows_its_progress(server, tmp_path, capsys):
     download(f"{server}/good", GOOD_SHA256, tmp_path / "input.txt")
     assert "100%" in capsys.readouterr().err

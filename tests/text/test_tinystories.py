@@ -145,6 +145,7 @@ class Counting(EndingBytes):
         return super().encode(text)
 
 
+@pytest.mark.usefixtures("terminal")
 def test_what_is_done_is_not_done_again(source, tmp_path, monkeypatch, expected, capsys):
     path, tokenizer = tmp_path / "out.bin", Counting()
     with monkeypatch.context() as patch, pytest.raises(Killed):
