@@ -125,7 +125,7 @@ def new_folder(path, holding):
     occupied = UserError(f"{path} is there already: choose another folder, or delete it")
     if there and not (path / holding).is_file():
         raise occupied
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = temporary_beside(path)
     try:
         with naming(path, temporary):
@@ -147,6 +147,14 @@ def same_files(folder, other):
     """Whether two folders hold files of the same names and bytes, and nothing else."""
     names = sorted(os.listdir(folder))
     return names == sorted(os.listdir(other)) and filecmp.cmpfiles(folder, other, names, shallow=False)[0] == names
+
+
+def make_folder(path):
+    """Make a folder and those above it, where they are missing. (mkdir(parents=True) calls itself for each of them.)"""
+    path = Path(path)
+    missing = [folder for folder in (path, *path.parents) if not os.path.isdir(folder)]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
 
 
 def temporary_beside(path):

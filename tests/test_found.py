@@ -272,7 +272,7 @@ def test_11_metrics_without_a_train_loss_can_be_drawn(train, npgpt, tmp_path):
     ["sample", "--threads", 10**30], ["sample", "-n=--"], ["sample", "-n", 10**12], ["sample", "--seed", 10**30],
     ["plot", "--out", "x.xyz"], ["plot", "--out", "x" * 4000], ["sample", "x" * 4000], ["info", "y/" * 2000],
     ["eval", "--stride", 10**30], ["info", "--batch-size", 10**400], ["train", "--corpus", "x" * 4000],
-    ["train", "--out-dir", "x" * 4000],
+    ["train", "--out-dir", "x" * 4000], ["data", "prepare", "text.txt", "--tokenizer", "byte", "--out", "y/" * 2000],
 ], ids=lambda arguments: " ".join(map(str, arguments))[:40])
 def test_12_command_lines_that_make_no_sense_are_one_line(train, npgpt, arguments):
     assert train("--max-iters", 2)[0] == 0
@@ -329,7 +329,8 @@ NAN = float("nan")
     lambda model: model.generate(IDX, 2, eos_token_id=11), lambda model: GPT(model.config, device=None),
     lambda model: GPT(model.config, dtype=None), lambda model: GPT(model.config, seed=-1), lambda model: GPT(None),
     lambda model: GPT(model.config, threads=1.5), lambda model: GPT.from_pretrained(None),
-    lambda model: GPT.from_pretrained("a\0b"), lambda model: model.save_pretrained(5),
+    lambda model: GPT.from_pretrained("a\0b"), lambda model: GPT.from_pretrained("x" * 4000),
+    lambda model: model.save_pretrained(5),
     lambda model: GPTConfig(n_layer=10**9), lambda model: GPTConfig(n_embd=2**40), lambda model: GPTConfig(dropout=NAN),
 ])
 def test_13_a_call_that_makes_no_sense_is_refused_and_changes_nothing(model, call):

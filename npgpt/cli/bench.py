@@ -11,6 +11,7 @@ from npgpt.bench.measure import PEERS, installed, machine, measure
 from npgpt.bench.report import markdown, write_report
 from npgpt.bench.shapes import DEFAULT, SHAPES
 from npgpt.errors import UserError
+from npgpt.files import make_folder
 
 
 def add_arguments(parser):
@@ -32,7 +33,7 @@ def run(args):
     if args.rounds < 1 or threads < 1:
         raise UserError(f"--rounds and --threads must be at least 1, not {args.rounds} and {threads}")
     out_dir = Path(args.out_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir)
     missing = [peer for peer in peers if not installed(peer)]
     results = {"machine": machine(threads), "threads": threads, "rounds": args.rounds, "shapes": {}}
     for name in names:

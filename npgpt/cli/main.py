@@ -38,6 +38,8 @@ def main(arguments=None):
         return fail(error.strerror or error, error.filename)
     except MemoryError as error:
         return fail(f"out of memory ({error}): {LESS_MEMORY}")
+    except ImportError as error:
+        return fail(f"{error}: this installation is not complete, or the memory is full")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -1,6 +1,7 @@
 """Reading GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -20,8 +21,9 @@ def find_model(name_or_path, revision=None):
     Raises UserError where it is neither, and as `hub.fetch_model` does.
     """
     path = Path(name_or_path)
-    if path.is_dir() or path.suffix == ".safetensors":
-        if not path.exists():
+    # os.path says no where Path raises: a name too long for the system is an unknown model like any other.
+    if os.path.isdir(path) or path.suffix == ".safetensors":
+        if not os.path.exists(path):
             raise UserError(f"{path} does not exist")
         return path
     return hub.fetch_model(str(name_or_path), revision)

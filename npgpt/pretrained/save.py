@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, write_atomically
+from npgpt.files import atomic_writer, make_folder, write_atomically
 from npgpt.model.parameters import parameter_shapes
 from npgpt.pretrained.config_json import as_transformers_has_it, config_to_fields, what_transformers_lacks
 from npgpt.tensorfile import write_tensors
@@ -22,7 +22,7 @@ def save_model(params, folder):
         raise UserError(f"{field}={getattr(params.config, field)} has no counterpart in transformers' GPT-2")
     config = as_transformers_has_it(params.config)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     tensors = {}
     for name, shape in parameter_shapes(config).items():
         stored = name if name.startswith("lm_head") else f"transformer.{name}"

@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 from npgpt.errors import UserError, one_line
-from npgpt.files import read_bytes, write_atomically
+from npgpt.files import make_folder, read_bytes, write_atomically
 from npgpt.study.lessons import chosen_lessons
 from npgpt.study.source import read_source
 
@@ -231,7 +231,7 @@ def write_new(path, text):
     path = Path(path)
     if os.path.lexists(path):
         raise UserError(f"{path} is there already: choose another name with --out, or delete it")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomically(path, text.encode("utf-8", "replace"))
 
 

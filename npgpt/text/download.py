@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from npgpt.deadline import call_within
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer
+from npgpt.files import atomic_writer, make_folder
 
 CONNECT_SECONDS = 8  # until the server has answered; name look-up, proxy and redirects included
 STALL_SECONDS = 20  # between two pieces of the file
@@ -27,7 +27,7 @@ def download(url, sha256, path, progress=True):
     try:
         # urlopen's own timeout covers neither the name look-up nor the sum of several attempts, hence call_within.
         with call_within(CONNECT_SECONDS, urllib.request.urlopen, url, timeout=STALL_SECONDS) as response:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             with atomic_writer(path) as file:
                 copy_checked(response, file, sha256, url, progress)
     except (OSError, http.client.HTTPException) as error:

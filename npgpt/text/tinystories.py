@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from npgpt.checks import check_whole
 from npgpt.errors import UserError
-from npgpt.files import read_json, sync_folder, write_atomically
+from npgpt.files import make_folder, read_json, sync_folder, write_atomically
 from npgpt.text.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, save_tokenizer
 
 REPOSITORY = "roneneldan/TinyStories"
@@ -47,7 +47,7 @@ def prepare_tinystories(tokenizer, folder, progress=True):
     from npgpt.hub import fetch_file
 
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     # The tokenizer goes first: token files without one would be taken for GPT-2's.
     if not (folder / TOKENIZER_FILE).exists():
         save_tokenizer(tokenizer, folder / TOKENIZER_FILE)

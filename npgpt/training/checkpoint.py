@@ -27,7 +27,7 @@ import numpy as np
 
 from npgpt.checks import MOST_THREADS, check_real, check_whole
 from npgpt.errors import UserError
-from npgpt.files import open_regular, read_json, sync_file, sync_folder
+from npgpt.files import make_folder, open_regular, read_json, sync_file, sync_folder
 from npgpt.model.config import GPTConfig
 from npgpt.pretrained.config_json import config_to_fields, read_config
 from npgpt.tensorfile import NAMES, TensorFile, write_tensors
@@ -64,7 +64,7 @@ class Checkpoint:
 @contextlib.contextmanager
 def locked(out_dir):
     """Make the folder of a run and keep every other training out of it for the block; UserError where one is in it."""
-    Path(out_dir).mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir)
     lock = filelock.FileLock(Path(out_dir) / LOCK_FILE)
     try:
         lock.acquire(timeout=0)
