@@ -40,6 +40,13 @@ def check_real(name, value, least=0.0, below=math.inf, above=-math.inf):
     check(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
 
 
+def plain_numbers(fields):
+    """Turn the NumPy numbers among a frozen dataclass's fields into Python's, which JSON can hold."""
+    for name, value in vars(fields).items():
+        if isinstance(value, np.generic):
+            object.__setattr__(fields, name, value.item())      # the way round `frozen` that dataclasses documents
+
+
 def as_array(name, value):
     """`value` as a NumPy array; UserError where it is none, such as a list of rows of different lengths."""
     try:

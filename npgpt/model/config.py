@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from npgpt.checks import check, check_real, check_whole
+from npgpt.checks import check, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 
 MOST_LAYERS = 1024
@@ -40,6 +40,7 @@ class GPTConfig:
     eos_token_id: int | None = None         # the token that ends a text
 
     def __post_init__(self):
+        plain_numbers(self)
         for name in ("vocab_size", "block_size", "n_head", "n_embd"):
             check_whole(name, getattr(self, name), 1, MOST_WIDTH)
         check_whole("n_layer", self.n_layer, 1, MOST_LAYERS)
@@ -49,7 +50,7 @@ class GPTConfig:
         for name, default in (("qkv_bias", self.bias), ("n_inner", 4 * self.n_embd), ("embd_pdrop", self.dropout),
                               ("attn_pdrop", self.dropout), ("resid_pdrop", self.dropout)):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, default)     # the way round `frozen` that dataclasses documents
+                object.__setattr__(self, name, default)     # as in `plain_numbers`
         check_whole("n_inner", self.n_inner, 1, 4 * MOST_WIDTH)
         for name in ("bos_token_id", "eos_token_id"):
             if getattr(self, name) is not None:

@@ -55,9 +55,10 @@ def open_corpus(name=None, directory=None, progress=True):
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     Without a name it is TinyShakespeare where that is at hand in data_dir(directory) or can be downloaded, else pydocs.
-    `progress` shows a bar on a terminal while it downloads. Raises UserError when there is no such corpus, when its file is empty,
-    unreadable or not UTF-8, when TinyShakespeare is asked for by name and not to be had, when the file at hand has
-    another digest than TinyShakespeare's, and when TinyStories is not prepared, or with several tokenizers.
+    `progress` shows a bar on a terminal while it downloads. Raises UserError when there is no such corpus, when its
+    file is empty, unreadable, not a regular one or not UTF-8, when TinyShakespeare is asked for by name and not to be
+    had, when the file at hand has another digest than TinyShakespeare's, and when TinyStories is not prepared, or with
+    several tokenizers.
     """
     directory = data_dir(directory)
     if name is None:

@@ -19,9 +19,10 @@ CHUNK_BYTES = 1 << 16
 def download(url, sha256, path, progress=True):
     """Store the file behind `url` as `path`, if its SHA-256 is the hexadecimal string `sha256`.
 
-    The bytes go to a temporary file and are renamed at the end; `progress` shows a bar on a terminal. The proxies of the environment
-    are used. Raises UserError, and leaves no file behind, when the server does not answer within CONNECT_SECONDS or
-    answers with an error, when the file stalls, is cut off or has another digest, and when it cannot be written.
+    The bytes go to a temporary file and are renamed at the end; `progress` shows a bar on a terminal. The proxies of
+    the environment are used. Raises UserError, and leaves no file behind, when the server does not answer within
+    CONNECT_SECONDS or answers with an error, when the file stalls, is cut off or has another digest, and when it cannot
+    be written.
     """
     path = Path(path)
     try:

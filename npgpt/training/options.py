@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from npgpt.backend.arrays import DTYPES
-from npgpt.checks import MOST, MOST_SEED, check, check_real, check_whole
+from npgpt.checks import MOST, MOST_SEED, check, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
@@ -39,6 +39,7 @@ class TrainOptions:
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
 
     def __post_init__(self):
+        plain_numbers(self)
         positive = ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
                     "log_interval")
         for field in dataclasses.fields(self):

@@ -1,0 +1,129 @@
+"""Whatever a value is, it is taken as it is meant or refused in one line: drawn by hypothesis."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt.checks import check_real, check_whole, shown
+from npgpt.errors import one_line
+from npgpt.files import DEEPEST, read_json, read_toml
+from npgpt.model.generate import check_sampling
+from npgpt.model.parameters import parameter_shapes
+from npgpt.training.options import TrainOptions
+from npgpt.training.schedule import learning_rate
+
+NUMBERS = st.one_of(st.integers(), st.sampled_from([10**400, -10**400, 10**5000, 2**31, 2**53 + 1]), st.floats(),
+                    st.booleans(), st.floats().map(np.float64), st.integers(-2**31, 2**31).map(np.int64))
+VALUES = st.one_of(NUMBERS, st.none(), st.text(max_size=9), st.binary(max_size=9), st.complex_numbers(),
+                   st.lists(st.integers(), max_size=2), st.just(object()), st.just(np.zeros(2)))
+FEW = settings(max_examples=150, deadline=None, derandomize=True, database=None,
+               suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def refused(call):
+    """Whether a call is refused; in one line, if it is."""
+    try:
+        call()
+    except UserError as error:
+        assert one_line(error) == str(error)
+        return True
+    return False
+
+
+@FEW
+@given(VALUES, st.integers(-5, 5), st.integers(0, 10**6))
+def test_a_whole_number_is_one_in_its_range(value, least, length):
+    right = isinstance(value, int | np.integer) and not isinstance(value, bool) and least <= value <= least + length
+    assert refused(lambda: check_whole("x", value, least, least + length)) != right
+
+
+@FEW
+@given(VALUES)
+@example(1.0)
+@example(0.0)
+def test_a_real_number_is_finite_and_in_its_range(value):
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool | complex | np.complexfloating)
+    finite = number and abs(value) < 2**1023 and math.isfinite(value)
+    assert refused(lambda: check_real("x", value, below=1.0)) != (finite and 0 <= value < 1)
+    assert refused(lambda: check_real("x", value, above=0.0)) != (finite and value > 0)
+
+
+@FEW
+@given(st.sampled_from([field.name for field in dataclasses.fields(GPTConfig)]), VALUES)
+def test_a_config_is_refused_or_can_be_laid_out(name, value):
+    made = []
+    if not refused(lambda: made.append(GPTConfig(**{name: value}))):
+        sizes = [math.prod(shape) for shape in parameter_shapes(made[0]).values()]
+        assert len(sizes) < 20_000 and all(0 < size < 2**60 for size in sizes)
+        json.dumps(dataclasses.asdict(made[0]), allow_nan=False)
+
+
+@FEW
+@given(st.sampled_from([field.name for field in dataclasses.fields(TrainOptions)]), VALUES)
+def test_options_are_refused_or_can_be_trained_with(name, value):
+    made = []
+    if not refused(lambda: made.append(TrainOptions(**{name: value}))):
+        o = made[0]
+        rates = [learning_rate(step, o.learning_rate, o.min_lr, o.warmup_iters, o.lr_decay_iters)
+                 for step in (0, 1, o.max_iters)]
+        assert all(math.isfinite(rate) and rate >= 0 for rate in rates)
+        np.random.default_rng([o.seed, 0, 0, 0])
+        json.dumps(dataclasses.asdict(o), allow_nan=False)
+
+
+@FEW
+@given(st.sampled_from(["lr", "betas", "eps", "weight_decay", "threads"]),
+       st.one_of(VALUES, st.lists(NUMBERS, max_size=3)))
+def test_an_optimizer_is_refused_or_keeps_the_parameters_finite(name, value):
+    model = GPT(GPTConfig(vocab_size=3, block_size=2, n_layer=1, n_head=1, n_embd=2), dtype="float64", threads=1)
+    made = []
+    if not refused(lambda: made.append(AdamW(model.params, **{"threads": 1, name: value}))):
+        grads = model.params.zeros_like()
+        grads.flat[:] = 1e-3
+        with np.errstate(over="ignore"):
+            made[0].step(grads)
+        small = not isinstance(value, float) or abs(value) < 1e100        # 1e300 times a weight is no surprise
+        assert np.isfinite(model.params.flat).all() or not small
+
+
+@FEW
+@given(st.sampled_from(["max_new_tokens", "temperature", "top_k", "top_p", "seed", "eos_token_id"]), VALUES)
+def test_sampling_is_refused_or_can_be_drawn(name, value):
+    arguments = {"max_new_tokens": 1, "temperature": 1.0, "top_k": None, "top_p": None, "seed": 0, "eos_token_id": None}
+    if not refused(lambda: check_sampling(GPTConfig(), **{**arguments, name: value})):
+        assert value is None or value == value and value >= 0
+
+
+@FEW
+@given(st.one_of(st.binary(max_size=60), st.text("[]{}\",:0123456789.eE+-\\u NaItfl", max_size=60).map(str.encode)))
+@example(b"[" * 100_000)
+@example(b"9" * 5000)
+@example(b"[1, NaN]")
+@example(b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1))
+def test_a_file_is_refused_or_holds_json(tmp_path, data):
+    (tmp_path / "x").write_bytes(data)
+    made = []
+    if not refused(lambda: made.append(read_json(tmp_path / "x"))):
+        assert json.loads(json.dumps(made[0], allow_nan=False)) == made[0]
+    refused(lambda: read_toml(tmp_path / "x"))
+
+
+def test_json_as_deep_as_is_allowed_is_read(tmp_path):
+    (tmp_path / "x").write_text("[" * DEEPEST + "]" * DEEPEST)
+    assert isinstance(read_json(tmp_path / "x"), list)
+    (tmp_path / "x").write_text("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
+    with pytest.raises(UserError, match="nested too deep"):
+        read_json(tmp_path / "x")
+
+
+@FEW
+@given(VALUES, st.text())
+def test_what_is_shown_is_a_short_line(value, text):
+    for line in (shown(value), one_line(text, 50)):
+        assert len(line) <= 80 and line.isprintable()
