@@ -2,7 +2,13 @@
 
 
 class UserError(ValueError):
-    """One sentence that says what is wrong and what to do. The commands print it alone and exit with code 2."""
+    """One sentence that says what is wrong and what to do. The commands print it alone and exit with code 2.
+
+    It may quote names and values out of files: whatever they hold, it stays one line of a bearable length.
+    """
+
+    def __init__(self, message):
+        super().__init__(one_line(message))
 
 
 def one_line(text, most=1000):

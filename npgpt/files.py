@@ -16,7 +16,7 @@ from pathlib import Path
 from npgpt.errors import UserError
 
 MOST_BYTES = 1 << 20        # of a small file: a description, not data
-DEEPEST = 100               # of lists and dicts inside one another
+DEEPEST = 100               # of lists and dicts inside one another, and of new folders
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -150,9 +150,14 @@ def same_files(folder, other):
 
 
 def make_folder(path):
-    """Make a folder and those above it, where they are missing. (mkdir(parents=True) calls itself for each of them.)"""
+    """Make a folder and those above it, where they are missing. Raises OSError as mkdir does.
+
+    UserError where more than DEEPEST are: the tools that delete folders call themselves for each, and would give up.
+    """
     path = Path(path)
     missing = [folder for folder in (path, *path.parents) if not os.path.isdir(folder)]
+    if len(missing) > DEEPEST:
+        raise UserError(f"{path} is nested too deep")
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
 

@@ -1,6 +1,7 @@
 """The command `npgpt`: one subcommand a file, and one place where errors become one line and exit code 2."""
 
 import argparse
+import re
 import sys
 
 import npgpt
@@ -54,12 +55,11 @@ def parse(arguments):
     for name, module in COMMANDS.items():
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
-    try:
-        return parser.parse_args(arguments)
-    except UserError:
-        raise
-    except (ValueError, IndexError):        # argparse itself, on `-n=--`
-        raise UserError("the command line cannot be read: look for an option without its value, such as --") from None
+    arguments = sys.argv[1:] if arguments is None else arguments
+    for argument in arguments:          # argparse takes this -- for the end of the options, and stumbles over it
+        if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
+            raise UserError(f"{argument} has no value: give it one that is not --")
+    return parser.parse_args(arguments)
 
 
 def fail(message, subject=None):

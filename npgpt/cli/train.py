@@ -26,7 +26,7 @@ from npgpt.model.config import GPTConfig
 from npgpt.text.batches import open_dataset
 from npgpt.text.corpora import CORPORA, open_corpus
 from npgpt.text.tokenizers import is_called
-from npgpt.training.checkpoint import checkpoints, find_checkpoint, locked, read_checkpoint, tidy
+from npgpt.training.checkpoint import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset
 from npgpt.training.trainer import Trainer
@@ -152,6 +152,8 @@ def resumed_run(args):
     trainer = Trainer(model, checkpoint.tokenizer, tokens["train"](), tokens["val"](), state["corpus"]["name"], options,
                       Path(args.out_dir))
     trainer.restore(checkpoint)
+    if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
+        keep_only(args.out_dir, {trainer.step, trainer.best_step})  # a kill may have come between a save and this
     drop_metrics_after(args.out_dir, trainer.step)
     print(f"resuming {checkpoint.folder} at step {trainer.step}")
     return trainer

@@ -1,5 +1,6 @@
 """Any tokenizer.json, as the `tokenizers` library reads it: the word pieces of BERT, the byte pairs of newer models."""
 
+import base64
 import contextlib
 import functools
 import json
@@ -38,6 +39,7 @@ class HFTokenizer(Tokenizer):
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
+        check_charsmaps(description.get("normalizer") if isinstance(description, dict) else None)
         self._library = asked(tokenizers.Tokenizer.from_str, json.dumps(description))
         self.description = description
         # Both belong to the batches of another library; a corpus is one long text.
@@ -142,6 +144,25 @@ class HFTokenizer(Tokenizer):
         if i in self._added or not byte_of_char.keys() >= set(token):
             return token.encode()
         return bytes(byte_of_char[char] for char in token)
+
+
+def check_charsmaps(normalizer):
+    """Raise UserError where a map of characters claims to be larger than it is.
+
+    The library would ask for as much memory as it claims, and end the process where it does not get it.
+    """
+    if not isinstance(normalizer, dict):
+        return
+    charsmap, others = normalizer.get("precompiled_charsmap"), normalizer.get("normalizers")
+    if isinstance(charsmap, str):
+        try:
+            data = base64.b64decode(charsmap, validate=True)
+        except ValueError as error:
+            raise UserError(f"precompiled_charsmap is no base64 ({error}): use another tokenizer.json") from None
+        if int.from_bytes(data[:4], "little") > len(data) - 4:
+            raise UserError("precompiled_charsmap is cut off: use another tokenizer.json")
+    for other in others if isinstance(others, list) else ():
+        check_charsmaps(other)
 
 
 def asked(function, *args, **kwargs):

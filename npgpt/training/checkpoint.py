@@ -110,10 +110,7 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=F
         raise UserError(f"step {step} could not be saved in {out_dir} ({error}); {advice}") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    for other in step_folders(out_dir):
-        if other != folder and step_of(other) != state["best_step"]:
-            put_away(other)
-    tidy(out_dir)
+    keep_only(out_dir, {step, state["best_step"]})
 
 
 def find_checkpoint(path, which="latest"):
@@ -137,6 +134,8 @@ def read_checkpoint(folder):
     """Open the checkpoint in a folder; UserError where a file is missing, damaged, or not the one that was saved."""
     folder = Path(folder)
     state = read_state(folder)
+    if STEP_FOLDER.fullmatch(folder.name) and step_of(folder) != state["step"]:
+        raise UserError(f"{folder} says that it is of step {state['step']}: {DAMAGED}")
     for name, expected in state["sha256"].items():
         try:
             found = digest(folder / name)
@@ -222,6 +221,14 @@ def put_away(folder):
     ours = {path.name for path in folder.iterdir()} == FILES
     mark = secrets.token_hex(4)
     os.rename(folder, folder.with_name(f".old-{mark}-{folder.name}" if ours else f"{folder.name}-kept-{mark}"))
+
+
+def keep_only(out_dir, steps):
+    """Delete the checkpoints of all other steps, and what a kill left."""
+    for folder in step_folders(out_dir):
+        if step_of(folder) not in steps:
+            put_away(folder)
+    tidy(out_dir)
 
 
 def tidy(out_dir):
