@@ -391,7 +391,11 @@ def wrong_ending(result, sent, folder):
 
 
 def saved(folder):
-    return list((folder / "out").glob("step-*"))
+    """Whether there is a checkpoint, even if only a command finds it: --overwrite hides the old ones before it ends."""
+    try:
+        return bool(find_checkpoint(folder / "out"))
+    except UserError:
+        return False
 
 
 def wrong_checkpoints(folder):
@@ -411,10 +415,10 @@ def differences(folder, end):
     except Exception as error:
         return [f"the finished run cannot be read: {error!r}"]
     wrong = ", ".join(what for what in made if made[what] != end.made[what])
-    left = [path.name for path in (folder / "out").iterdir()
-            if path.name not in ("metrics.jsonl", ".npgpt.lock") and not re.fullmatch(r"step-\d{8}", path.name)]
+    there = {path.name for path in (folder / "out").iterdir()} - {"metrics.jsonl", ".npgpt.lock"}
+    steps = {name for name in there if re.fullmatch(r"step-\d{8}", name)}
     return ([f"the finished run is not the undisturbed one: {wrong}"] if wrong else []) + (
-        [f"left behind in a run | {left or saved(folder)}"] if left or len(saved(folder)) > 2 else [])
+        [f"left behind in a run | {sorted(there)}"] if there > steps or len(steps) > 2 else [])
 
 
 def replaced(rng, number, folder, ends):
