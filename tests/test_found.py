@@ -5,6 +5,7 @@ tests/layers.
 """
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -14,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -419,11 +419,14 @@ def killing(n, events):
     return hook
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_16_a_full_disk_is_named(tmp_path, npgpt, train):
+def test_16_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError) as error:
-        write_atomically("/dev/full", b"x")
-    assert error.value.errno
-    with pytest.raises(OSError) as error, new_folder(tmp_path / "new", "x"), open("/dev/full", "wb", 0) as file:
-        file.write(b"x")
-    assert error.value.filename == str(tmp_path / "new") and not list(tmp_path.glob(".npgpt*"))
+        write_atomically(tmp_path / "file", b"x")
+    assert error.value.filename == str(tmp_path / "file")
+    with pytest.raises(OSError) as error, new_folder(tmp_path / "folder", "x") as folder:
+        write_atomically(folder / "x", b"x")
+    assert error.value.filename == str(tmp_path / "folder/x") and not list(tmp_path.iterdir())
