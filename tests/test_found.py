@@ -23,7 +23,7 @@ from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.cli.main import main
 from npgpt.files import new_folder, write_atomically
 from npgpt.model.generate import sample
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
+from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders, step_of
 from npgpt.training.evaluation import Evaluation
 from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
@@ -92,6 +92,29 @@ def test_3_overwrite_keeps_the_old_run_until_the_new_one_is_saved(train, npgpt, 
         refused(train("--max-iters", 2, "--overwrite", "--batch-size", 2_000_000_000), "a training step would take")
     assert (bits("out"), read_metrics("out")) == before
     assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
+
+
+def test_3_overwrite_killed_at_any_moment_leaves_one_run_or_the_other(train, npgpt, tmp_path):
+    saving = ["--eval-interval", 1, "--eval-iters", 1]
+    assert train("--max-iters", 2, "--learning-rate", 1, *saving)[0] == 0         # its best step is 0
+    new = ["--max-iters", 2, "--seed", 5, *saving]
+    assert train("--out-dir", "new", *new)[0] == 0
+    ends = {1337: bits("out"), 5: bits("new")}
+    case, seeds = tmp_path / "case", []
+    while True:
+        shutil.copytree("out", case)
+        command = ["train", "--corpus", "text.txt", *TINY, *new, "--out-dir", "case", "--overwrite"]
+        if run_killed(command, len(seeds), ("os.rename", "os.mkdir", "os.remove", "os.rmdir")) == 0:
+            break
+        latest, best = (read_checkpoint(find_checkpoint(case, which)).state for which in ("latest", "best"))
+        seeds.append(latest["options"]["seed"])
+        assert best["options"]["seed"] == seeds[-1]
+        assert npgpt("train", "--resume", "--out-dir", "case", "--max-iters", 2)[0] == 0
+        assert bits(case) == ends[seeds[-1]] and nothing_left(case)
+        best_step = read_checkpoint(find_checkpoint(case)).state["best_step"]
+        assert [step_of(folder) for folder in step_folders(case)] == sorted({best_step, 2})
+        shutil.rmtree(case)
+    assert len(seeds) > 30 and sorted(seeds, reverse=True) == seeds and set(seeds) == {1337, 5}
 
 
 # 4
@@ -389,20 +412,24 @@ def test_14_tokens_that_are_cut_short_end_a_run_with_one_line(npgpt, text_file, 
 def test_16_what_was_killed_half_way_can_be_done_again(train, npgpt, tmp_path, arguments):
     assert train("--max-iters", 1)[0] == 0
     moments = 0
-    while True:         # a process that ends without a word at its n-th rename or file, until there is no n-th one
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                sys.addaudithook(killing(moments, ("os.rename", "os.mkdir", "open")))
-                os._exit(main([*arguments, "--out", "done"]))
-        killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if killed == 0:
-            break
-        assert killed == -signal.SIGKILL and not (tmp_path / "done").exists()
+    while run_killed([*arguments, "--out", "done"], moments, ("os.rename", "os.mkdir", "open")) != 0:
+        assert not (tmp_path / "done").exists()
         moments += 1
     assert moments > 5
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
     assert sorted(os.listdir("done")) == sorted(path.name for path in (tmp_path / "done").iterdir() if path.is_file())
+
+
+def run_killed(arguments, n, events):
+    """Run a command in a fork that is killed before its n-th rename, or the like: its exit code, -9 or at last 0."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            sys.addaudithook(killing(n, events))
+            os._exit(main(list(map(str, arguments))))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code
 
 
 def killing(n, events):
