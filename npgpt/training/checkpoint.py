@@ -7,9 +7,9 @@
                         state.json             step, options, corpus, best step, and the digests of the other files
 
 A folder is written under a temporary name, synced and renamed, so that a kill at any moment leaves the earlier ones as
-they were. Only the latest step and the best one are kept. One that goes is first renamed, too: where a kill falls
-between the renames of --overwrite, the last one that was renamed is still found. A folder that holds anything but these
-five files is not npgpt's alone: it is never deleted, but renamed where it is in the way. There is no pickle anywhere.
+they were. Only the latest step and the best one are kept. One that goes is first renamed, too: what a kill in the
+middle of --overwrite leaves is the old run, whole, or the new one. A folder that holds anything but these five files is
+not npgpt's alone: it is never deleted, but renamed where it is in the way. There is no pickle anywhere.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ FORMAT = 1      # of state.json; raised when an old program could misread a new 
 FILES = {"model.safetensors", "optimizer.safetensors", "config.json", TOKENIZER_FILE, "state.json"}
 STEP_FOLDER = re.compile(r"step-(\d{8,12})")
 SAVING = re.compile(r"\.saving-[0-9a-f]{8}")                    # a checkpoint that is being written
-OLD = re.compile(r"\.old-[0-9a-f]{8}-step-(\d{8,12})")         # one that is being deleted
+OLD = re.compile(r"\.old-([0-9a-f]{8})-(step-\d{8,12})")       # one that is being deleted
 LOCK_FILE = ".npgpt.lock"
 DAMAGED = "the checkpoint is damaged or was edited; where there is another one, delete this folder to go on from that"
 
@@ -83,33 +83,34 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=F
     replace: the checkpoints that are there belong to another run, which this one replaces. Raises UserError, leaving
     what was saved before as it was, where the disk is full or cannot be written.
     """
-    out_dir = Path(out_dir)
-    unfinished = out_dir / f".saving-{secrets.token_hex(4)}"
+    out_dir, mark = Path(out_dir), secrets.token_hex(4)
+    unfinished = out_dir / f".saving-{mark}"
     folder = out_dir / f"step-{step:08d}"
     try:
         tidy(out_dir)
-        unfinished.mkdir()
-        save_tensors(unfinished / "model.safetensors", {"": model.params})
-        save_tensors(unfinished / "optimizer.safetensors", {"m.": optimizer.m, "v.": optimizer.v})
-        write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.flat.dtype)))
-        save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
-        sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
-        write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})
-        for path in unfinished.iterdir():
-            sync_file(path)
-        sync_folder(unfinished)
-        for other in step_folders(out_dir) if replace else ():      # the oldest first: the latest is found to the end
-            put_away(other)
-        if folder.exists():
-            put_away(folder)
-        os.rename(unfinished, folder)
-        sync_folder(out_dir)
+        try:
+            unfinished.mkdir()
+            save_tensors(unfinished / "model.safetensors", {"": model.params})
+            save_tensors(unfinished / "optimizer.safetensors", {"m.": optimizer.m, "v.": optimizer.v})
+            write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.flat.dtype)))
+            save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
+            sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
+            write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})
+            for path in unfinished.iterdir():
+                sync_file(path)
+            sync_folder(unfinished)
+            for other in step_folders(out_dir) if replace else ():      # the latest last: it is found to the end
+                put_away(other, mark)
+            if folder.exists():
+                put_away(folder, mark)
+            os.rename(unfinished, folder)
+            sync_folder(out_dir)
+        finally:
+            tidy(out_dir)
     except OSError as error:
         kept = checkpoints(out_dir)
         advice = f"{kept[-1]} is still there, continue from it with --resume" if kept else "nothing was saved before"
         raise UserError(f"step {step} could not be saved in {out_dir} ({error}); {advice}") from None
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     keep_only(out_dir, {step, state["best_step"]})
 
 
@@ -211,15 +212,14 @@ def checkpoints(out_dir):
 
 def step_of(folder):
     """The step in the name of a checkpoint's folder, or of one that was put away."""
-    return int((STEP_FOLDER.fullmatch(folder.name) or OLD.fullmatch(folder.name))[1])
+    return int(folder.name.partition("step-")[2])
 
 
-def put_away(folder):
+def put_away(folder, mark):
     """Rename a folder that stands where a checkpoint was or will be: out of sight to be deleted, if all of it is
     npgpt's, else aside, as step-00000250-kept-…
     """
     ours = {path.name for path in folder.iterdir()} == FILES
-    mark = secrets.token_hex(4)
     os.rename(folder, folder.with_name(f".old-{mark}-{folder.name}" if ours else f"{folder.name}-kept-{mark}"))
 
 
@@ -227,18 +227,23 @@ def keep_only(out_dir, steps):
     """Delete the checkpoints of all other steps, and what a kill left."""
     for folder in step_folders(out_dir):
         if step_of(folder) not in steps:
-            put_away(folder)
+            put_away(folder, secrets.token_hex(4))
     tidy(out_dir)
 
 
 def tidy(out_dir):
-    """Under the lock: delete what a kill left half written or half deleted, and bring back what it left put away."""
-    if not step_folders(out_dir):
-        for folder in checkpoints(out_dir):
-            os.rename(folder, folder.with_name(folder.name[folder.name.index("step-"):]))
-    for path in Path(out_dir).iterdir():
-        if SAVING.fullmatch(path.name) or OLD.fullmatch(path.name):
-            shutil.rmtree(path, ignore_errors=True)
+    """Under the lock: delete what was left half written or half deleted.
+
+    What --overwrite has put away is brought back where the new run's checkpoint, of the same mark, did not get there.
+    """
+    out_dir = Path(out_dir)
+    names = [path.name for path in out_dir.iterdir()]
+    for old in filter(None, map(OLD.fullmatch, names)):
+        if f".saving-{old[1]}" in names:
+            os.rename(out_dir / old[0], out_dir / old[2])
+    for name in names:
+        if SAVING.fullmatch(name) or OLD.fullmatch(name):
+            shutil.rmtree(out_dir / name, ignore_errors=True)
 
 
 def fingerprint(*arrays):
