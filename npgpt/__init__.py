@@ -1,8 +1,8 @@
 """npgpt: GPT-2 from scratch in NumPy, with every gradient written by hand."""
 
-import npgpt.backend.blas  # noqa: F401 (before anything that imports NumPy)
+import npgpt.engine.blas  # noqa: F401 (before anything that imports NumPy)
+from npgpt.api import GPT
 from npgpt.errors import UserError
-from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig
 from npgpt.training.adamw import AdamW
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from npgpt.backend.arrays import library_of
+from npgpt.arrays import library_of
 from npgpt.layers import attention_tiles
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.attention_tiles import tiled_attention_backward, tiled_attention_forward

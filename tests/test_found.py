@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders, step_of
 from npgpt.cli.main import main
 from npgpt.files import new_folder, write_atomically
 from npgpt.model.generate import sample
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders, step_of
 from npgpt.training.evaluation import Evaluation
 from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
@@ -260,7 +260,7 @@ def test_11_a_model_whose_files_make_no_sense_is_one_line(npgpt, tmp_path, name,
     {"decoder": {"type": ["WordPiece"]}}, {"decoder": None}, {"decoder": {"type": "Sequence", "decoders": None}},
 ], ids=str)
 def test_11_a_tokenizer_that_breaks_its_library_is_one_line(tmp_path, capfd, change):
-    from tests.text.tokenizer_json import word_pieces
+    from tests.data.tokenizer_json import word_pieces
 
     word_pieces(tmp_path / "tokenizer.json")
     path = tmp_path / "tokenizer.json"

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, UserError
-from npgpt.backend.arrays import array_module, to_host
-from npgpt.backend.philox import Philox
+from npgpt.arrays import array_module, to_host
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.cli.main import main
+from npgpt.data.tokenizers import make_tokenizer
+from npgpt.engine.philox import Philox
 from npgpt.layers.attention_tiles import head_groups
-from npgpt.text.tokenizers import make_tokenizer
 from npgpt.training import adamw
 from npgpt.training.adamw import NotFiniteError
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 from npgpt.training.evaluation import evaluate_split
 from npgpt.training.metrics import read_metrics
 from npgpt.training.options import TrainOptions
@@ -135,7 +135,7 @@ TEXT = "All the world's a stage, and all the men and women merely players. " * 8
 @pytest.fixture
 def emulated(card, monkeypatch):
     """The fused kernels, which the stand-in for CuPy has none to run, are emulated."""
-    monkeypatch.setattr("npgpt.backend.cuda.card.Card",
+    monkeypatch.setattr("npgpt.engine.cuda.card.Card",
                         lambda precision, head_size: EmulatedCard(precision, head_size, xp=card))
 
 

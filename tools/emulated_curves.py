@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from npgpt import GPT, AdamW, GPTConfig
-from npgpt.model.fused import FusedGPT
+from npgpt.engine.cuda.fused import FusedGPT
 from tests.cuda.card import EmulatedCard
 
 B, T = 4, 32

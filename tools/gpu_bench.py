@@ -32,10 +32,10 @@ from npgpt.bench import shapes
 from npgpt.bench.machine import version
 from npgpt.bench.measure import Child, ChildError, one_line
 from npgpt.bench.report import count, replace_between_markers, three_digits
+from npgpt.data.corpora import data_dir, tinyshakespeare_path
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.model.config import GPTConfig
-from npgpt.text.corpora import data_dir, tinyshakespeare_path
 from npgpt.training.metrics import METRICS_FILE, read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,7 +150,7 @@ def npgpt_steps(shape, dtype, kernels):
     """npgpt's training step: (step(i), synchronize(), last_loss() -> float, memory() -> bytes of CuPy's pool)."""
     import cupy
 
-    from npgpt.gpt import GPT
+    from npgpt.api import GPT
     from npgpt.training.adamw import AdamW
 
     model = GPT(shape.config, shapes.SEED, dtype, "gpu", kernels=kernels)
@@ -176,7 +176,7 @@ def load_side(name):
         if kind in ("plain", "fused"):
             import cupy
 
-            import npgpt.gpt  # noqa: F401  (now, while another side has the card)
+            import npgpt.api  # noqa: F401  (now, while another side has the card)
 
             number = cupy.cuda.runtime.runtimeGetVersion()      # 13000 is 13.0, 12090 is 12.9
             kernels = "reference" if kind == "plain" else "fused"

@@ -15,11 +15,12 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from tests.model.test_gpt import VARIANTS, batch, model_of
+
 from npgpt import GPT
 from tests.cases import layer_cases
-from tests.model.test_gpt import VARIANTS, batch, model_of
-from tests.pretrained.test_transformers import IDX, TARGETS, logits_of, theirs_of
-from tests.pretrained.test_transformers import VARIANTS as GPT2_VARIANTS
+from tests.checkpoints.test_transformers import IDX, TARGETS, logits_of, theirs_of
+from tests.checkpoints.test_transformers import VARIANTS as GPT2_VARIANTS
 from tests.torch_gpt import ours_and_torchs, torch_loss
 
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import CodeType
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ["tests/layers", "tests/backend/test_scatter.py", "tests/model/test_gpt.py", "tests/model/test_dtype.py"]
+TESTS = ["tests/layers", "tests/engine/test_scatter.py", "tests/test_api.py", "tests/model/test_dtype.py"]
 LEFT_OUT = "overfits or trains or fresh"    # these take long and only see a loss, which a wrong gradient can lower
 TIME_LIMIT = 60         # seconds; a mutant may loop for ever, which counts as caught
 ROUNDING = 32           # units in the last place by which an equivalent mutant, adding in another order, may differ
@@ -289,7 +289,7 @@ def functions_under_test():
     """name -> every `x_backward` of the layers and the model, and the scatter-add that the embedding's is made of."""
     modules = [f"npgpt.layers.{module.name}" for module in pkgutil.iter_modules([str(ROOT / "npgpt" / "layers")])]
     found = {}
-    for module in map(importlib.import_module, [*modules, "npgpt.model.gpt", "npgpt.backend.scatter"]):
+    for module in map(importlib.import_module, [*modules, "npgpt.model.transformer", "npgpt.engine.scatter"]):
         for name, value in vars(module).items():
             if (name.endswith("_backward") or name == "add_rows_by_index") and value.__module__ == module.__name__:
                 found[name] = value
@@ -331,11 +331,11 @@ def clean_run(items, functions):
 def gradients():
     """What all backwards give, on all cases and model variants, in both dtypes: an equivalent mutant gives it too."""
     import numpy as np
+    from tests.model.test_gpt import SMALL, VARIANTS, batch
 
     from npgpt import GPT, GPTConfig
-    from npgpt.model.gpt import gpt_backward, gpt_forward
+    from npgpt.model.transformer import gpt_backward, gpt_forward
     from tests.cases import arrays_in, layer_cases
-    from tests.model.test_gpt import SMALL, VARIANTS, batch
     from tests.torch_gpt import unit_scale
 
     results = []

@@ -17,8 +17,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from npgpt import GPT, AdamW, GPTConfig
-from npgpt.text.batches import open_dataset, random_crops
-from npgpt.text.corpora import open_corpus
+from npgpt.data.batches import open_dataset, random_crops
+from npgpt.data.corpora import open_corpus
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters
 

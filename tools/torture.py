@@ -52,8 +52,8 @@ from tqdm import tqdm
 
 import npgpt.cli.main
 from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.study.exercise import read_exercise
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 FORK = multiprocessing.get_context("fork")

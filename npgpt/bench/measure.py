@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from npgpt.bench.machine import peak_memory
 from npgpt.bench.shapes import AXES, Generation, Recipe, Scaling, Training
+from npgpt.data.batches import prepare
+from npgpt.data.corpora import open_corpus
+from npgpt.data.tokenizers import make_tokenizer
 from npgpt.errors import UserError
-from npgpt.text.batches import prepare
-from npgpt.text.corpora import open_corpus
-from npgpt.text.tokenizers import make_tokenizer
 
 PINNED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")      # they make OpenBLAS take other kernels than the processor's own
 PEERS = {"eager": ["torch"], "compile": ["torch"], "transformers": ["torch", "transformers"]}   # and their packages

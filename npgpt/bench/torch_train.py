@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from npgpt.bench.torch_gpt import adamw, initial_model, train_step, use_threads
+from npgpt.data.batches import load_token_files, random_crops
 from npgpt.model.config import GPTConfig
-from npgpt.text.batches import load_token_files, random_crops
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset
 from npgpt.training.schedule import learning_rate
 

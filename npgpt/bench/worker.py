@@ -12,10 +12,10 @@ import time
 import numpy as np
 import threadpoolctl
 
-from npgpt.backend.threads import in_threads
+from npgpt.api import GPT
 from npgpt.bench import shapes
 from npgpt.bench.machine import describe_machine, peak_memory
-from npgpt.gpt import GPT
+from npgpt.engine.threads import in_threads
 from npgpt.model.parameters import parameter_shapes
 from npgpt.training.adamw import AdamW
 

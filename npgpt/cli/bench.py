@@ -6,10 +6,10 @@ take turns. After each shape, bench.json, bench.md and bench.png in --out-dir ho
 
 from pathlib import Path
 
-from npgpt.backend.threads import available_cores
 from npgpt.bench.measure import PEERS, installed, machine, measure
 from npgpt.bench.report import markdown, write_report
 from npgpt.bench.shapes import DEFAULT, SHAPES
+from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.files import make_folder
 

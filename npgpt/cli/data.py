@@ -1,11 +1,11 @@
 """List, download and prepare corpora."""
 
 from npgpt.cli.arguments import add_data_dir_argument
+from npgpt.data.batches import prepare
+from npgpt.data.corpora import data_dir, list_corpora, open_corpus
+from npgpt.data.tinystories import prepare_tinystories, tinystories_folder
+from npgpt.data.tokenizers import make_tokenizer
 from npgpt.errors import UserError
-from npgpt.text.batches import prepare
-from npgpt.text.corpora import data_dir, list_corpora, open_corpus
-from npgpt.text.tinystories import prepare_tinystories, tinystories_folder
-from npgpt.text.tokenizers import make_tokenizer
 
 
 def add_arguments(parser):

@@ -2,11 +2,11 @@
 
 import json
 
+from npgpt.checkpoints.tokenizer import TOKENIZER_FILES
 from npgpt.cli.load import add_model_argument, load_given_model
+from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES
+from npgpt.data.tokenizers import TOKENIZER_FILE, save_tokenizer
 from npgpt.files import new_folder, read_bytes
-from npgpt.pretrained.tokenizer import TOKENIZER_FILES
-from npgpt.text.hf_tokenizer import MOST_TOKENIZER_BYTES
-from npgpt.text.tokenizers import TOKENIZER_FILE, save_tokenizer
 
 
 def add_arguments(parser):

@@ -2,16 +2,16 @@
 
 import math
 
-from npgpt.backend.threads import available_cores
+from npgpt.checkpoints.load import find_model, open_model
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.checks import check_whole
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
 from npgpt.cli.load import is_run
+from npgpt.engine.memory import training_memory
+from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
-from npgpt.model.memory import training_memory
 from npgpt.model.parameters import parameter_shapes
-from npgpt.pretrained.load import find_model, open_model
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint
 from npgpt.training.options import MODEL_FIELDS, load_preset
 
 VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}

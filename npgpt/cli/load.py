@@ -3,12 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-from npgpt.backend.arrays import DTYPES
+from npgpt.api import GPT
+from npgpt.arrays import DTYPES
+from npgpt.checkpoints.load import find_model, open_model
+from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
+from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.cli.arguments import add_device_arguments
-from npgpt.gpt import GPT
-from npgpt.pretrained.load import find_model, open_model
-from npgpt.pretrained.tokenizer import model_tokenizer
-from npgpt.training.checkpoint import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ import re
 import sys
 
 import npgpt
-from npgpt.backend.cuda.memory import out_of_memory
 from npgpt.cli import bench, data, evaluate, exercise, export, gradcheck, info, plot, sample, study, train
+from npgpt.engine.cuda.memory import out_of_memory
 from npgpt.errors import UserError, one_line
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,

@@ -7,15 +7,15 @@ import os
 import webbrowser
 from pathlib import Path
 
+from npgpt.api import GPT
 from npgpt.cli.load import load_model
+from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
-from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig
 from npgpt.study.lessons import chosen_lessons
 from npgpt.study.page import require_extra, study_page
 from npgpt.study.whole_model import MOST_TOKENS, prompt_ids, study_model
-from npgpt.text.tokenizers import CharTokenizer
 
 PROMPT = "To be, or not to be, that is the question"
 

@@ -8,7 +8,9 @@ import os
 import warnings
 from pathlib import Path
 
-from npgpt.backend.arrays import DTYPES, array_module
+from npgpt.api import GPT
+from npgpt.arrays import DTYPES, array_module
+from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
 from npgpt.cli.arguments import (
     add_data_dir_argument,
     add_device_arguments,
@@ -20,13 +22,11 @@ from npgpt.cli.arguments import (
 from npgpt.cli.load import load_model
 from npgpt.cli.sample import default_prompt, print_sample
 from npgpt.cli.training_data import open_run_tokens, open_tokens
+from npgpt.data.batches import open_dataset
+from npgpt.data.corpora import CORPORA, open_corpus
+from npgpt.data.tokenizers import is_called
 from npgpt.errors import UserError
-from npgpt.gpt import GPT
 from npgpt.model.config import GPTConfig
-from npgpt.text.batches import open_dataset
-from npgpt.text.corpora import CORPORA, open_corpus
-from npgpt.text.tokenizers import is_called
-from npgpt.training.checkpoint import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset
 from npgpt.training.trainer import Trainer

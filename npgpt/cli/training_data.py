@@ -5,11 +5,11 @@ import os
 
 import numpy as np
 
+from npgpt.checkpoints.run import fingerprint
+from npgpt.data.batches import load_token_files, tokenize_corpus
+from npgpt.data.corpora import CORPORA, open_corpus
+from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
 from npgpt.errors import UserError
-from npgpt.text.batches import load_token_files, tokenize_corpus
-from npgpt.text.corpora import CORPORA, open_corpus
-from npgpt.text.tokenizers import TOKENIZER_FILE, load_tokenizer
-from npgpt.training.checkpoint import fingerprint
 
 
 def open_tokens(tokenizer, corpus_name, data_dir=None):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.backend.sums import row_dot, row_sum
+from npgpt.engine.sums import row_dot, row_sum
 
 
 def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):

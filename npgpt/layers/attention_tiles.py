@@ -7,9 +7,9 @@ kept for the backward. Batch entries and heads are independent, and are worked o
 
 import numpy as np
 
-from npgpt.backend.arrays import causal_mask
-from npgpt.backend.rowwise import BLOCK_BYTES
-from npgpt.backend.threads import spread
+from npgpt.arrays import causal_mask
+from npgpt.engine.rowwise import BLOCK_BYTES
+from npgpt.engine.threads import spread
 from npgpt.layers.attention import attention_backward, attention_forward
 
 QUERIES = 128       # of a tile; half as many would skip more of the mask, but make products that BLAS is slower at

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.backend.scatter import add_rows_by_index
+from npgpt.engine.scatter import add_rows_by_index
 
 
 def embedding_forward(idx, wte, wpe, start=0):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from npgpt.backend.rowwise import rowwise
+from npgpt.engine.rowwise import rowwise
 from npgpt.errors import UserError
 
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)

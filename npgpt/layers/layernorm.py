@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from npgpt.backend.rowwise import rowwise
-from npgpt.backend.sums import column_dot, column_sum, row_dot, row_sum
+from npgpt.engine.rowwise import rowwise
+from npgpt.engine.sums import column_dot, column_sum, row_dot, row_sum
 
 
 @rowwise

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.backend.sums import column_sum
+from npgpt.engine.sums import column_sum
 
 
 def linear_forward(x, weight, bias=None):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from npgpt.backend.rowwise import rowwise
-from npgpt.backend.sums import row_sum
+from npgpt.engine.rowwise import rowwise
+from npgpt.engine.sums import row_sum
 
 IGNORE_INDEX = -1
 

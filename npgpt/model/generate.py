@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from npgpt.backend.arrays import to_host
+from npgpt.arrays import to_host
 from npgpt.checks import MOST_SEED, check, check_memory, check_real, check_whole, is_real
 from npgpt.errors import UserError
-from npgpt.model.gpt import gpt_forward
+from npgpt.model.transformer import gpt_forward
 
 
 class KVCache:

@@ -24,8 +24,8 @@ from npgpt.layers.loss import (
 from npgpt.layers.mlp import mlp_backward, mlp_forward
 from npgpt.layers.self_attention import self_attention_backward, self_attention_forward
 from npgpt.model.config import GPTConfig
-from npgpt.model.gpt import block_backward, block_forward, gpt_backward, gpt_forward
 from npgpt.model.parameters import Parameters
+from npgpt.model.transformer import block_backward, block_forward, gpt_backward, gpt_forward
 
 B, T, C, H, V = 2, 3, 6, 2, 7
 D = C // H

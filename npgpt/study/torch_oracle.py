@@ -103,7 +103,7 @@ def layers_on_torch():
     """Within it, the layers' modules take tensors."""
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
-            if name.startswith("npgpt.layers.") or name == "npgpt.backend.sums":
+            if name.startswith("npgpt.layers.") or name == "npgpt.engine.sums":
                 if hasattr(module, "np"):
                     stack.enter_context(mock.patch.object(module, "np", TorchNumPy()))
         stack.enter_context(mock.patch.object(npgpt.layers.attention_tiles, "causal_mask", causal_mask))

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from npgpt.backend.arrays import is_on_host, number
-from npgpt.backend.threads import available_cores, even_parts, in_threads
+from npgpt.arrays import is_on_host, number
 from npgpt.checks import MOST_THREADS, check, check_real, check_whole
+from npgpt.engine.threads import available_cores, even_parts, in_threads
 from npgpt.errors import UserError
 from npgpt.model.parameters import Parameters
 

@@ -6,9 +6,9 @@ import math
 import numpy as np
 from tqdm import tqdm
 
+from npgpt.data.batches import windows
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
-from npgpt.text.batches import windows
 
 TOKENS_AT_ONCE = 8192
 LOGITS_AT_ONCE = 1 << 24     # 64 MB in float32, and the loss makes a few such arrays

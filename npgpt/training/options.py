@@ -4,7 +4,7 @@ import dataclasses
 import math
 from pathlib import Path
 
-from npgpt.backend.arrays import DTYPES
+from npgpt.arrays import DTYPES
 from npgpt.checks import MOST, MOST_SEED, check, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 from npgpt.files import read_toml

@@ -10,13 +10,13 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.backend.arrays import is_on_host
+from npgpt.arrays import is_on_host
+from npgpt.checkpoints.run import fingerprint, save_checkpoint
 from npgpt.checks import check_memory
+from npgpt.data.batches import check_long_enough, even_crops, random_crops
+from npgpt.engine.memory import training_memory
 from npgpt.errors import UserError
-from npgpt.model.memory import training_memory
-from npgpt.text.batches import check_long_enough, even_crops, random_crops
 from npgpt.training.adamw import AdamW, NotFiniteError
-from npgpt.training.checkpoint import fingerprint, save_checkpoint
 from npgpt.training.metrics import append_metrics, write_metrics
 from npgpt.training.schedule import learning_rate
 

@@ -8,7 +8,7 @@ import pytest
 
 from npgpt.bench import measure, shapes
 from npgpt.cli import bench as npgpt_bench
-from npgpt.text.corpora import Corpus
+from npgpt.data.corpora import Corpus
 from tests.cli.test_train import refused
 from tests.conftest import TEXT
 

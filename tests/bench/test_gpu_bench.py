@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npgpt.api import GPT
 from npgpt.bench.measure import ChildError
 from npgpt.errors import UserError
-from npgpt.gpt import GPT
 from npgpt.model.parameters import parameter_shapes
 from npgpt.training.adamw import AdamW
 
@@ -363,7 +363,7 @@ def test_npgpts_step_on_a_fake_card(monkeypatch):
     cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda: device),
                                  get_default_memory_pool=lambda: pool)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setitem(sys.modules, "npgpt.gpt", types.SimpleNamespace(GPT=FakeGPT))
+    monkeypatch.setitem(sys.modules, "npgpt.api", types.SimpleNamespace(GPT=FakeGPT))
     monkeypatch.setitem(sys.modules, "npgpt.training.adamw", types.SimpleNamespace(AdamW=FakeAdamW))
     steps = gpu_bench.npgpt_steps(TINY, "tf32", "fused")
     answer = gpu_bench.timed_block(steps, range(8, 10))      # the ninth batch is the first again

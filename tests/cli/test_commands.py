@@ -11,8 +11,8 @@ import npgpt as package
 from npgpt import GPT, GPTConfig
 from npgpt.cli.main import COMMANDS
 from npgpt.cli.sample import default_prompt, print_sample
-from npgpt.model.memory import training_memory
-from npgpt.text.tokenizers import ByteTokenizer, CharTokenizer
+from npgpt.data.tokenizers import ByteTokenizer, CharTokenizer
+from npgpt.engine.memory import training_memory
 from tests.cli.test_train import refused
 
 

@@ -8,7 +8,7 @@ import pytest
 from npgpt.errors import UserError
 from tests.cli.test_train import refused
 from tests.conftest import TEXT, TINY
-from tests.text.tokenizer_json import byte_pairs, word_pieces
+from tests.data.tokenizer_json import byte_pairs, word_pieces
 
 STORIES = TEXT.replace("\n", "\n<|endoftext|>\n")
 

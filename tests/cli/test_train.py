@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt.text import download
-from npgpt.training.checkpoint import find_checkpoint, step_folders
+from npgpt.checkpoints.run import find_checkpoint, step_folders
+from npgpt.data import download
 from tests.conftest import TINY
 
 

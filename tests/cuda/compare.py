@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from npgpt.backend.philox import Philox
+from npgpt.engine.philox import Philox
 from npgpt.layers.dropout import dropout_mask
 from tests.cuda.card import round_to_bfloat16, widen
 from tests.cuda.emulate import compile_kernels

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from npgpt.backend.cuda.source import FILES, defines, source
+from npgpt.engine.cuda.source import FILES, defines, source
 
 HERE = Path(__file__).parent
 

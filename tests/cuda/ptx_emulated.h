@@ -1,4 +1,4 @@
-// What npgpt/backend/cuda/ptx.cu does with single instructions of the GPU, in plain C++: the semantics that NVIDIA's
+// What npgpt/engine/cuda/ptx.cu does with single instructions of the GPU, in plain C++: the semantics that NVIDIA's
 // PTX manual documents. Names and parameters are those of ptx.cu.
 
 typedef decltype(1.0f) Single;          // a float of 32 bits, also where `float` stands for double

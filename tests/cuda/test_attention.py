@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from npgpt.backend.philox import Philox
+from npgpt.engine.philox import Philox
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.dropout import dropout_mask
 from tests.cuda.card import round_to_bfloat16, widen

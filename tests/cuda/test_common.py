@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from npgpt.backend.philox import Philox
+from npgpt.engine.philox import Philox
 from npgpt.layers.dropout import dropout_mask
 from tests.cuda.compare import MICRO_BATCH, SEED, STEP, device, dropout, every_precision
 

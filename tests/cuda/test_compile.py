@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from npgpt.backend.cuda.source import PRECISIONS, defines, source
+from npgpt.engine.cuda.source import PRECISIONS, defines, source
 from tests.cuda.emulate import kernel_parameters
 from tests.cuda.nvrtc import Nvrtc
 

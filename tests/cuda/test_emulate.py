@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from npgpt.backend.cuda.source import source
+from npgpt.engine.cuda.source import source
 from tests.cuda.card import round_to_bfloat16, widen
 from tests.cuda.emulate import HERE, compile_kernels, compile_text, kernel_parameters
 

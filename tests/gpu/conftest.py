@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from npgpt.backend.arrays import array_module
+from npgpt.arrays import array_module
 from npgpt.errors import UserError
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.backend.cuda.card import Card
+from npgpt.engine.cuda.card import Card
 
 
 class CardKernels:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from npgpt.backend.cuda.card import Card
+from npgpt.engine.cuda.card import Card
 from tests.cuda.card import round_to_bfloat16, widen
 from tests.gpu.conftest import relative_error
 

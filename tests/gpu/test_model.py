@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
-from npgpt.backend.philox import Philox
+from npgpt.engine.philox import Philox
 from tests.gpu.conftest import relative_error
 
 # Of the gradients' norm. The lines in float64 have the CPU's own accuracy.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from npgpt.backend.sums import row_sum
+from npgpt.engine.sums import row_sum
 from npgpt.layers.attention import attention_backward, attention_forward
 
 

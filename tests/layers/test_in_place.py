@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig
-from npgpt.backend import rowwise
-from npgpt.backend.threads import using_cores
+from npgpt.engine import rowwise
+from npgpt.engine.threads import using_cores
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
-from npgpt.model import gpt
-from npgpt.model.gpt import gpt_backward, gpt_forward, loss_and_dlogits
+from npgpt.model import transformer as gpt
 from npgpt.model.parameters import Parameters
+from npgpt.model.transformer import gpt_backward, gpt_forward, loss_and_dlogits
 from tests.cases import layer_cases
 
 CASES = {case.name: case for case in layer_cases()}

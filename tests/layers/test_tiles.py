@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from npgpt.backend.arrays import causal_mask
-from npgpt.backend.threads import blas_threads, using_cores
+from npgpt.arrays import causal_mask
+from npgpt.engine.threads import blas_threads, using_cores
 from npgpt.layers import attention_tiles
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.attention_tiles import head_groups, tiled_attention_backward, tiled_attention_forward, tiles

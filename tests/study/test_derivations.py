@@ -16,7 +16,7 @@ import pytest
 
 import npgpt.layers
 from npgpt.errors import UserError
-from npgpt.model import gpt
+from npgpt.model import transformer as gpt
 from npgpt.model.parameters import Block, Parameters
 from npgpt.study import mathematics
 from npgpt.study.lessons import lessons

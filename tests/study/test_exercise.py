@@ -52,7 +52,7 @@ def test_level_1_of_linear_looks_as_expected():
     text = level_text(LINEAR, 1, "file.py")
     assert "    dweight = ...                                               # (n_in, n_out)\n" in text
     assert "    drows = dy_rows @ weight.T " in text and "    # y_rows = rows @ weight + bias\n" in text
-    assert "import numpy as np\n\nfrom npgpt.backend.sums import column_sum\n\n\ndef linear_forward" in text
+    assert "import numpy as np\n\nfrom npgpt.engine.sums import column_sum\n\n\ndef linear_forward" in text
     text = level_text(exercise_lesson("gelu_tanh"), 3, "file.py")
     assert "CUBIC = 0.044715 * SQRT_2_OVER_PI\n" in text and "import math\n" in text
 

@@ -14,15 +14,15 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig
 from npgpt.cli import study
 from npgpt.cli.study import fresh_model
+from npgpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from npgpt.errors import UserError
 from npgpt.layers.attention import attention_forward
-from npgpt.model.gpt import gpt_backward, gpt_forward
+from npgpt.model.transformer import gpt_backward, gpt_forward
 from npgpt.study import page, whole_model
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.lessons import lessons
 from npgpt.study.trace import recording
 from npgpt.study.whole_model import prompt_ids, study_model
-from npgpt.text.tokenizers import ByteTokenizer, CharTokenizer
 from tests.cli.test_train import refused
 
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
 from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
 

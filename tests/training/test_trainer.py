@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
-from npgpt.text.batches import random_crops
-from npgpt.text.tokenizers import CharTokenizer
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
+from npgpt.data.batches import random_crops
+from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.adamw import NotFiniteError
-from npgpt.training.checkpoint import find_checkpoint, read_checkpoint, step_folders
 from npgpt.training.metrics import append_metrics, read_metrics
 from npgpt.training.options import TrainOptions, load_preset, preset_names
 from npgpt.training.trainer import BATCHES, Trainer

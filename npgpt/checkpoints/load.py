@@ -1,0 +1,88 @@
+"""Reading GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from npgpt import hub
+from npgpt.checkpoints.config_json import read_config
+from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
+from npgpt.errors import UserError
+from npgpt.model.parameters import parameter_shapes
+
+INDEX = "model.safetensors.index.json"
+MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints carry the causal mask along
+
+
+def find_model(name_or_path, revision=None):
+    """The folder or .safetensors file of a model: a path that exists, or a hub id, which is downloaded or cached.
+
+    Raises UserError where it is neither, and as `hub.fetch_model` does.
+    """
+    path = Path(name_or_path)
+    # os.path says no where Path raises: a name too long for the system is an unknown model like any other.
+    if os.path.isdir(path) or path.suffix == ".safetensors":
+        if not os.path.exists(path):
+            raise UserError(f"{path} does not exist")
+        return path
+    return hub.fetch_model(str(name_or_path), revision)
+
+
+def open_model(path):
+    """(GPTConfig, load) of a folder or .safetensors file; load(params) fills a `Parameters` of that config.
+
+    Nothing large is read or allocated here, but everything is checked: raises UserError for a config that npgpt does
+    not support, a file that is not whole, and tensors that are missing, extra or of another shape or type, by name.
+    """
+    path = Path(path)
+    folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
+    config = read_config(folder / "config.json")
+    with contextlib.ExitStack() as stack:
+        stored = {}             # our name -> (file, its name there)
+        for file in files:
+            tensors = stack.enter_context(TensorFile(file))
+            for name in tensors.shapes:
+                ours = name.removeprefix("transformer.")
+                if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
+                    continue
+                if ours in stored:
+                    raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
+                stored[ours] = tensors, name
+        check_tensors(config, stored, path)
+    return config, lambda params: read_tensors(params, stored)
+
+
+def weight_files(folder):
+    """The safetensors files of a folder: model.safetensors, or the shards that its index names. UserError for none."""
+    if (folder / "model.safetensors").exists():
+        return [folder / "model.safetensors"]
+    if not (folder / INDEX).exists():
+        raise UserError(f"{folder} holds neither model.safetensors nor {INDEX}")
+    return [folder / name for name in hub.shard_names(folder / INDEX)]
+
+
+def check_tensors(config, stored, path):
+    """UserError that names the tensors which are missing, extra, or of another shape or type than the config's."""
+    if config.n_layer > len(stored):            # before a table for a billion layers is made
+        raise UserError(f"{path}: config.json speaks of {config.n_layer} layers, but there are {len(stored)} tensors")
+    shapes = parameter_shapes(config)
+    complaints = [f"{name} is missing" for name in shapes if name not in stored]
+    complaints += [f"{name} is extra" for name in stored if name not in shapes]
+    for name in shapes.keys() & stored.keys():
+        file, stored_name = stored[name]
+        if file.shapes[stored_name] != shapes[name]:
+            complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shapes[name]}")
+        elif file.dtype(stored_name) not in DTYPES:
+            complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
+    if complaints:
+        more = f", and {len(complaints) - 5} more" if len(complaints) > 5 else ""
+        raise UserError(f"{path} does not fit its config.json: {', '.join(complaints[:5])}{more}")
+
+
+def read_tensors(params, stored):
+    """Copy every tensor from its file, opened again, into params."""
+    for name, array in params.items():
+        file, stored_name = stored[name]
+        with TensorFile(file.path) as tensors:
+            tensors.read_into(stored_name, array)

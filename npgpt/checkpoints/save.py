@@ -1,0 +1,33 @@
+"""Writing a model as transformers reads it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from npgpt.checkpoints.config_json import as_transformers_has_it, config_to_fields, what_transformers_lacks
+from npgpt.checkpoints.tensorfile import write_tensors
+from npgpt.errors import UserError
+from npgpt.files import atomic_writer, make_folder, write_atomically
+from npgpt.model.parameters import parameter_shapes
+
+
+def save_model(params, folder):
+    """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it with equal logits.
+
+    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. Raises UserError for a
+    model that transformers' GPT-2 cannot compute, OSError where the folder cannot be written.
+    """
+    if field := what_transformers_lacks(params.config):
+        raise UserError(f"{field}={getattr(params.config, field)} has no counterpart in transformers' GPT-2")
+    config = as_transformers_has_it(params.config)
+    folder = Path(folder)
+    make_folder(folder)
+    tensors = {}
+    for name, shape in parameter_shapes(config).items():
+        stored = name if name.startswith("lm_head") else f"transformer.{name}"
+        tensors[stored] = params[name] if name in params else np.zeros(shape, params.flat.dtype)
+    with atomic_writer(folder / "model.safetensors") as file:
+        write_tensors(file, tensors)
+    fields = config_to_fields(config, str(params.flat.dtype))
+    write_atomically(folder / "config.json", (json.dumps(fields, indent=2) + "\n").encode())

@@ -1,0 +1,98 @@
+"""safetensors files: named arrays behind a small JSON header, read straight into where they belong.
+
+The safetensors library checks the header (its size, its JSON, that the tensors lie side by side and fill the file);
+the numbers are then read by plain file reads into the destination, so that a model of 6 GB needs 6 GB and no more.
+"""
+
+import json
+import struct
+
+import numpy as np
+import safetensors
+
+from npgpt.arrays import is_on_host, library_of, to_host
+from npgpt.errors import UserError
+from npgpt.files import open_regular
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
+NAMES = {"float32": "F32", "float64": "F64"}
+CHUNK = 1 << 20         # values converted at a time
+
+
+class TensorFile:
+    """An open safetensors file. `shapes` maps the names to tuples; `read_into` copies one tensor out.
+
+    Raises UserError for a file that cannot be read or is not a whole, well-formed safetensors file. A context manager.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        try:
+            open_regular(path).close()
+            with safetensors.safe_open(path, framework="numpy"):        # maps the file and checks its header
+                pass
+            self._file = open(path, "rb", buffering=0)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise UserError(f"{path} is not a safetensors file that can be read ({error}): it may be cut off, "
+                            "copy or download it again") from None
+        (length,) = struct.unpack("<Q", self._file.read(8))
+        self._header = json.loads(self._file.read(length))
+        self._header.pop("__metadata__", None)
+        self._start = 8 + length
+        self.shapes = {name: tuple(entry["shape"]) for name, entry in self._header.items()}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._file.close()
+
+    def dtype(self, name):
+        """The stored type of a tensor, "F32", "BF16", …"""
+        return self._header[name]["dtype"]
+
+    def read_into(self, name, array):
+        """Copy a tensor into a C-contiguous array of its shape, converted to the array's dtype.
+
+        Raises UserError for a tensor that is not of 64, 32 or 16 bit floats, or where the file ends early.
+        """
+        dtype = self.dtype(name)
+        if dtype not in DTYPES:
+            raise UserError(f"{self.path}: {name} is stored as {dtype}, not as float64, float32, float16 or bfloat16")
+        self._file.seek(self._start + self._header[name]["data_offsets"][0])
+        flat = array.reshape(-1)
+        stored = np.dtype(DTYPES[dtype])
+        if flat.dtype == stored and is_on_host(flat):
+            self._fill(flat, name)
+            return
+        chunk = np.empty(min(CHUNK, flat.size), stored)
+        for begin in range(0, flat.size, CHUNK):
+            part = chunk[:flat.size - begin]
+            self._fill(part, name)
+            values = (part.astype("<u4") << 16).view("<f4") if dtype == "BF16" else part
+            flat[begin:begin + CHUNK] = library_of(flat).asarray(values, dtype=flat.dtype)
+
+    def _fill(self, array, name):
+        buffer = memoryview(array).cast("B")
+        done = 0
+        while done < len(buffer):
+            count = self._file.readinto(buffer[done:])      # one call reads 2 GB at most
+            if not count:
+                raise UserError(f"{self.path} ends within {name}: copy or download it again")
+            done += count
+
+
+def write_tensors(file, tensors):
+    """Write a mapping of names to C-contiguous float arrays to an open binary file, in safetensors format.
+
+    Arrays on a GPU are copied from there one at a time.
+    """
+    header, end = {"__metadata__": {"format": "pt"}}, 0         # transformers reads no file that does not say so
+    for name, array in tensors.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": NAMES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [begin, end]}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)                       # the numbers begin at a multiple of 8 bytes
+    file.write(struct.pack("<Q", len(encoded)) + encoded)
+    for array in tensors.values():
+        file.write(memoryview(to_host(array).reshape(-1)).cast("B"))

@@ -1,0 +1,25 @@
+"""The tokenizer that belongs to a pretrained model."""
+
+from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer, make_tokenizer
+from npgpt.errors import UserError
+
+TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+                   "merges.txt")
+
+
+def model_tokenizer(folder, vocab_size):
+    """The tokenizer beside a model: npgpt's own file, a tokenizer.json, or GPT-2's where the vocabulary has its size.
+
+    UserError where there is none, or where it knows more tokens than the model.
+    """
+    if (folder / TOKENIZER_FILE).exists():
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
+    elif vocab_size == GPT2Tokenizer.vocab_size:
+        tokenizer = GPT2Tokenizer()
+    elif (folder / "tokenizer.json").exists():
+        tokenizer = make_tokenizer(f"hf:{folder / 'tokenizer.json'}")
+    else:
+        raise UserError(f"{folder} holds no {TOKENIZER_FILE} and no tokenizer.json: put the model's tokenizer there")
+    if tokenizer.vocab_size > vocab_size:
+        raise UserError(f"the tokenizer in {folder} knows {tokenizer.vocab_size} tokens, the model only {vocab_size}")
+    return tokenizer

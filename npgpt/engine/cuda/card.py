@@ -1,0 +1,150 @@
+"""A GPU as the fused engine sees it: kernels by name, matrix products, buffers, and steps recorded as CUDA graphs."""
+
+import collections
+import operator
+import os
+import re
+
+import numpy as np
+
+from npgpt.arrays import import_cupy
+from npgpt.engine.cuda.matmul import Matmul
+from npgpt.engine.cuda.source import defines, source
+from npgpt.errors import UserError
+
+WORKSPACE = 32 << 20        # bytes for cublasLt, as NVIDIA advises for Hopper
+OLDEST = 80                 # compute capability 8.0: the first cards with bfloat16 and asynchronous copies
+
+KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(([^()]*)\)")
+PARAMETER = re.compile(r"(?:const )?([\w ]+?) ?(\*?) ?(\w+)$")
+SCALARS = {"float": np.float32, "int": np.int32, "unsigned": np.uint32, "long long": np.int64}
+
+
+class Card:
+    """The card that CuPy works on, for kernels of one precision ("float32", "tf32" or "bfloat16") and head size.
+
+    real: the dtype of activations, uint16 for the bits of bfloat16. xp: CuPy.
+
+    All work goes to one stream, in the order of the calls, and nothing here waits for it. The stream is an ordinary
+    ("blocking") one: CuPy's own lines run on the default stream, which waits for ours and ours for it. So a loss may
+    be copied, or parameters filled, by any line of CuPy before or after a launch.
+    """
+
+    def __init__(self, precision, head_size):
+        self.xp = cupy = import_cupy()
+        if os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") != "0":   # such a stream would not wait for ours
+            raise UserError("the fused kernels need CuPy's ordinary default stream: unset "
+                            "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or use --kernels reference")
+        capability = int(cupy.cuda.Device().compute_capability)
+        if capability < OLDEST:
+            raise UserError(f"the fused kernels need a card of compute capability 8.0 or more (A100, RTX 30), and this "
+                            f"one has {capability / 10}: use --kernels reference")
+        self.precision = precision
+        self.real = np.dtype(np.uint16 if precision == "bfloat16" else np.float32)
+        self.stream = cupy.cuda.Stream()
+        self.matmul = Matmul(self.stream.ptr, self.empty(WORKSPACE, np.uint8), tf32=precision == "tf32")
+        text = source()
+        self._module = cupy.RawModule(code=text, options=("--std=c++17", *defines(precision, head_size)))
+        self._parameters = kernel_parameters(text)
+        self._kernels = {}
+        self._copying = collections.deque()     # (event, pinned memory) of uploads that may still be under way
+        self._dtypes = {**SCALARS, "real": self.real, "bfloat16": np.uint16, "unsigned short": np.uint16}
+
+    def empty(self, shape, dtype):
+        return self.xp.empty(shape, dtype)
+
+    def zero(self, array):
+        with self.stream:
+            array.fill(0)
+
+    def launch(self, name, grid, block, *arguments, shared=0):
+        """Run a kernel: `grid` blocks of `block` threads, each a number or a tuple of up to three.
+
+        A pointer takes a device array or None, everything else a number. shared: bytes of dynamic shared memory. All
+        kernels are compiled at the first launch, by NVRTC, which takes seconds; CuPy keeps the result on disk.
+        """
+        if name not in self._kernels:
+            self._kernels[name] = self._module.get_function(name)
+        kernel, parameters = self._kernels[name], self._parameters[name]
+        if len(arguments) != len(parameters):
+            raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(arguments)}")
+        values = tuple(self._value(f"{name}: {parameter}", kind, pointer, argument)
+                       for (kind, pointer, parameter), argument in zip(parameters, arguments, strict=True))
+        if shared and shared > kernel.max_dynamic_shared_size_bytes:
+            kernel.max_dynamic_shared_size_bytes = shared           # more than 48 KiB have to be asked for
+        grid, block = ((size,) if isinstance(size, int) else size for size in (grid, block))
+        kernel(grid, block, values, shared_mem=shared, stream=self.stream)
+
+    def _value(self, what, kind, pointer, argument):
+        """What CuPy passes on as it is: it looks at no kernel's parameters, and passes a Python int as 64 bits."""
+        dtype = self._dtypes[kind]
+        if pointer:
+            if argument is not None and (argument.dtype != dtype or not argument.flags.c_contiguous):
+                raise TypeError(f"{what} takes a contiguous array of {np.dtype(dtype)}, not one of {argument.dtype} "
+                                f"and strides {argument.strides}")
+            return argument                                         # None becomes a null pointer
+        return dtype(float(argument) if kind == "float" else operator.index(argument))
+
+    def upload(self, array, host):
+        """Copy a NumPy array into a device array of the same shape and dtype; `host` may be changed right afterwards.
+
+        The copy starts when the stream gets there, from pinned memory, which has to be left alone until then: it is
+        given back to CuPy's pool when an event says that the copy is done.
+        """
+        while self._copying and self._copying[0][0].done:
+            self._copying.popleft()
+        memory = self.xp.cuda.alloc_pinned_memory(host.nbytes)
+        staged = np.frombuffer(memory, host.dtype, host.size).reshape(host.shape)       # the pool rounds sizes up
+        staged[...] = host
+        array.set(staged, self.stream)
+        self._copying.append((self.stream.record(self.xp.cuda.Event(disable_timing=True)), staged))
+
+    def capture(self, step):
+        """Record what `step` launches, without running it; the graph's `launch()` runs it, as often as one likes.
+
+        The graph holds the addresses and numbers that step passed: what differs from one time to the next it has to
+        read from arrays, and those arrays have to stay. Call step once before: kernels are compiled and plans for
+        products made at their first use, and neither can be recorded. Nor can uploads, arrays that step allocates
+        (another would get their memory after it, while the graph goes on writing there), CuPy's own lines, which run
+        on another stream, or anything that waits for the card. Most of these raise here.
+        """
+        cupy = self.xp
+        self.stream.begin_capture()
+        self.matmul.frozen = True
+        try:
+            with cupy.cuda.using_allocator(_refuse):
+                step()
+        except BaseException:
+            try:
+                self.stream.end_capture()
+            except cupy.cuda.runtime.CUDARuntimeError:      # says that the recording was spoilt: step's error says why
+                pass
+            raise
+        finally:
+            self.matmul.frozen = False
+        return Graph(self.stream.end_capture(), self.stream)
+
+    def synchronize(self):
+        """Wait until everything is done."""
+        self.stream.synchronize()
+
+
+class Graph:
+    """A recorded step."""
+
+    def __init__(self, graph, stream):
+        self._graph, self._stream = graph, stream
+
+    def launch(self):
+        self._graph.launch(self._stream)
+
+
+def kernel_parameters(text):
+    """{kernel: [(type without const, "*" or "", name), ...]} of CUDA source."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    return {name: [PARAMETER.match(" ".join(parameter.split())).groups() for parameter in inside.split(",")]
+            for name, inside in KERNEL.findall(text)}
+
+
+def _refuse(size):
+    raise RuntimeError(f"{size} bytes allocated inside a CUDA graph: make all arrays before")

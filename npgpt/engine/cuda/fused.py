@@ -1,0 +1,334 @@
+"""GPT-2's two passes by fused kernels: what `npgpt.model.transformer` says line by line, in few and large steps.
+
+The steps are those of transformer.py in the same order, under the same names; the file of each kernel in this folder
+says which lines it stands for. Three things differ. The residual stream x and its gradient dx are float32 also where
+products are of bfloat16. A branch's dropout, its addition to the stream and the LayerNorm after it are one kernel, so
+that x goes through memory once. And what the backward can work out again, attention's weights above all, is not kept.
+
+Nothing here waits for the card, or allocates memory once a batch of a shape has been seen: so the whole of it can be
+recorded as a CUDA graph and replayed, which spares the host the launch of every single kernel.
+"""
+
+import math
+
+import numpy as np
+
+from npgpt.model.parameters import Parameters
+
+QUERIES = 64                    # or keys, that a block of the attention kernels works on
+VOCABULARY_MULTIPLE = 64        # logits are padded to so many columns: products of odd widths are far slower
+PARTS = 1056                    # blocks that share a sum over rows: 8 for each multiprocessor of an H100
+SHAPES = 2                      # shapes of batches whose buffers are kept: training's, and evaluation's if it differs
+GRAPHS = 8                      # recorded graphs that are kept
+
+
+def why_not_fused(config, dtype):
+    """None where there are kernels for this model in this dtype; else the reason, as a clause."""
+    if dtype == "float64":
+        return "there are none for float64"
+    if config.embedding_layer_norm:
+        return "there are none for embedding_layer_norm"
+    if config.head_size % 16 or config.head_size > 128:
+        return f"they need a head size of 16, 32, … or 128, and it is {config.head_size}"
+    if config.n_embd % 8 or config.n_inner % 8 or config.n_embd > 6144:
+        return f"they need widths that 8 divides, up to 6144, and n_embd is {config.n_embd}, n_inner {config.n_inner}"
+    return None
+
+
+class FusedGPT:
+    """The passes of one model on one card.
+
+    params: the model's `Parameters`, float32, on the card. They stay the only weights: what the products need of them
+    in bfloat16 is rounded anew for each batch. card: a `Card` for the model's head size.
+    """
+
+    def __init__(self, params, card):
+        self.params, self.card = params, card
+        params.fused = self
+        self.grads = params.zeros_like()
+        rounded = card.precision == "bfloat16"
+        self.weights = Parameters(params.config, card.real, card.xp) if rounded else params
+        self._buffers = {}      # (B, T) -> Buffers
+        self._graphs = {}       # what was asked for -> its graph; None where it was asked for once
+        self._norm = card.empty(1, params.flat.dtype)
+        self._hyper = card.empty(3, params.flat.dtype)
+        self._square_parts = card.empty(PARTS, params.flat.dtype)
+
+    def loss_and_grads(self, idx, targets, rng, count, add):
+        """As `GPT.loss_and_grads`; idx and targets (B, T) on the host, rng a `Philox` or None."""
+        s = self._upload(idx, targets, rng)
+        dropout = rng is not None
+
+        def step():
+            self._forward(s, dropout)
+            self._loss(s, count, gradient=True)
+            self._backward(s, add, dropout)
+
+        self._run((idx.shape, count, add, dropout), step)
+        return s.loss[0].copy(), self.grads
+
+    def loss(self, idx, targets, count):
+        """The mean loss of one batch without dropout, a 0-d array on the card."""
+        s = self._upload(idx, targets, None)
+
+        def step():
+            self._forward(s, dropout=False)
+            self._loss(s, count, gradient=False)
+
+        self._run((idx.shape, count), step)
+        return s.loss[0].copy()
+
+    def adamw(self, optimizer, grads, max_norm):
+        """`AdamW.step` in three kernels. Returns the norm, a 0-d array; where it is not finite nothing is changed."""
+        n, card = self.params.flat.size, self.card
+        beta1, beta2 = optimizer.betas
+        correction = math.sqrt(1.0 - beta2**optimizer.t)
+        step_size = optimizer.lr * correction / (1.0 - beta1**optimizer.t)
+        card.upload(self._hyper, np.array([optimizer.lr, step_size, correction], self._hyper.dtype))
+        card.launch("square_sum", PARTS, 256, self._square_parts, grads.flat, n)
+        card.launch("global_norm", 1, 1024, self._norm, self._square_parts, PARTS)
+        card.launch("adamw", blocks(n, 1024), 256, self.params.flat, grads.flat, optimizer.m.flat,
+                    optimizer.v.flat, self._norm, self._hyper, n, self.params.n_matrix, beta1, beta2, optimizer.eps,
+                    optimizer.weight_decay, max_norm or 0.0)
+        return self._norm[0].copy()
+
+    def _upload(self, idx, targets, rng):
+        """Copy a batch to the card, with the order in which the embedding's gradient is summed. Returns its buffers."""
+        if idx.shape not in self._buffers:
+            if len(self._buffers) == SHAPES:
+                self._buffers.pop(next(iter(self._buffers)))
+                self._graphs.clear()            # they write to the buffers
+            self._buffers[idx.shape] = Buffers(self.params, self.card, *idx.shape)
+        s = self._buffers[idx.shape]
+        ids = idx.reshape(-1)
+        if self.params.config.vocab_size <= 1 << 16:
+            ids = ids.astype(np.uint16)                                 # which NumPy sorts ten times as fast
+        order = np.argsort(ids, kind="stable")                          # (N,) the rows of each token side by side
+        starts = np.flatnonzero(np.diff(ids[order], prepend=-1))        # where a token's rows begin
+        words = [0] * 4 if rng is None else [*rng.key, rng.step, rng.micro_batch]
+        s.fill(idx=ids, targets=targets.reshape(-1), order=order, starts=np.append(starts, len(ids)),
+               tokens=ids[order[starts]], n_tokens=[len(starts)], stream=np.array(words, np.uint32).view(np.int32))
+        self.card.upload(s.given, s.host)
+        return s
+
+    def _run(self, asked, step):
+        """Run a step: the first time as it is, the second time recording it as a graph, from then on by that graph."""
+        if asked in self._graphs:
+            graph = self._graphs.pop(asked) or self.card.capture(step)
+            graph.launch()
+        else:
+            step()
+            graph = None
+        self._graphs[asked] = graph             # at the end: the first one has not been used for the longest time
+        if len(self._graphs) > GRAPHS:
+            self._graphs.pop(next(iter(self._graphs)))
+
+    def _forward(self, s, dropout):
+        """The logits of the batch that was uploaded."""
+        config, card, params = self.params.config, self.card, self.params
+        F, H = config.n_inner, config.n_head
+        attention_grid = (H, s.B, blocks(s.T, QUERIES))
+        drop = dropout_sites(config, s.stream if dropout else None)
+        if self.weights is not params:
+            card.launch("round_to_bfloat16", blocks(params.flat.size, 1024), 256, self.weights.flat, params.flat,
+                        params.flat.size)
+
+        # x, embedding = embedding_forward(idx, params["wte.weight"], params["wpe.weight"])
+        card.launch("embedding_forward", s.N, threads(config.n_embd, 4), s.x[0], s.idx, params["wte.weight"],
+                    params["wpe.weight"], s.T, config.n_embd, *drop["embd"])
+        # norm_1, ln_1 = layernorm_forward(x, …), of the first block
+        self._add_and_normalise(s, 0, None, "h.0.ln_1", drop[None])
+        for i in range(config.n_layer):
+            w = self.weights.block(i)
+            # attended, attn = self_attention_forward(norm_1, …)
+            card.matmul(s.norm[2 * i], w["attn.c_attn.weight"], s.qkv[i], bias=w.get("attn.c_attn.bias"))
+            card.launch("attention_forward", attention_grid, 128, s.merged[i], s.lse[i], s.qkv[i], s.T, H,
+                        config.attention_scale(i), config.causal, *drop["att", i])
+            card.matmul(s.merged[i], w["attn.c_proj.weight"], s.branch, bias=w.get("attn.c_proj.bias"))
+            # x_mid = x + dropped_1; norm_2, ln_2 = layernorm_forward(x_mid, …)
+            self._add_and_normalise(s, 2 * i + 1, s.branch, f"h.{i}.ln_2", drop["attn", i])
+            # thought, mlp = mlp_forward(norm_2, …)
+            card.matmul(s.norm[2 * i + 1], w["mlp.c_fc.weight"], s.hidden[i], bias=w.get("mlp.c_fc.bias"))
+            card.launch("gelu_forward", blocks(s.N * F, 2048), 256, s.active[i], s.hidden[i], s.N * F,
+                        config.activation == "gelu")
+            card.matmul(s.active[i], w["mlp.c_proj.weight"], s.branch, bias=w.get("mlp.c_proj.bias"))
+            # x_out = x_mid + dropped_2, and the next LayerNorm: the next block's first, or the last one
+            following = f"h.{i + 1}.ln_1" if i + 1 < config.n_layer else "ln_f"
+            self._add_and_normalise(s, 2 * i + 2, s.branch, following, drop["mlp", i])
+        # logits, head = head_forward(x, params["lm_head.weight"])
+        card.matmul(s.norm[-1], self._padded_head(self.weights, s).T, s.logits)
+
+    def _loss(self, s, count, gradient):
+        """The loss, and with `gradient` dlogits over the logits: loss_and_dlogits."""
+        columns = s.logits.shape[1]
+        self.card.launch("classifier", s.N, threads(columns, 8), s.logits, s.losses, s.targets,
+                         self.params.config.vocab_size, columns, 1.0 / count, gradient)
+        self.card.launch("sum", 1, 1024, s.loss, s.losses, s.N, False)
+
+    def _backward(self, s, add, dropout):
+        """Every gradient from dlogits, in the reverse order; with `add` to what the gradients are already."""
+        config, card, grads = self.params.config, self.card, self.grads
+        F, H = config.n_inner, config.n_head
+        attention_grid = (H, s.B, blocks(s.T, QUERIES))
+        drop = dropout_sites(config, s.stream if dropout else None)
+
+        # logits, head = head_forward(x, params["lm_head.weight"])
+        card.matmul(s.logits.T, s.norm[-1], self._padded_head(grads, s), add=add)
+        card.matmul(s.logits, self._padded_head(self.weights, s), s.dnorm)
+        # x, ln_f = layernorm_forward(x, …): the first to set dx; dbranch is the last MLP's dthought
+        self._normalise_backward(s, -1, "ln_f", s.dbranch, drop["mlp", config.n_layer - 1], add, first=True)
+        for i in reversed(range(config.n_layer)):
+            w, g = self.weights.block(i), grads.block(i)
+            # thought, mlp = mlp_forward(norm_2, …)
+            self._linear_backward(s, s.dbranch, s.active[i], s.dhidden, w, g, "mlp.c_proj", add)
+            card.launch("gelu_backward", blocks(s.N * F, 2048), 256, s.dhidden, s.dhidden, s.hidden[i], s.N * F,
+                        config.activation == "gelu")
+            self._linear_backward(s, s.dhidden, s.norm[2 * i + 1], s.dnorm, w, g, "mlp.c_fc", add)
+            # x_mid = x + dropped_1; norm_2, ln_2 = layernorm_forward(x_mid, …): dbranch is dattended
+            self._normalise_backward(s, 2 * i + 1, f"h.{i}.ln_2", s.dbranch, drop["attn", i], add)
+            # attended, attn = self_attention_forward(norm_1, …)
+            self._linear_backward(s, s.dbranch, s.merged[i], s.dmerged, w, g, "attn.c_proj", add)
+            card.launch("attention_delta", attention_grid, 128, s.delta, s.dmerged, s.merged[i], s.T, H)
+            for part in ("attention_backward_kv", "attention_backward_q"):
+                card.launch(part, attention_grid, 128, s.dqkv, s.dmerged, s.qkv[i], s.lse[i], s.delta, s.T, H,
+                            config.attention_scale(i), config.causal, *drop["att", i])
+            self._linear_backward(s, s.dqkv, s.norm[2 * i], s.dnorm, w, g, "attn.c_attn", add)
+            # norm_1, ln_1 = layernorm_forward(x, …): dbranch is the dthought of the block before, if there is one
+            dbranch, dropped = (s.dbranch, drop["mlp", i - 1]) if i else (None, drop[None])
+            self._normalise_backward(s, 2 * i, f"h.{i}.ln_1", dbranch, dropped, add)
+        # x, drop = dropout_forward(x, …)
+        if drop["embd"] != drop[None]:
+            card.launch("dropout_backward", blocks(s.dx.size, 1024), 256, s.dx, s.dx.size, *drop["embd"])
+        # x, embedding = embedding_forward(idx, params["wte.weight"], params["wpe.weight"])
+        if not config.tie_word_embeddings and not add:
+            card.zero(grads["wte.weight"])
+        # The rarer a token, the fewer threads it needs: the letters of a text are there hundreds of times, words once.
+        card.launch("embedding_backward_wte", (min(s.N, config.vocab_size), blocks(config.n_embd, 128)),
+                    128 if config.vocab_size > s.N // 16 else 512, grads["wte.weight"], s.dx, s.order, s.starts,
+                    s.tokens, s.n_tokens, config.n_embd)
+        card.launch("embedding_backward_wpe", blocks(config.block_size * config.n_embd, 512), 128, grads["wpe.weight"],
+                    s.dx, s.B, s.T, config.n_embd, config.block_size, add)
+
+    def _add_and_normalise(self, s, j, branch, name, drop):
+        """x[j] = x[j - 1] + dropped branch, where there is a branch; norm[j] = its LayerNorm of that name."""
+        config = self.params.config
+        x, x_out = (s.x[j - 1], s.x[j]) if branch is not None else (s.x[j], None)
+        self.card.launch("residual_layernorm_forward", s.N, threads(config.n_embd, 12), x_out, s.norm[j], s.mean[j],
+                         s.rstd[j], x, branch, self.params[name + ".weight"], self.params.get(name + ".bias"),
+                         config.n_embd, config.layer_norm_epsilon, *drop)
+
+    def _normalise_backward(self, s, j, name, dbranch, drop, add, first=False):
+        """dnorm -> its share of dx (all of it, for the first one), dbranch, and the LayerNorm's dweight and dbias."""
+        C, dbias = self.params.config.n_embd, self.grads.get(name + ".bias")
+        self.card.launch("layernorm_backward", s.n_parts, threads(C, 12), s.dx, dbranch, s.weight_parts,
+                         None if dbias is None else s.bias_parts, s.dnorm, s.x[j], s.mean[j], s.rstd[j],
+                         self.params[name + ".weight"], s.N, C, first, *drop)
+        self._sum_parts(self.grads[name + ".weight"], s.weight_parts, s.n_parts, add)
+        if dbias is not None:
+            self._sum_parts(dbias, s.bias_parts, s.n_parts, add)
+
+    def _linear_backward(self, s, dy, x, dx, w, g, name, add):
+        """`linear_backward` of the layer of that name: dy -> dx, and the gradients of its weight and bias."""
+        self.card.matmul(x.T, dy, g[name + ".weight"], add=add)
+        self.card.matmul(dy, w[name + ".weight"].T, dx)
+        dbias = g.get(name + ".bias")
+        if dbias is not None:
+            n_parts = blocks(s.n_parts, 2)
+            self.card.launch("column_sum", n_parts, threads(dbias.size, 8), s.bias_parts, dy, s.N, dbias.size)
+            self._sum_parts(dbias, s.bias_parts, n_parts, add)
+
+    def _sum_parts(self, out, parts, n_parts, add):
+        self.card.launch("column_sum_parts", blocks(out.size, 32), 1024, out, parts, n_parts, out.size, add)
+
+    def _padded_head(self, parameters, s):
+        """The head's matrix with the rows that pad it: those of the array that stands behind it in `flat`.
+
+        As weights they make logits that nobody reads, and meet dlogits that are 0. In the gradients they get those
+        zeros before their own gradient is written (or zero is added to it).
+        """
+        rows, C = s.logits.shape[1], parameters.config.n_embd
+        return parameters.flat[:rows * C].reshape(rows, C)
+
+
+class Buffers:
+    """The arrays on the card that a batch of B rows of T tokens needs, N = B T. Made once, then written anew."""
+
+    def __init__(self, params, card, B, T):
+        config = params.config
+        C, F, H, L = config.n_embd, config.n_inner, config.n_head, config.n_layer
+        self.B, self.T, self.N = B, T, B * T
+        N = self.N
+
+        def real(*shape):
+            return card.empty(shape, card.real)
+
+        def floats(*shape):
+            return card.empty(shape, params.flat.dtype)
+
+        # What comes from the host, in one copy: (name, how many integers of 32 bits).
+        sizes = {"idx": N, "targets": N, "order": N, "starts": N + 1, "tokens": N, "n_tokens": 1, "stream": 4}
+        self.host, self.given, self._parts = np.zeros(sum(sizes.values()), np.int32), None, {}
+        self.given = card.empty(self.host.shape, np.int32)
+        begin = 0
+        for name, size in sizes.items():
+            self._parts[name] = slice(begin, begin + size)
+            begin += size
+        self.idx, self.targets, self.order, self.starts, self.tokens, self.n_tokens, stream = (
+            self.given[part] for part in self._parts.values())
+        self.stream = stream.view(np.uint32)            # seed low and high, step, micro-batch
+
+        # Kept from the forward. The residual stream before, between and after the blocks' halves, and its LayerNorms:
+        self.x = [floats(N, C) for _ in range(2 * L + 1)]
+        self.norm = [real(N, C) for _ in range(2 * L + 1)]
+        self.mean = [floats(N) for _ in range(2 * L + 1)]
+        self.rstd = [floats(N) for _ in range(2 * L + 1)]
+        self.qkv = [real(N, 3 * C) for _ in range(L)]
+        self.merged = [real(N, C) for _ in range(L)]
+        self.lse = [floats(B, H, T) for _ in range(L)]  # log of the sum of a row's exponentials
+        self.hidden = [real(N, F) for _ in range(L)]
+        self.active = [real(N, F) for _ in range(L)]
+        padded = -(-config.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        self.logits = real(N, padded)                   # and then dlogits
+        self.losses, self.loss = floats(N), floats(1)
+
+        # Used by every block in turn.
+        self.branch = real(N, C)                        # what attention or the MLP adds to the stream
+        self.dx = floats(N, C)
+        self.dbranch, self.dnorm, self.dmerged = real(N, C), real(N, C), real(N, C)
+        self.dqkv, self.dhidden = real(N, 3 * C), real(N, F)
+        self.delta = floats(B, H, T)
+        width = max(3 * C, F)
+        self.n_parts = min(N, PARTS)
+        self.weight_parts, self.bias_parts = floats(self.n_parts, width), floats(self.n_parts, width)
+
+    def fill(self, **arrays):
+        """Write what comes from the host into `host`, each under its name."""
+        for name, values in arrays.items():
+            begin = self._parts[name].start
+            self.host[begin:begin + len(values)] = values
+
+
+def dropout_sites(config, stream):
+    """Where masks are drawn -> the kernels' three dropout arguments: p, the stream, the number of the mask.
+
+    "embd", ("att", i), ("attn", i), ("mlp", i), numbered as gpt_forward draws them; None, and all of them without a
+    stream, are no dropout.
+    """
+    nothing, n = (0.0, None, 0), 0
+    drop = {None: nothing}
+    for kind, p, *layer in [("embd", config.embd_pdrop)] + [
+            (kind, p, i) for i in range(config.n_layer)
+            for kind, p in (("att", config.attn_pdrop), ("attn", config.resid_pdrop), ("mlp", config.resid_pdrop))]:
+        drop[(kind, *layer) if layer else kind] = nothing if stream is None or p == 0.0 else (p, stream, n)
+        n += p > 0.0
+    return drop
+
+
+def blocks(n, each):
+    """How many blocks it takes, if each does so many of n."""
+    return -(-n // each)
+
+
+def threads(n, each):
+    """How many threads, in whole warps and at most 1024, if each does so many of n."""
+    return min(1024, blocks(n, 32 * each) * 32)

@@ -1,0 +1,150 @@
+"""The commands on a model that npgpt did not train: sample, eval, export, and training that begins from it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, save_tokenizer
+from npgpt.layers.loss import IGNORE_INDEX
+from npgpt.training.evaluation import evaluate_split, strided_windows
+from tests.cli.test_train import refused
+from tests.hub_server import HubServer, point_client_at
+from tests.torch_gpt import unit_scale
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small byte model with a tokenizer, as somebody else may have saved it."""
+    model = GPT(GPTConfig(vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=8, dropout=0.1))
+    model.save_pretrained(tmp_path / "theirs")
+    save_tokenizer(ByteTokenizer(), tmp_path / "theirs" / TOKENIZER_FILE)
+    return "theirs"
+
+
+def test_sample_and_eval(npgpt, folder, text_file):
+    for model in (folder, f"{folder}/model.safetensors"):
+        code, out, _ = npgpt("sample", model, "--prompt", "To be", "--max-new-tokens", 9, "-n", 2)
+        assert code == 0 and out.count("To be") == 2
+        code, out, _ = npgpt("info", model)
+        assert code == 0 and "256 x 8" in out and "batch 1 x 16 tokens" in out
+        code, out, _ = npgpt("eval", model, "--corpus", text_file)
+        assert code == 0 and f"all: {len(text_file.read_text()) - 1:,} tokens" in out
+
+
+def test_export_and_back(npgpt, train, folder):
+    assert train("--max-iters", 2)[0] == 0
+    for source in (folder, "out"):
+        assert npgpt("export", source, "--out", f"exported-{source}")[0] == 0
+    assert npgpt("export", "out", "--out", "exported-out")[0] == 0          # the same again
+    before = (Path("exported-out") / "model.safetensors").read_bytes()
+    refused(npgpt("export", folder, "--out", "exported-out"), "exported-out is there already")
+    assert (Path("exported-out") / "model.safetensors").read_bytes() == before
+    prompt = ["--prompt", "To be", "--max-new-tokens", 20]
+    assert npgpt("sample", "exported-out", *prompt)[1] == npgpt("sample", "out", *prompt)[1]
+    assert npgpt("sample", "exported-theirs", *prompt)[1] == npgpt("sample", folder, *prompt)[1]
+
+
+def test_fine_tuning_begins_from_the_model_and_resumes_to_the_bit(npgpt, folder, text_file):
+    command = ["train", "--init-from", folder, "--corpus", text_file, "--crop-length", 8, "--max-iters", 6,
+               "--eval-interval", 3, "--threads", 1]
+    code, out, _ = npgpt(*command, "--out-dir", "tuned")
+    assert code == 0 and "step     0: train loss 5.5" in out
+    state = read_checkpoint(find_checkpoint("tuned")).state
+    assert state["options"]["learning_rate"] == 3e-5 and state["options"]["lr_decay_iters"] == 0
+    assert GPT.from_pretrained(find_checkpoint("tuned")).config == GPT.from_pretrained(folder).config
+    assert npgpt(*command, "--out-dir", "parts", "--max-iters", 3)[0] == 0
+    assert npgpt("train", "--resume", "--out-dir", "parts", "--max-iters", 6)[0] == 0
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (find_checkpoint("parts") / name).read_bytes() == (find_checkpoint("tuned") / name).read_bytes()
+
+
+def test_dropout_may_be_set_anew_and_the_shape_may_not(npgpt, folder, text_file):
+    command = ["train", "--init-from", folder, "--corpus", text_file, "--max-iters", 1, "--crop-length", 8]
+    refused(npgpt(*command, "--n-embd", 16), "n_embd is 8 in theirs, but 16 was asked for")
+    refused(npgpt(*command, "--tokenizer", "char"), "tokenizer of theirs is byte")
+    refused(npgpt(*command, "--crop-length", 17), "crop_length 17 is more than block_size 16")
+    assert npgpt(*command, "--dropout", 0.5)[0] == 0
+    assert GPT.from_pretrained(find_checkpoint("out")).config.attn_pdrop == 0.5
+
+
+def test_a_model_that_is_nowhere_or_has_no_tokenizer_is_one_line(npgpt, folder, tmp_path):
+    refused(npgpt("sample", "no-such-model"), "no-such-model", "gpt2", "config.json")
+    refused(npgpt("train", "--init-from", "no-such-model"), "no-such-model")
+    (tmp_path / folder / TOKENIZER_FILE).unlink()
+    refused(npgpt("sample", folder), TOKENIZER_FILE, "tokenizer.json")
+    (tmp_path / folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    refused(npgpt("eval", folder), "config.json", "gpt2")
+
+
+def test_a_tokenizer_that_knows_more_than_the_model_is_refused(npgpt, tmp_path):
+    GPT(GPTConfig(vocab_size=255)).save_pretrained(tmp_path / "small")
+    save_tokenizer(ByteTokenizer(), tmp_path / "small" / TOKENIZER_FILE)
+    refused(npgpt("sample", "small"), "256", "255")
+
+
+@pytest.mark.parametrize("length", [2, 7, 8, 9, 10, 31])
+@pytest.mark.parametrize("stride", [1, 3, 7, 8])
+def test_strided_windows_score_what_transformers_documentation_scores(length, stride):
+    """Against the procedure itself: windows of ids, the tokens of earlier windows masked, torch's shift by one."""
+    tokens = np.arange(100, 100 + length)
+    expected, seen = [], 0
+    for begin in range(0, length, stride):
+        end = min(begin + 8, length)
+        labels = np.where(np.arange(begin, end) < seen, IGNORE_INDEX, tokens[begin:end])
+        expected.append((tokens[begin:end].tolist(), labels[1:].tolist()))
+        seen = end
+        if end == length:
+            break
+    expected = [(ids[:-1], labels) for ids, labels in expected if any(label != IGNORE_INDEX for label in labels)]
+    assert [(x.tolist(), y.tolist()) for x, y in strided_windows(tokens, 8, stride)] == expected
+    if stride < 8:
+        assert sorted(t for _, labels in expected for t in labels if t != IGNORE_INDEX) == tokens[1:].tolist()
+
+
+@pytest.mark.parametrize("stride", [1, 3, 8])
+def test_strided_perplexity_equals_transformers(stride, tmp_path):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    transformers = pytest.importorskip("transformers", reason="transformers, the oracle, is in the extra test")
+    ours = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8), dtype="float64", threads=2)
+    unit_scale(ours.params)
+    ours.save_pretrained(tmp_path)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    tokens = np.random.default_rng(0).integers(0, 11, 43)
+    total, count, seen = 0.0, 0, 0
+    for begin in range(0, 43, stride):
+        end = min(begin + 8, 43)
+        ids = torch.from_numpy(tokens[None, begin:end])
+        labels = ids.clone()
+        labels[:, :max(0, seen - begin)] = -100
+        # Not theirs(ids, labels=labels).loss, which rounds the logits to float32.
+        total += torch.nn.functional.cross_entropy(theirs(ids).logits[0, :-1], labels[0, 1:], reduction="sum").item()
+        count += int((labels[:, 1:] != -100).sum())
+        seen = end
+        if end == 43:
+            break
+    result = evaluate_split(ours, tokens, stride=stride, progress=False)
+    assert result.tokens == count and result.loss == pytest.approx(total / count, rel=1e-9)
+
+
+def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline(npgpt, folder, text_file, tmp_path,
+                                                                                monkeypatch):
+    """By the real client from a hub on loopback; the second time with the hub gone."""
+    files = {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}
+    tokenizer = {name: files.pop(name) for name in list(files) if name == TOKENIZER_FILE}
+    monkeypatch.setattr("npgpt.hub.COMPANIONS", (TOKENIZER_FILE,))      # so that the small model has its tokenizer
+    with HubServer() as hub:
+        point_client_at(hub, tmp_path / "home", monkeypatch)
+        hub.add("openai-community/gpt2", {**files, **tokenizer})
+        hub.add("openai-community/gpt2", {**files, **tokenizer, "config.json": b"{}"}, revision="broken")
+        code, out, _ = npgpt("sample", "gpt2", "--prompt", "To be", "--max-new-tokens", 9)
+        assert code == 0 and out == npgpt("sample", folder, "--prompt", "To be", "--max-new-tokens", 9)[1]
+        refused(npgpt("sample", "gpt2", "--revision", "broken"), "config.json", "model_type")
+        refused(npgpt("sample", "somebody/nothing"), "somebody/nothing does not exist on the hub or is private")
+        assert np.array_equal(GPT.from_pretrained("gpt2").params.flat, GPT.from_pretrained(folder).params.flat)
+    assert npgpt("eval", "openai-community/gpt2", "--corpus", text_file)[0] == 0
+    assert npgpt("train", "--init-from", "gpt2", "--corpus", text_file, "--crop-length", 8, "--max-iters", 1)[0] == 0
+    refused(npgpt("sample", "gpt2-xl"), "config.json of openai-community/gpt2-xl is not in the local cache", "network")

@@ -1,0 +1,171 @@
+"""Files that are not what they should be are refused by name, before anything large is made of them."""
+
+import json
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig, UserError
+from npgpt.checkpoints.load import open_model
+from npgpt.checkpoints.tensorfile import TensorFile, write_tensors
+from tests.torch_gpt import unit_scale
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small model, saved."""
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8))
+    unit_scale(model.params)
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def rewritten(folder, change):
+    """Change the dict of tensors of the saved model."""
+    path = folder / "model.safetensors"
+    with TensorFile(path) as file:
+        tensors = {name: np.empty(shape, "float32") for name, shape in file.shapes.items()}
+        for name, array in tensors.items():
+            file.read_into(name, array)
+    change(tensors)
+    with open(path, "wb") as file:
+        write_tensors(file, tensors)
+
+
+def header(entries, size=0):
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(size)
+
+
+def test_missing_extra_and_misshapen_tensors_are_all_named(folder):
+    def change(tensors):
+        del tensors["transformer.ln_f.bias"]
+        tensors["transformer.h.2.ln_1.weight"] = np.zeros(8, "float32")
+        tensors["transformer.wpe.weight"] = np.zeros((9, 8), "float32")
+
+    rewritten(folder, change)
+    with pytest.raises(UserError) as error:
+        GPT.from_pretrained(folder)
+    for words in ("ln_f.bias is missing", "h.2.ln_1.weight is extra",
+                  "wpe.weight has the shape (9, 8) instead of (8, 8)"):
+        assert words in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_long_list_of_complaints_is_cut_short(folder):
+    rewritten(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[3:]])
+    with pytest.raises(UserError, match=r", and \d+ more$"):
+        open_model(folder)
+
+
+def test_a_tensor_of_integers_and_a_name_that_stands_twice_are_refused(folder):
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "transformer.ln_f.bias": np.zeros(8, np.int32)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match="ln_f.bias is stored as I32"):
+        open_model(folder)
+    save_file({**tensors, "ln_f.bias": np.zeros(8, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match="ln_f.bias"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\x00\x00", b"\xff" * 64, header("no table"), header({"wte.weight": 5}), struct.pack("<Q", 1 << 62) + b"{}",
+    header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, 4),
+    header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, 12),
+    header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+            "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, 12),
+    header({"a": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 8]}}, 8),
+    header({"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}, 8),
+    header({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}, 8),
+], ids=["empty", "short", "noise", "no table", "no entry", "absurd header", "cut off", "too long", "overlapping",
+        "absurd shape", "absurd offsets", "negative"])
+def test_a_malformed_file_is_refused_in_one_line(folder, content):
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="model.safetensors is not a safetensors file that can be read") as error:
+        open_model(folder)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("field", ["n_layer", "n_embd", "vocab_size", "n_positions", "n_inner"])
+def test_an_absurd_config_allocates_nothing(folder, field):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: 10**12}))
+    tracemalloc.start()
+    with pytest.raises(UserError):
+        GPT.from_pretrained(folder)
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shard", ["../model.safetensors", "/etc/passwd", "sub/model.safetensors", "weights.bin", "..",
+                                   5], ids=str)
+def test_an_index_that_points_elsewhere_is_refused(folder, shard):
+    (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"wte.weight": shard}}))
+    with pytest.raises(UserError, match="index.json"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {"a": ["b"]}}'])
+def test_an_index_that_is_none_is_refused(folder, content):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(UserError, match="index.json"):
+        open_model(folder)
+
+
+def test_a_shard_that_is_missing_is_named(folder):
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"wte.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="model-00001-of-00001.safetensors"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize(("name", "content"), [("config.json", None), ("config.json", b"{"), ("config.json", b"[]"),
+                                               ("model.safetensors", None)])
+def test_a_folder_without_what_it_needs_is_refused(folder, name, content):
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=name):
+        open_model(folder)
+
+
+def test_a_file_that_shrinks_between_check_and_read_is_noticed(folder):
+    config, load = open_model(folder)
+    path = folder / "model.safetensors"
+    with TensorFile(path) as file:
+        path.write_bytes(path.read_bytes()[:-4])
+        last = max(file.shapes, key=lambda name: file._header[name]["data_offsets"][1])
+        with pytest.raises(UserError, match="ends within"):
+            file.read_into(last, np.empty(file.shapes[last], "float32"))
+
+
+def test_saving_over_an_existing_model_is_all_or_nothing(folder, monkeypatch):
+    before = (folder / "model.safetensors").read_bytes()
+
+    def full(file, tensors):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("npgpt.checkpoints.save.write_tensors", full)
+    with pytest.raises(OSError, match="No space"):
+        GPT.from_pretrained(folder).save_pretrained(folder)
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_training_checkpoint_loads_the_same_way(train, tmp_path):
+    from npgpt.checkpoints.run import find_checkpoint
+
+    assert train("--max-iters", 2, "--no-bias", "--dropout", 0.1)[0] == 0
+    model = GPT.from_pretrained(find_checkpoint(tmp_path / "out"))
+    assert not model.config.bias and model.config.dropout == 0.1
+    from safetensors.numpy import load_file
+    for name, array in load_file(find_checkpoint(tmp_path / "out") / "model.safetensors").items():
+        assert np.array_equal(model.params[name], array)

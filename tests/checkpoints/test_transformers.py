@@ -1,0 +1,193 @@
+"""transformers writes, npgpt reads, and the other way round: equal logits, loss, gradients and continuations."""
+
+import json
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig, UserError
+from npgpt.checkpoints.load import open_model
+from tests.torch_gpt import unit_scale
+
+torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+transformers = pytest.importorskip("transformers", reason="transformers, the oracle, is in the extra test")
+
+SMALL = {"vocab_size": 11, "n_positions": 8, "n_embd": 12, "n_layer": 2, "n_head": 3, "attn_implementation": "eager",
+         "bos_token_id": 1, "eos_token_id": 2}
+VARIANTS = {
+    "default": {},
+    "untied": {"tie_word_embeddings": False},
+    "one head, three layers": {"n_head": 1, "n_layer": 3},
+    "narrow mlp": {"n_inner": 7},
+    "exact gelu": {"activation_function": "gelu"},
+    "pytorch's tanh gelu": {"activation_function": "gelu_pytorch_tanh"},
+    "large epsilon": {"layer_norm_epsilon": 0.1},
+    "unscaled": {"scale_attn_weights": False},
+    "scaled by layer": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 3},
+    "dropouts": {"embd_pdrop": 0.1, "attn_pdrop": 0.2, "resid_pdrop": 0.3},
+}
+EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+IDX = np.random.default_rng(0).integers(0, 11, (3, 6))
+TARGETS = np.random.default_rng(1).integers(0, 11, (3, 6))
+TARGETS[0, 1] = -1
+
+
+def theirs_of(variant, dtype=torch.float32):
+    """A GPT-2 of transformers with unit-scale weights that `dtype` can hold, as a double-precision oracle."""
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**SMALL, **variant})).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator).to(dtype))
+    return model.to(dtype)
+
+
+def logits_of(theirs, idx=IDX):
+    return theirs.double()(torch.from_numpy(idx)).logits
+
+
+def assert_equal(ours, theirs, name=""):
+    theirs = theirs.detach().numpy()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12 * abs(theirs).max(), err_msg=name)
+
+
+@EACH_VARIANT
+def test_logits_loss_and_every_gradient(variant, tmp_path):
+    theirs = theirs_of(variant)
+    theirs.save_pretrained(tmp_path)
+    ours = GPT.from_pretrained(tmp_path, dtype="float64")
+    logits, loss = ours.forward(IDX, TARGETS)
+    reference = logits_of(theirs)
+    assert_equal(logits, reference)
+    reference_loss = torch.nn.functional.cross_entropy(reference.flatten(0, 1), torch.from_numpy(TARGETS).flatten(),
+                                                       ignore_index=-1)
+    assert loss == pytest.approx(reference_loss.item(), rel=1e-12)
+    reference_loss.backward()
+    grads = ours.backward()
+    compared = {name.removeprefix("transformer.") for name, _ in theirs.named_parameters()}
+    assert compared == set(grads)
+    for name, parameter in theirs.named_parameters():
+        assert_equal(grads[name.removeprefix("transformer.")], parameter.grad, name)
+
+
+def test_attention_that_transformers_reorders_and_upcasts(tmp_path):
+    """The same mathematics in another order, which transformers has in float32 alone."""
+    theirs = theirs_of({"reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True})
+    theirs.save_pretrained(tmp_path)
+    reference = theirs(torch.from_numpy(IDX)).logits.detach().numpy()
+    ours = GPT.from_pretrained(tmp_path).forward(IDX)[0]
+    assert abs(ours - reference).max() < 1e-5 * abs(reference).max()
+
+
+@EACH_VARIANT
+def test_what_npgpt_saves_transformers_opens(variant, tmp_path):
+    theirs_of(variant).save_pretrained(tmp_path / "theirs")
+    ours = GPT.from_pretrained(tmp_path / "theirs", dtype="float64")
+    unit_scale(ours.params)
+    ours.save_pretrained(tmp_path / "ours")
+    again, info = transformers.GPT2LMHeadModel.from_pretrained(
+        tmp_path / "ours", attn_implementation="eager", dtype=torch.float64, output_loading_info=True)
+    assert not any(info.values()), info
+    assert_equal(ours.forward(IDX)[0], logits_of(again.eval()))
+    back = GPT.from_pretrained(tmp_path / "ours", dtype="float64")
+    assert back.config == ours.config and np.array_equal(back.params.flat, ours.params.flat)
+
+
+@pytest.mark.parametrize("variant", [{"bias": False}, {"qkv_bias": False}, {"bias": False, "qkv_bias": True},
+                                     {"activation": "gelu", "tie_word_embeddings": False, "n_inner": 5}], ids=str)
+def test_models_without_biases_are_exported_with_zeros(variant, tmp_path):
+    ours = GPT(GPTConfig(**{"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 3, "n_embd": 12, **variant}),
+               dtype="float64")
+    unit_scale(ours.params)
+    ours.save_pretrained(tmp_path)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float64)
+    assert_equal(ours.forward(IDX)[0], logits_of(theirs.eval()))
+    assert np.array_equal(GPT.from_pretrained(tmp_path, dtype="float64").forward(IDX)[0], ours.forward(IDX)[0])
+
+
+@pytest.mark.parametrize("variant", [{"causal": False}, {"embedding_layer_norm": True}], ids=str)
+def test_a_model_that_transformers_cannot_compute_is_not_exported(variant, tmp_path):
+    with pytest.raises(UserError, match=next(iter(variant))):
+        GPT(GPTConfig(**variant)).save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("sharded", [False, True], ids=["one file", "shards"])
+@pytest.mark.parametrize("prefix", [True, False], ids=["prefix", "no prefix"])
+def test_every_way_that_weights_are_stored(dtype, sharded, prefix, tmp_path):
+    theirs = theirs_of({"vocab_size": 300}, dtype)
+    stored = theirs if prefix else theirs.transformer
+    stored.save_pretrained(tmp_path, max_shard_size="10KB" if sharded else "1GB")
+    assert (tmp_path / "model.safetensors.index.json").exists() == sharded
+    ours = GPT.from_pretrained(tmp_path, dtype="float64")
+    for name, parameter in stored.double().named_parameters():
+        assert np.array_equal(ours.params[name.removeprefix("transformer.")], parameter.detach().numpy()), name
+    assert_equal(ours.forward(IDX)[0], logits_of(theirs))
+    assert GPT.from_pretrained(tmp_path).params.flat.dtype == np.float32
+
+
+def test_mask_buffers_and_an_explicit_tied_head_are_passed_over(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    theirs = theirs_of({})
+    theirs.save_pretrained(tmp_path)
+    tensors = {name.removeprefix("transformer."): tensor
+               for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    for i in range(2):
+        tensors[f"h.{i}.attn.bias"] = torch.ones(1, 1, 8, 8).tril().to(torch.uint8)
+        tensors[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    tensors["lm_head.weight"] = tensors["wte.weight"].clone()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    ours = GPT.from_pretrained(tmp_path / "model.safetensors", dtype="float64")
+    assert_equal(ours.forward(IDX)[0], logits_of(theirs))
+
+
+def test_greedy_continuations(tmp_path):
+    theirs = theirs_of({"n_positions": 40})
+    theirs.save_pretrained(tmp_path)
+    ours = GPT.from_pretrained(tmp_path, dtype="float64")
+    prompt = torch.from_numpy(IDX)
+    expected = theirs.double().generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=30,
+                                        do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert np.array_equal(ours.generate(IDX, 30, temperature=0.0), expected.numpy())
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("activation_function", "relu"), ("activation_function", "gelu_fast"), ("add_cross_attention", True),
+    ("model_type", "llama"), ("quantization_config", {"bits": 4}), ("rope_theta", 1e4), ("pruned_heads", {"0": [1]}),
+    ("n_ctx", 7), ("n_embd", 13), ("layer_norm_epsilon", "small"), ("npgpt", {"magic": 1}), ("n_layer", None)])
+def test_a_config_that_npgpt_would_get_wrong_is_refused_by_name(field, value, tmp_path):
+    theirs_of({}).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(UserError, match=field):
+        open_model(tmp_path)
+
+
+def test_twenty_steps_of_fine_tuning_follow_torch(tmp_path):
+    """The same weights and batches, float32: the loss curves differ by less than 1e-3."""
+    from npgpt import AdamW
+
+    theirs = theirs_of({"vocab_size": 65, "n_positions": 16, "n_embd": 48, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+                        "attn_pdrop": 0.0})
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.mul_(0.02)
+    theirs.save_pretrained(tmp_path)
+    ours = GPT.from_pretrained(tmp_path)
+    optimizer = AdamW(ours.params, lr=1e-3)
+    groups = [{"params": [p for p in theirs.parameters() if p.ndim == 2], "weight_decay": 0.1},
+              {"params": [p for p in theirs.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        idx, targets = rng.integers(0, 65, (2, 4, 16))
+        loss, grads = ours.loss_and_grads(idx, targets)
+        optimizer.step(grads, max_norm=1.0)
+        reference.zero_grad()
+        reference_loss = torch.nn.functional.cross_entropy(theirs(torch.from_numpy(idx)).logits.flatten(0, 1),
+                                                           torch.from_numpy(targets).flatten())
+        reference_loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        reference.step()
+        assert loss == pytest.approx(reference_loss.item(), abs=1e-4)

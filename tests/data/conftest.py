@@ -1,0 +1,59 @@
+"""What the tests of npgpt/data share: a machine without a network, and the data that may or may not be at hand."""
+
+import hashlib
+import os
+import socket
+
+import pytest
+
+from npgpt.data.corpora import Corpus, data_dir, open_corpus, tinyshakespeare_path
+from npgpt.data.tokenizers import GPT2Tokenizer
+
+GPT2_FILES = ("vocab.bpe", "encoder.json")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Only 127.0.0.1 can be reached, whoever asks: urllib, or the requests library behind tiktoken."""
+    look_up, connect = socket.getaddrinfo, socket.socket.connect
+
+    def guarded_look_up(host, *args, **kwargs):
+        if host != "127.0.0.1":
+            raise socket.gaierror(f"the tests have no network for {host}")
+        return look_up(host, *args, **kwargs)
+
+    def guarded_connect(self, address):
+        if address[0] != "127.0.0.1":
+            raise OSError(f"the tests have no network for {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_look_up)
+    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def shakespeare():
+    if not tinyshakespeare_path(data_dir()).exists():
+        pytest.skip("TinyShakespeare is not at hand: set NPGPT_DATA_DIR to a folder that holds it")
+    return open_corpus("tinyshakespeare")
+
+
+def gpt2_path(name):
+    """Where tiktoken's cache keeps one of GPT2_FILES."""
+    url = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/" + name
+    return os.path.join(os.environ.get("TIKTOKEN_CACHE_DIR", ""), hashlib.sha1(url.encode()).hexdigest())
+
+
+@pytest.fixture
+def gpt2():
+    if not all(os.path.exists(gpt2_path(name)) for name in GPT2_FILES):
+        pytest.skip("GPT-2's vocabulary is not at hand: set TIKTOKEN_CACHE_DIR to a folder that holds it")
+    return GPT2Tokenizer()
+
+
+@pytest.fixture
+def poem():
+    """A corpus of 100 characters, 5 of them different."""
+    return Corpus("poem", "abcd " * 20, None, "a text of the tests")

@@ -1,0 +1,149 @@
+"""Parts cover everything once, run at the same time where cores are free, and are all over when a call ends."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from npgpt.engine import threads
+from npgpt.engine.threads import blas_threads, even_parts, in_threads, spread, using_cores
+
+
+@pytest.mark.parametrize(("threads", "n"), [(1, 5), (2, 5), (3, 7), (8, 3), (4, 4)])
+def test_parts_cover_everything_once_and_evenly(threads, n):
+    parts = even_parts(n, threads)
+    assert [i for part in parts for i in range(n)[part]] == list(range(n))
+    sizes = [part.stop - part.start for part in parts]
+    assert len(parts) == min(threads, n) and max(sizes) - min(sizes) <= 1
+
+
+def test_the_parts_run_at_the_same_time_and_come_back_in_order():
+    together = threading.Barrier(3, timeout=10)     # breaks unless all three have come
+    assert in_threads(lambda i, j: (together.wait(), i + j)[1], [1, 2, 3], [10, 20, 30]) == [11, 22, 33]
+
+
+def test_one_part_needs_no_thread():
+    assert in_threads(lambda i: threading.current_thread(), [0]) == [threading.main_thread()]
+
+
+def test_the_calling_thread_takes_the_first_part():
+    first, second = in_threads(lambda i: threading.current_thread(), [0, 1])
+    assert first is threading.main_thread() and second is not first
+
+
+def test_the_first_parts_exception_is_raised_when_all_parts_are_over():
+    failing, over = threading.Event(), []
+
+    def part(i):
+        if i == 0:
+            failing.set()
+            raise ValueError(i)
+        failing.wait(10)
+        time.sleep(0.05)        # who does not wait for this part has come to its `except` by now
+        over.append(i)
+        raise KeyError(i)
+
+    with pytest.raises(ValueError, match="0"):
+        in_threads(part, [0, 1, 2])
+    assert sorted(over) == [1, 2]
+
+
+def test_of_several_exceptions_the_first_parts_is_raised():
+    def part(i):
+        if i:
+            raise ValueError(f"part {i}")
+
+    with pytest.raises(ValueError, match="part 1"):
+        in_threads(part, [0, 1, 2])
+
+
+def threads_of_a_spread(_=None):
+    """The threads that a spread of many items uses: the calling one, and where it has several cores others."""
+    return set(spread(lambda _: threading.current_thread(), range(12)))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 20])
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+def test_spread_keeps_the_order(n, cores):
+    with using_cores(cores):
+        assert spread(lambda i: i * i, range(n)) == [i * i for i in range(n)]
+
+
+def test_spread_uses_all_the_cores_at_the_same_time():
+    for cores, n in ((3, 3), (2, 2), (2, 4), (4, 2)):
+        together = threading.Barrier(min(cores, n), timeout=10)     # breaks unless so many have come
+        with using_cores(cores):
+            used = spread(lambda _, together=together: (together.wait(), threading.current_thread())[1], range(n))
+        assert len(set(used)) == min(cores, n)
+
+
+def test_a_thread_has_one_core_unless_it_is_given_more():
+    alone = {threading.current_thread()}
+    assert threads_of_a_spread() == alone
+    with using_cores(3):
+        assert len(threads_of_a_spread()) > 1
+        with using_cores(1):
+            assert threads_of_a_spread() == alone
+        assert len(threads_of_a_spread()) > 1
+    assert threads_of_a_spread() == alone
+    with pytest.raises(ValueError), using_cores(3):
+        raise ValueError
+    assert threads_of_a_spread() == alone
+
+
+def test_cores_belong_to_one_thread():
+    with using_cores(3):
+        used = ThreadPoolExecutor(1).submit(threads_of_a_spread).result()
+    assert len(used) == 1
+
+
+def test_the_parts_of_a_call_have_one_core_each():
+    """Or they would wait for each other's threads for ever."""
+    with using_cores(3):
+        for used in [*spread(threads_of_a_spread, range(3)), *in_threads(threads_of_a_spread, range(3))]:
+            assert len(used) == 1
+        assert len(threads_of_a_spread()) > 1       # and the caller has them back
+
+
+def test_a_single_item_keeps_the_cores():
+    with using_cores(3):
+        [used] = spread(threads_of_a_spread, [0])
+    assert len(used) > 1
+
+
+@pytest.mark.parametrize("failing", [0, 5, 11])
+def test_an_exception_in_an_item_is_raised(failing):
+    def item(i):
+        if i == failing:
+            raise ValueError(f"item {i}")
+
+    with using_cores(3):
+        with pytest.raises(ValueError, match=f"item {failing}"):
+            spread(item, range(12))
+        assert len(threads_of_a_spread()) > 1       # and goes on with its cores
+
+
+def test_blas_has_one_thread_where_ours_work():
+    def of_blas(_=None):
+        return {library["num_threads"] for library in threads._controller().info() if library["user_api"] == "blas"}
+
+    with blas_threads(2), using_cores(2):
+        assert of_blas() == {2}
+        assert spread(of_blas, range(4)) == [{1}] * 4
+        assert of_blas() == {2}
+        assert spread(of_blas, range(1)) == [{2}]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only Unix forks")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_makes_threads_of_its_own():
+    together = threading.Barrier(2, timeout=10)     # so that the pool has both its threads, and both are idle
+    in_threads(lambda _: together.wait(), [1, 2])
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)        # a child that waits for its parent's threads waits for ever
+        os._exit(0 if in_threads(abs, [-1, -2]) == [1, 2] else 1)
+    assert os.waitpid(child, 0)[1] == 0
