@@ -1,31 +1,35 @@
-"""GPT: the model as its users hold it, with its two passes, generation, and reading and writing checkpoints."""
+"""What users import: the class GPT, and `load`."""
 
+import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 
-from npgpt.arrays import DTYPES, array_module, number
+from npgpt import layers
+from npgpt.arrays import DTYPES, array_module
 from npgpt.checkpoints.load import find_model, open_model
+from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 from npgpt.checkpoints.save import save_model
-from npgpt.checks import MOST_SEED, as_array, check, check_memory, check_path, check_whole
+from npgpt.checkpoints.tokenizer import model_tokenizer
+from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_memory, check_path, check_whole
 from npgpt.engine.allocator import keep_freed_memory
-from npgpt.engine.cuda.fused import FusedGPT, why_not_fused
-from npgpt.engine.memory import number_of_shards
+from npgpt.engine.cpu import CPUEngine
+from npgpt.engine.cuda.fused import CudaEngine, why_not_fused
 from npgpt.engine.philox import Philox
-from npgpt.engine.shards import Shards
+from npgpt.engine.reference import ReferenceEngine
+from npgpt.engine.threads import available_cores, whole
 from npgpt.errors import UserError
-from npgpt.layers.gelu import import_erf
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from npgpt.model.config import GPTConfig
-from npgpt.model.generate import generate
+from npgpt.model.generate import check_sampling, stream_tokens
+from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters, initialize, parameter_shapes
-from npgpt.model.transformer import gpt_backward, gpt_forward, loss_and_dlogits
-
-DROPOUT = 1         # the stream of random numbers that dropout takes
+from npgpt.model.transformer import gpt_backward, gpt_forward
 
 
 class GPT:
-    """A GPT-2 model: its configuration, its parameters, and the two passes over them.
+    """A GPT-2 model: its configuration, its parameters, and its forward and backward.
 
     >>> model = GPT(GPTConfig(vocab_size=65, block_size=64), seed=0)
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
@@ -33,23 +37,26 @@ class GPT:
 
     config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero.
     dtype: "float32" or "float64"; on a GPU also "tf32" and "bfloat16", where parameters are float32 and the factors of
-    products are rounded. device: "cpu", "gpu", "gpu:N" or "auto". threads: how many shards of a batch are worked on at
-    once in `loss_and_grads` and `evaluate` on a CPU; by default one a core. kernels: what those two use on a GPU,
-    "fused" (where they can be, see `why_not_fused`) or "reference", the layers' own lines.
+    matmuls are rounded. device: "cpu", "gpu", "gpu:N" or "auto". threads: how many cores `loss_and_grads`, `evaluate`
+    and generation use on a CPU, by default all; with 1 every layer runs once on whole arrays, as it stands. kernels:
+    "fused" runs the lines in parts that fit the cache on a CPU, and by CUDA kernels on a GPU (if there are any for the
+    model, see `why_not_fused`); "reference" runs them as they stand. `engine` is what runs them.
     Raises UserError for values that make no sense.
     """
 
     def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="fused"):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
-        if isinstance(dtype, type | np.dtype):          # np.float64 is welcome, too
+        if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
             dtype = getattr(dtype, "__name__", str(dtype))
         check("dtype", dtype, isinstance(dtype, str) and dtype in DTYPES, f"one of {', '.join(DTYPES)}")
         check("kernels", kernels, kernels in ("fused", "reference"), '"fused" or "reference"')
         if seed is not None:
             check_whole("seed", seed, 0, MOST_SEED)
+        if threads is not None:
+            check_whole("threads", threads, 1, MOST_THREADS)
         if config.activation == "gelu":
-            import_erf()        # complains now, not in the first forward
-        self.config = config
+            check_scipy()       # now, not in the first forward
+        self.config, self.dtype = config, dtype
         self.xp = array_module(device)
         keep_freed_memory()
         if self.xp is np:
@@ -64,29 +71,34 @@ class GPT:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
         self.params = Parameters(config, DTYPES[dtype], self.xp)
-        self.shards = Shards(threads if self.xp is np else 1)
-        self.fused = None
-        if not self.why_not_fused:
-            from npgpt.engine.cuda.card import Card  # not needed, and not loaded, on a CPU
-            self.fused = FusedGPT(self.params, Card(dtype, config.head_size))
+        self.engine = self._engine(threads or available_cores(), kernels)
         self._cache = None
         if seed is not None:
             initialize(self.params, seed)
 
+    def _engine(self, threads, kernels):
+        if self.why_not_fused is None:
+            from npgpt.engine.cuda.card import Card  # loads CUDA libraries
+            return CudaEngine(self.params, Card(self.dtype, self.config.head_size))
+        if self.xp is not np:
+            return ReferenceEngine(self.params, 1)
+        return CPUEngine(self.params, threads) if kernels == "fused" and threads > 1 else ReferenceEngine(
+            self.params, threads)
+
     @classmethod
     def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="fused"):
-        """A model with the weights of a GPT-2 checkpoint.
+        """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
         model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a folder too), or a
-        .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. The weights
-        are read as they are stored (float16 and bfloat16 are widened) and copied once.
-        Raises UserError where anything is missing, damaged or not supported, before it allocates.
+        .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. Weights stored
+        as float16 or bfloat16 are widened.
+        Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
         check_path("name_or_path", name_or_path)
-        config, load = open_model(find_model(name_or_path, revision))
+        config, read = open_model(find_model(name_or_path, revision))
         model = cls(config, None, dtype, device, threads, kernels)
-        load(model.params)
+        read(model.params)
         return model
 
     def save_pretrained(self, folder):
@@ -94,106 +106,95 @@ class GPT:
         check_path("folder", folder)
         save_model(self.params, folder)
 
-    def forward(self, idx, targets=None, rng=None):
-        """The model's logits, and its loss where targets are given.
+    def __repr__(self):
+        config = self.config
+        return (f"GPT({self.params.flat.size:,} parameters: {config.n_layer} layers, {config.n_head} heads, "
+                f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
+                f"{self.engine.where})")
 
-        idx (B, T) integers in [0, V), targets the same shape, -1 where a position does not count; rng a
-        np.random.Generator turns dropout on. Returns logits (B, T, V) and the mean loss in nats (a float, or None).
-        Keeps what `backward` needs. Raises UserError for a context longer than `block_size` or ids out of range.
+    def forward(self, idx, targets=None, rng=None):
+        """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
+
+        idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
+        np.random.Generator as rng turns dropout on. Returns logits (B, T, V) and the mean loss in nats (a float, or
+        None). Every layer runs as it stands, and what `backward` needs is kept. Raises UserError for a context longer
+        than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets, targets is not None)
         check_rng(rng)
-        idx = self.xp.asarray(idx)
-        logits, gpt = gpt_forward(idx, self.params, rng)
+        masks = draw_masks(self.config, *idx.shape, self.params.flat.dtype, rng)
+        logits, gpt = whole(self.engine.threads, gpt_forward, self.xp.asarray(idx), self.params.tree, self.config,
+                            masks, layers)
         if targets is None:
             self._cache = None
             return logits, None
-        count = int((targets != IGNORE_INDEX).sum())
-        loss, cross_entropy = cross_entropy_forward(logits, self.xp.asarray(targets), count)
+        loss, cross_entropy = cross_entropy_forward(logits, self.xp.asarray(targets))
         self._cache = (gpt, cross_entropy)
         return logits, float(loss)
 
-    def backward(self):
-        """The gradient of the last `forward`'s loss: a mapping with the names and shapes of `params`, newly made.
+    __call__ = forward
 
-        Raises UserError where the last forward had no targets.
+    def backward(self):
+        """Compute the gradients of the last `forward`'s loss: a dict with the names and shapes of `params`, newly made.
+
+        Raises UserError if the last forward had no targets.
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
         gpt, cross_entropy = self._cache
-        grads = self.params.zeros_like()
         dlogits = cross_entropy_backward(1.0, cross_entropy)
-        gpt_backward(dlogits, gpt, grads)
-        return grads
+        return self.params.flatten(whole(self.engine.threads, gpt_backward, dlogits, gpt, layers))
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add=False):
-        """The loss and all gradients of one batch, what training calls: split over threads, logits not kept.
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+        """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.
 
-        Arguments as in `forward`, on a GPU with an rng from `dropout_rng`; `count` is what the losses' sum is divided
-        by, the number of targets that count unless given; with `add` the gradients are added to those of the last call
-        (gradient accumulation gives the number of all micro-batches, and adds all but the first). Returns the loss, a
-        float, and the gradients, a mapping that the next call overwrites. The same arguments and number of threads give
-        the same bits. On a GPU the loss is a 0-d array there: nothing here waits for the card.
+        idx, targets, rng as in `forward`; on a GPU an rng comes from `engine.dropout_rng`. count: what the sum of the
+        losses is divided by, by default the number of targets that count. add_to: gradients of an earlier call, to
+        which these are added in place (for gradient accumulation, with the targets of all micro-batches as count).
+        Returns the loss, a float (on a GPU a 0-d array there: nothing waits for the GPU), and the gradients, a dict
+        with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
         """
         idx, targets = self.check_batch(idx, targets)
         check_rng(rng)
-        if count is None:
-            count = int((targets != IGNORE_INDEX).sum())
-        check_whole("count", count, 1)
-        if self.fused:
-            return self.fused.loss_and_grads(idx, targets, rng, count, add)
-        idx, targets = self.xp.asarray(idx), self.xp.asarray(targets)
-
-        def shard(part, rng, grads):
-            logits, gpt = gpt_forward(idx[part], self.params, rng)
-            loss, dlogits = loss_and_dlogits(logits, targets[part], count)
-            gpt_backward(dlogits, gpt, grads)
-            return number(loss)
-
-        n_parts = number_of_shards(self.config, *idx.shape, self.shards.threads)
-        return self.shards.sum_with_grads(shard, len(idx), n_parts, rng, self.params, add)
+        if count is not None:
+            check_whole("count", count, 1)
+        loss, grads = self.engine.loss_and_grads(idx, targets, rng, count, add_to)
+        if add_to is None and self.engine.reuses_grads:
+            grads = {name: gradient.copy() for name, gradient in grads.items()}
+        return loss, grads
 
     def evaluate(self, idx, targets):
-        """The mean loss of one batch, in nats, without dropout and without keeping anything; split over threads.
+        """Compute the mean loss of one batch, in nats, without dropout; nothing is kept, not even during the forward.
 
         A float; on a GPU a 0-d array there.
         """
-        idx, targets = self.check_batch(idx, targets)
-        count = int((targets != IGNORE_INDEX).sum())
-        if self.fused:
-            return self.fused.loss(idx, targets, count)
-        idx, targets = self.xp.asarray(idx), self.xp.asarray(targets)
-
-        def shard(part):
-            logits, _ = gpt_forward(idx[part], self.params)
-            return number(cross_entropy_forward(logits, targets[part], count)[0])
-
-        return self.shards.sum(shard, len(idx))
-
-    @property
-    def where(self):
-        """What computes the model, in words."""
-        if self.xp is np:
-            return f"{self.shards.threads} threads"
-        name = self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)["name"].decode()
-        return f"{name}, " + ("fused kernels" if self.fused else f"the layers' own lines ({self.why_not_fused})")
-
-    def dropout_rng(self, seed, step, micro_batch):
-        """What draws the dropout masks of one micro-batch: always the same for the same numbers, on one kind of device.
-
-        On a GPU that is Philox, whose numbers the card makes where it needs them.
-        """
-        if self.xp is np:
-            return np.random.default_rng([seed, DROPOUT, step, micro_batch])
-        return Philox(seed, step, micro_batch, self.xp)
+        return self.engine.loss(*self.check_batch(idx, targets))
 
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
-        """Continue each row of idx (B, T) by up to `max_new_tokens` tokens; see `npgpt.model.generate.generate`."""
-        return generate(self, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
+        """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
+
+        idx (B, T) integers, T at least 1 -> (B, T + n) int64 array, n = max_new_tokens, or fewer if every row has
+        reached `eos_token_id`; rows that have are filled up with it.
+        """
+        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id))
+        return np.concatenate([self.check_ids(idx), *[column[:, None] for column in columns]], axis=1).astype(np.int64)
+
+    def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
+        """Return an iterator over the next token of each row, (B,) integers, each drawn when it is asked for.
+
+        temperature divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token. top_k keeps the k
+        likeliest tokens only, top_p the smallest set of likeliest tokens whose probabilities reach p (nucleus sampling,
+        Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text. Raises UserError for values out of
+        range, and for a model that is not causal: its earlier positions would change with each new token.
+        """
+        idx = self.check_ids(idx)
+        check_sampling(self.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
+        return stream_tokens(self.engine.reader(len(idx)), idx, max_new_tokens, temperature, top_k, top_p, seed,
+                             eos_token_id)
 
     def check_ids(self, idx):
-        """Token ids as an array on the host; UserError unless they are (B, T) integers in the vocabulary."""
-        idx, V = _as_integers(idx, "idx"), self.config.vocab_size
+        """Return token ids as an array on the host; UserError unless they are (B, T) integers in the vocabulary."""
+        idx, V = as_integers(idx, "idx"), self.config.vocab_size
         if idx.ndim != 2 or idx.size == 0:
             raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
         if idx.min() < 0 or idx.max() >= V:
@@ -201,9 +202,9 @@ class GPT:
         return idx
 
     def check_batch(self, idx, targets, with_targets=True):
-        """The batch as integer arrays on the host; UserError where they do not fit the model, or each other.
+        """Return the batch as integer arrays on the host; UserError if they do not fit the model, or each other.
 
-        Ids are looked at before they go to a GPU: there an index out of range reads another row, without an error.
+        Ids are checked before they go to a GPU: there an index out of range reads another row, without an error.
         """
         V = self.config.vocab_size
         idx = self.check_ids(idx)
@@ -211,23 +212,82 @@ class GPT:
             raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {self.config.block_size}")
         if not with_targets:
             return idx, None
-        targets = _as_integers(targets, "targets")
+        targets = as_integers(targets, "targets")
         if targets.shape != idx.shape:
             raise UserError(f"targets have the shape {targets.shape}, but idx has {idx.shape}")
         if targets.min() < IGNORE_INDEX or targets.max() >= V:
             raise UserError(f"targets must be from 0 to {V - 1}, or -1 to be ignored, "
                             f"but there are {targets.min()} to {targets.max()}")
         if targets.max() == IGNORE_INDEX:
-            raise UserError("every target is -1 (ignored): there is nothing to take a loss of")
+            raise UserError("every target is -1 (ignored): the loss would be the mean of nothing")
         return idx, targets
 
 
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A model with its tokenizer, and where it came from. `checkpoint` is None for a model that npgpt did not train."""
+
+    model: GPT
+    tokenizer: object
+    folder: Path
+    checkpoint: Checkpoint | None
+
+
+def load(name_or_path="out", revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="fused"):
+    """Load a model and its tokenizer: (GPT, tokenizer).
+
+    name_or_path: a run of `npgpt train` or one of its checkpoints, or anything that `GPT.from_pretrained` takes. which:
+    the checkpoint of a run, "best" (of the lowest validation loss) or "latest". dtype: by default the one in which a
+    run's parameters are stored, else float32. The other arguments are those of GPT.
+    Raises UserError if there is no such model, or it is damaged or not supported.
+    """
+    check_path("name_or_path", name_or_path)
+    check("which", which, which in ("best", "latest"), '"best" or "latest"')
+    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels)
+    return loaded.model, loaded.tokenizer
+
+
+def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="fused",
+               **config_fields):
+    """Load a model as `load` does, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
+    checkpoint = None
+    if is_run(name):
+        checkpoint = read_checkpoint(find_checkpoint(name, which))
+        found, tokenizer = checkpoint.folder, checkpoint.tokenizer
+        dtype = dtype or DTYPES[checkpoint.state["options"]["dtype"]]
+    else:
+        found = find_model(name, revision)
+    folder = found.parent if found.suffix == ".safetensors" else found
+    config, read = open_model(found)
+    if checkpoint is None:
+        tokenizer = model_tokenizer(folder, config.vocab_size)
+    model = GPT(dataclasses.replace(config, **config_fields), None, dtype or "float32", device, threads, kernels)
+    read(model.params)
+    return Loaded(model, tokenizer, folder, checkpoint)
+
+
+def is_run(path):
+    """Whether a path is a run or one of its checkpoints, and not a model from elsewhere."""
+    path = Path(path)
+    return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
+
+
+def check_scipy():
+    """Raise UserError, naming the extra, if SciPy is missing: the exact GELU needs its error function."""
+    try:
+        import scipy.special  # noqa: F401
+    except ImportError:
+        raise UserError('activation "gelu" needs SciPy for erf: pip install "npgpt[gelu]", '
+                        'or choose activation "gelu_tanh"') from None
+
+
 def check_rng(rng):
-    """UserError where what should draw the dropout masks is nothing that can."""
+    """Raise UserError if rng cannot draw dropout masks."""
     check("rng", rng, rng is None or isinstance(rng, np.random.Generator | Philox), "a np.random.Generator or None")
 
 
-def _as_integers(array, name):
+def as_integers(array, name):
+    """The array as integers on the host; UserError if it holds anything else."""
     array = as_array(name, array)
     if array.dtype.kind not in "iu":
         raise UserError(f"{name} must be integers, not {array.dtype}")

@@ -81,7 +81,7 @@ def config_from_fields(fields):
     check('"activation_function"', activation, isinstance(activation, str) and activation in ACTIVATIONS,
           f"one of {', '.join(ACTIVATIONS)}, which are all that npgpt has")
     values["activation"] = ACTIVATIONS[activation]
-    return GPTConfig(**values, **own)
+    return GPTConfig(**values, **own).derived()
 
 
 def config_to_fields(config, dtype="float32"):
@@ -90,20 +90,20 @@ def config_to_fields(config, dtype="float32"):
     A model that transformers' GPT-2 would compute otherwise (an encoder, a LayerNorm after the embedding) is given the
     "model_type" npgpt, so that transformers refuses it.
     """
-    fields = {theirs: getattr(config, ours) for theirs, (ours, _) in FIELDS.items()}
+    fields = {theirs: config.used(ours) for theirs, (ours, _) in FIELDS.items()}
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
-    own = {name: getattr(config, name) for name in OWN_FIELDS}
-    return {"model_type": "gpt2" if not what_transformers_lacks(config) else "npgpt",
+    own = {name: config.used(name) for name in OWN_FIELDS}
+    return {"model_type": "gpt2" if not unsupported_by_transformers(config) else "npgpt",
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 
 
-def what_transformers_lacks(config):
+def unsupported_by_transformers(config):
     """The name of the field with which a model is none that transformers' GPT-2 can compute, or None."""
     if not config.causal:
         return "causal"
     return "embedding_layer_norm" if config.embedding_layer_norm else None
 
 
-def as_transformers_has_it(config):
+def with_all_biases(config):
     """The same model with every bias there (zero where there was none): transformers' GPT-2 has them all."""
     return dataclasses.replace(config, bias=True, qkv_bias=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checkpoints.config_json import as_transformers_has_it, config_to_fields, what_transformers_lacks
+from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_transformers, with_all_biases
 from npgpt.checkpoints.tensorfile import write_tensors
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, make_folder, write_atomically
@@ -18,9 +18,9 @@ def save_model(params, folder):
     Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. Raises UserError for a
     model that transformers' GPT-2 cannot compute, OSError where the folder cannot be written.
     """
-    if field := what_transformers_lacks(params.config):
+    if field := unsupported_by_transformers(params.config):
         raise UserError(f"{field}={getattr(params.config, field)} has no counterpart in transformers' GPT-2")
-    config = as_transformers_has_it(params.config)
+    config = with_all_biases(params.config)
     folder = Path(folder)
     make_folder(folder)
     tensors = {}

@@ -2,11 +2,11 @@
 
 import math
 
+from npgpt.api import is_run
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.checks import check_whole
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
-from npgpt.cli.load import is_run
 from npgpt.engine.memory import training_memory
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError

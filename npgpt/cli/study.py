@@ -7,8 +7,7 @@ import os
 import webbrowser
 from pathlib import Path
 
-from npgpt.api import GPT
-from npgpt.cli.load import load_model
+from npgpt.api import GPT, load_model
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically

@@ -8,7 +8,7 @@ import os
 import warnings
 from pathlib import Path
 
-from npgpt.api import GPT
+from npgpt.api import GPT, load_model
 from npgpt.arrays import DTYPES, array_module
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
 from npgpt.cli.arguments import (
@@ -19,7 +19,6 @@ from npgpt.cli.arguments import (
     given_model_fields,
     given_train_fields,
 )
-from npgpt.cli.load import load_model
 from npgpt.cli.sample import default_prompt, print_sample
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.batches import open_dataset
@@ -69,10 +68,7 @@ def run(args):
 
 def train(trainer, out_dir):
     """Say what is trained on what, and train. Returns whether it came to the end."""
-    config, options = trainer.model.config, trainer.options
-    print(f"model: {trainer.model.params.flat.size:,} parameters ({config.n_layer} layers, {config.n_head} heads, "
-          f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}), {options.dtype}, "
-          f"{trainer.model.where}")
+    print(f"model: {trainer.model}")
     print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
     finished = trainer.run()
     if not finished:
@@ -113,18 +109,18 @@ def new_run(args):
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
         model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels)
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
-    return Trainer(model, tokenizer, train_tokens, val_tokens, name, options, Path(args.out_dir))
+    return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
 
 
 def pretrained_model(args, options, model_fields):
     """(model, tokenizer) to begin with, of --init-from; of the model's fields only the dropouts may be given."""
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
-        dropouts = {**dict.fromkeys(DROPOUTS, dropouts["dropout"]), **dropouts}
+        dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
     loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=args.threads,
-                        dropouts=dropouts, kernels=args.kernels)
+                        kernels=args.kernels, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
-        check_same(name, getattr(loaded.model.config, name), model_fields[name], args.init_from)
+        check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
     if args.tokenizer and not is_called(loaded.tokenizer, args.tokenizer):
         raise UserError(f"the tokenizer of {args.init_from} is {loaded.tokenizer.kind}, but {args.tokenizer} was asked "
                         "for: leave the flag out")
@@ -138,7 +134,7 @@ def resumed_run(args):
     state = checkpoint.state
     asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
     for name in [name for name in asked if name in MODEL_FIELDS]:
-        check_same(name, getattr(checkpoint.config, name), asked[name], checkpoint.folder)
+        check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
     for name in [name for name in given_train_fields(args) if name in ("seed", "dtype")]:
         there, asked = state["options"][name], getattr(args, name)
         if name == "seed" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only what is stored must be the same
@@ -149,8 +145,8 @@ def resumed_run(args):
     options = TrainOptions(**{**state["options"], **given_train_fields(args)})
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     model = GPT(checkpoint.config, None, options.dtype, args.device, args.threads or state["threads"], args.kernels)
-    trainer = Trainer(model, checkpoint.tokenizer, tokens["train"](), tokens["val"](), state["corpus"]["name"], options,
-                      Path(args.out_dir))
+    trainer = Trainer(model, tokens["train"](), tokens["val"](), options, args.out_dir, checkpoint.tokenizer,
+                      state["corpus"]["name"])
     trainer.restore(checkpoint)
     if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
         keep_only(args.out_dir, {trainer.step, trainer.best_step})  # a kill may have come between a save and this

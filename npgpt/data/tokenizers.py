@@ -11,6 +11,7 @@ import numpy as np
 import tiktoken
 
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
+from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.deadline import call_within
 from npgpt.errors import UserError
@@ -179,6 +180,8 @@ def tokenizer_from_dict(data):
             return ByteTokenizer()
         case {"kind": "gpt2"}:
             return GPT2Tokenizer()
+        case {"kind": "none", "vocab_size": int(vocab_size)}:
+            return NoTokenizer(vocab_size)
         case {"kind": "hf", "tokenizer": dict(description)}:
             return HFTokenizer(description)
     raise UserError('a tokenizer is described by its "kind", with "chars" if that is char and "tokenizer" if it is hf')

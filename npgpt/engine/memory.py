@@ -1,16 +1,16 @@
-"""How much memory a model needs, worked out from its configuration."""
+"""How much memory a model needs, computed from its configuration."""
 
 import math
 
-from npgpt.layers.attention_tiles import KEPT, QUERIES
+from npgpt.engine.tiles import KEPT, QUERIES
 from npgpt.model.parameters import parameter_shapes
 
 
 def training_memory(config, batch_size, threads, itemsize=4):
-    """Bytes that a training step holds at once, by what for: a dict, in the order in which they come to be.
+    """Bytes that a training step holds at once, a dict: what for -> how many.
 
-    batch_size sequences of `block_size` tokens; threads: at most so many parts have a gradient buffer of their own;
-    itemsize: 4 for float32. The activations are those that the backward needs (the caches), and what the loss takes.
+    batch_size sequences of `block_size` tokens; threads: up to so many batch shards have gradients of their own;
+    itemsize: 4 for float32. The activations are the caches of the backward, and what the loss needs.
     """
     parameters = sum(map(math.prod, parameter_shapes(config).values()))
     return {
@@ -22,27 +22,27 @@ def training_memory(config, batch_size, threads, itemsize=4):
 
 
 def activation_values(config, B, T):
-    """How many numbers a step on B rows of T tokens keeps from the forward for the backward, and for the loss."""
-    C, F, H = config.n_embd, config.n_inner, config.n_head
+    """How many values a step on B rows of T tokens keeps from the forward for the backward, and for the loss."""
+    C, F, H = config.n_embd, config.mlp_width, config.n_head
     # A block's caches: ln_1 xhat and its output 2 C, q, k and v 3 C, the merged heads C, ln_2 xhat and its output 2 C,
-    # the MLP's hidden layer, its phi and its GELU 3 F, and a row of attention weights, of which half is skipped.
+    # the MLP's hidden layer, its tanh and its GELU 3 F, and a row of attention weights, of which half is skipped.
     seen = 0 if T > KEPT else (T + min(T, QUERIES)) // 2 if config.causal else T
     block = 8 * C + 3 * F + H * seen
-    if config.resid_pdrop:
+    if config.resid_dropout:
         block += 2 * C                      # two masks
-    if config.attn_pdrop:
-        block += 2 * H * T                  # a mask, drawn by float32 numbers of the same size
-    # Beside the caches: the logits, and the temporaries of the last block's backward, six of the MLP's width or four of
-    # the attention's.
+    if config.attn_dropout:
+        block += 2 * H * T                  # a mask, and the float32 random numbers it is drawn from
+    # Besides the caches: the logits, and the temporaries of the last block's backward: six of the MLP's width, or four
+    # of the attention's.
     outside = 4 * C + config.vocab_size + max(6 * F, 4 * H * min(T, QUERIES))
     return B * T * (config.n_layer * block + outside)
 
 
 def number_of_shards(config, B, T, threads):
-    """Into how many parts a batch of B rows of T tokens is divided, each with a gradient buffer of its own.
+    """How many shards a batch of B rows of T tokens is divided into, each with gradients of its own.
 
-    One for each thread, unless those buffers are larger than the activations: there, adding them up and writing them
-    costs more than it gains, and the threads share the work inside the layers instead.
+    One per thread, unless the gradients of a shard are larger than the activations: then adding them up would cost more
+    than shards gain, and the threads share the work inside the layers instead.
     """
     parts = min(B, threads)
     parameters = sum(map(math.prod, parameter_shapes(config).values()))

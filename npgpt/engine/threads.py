@@ -35,6 +35,12 @@ def spread(function, items):
     return [result for results in some for result in results]
 
 
+def whole(threads, function, *arguments):
+    """function(*arguments) in the calling thread: the cores go to BLAS, and to `spread` inside the layers."""
+    with blas_threads(threads), using_cores(threads):
+        return function(*arguments)
+
+
 def blas_threads(n):
     """A context in which BLAS uses n threads: 1 where we have threads of our own, which would fight with BLAS's."""
     return _controller().limit(limits=n, user_api="blas")

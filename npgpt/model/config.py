@@ -7,13 +7,19 @@ from npgpt.checks import check, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 
 MOST_LAYERS = 1024
-MOST_WIDTH = 2**24      # of anything else: far above all models there are, and what is laid out from it ends soon
+MOST_WIDTH = 2**24      # of every other size: far above all real models, and small enough to compute with
+
+# A field that may be None -> the property with the value that is used.
+DERIVED = {"n_inner": "mlp_width", "qkv_bias": "attention_bias", "embd_pdrop": "embd_dropout",
+           "attn_pdrop": "attn_dropout", "resid_pdrop": "resid_dropout"}
 
 
 @dataclasses.dataclass(frozen=True)
 class GPTConfig:
     """The shape of a GPT. The defaults are GPT-2's own choices at the size of the `char-cpu` preset.
 
+    A field that may be None follows another field until it is given. It stays None in the config, so that
+    `dataclasses.replace(config, dropout=0.0)` changes all three dropouts; the properties give the value that is used.
     Raises UserError (a ValueError), naming the field, for values that make no model.
     """
 
@@ -36,7 +42,7 @@ class GPTConfig:
     attn_pdrop: float | None = None         # dropout on the attention weights; None: as `dropout`
     resid_pdrop: float | None = None        # dropout after attention and MLP; None: as `dropout`
     scale_attn_by_inverse_layer_idx: bool = False   # scores of block i divided by i + 1 as well
-    bos_token_id: int | None = None         # the token that begins a text, for those who generate
+    bos_token_id: int | None = None         # the token that begins a text
     eos_token_id: int | None = None         # the token that ends a text
 
     def __post_init__(self):
@@ -47,29 +53,59 @@ class GPTConfig:
         if self.n_embd % self.n_head:
             raise UserError(f"n_embd {self.n_embd} is not divisible by n_head {self.n_head}: "
                             "each head takes an equal share of the width")
-        for name, default in (("qkv_bias", self.bias), ("n_inner", 4 * self.n_embd), ("embd_pdrop", self.dropout),
-                              ("attn_pdrop", self.dropout), ("resid_pdrop", self.dropout)):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default)     # as in `plain_numbers`
-        check_whole("n_inner", self.n_inner, 1, 4 * MOST_WIDTH)
+        check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
         for name in ("bos_token_id", "eos_token_id"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name))
         for name in ("bias", "tie_word_embeddings", "causal", "scale_attn_weights", "embedding_layer_norm", "qkv_bias",
                      "scale_attn_by_inverse_layer_idx"):
-            check(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
+            check(name, self.used(name), isinstance(self.used(name), bool), "true or false")
         for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"):
-            check_real(name, getattr(self, name), below=1.0)
+            check_real(name, self.used(name), below=1.0)
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
         check("activation", self.activation, self.activation in ("gelu_tanh", "gelu"),
               '"gelu_tanh" (OpenAI\'s) or "gelu" (exact)')
+
+    def used(self, name):
+        """The value of a field that is used: the field's own, or what follows from others if it is None."""
+        return getattr(self, DERIVED.get(name, name))
+
+    def derived(self):
+        """The same config with None for every field whose value would follow from other fields anyway."""
+        alike = [name for name in DERIVED if dataclasses.replace(self, **{name: None}).used(name) == self.used(name)]
+        return dataclasses.replace(self, **dict.fromkeys(alike))
 
     @property
     def head_size(self):
         """D, the width of a head."""
         return self.n_embd // self.n_head
 
-    def attention_scale(self, layer):
-        """What the attention scores of a block are multiplied by, as the two `scale_attn` switches say."""
-        scale = 1.0 / math.sqrt(self.head_size) if self.scale_attn_weights else 1.0
+    @property
+    def mlp_width(self):
+        """F, the width of the MLP's hidden layer."""
+        return 4 * self.n_embd if self.n_inner is None else self.n_inner
+
+    @property
+    def attention_bias(self):
+        """Whether the linear layer of queries, keys and values has a bias."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
+
+    @property
+    def embd_dropout(self):
+        """The dropout probability after the embedding."""
+        return self.dropout if self.embd_pdrop is None else self.embd_pdrop
+
+    @property
+    def attn_dropout(self):
+        """The dropout probability on the attention weights."""
+        return self.dropout if self.attn_pdrop is None else self.attn_pdrop
+
+    @property
+    def resid_dropout(self):
+        """The dropout probability after attention and after the MLP."""
+        return self.dropout if self.resid_pdrop is None else self.resid_pdrop
+
+    def attention_scale(self, layer, head_size=None):
+        """The factor of the attention scores of block `layer`, from the two `scale_attn` fields and the head size."""
+        scale = 1.0 / math.sqrt(head_size or self.head_size) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale

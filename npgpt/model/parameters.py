@@ -1,6 +1,5 @@
-"""All parameters in one array, each one a named view into it."""
+"""All parameters of a model in one array, each a named view into it."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -29,56 +28,68 @@ def parameter_shapes(config):
         layer("ln_e", (C,))
     for i in range(config.n_layer):
         layer(f"h.{i}.ln_1", (C,))
-        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.qkv_bias)
+        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.attention_bias)
         layer(f"h.{i}.attn.c_proj", (C, C))
         layer(f"h.{i}.ln_2", (C,))
-        layer(f"h.{i}.mlp.c_fc", (C, config.n_inner))
-        layer(f"h.{i}.mlp.c_proj", (config.n_inner, C))
+        layer(f"h.{i}.mlp.c_fc", (C, config.mlp_width))
+        layer(f"h.{i}.mlp.c_proj", (config.mlp_width, C))
     layer("ln_f", (C,))
     if not config.tie_word_embeddings:
         layer("lm_head", (V, C), bias=False)
     return shapes
 
 
-class Parameters(Mapping):
-    """A mapping name -> array whose values are all views of one contiguous array, `flat`.
+def nest(named):
+    """{"h.0.ln_1.weight": array, …} -> {"h": {0: {"ln_1": {"weight": array}}}, …}: names split at their dots."""
+    tree = {}
+    for name, array in named.items():
+        *path, last = (int(part) if part.isdigit() else part for part in name.split("."))
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = array
+    return tree
 
-    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With tied embeddings "lm_head.weight" is
-    another name for the array "wte.weight", which iteration does not repeat. The matrices stand first in `flat`, so
-    that `flat[:n_matrix]` is what weight decay touches, and the head's first of all, so that others stand behind it
-    (`FusedGPT` reads on into them). Parameters, gradients and moments all have this one layout.
+
+def flatten(tree, prefix=""):
+    """The inverse of `nest`, without leaves that are None (the gradients of biases that a model does not have)."""
+    named = {}
+    for part, node in tree.items():
+        if isinstance(node, dict):
+            named |= flatten(node, f"{prefix}{part}.")
+        elif node is not None:
+            named[f"{prefix}{part}"] = node
+    return named
+
+
+class Parameters(Mapping):
+    """A mapping name -> array whose values are views of one contiguous array, `flat`.
+
+    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. `tree` holds the same views, nested by the dots
+    of their names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and the head's
+    matrix first of all (the CUDA kernels read a few rows past its end). AdamW's moments have the same layout.
     """
 
     def __init__(self, config, dtype="float32", xp=np):
-        self.config = config
-        self.xp = xp
-        self.fused = None       # the `FusedGPT` that computes with them, if there is one
+        self.config, self.xp = config, xp
         self.shapes = parameter_shapes(config)
-        # The biases that this model does not have: a backward gives None for their gradients.
-        self.absent = parameter_shapes(dataclasses.replace(config, bias=True, qkv_bias=True)).keys() - self.shapes
         sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.flat = xp.zeros(sum(sizes.values()), dtype=dtype)
-        self._views = {}
-        start = 0
+        self._views, start = {}, 0
         order = sorted(self.shapes.items(), key=lambda item: (len(item[1]) < 2, item[0] != "lm_head.weight"))   # stable
         for name, shape in order:
             self._views[name] = self.flat[start:start + sizes[name]].reshape(shape)
             start += sizes[name]
         self.n_matrix = sum(size for name, size in sizes.items() if len(self.shapes[name]) == 2)
-        if config.tie_word_embeddings:
-            self._views["lm_head.weight"] = self._views["wte.weight"]
+        self.tree = nest({name: self._views[name] for name in self.shapes})
 
     def __getitem__(self, name):
         return self._views[name]
 
     def __setitem__(self, name, value):
-        if value is None and name in self.absent:
-            return
         if name not in self._views:
-            raise UserError(f"there is no parameter {shown(name)} in this model")
+            raise UserError(f"this model has no parameter {shown(name)}")
         view = self._views[name]
-        if value is view:                   # a backward that was given the view has written to it already
-            return
         if not isinstance(value, int | float):
             value = value if hasattr(value, "dtype") else as_array(name, value)
             check(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")
@@ -92,39 +103,22 @@ class Parameters(Mapping):
     def __len__(self):
         return len(self.shapes)
 
+    def flatten(self, tree):
+        """The leaves of a tree of gradients: a dict with the names of the parameters, in their order."""
+        named = flatten(tree)
+        return {name: named[name] for name in self}
+
     def zeros_like(self):
-        """Parameters of the same names, shapes and dtype, all zero: a gradient buffer, or a moment."""
+        """Parameters of the same names, shapes and dtype, all zero."""
         return Parameters(self.config, self.flat.dtype, self.xp)
-
-    def block(self, i):
-        """The parameters of block i by their short names: `params.block(0)["ln_1.weight"]` is `h.0.ln_1.weight`."""
-        return Block(self, f"h.{i}.")
-
-
-class Block:
-    """The part of a `Parameters` whose names begin with a prefix, by the rest of the name."""
-
-    def __init__(self, parameters, prefix):
-        self.parameters = parameters
-        self.prefix = prefix
-
-    def __getitem__(self, name):
-        return self.parameters[self.prefix + name]
-
-    def get(self, name):
-        """The array of that name, or None for a bias that this model does not have."""
-        return self.parameters.get(self.prefix + name)
-
-    def __setitem__(self, name, value):
-        self.parameters[self.prefix + name] = value
 
 
 def initialize(params, seed):
-    """GPT-2's initial weights: normal with deviation 0.02, biases 0, LayerNorm gains 1.
+    """Draw GPT-2's initial weights: normal with standard deviation 0.02, biases 0, LayerNorm gains 1.
 
-    The two projections that write to the residual stream have 0.02 / sqrt(2 n_layer), so that the variance of the
-    stream does not grow with the number of layers that add to it. Drawn by NumPy in float32 on any device and for any
-    dtype: a seed means the same model everywhere.
+    The two projections that add to the residual stream have 0.02 / sqrt(2 n_layer), so that the variance of the stream
+    does not grow with the number of layers. NumPy draws them in float32 for every device and dtype: the same seed gives
+    the same model everywhere.
     """
     rng = np.random.default_rng(seed)
     for name, shape in params.shapes.items():

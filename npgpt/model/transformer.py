@@ -1,129 +1,160 @@
-"""GPT-2: the layers put together. Forward in order, backward in exactly the reverse order, one line a layer."""
+"""GPT-2: the layers put together. Each backward mirrors its forward: the same lines, in reverse order.
 
-from npgpt.engine.rowwise import row_blocks
-from npgpt.engine.threads import spread
-from npgpt.layers.dropout import dropout_backward, dropout_forward, dropout_mask
-from npgpt.layers.embedding import embedding_backward, embedding_forward
-from npgpt.layers.layernorm import layernorm_backward, layernorm_forward
-from npgpt.layers.linear import head_backward, head_forward
-from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
-from npgpt.layers.mlp import mlp_backward, mlp_forward
-from npgpt.layers.self_attention import self_attention_backward, self_attention_forward
+Parameters are trees, nested by the names of GPT-2's checkpoints: `p["attn"]["c_attn"]["weight"]`. A backward returns
+its gradients in a tree of the same names. `ops` is the table that the layers are taken from: `npgpt.layers` itself, or
+an engine's table, in which some of them run in parts. Shapes are as in npgpt/layers/__init__.py; F is the MLP's width.
+"""
+
+import numpy as np
 
 
-def block_forward(x, p, config, layer, rng=None, extend=None):
-    """One transformer block: x + attention(norm(x)), then the same with the MLP.
+def mlp_forward(x, p, config, ops):
+    """Compute GELU(x W_fc + b_fc) W_proj + b_proj: widen to F, activate, narrow again. x, y (..., C) -> y, cache."""
+    gelu_forward = ops.gelu_tanh_forward if config.activation == "gelu_tanh" else ops.gelu_exact_forward
+    hidden, c_fc = ops.linear_forward(x, **p["c_fc"])                           # (..., F)
+    active, gelu = gelu_forward(hidden)                                         # (..., F)
+    y, c_proj = ops.linear_forward(active, **p["c_proj"])                       # (..., C)
+    return y, (c_fc, gelu, c_proj, config)
 
-    x (B, T, C), p the parameters of block number `layer` by short name, rng for dropout (None: no dropout), extend as
-    in `self_attention_forward` -> x_out (B, T, C), cache.
-    The two additions are the residual stream: each layer adds to what is there, none replaces it.
+
+def mlp_backward(dy, cache, ops):
+    """Undo `mlp_forward`: dy (..., C) -> dx (..., C), dp."""
+    c_fc, gelu, c_proj, config = cache
+    gelu_backward = ops.gelu_tanh_backward if config.activation == "gelu_tanh" else ops.gelu_exact_backward
+    # y, c_proj = ops.linear_forward(active, **p["c_proj"])
+    dactive, dc_proj_weight, dc_proj_bias = ops.linear_backward(dy, c_proj)     # (..., F)
+    # active, gelu = gelu_forward(hidden)
+    dhidden = gelu_backward(dactive, gelu)                                      # (..., F)
+    # hidden, c_fc = ops.linear_forward(x, **p["c_fc"])
+    dx, dc_fc_weight, dc_fc_bias = ops.linear_backward(dhidden, c_fc)           # (..., C)
+    return dx, {"c_fc": {"weight": dc_fc_weight, "bias": dc_fc_bias},
+                "c_proj": {"weight": dc_proj_weight, "bias": dc_proj_bias}}
+
+
+def self_attention_forward(x, p, config, layer, mask, att_mask, ops):
+    """Compute self-attention with H heads: one linear layer makes q, k and v, another one mixes the heads' results.
+
+    x (B, T, C), mask (T, T) with 0 where a position sees another and -inf where not, or None; att_mask (B, H, T, T)
+    drops attention weights, or None -> y (B, T, C), cache. The scores are divided by sqrt(D), because the dot product
+    of two random vectors of D unit values has variance D.
     """
-    B, T, C = x.shape
-    eps = config.layer_norm_epsilon
-    mask_att = dropout_mask(rng, (B, config.n_head, T, T), config.attn_pdrop, x.dtype)
-    mask_attn = dropout_mask(rng, (B, T, C), config.resid_pdrop, x.dtype)
-    mask_mlp = dropout_mask(rng, (B, T, C), config.resid_pdrop, x.dtype)
+    B, T, _ = x.shape
+    qkv, c_attn = ops.linear_forward(x, **p["c_attn"])                          # (B, T, 3 C)
+    heads = qkv.reshape(B, T, 3, config.n_head, -1)                             # (B, T, 3, H, D)
+    q, k, v = heads.transpose(2, 0, 3, 1, 4)                                    # 3 x (B, H, T, D), views
+    scale = config.attention_scale(layer, head_size=q.shape[-1])
+    mix, attention = ops.attention_forward(q, k, v, scale, mask, att_mask)      # (B, H, T, D)
+    merged = mix.transpose(0, 2, 1, 3).reshape(B, T, -1)                        # (B, T, C) heads side by side
+    y, c_proj = ops.linear_forward(merged, **p["c_proj"])                       # (B, T, C)
+    return y, (c_attn, attention, c_proj, mix.shape)
 
-    norm_1, ln_1 = layernorm_forward(x, p["ln_1.weight"], p.get("ln_1.bias"), eps)                  # (B, T, C)
-    attended, attn = self_attention_forward(
-        norm_1, p["attn.c_attn.weight"], p.get("attn.c_attn.bias"), p["attn.c_proj.weight"], p.get("attn.c_proj.bias"),
-        config.n_head, config.attention_scale(layer), config.causal, mask_att, extend)              # (B, T, C)
-    dropped_1, drop_1 = dropout_forward(attended, mask_attn)                                        # (B, T, C)
+
+def self_attention_backward(dy, cache, ops):
+    """Undo `self_attention_forward`: dy (B, T, C) -> dx (B, T, C), dp."""
+    c_attn, attention, c_proj, (B, H, T, D) = cache
+    # y, c_proj = ops.linear_forward(merged, **p["c_proj"])
+    dmerged, dc_proj_weight, dc_proj_bias = ops.linear_backward(dy, c_proj)     # (B, T, C)
+    # merged = mix.transpose(0, 2, 1, 3).reshape(B, T, -1)
+    dmix = dmerged.reshape(B, T, H, D).transpose(0, 2, 1, 3)                    # (B, H, T, D)
+    # mix, attention = ops.attention_forward(q, k, v, scale, mask, att_mask)
+    dq, dk, dv = ops.attention_backward(dmix, attention)                        # 3 x (B, H, T, D)
+    # q, k, v = heads.transpose(2, 0, 3, 1, 4)
+    dheads = np.stack([dq, dk, dv]).transpose(1, 3, 0, 2, 4)                    # (B, T, 3, H, D)
+    # heads = qkv.reshape(B, T, 3, config.n_head, -1)
+    dqkv = dheads.reshape(B, T, 3 * H * D)                                      # (B, T, 3 C)
+    # qkv, c_attn = ops.linear_forward(x, **p["c_attn"])
+    dx, dc_attn_weight, dc_attn_bias = ops.linear_backward(dqkv, c_attn)        # (B, T, C)
+    return dx, {"c_attn": {"weight": dc_attn_weight, "bias": dc_attn_bias},
+                "c_proj": {"weight": dc_proj_weight, "bias": dc_proj_bias}}
+
+
+def block_forward(x, p, config, layer, mask, drop, ops):
+    """Compute one transformer block: x + attention(norm(x)), then the same with the MLP.
+
+    x (B, T, C), p the block's parameters, layer its number, mask as in `self_attention_forward`, drop its dropout masks
+    (`BlockMasks`) -> x_out (B, T, C), cache. The two additions are the residual stream: each layer adds to it.
+    """
+    eps = config.layer_norm_epsilon
+    norm_1, ln_1 = ops.layernorm_forward(x, **p["ln_1"], eps=eps)                                   # (B, T, C)
+    attended, attn = self_attention_forward(norm_1, p["attn"], config, layer, mask, drop.att, ops)  # (B, T, C)
+    dropped_1, drop_1 = ops.dropout_forward(attended, drop.attn)                                    # (B, T, C)
     x_mid = x + dropped_1                                                                           # (B, T, C)
-    norm_2, ln_2 = layernorm_forward(x_mid, p["ln_2.weight"], p.get("ln_2.bias"), eps)              # (B, T, C)
-    thought, mlp = mlp_forward(
-        norm_2, p["mlp.c_fc.weight"], p.get("mlp.c_fc.bias"), p["mlp.c_proj.weight"], p.get("mlp.c_proj.bias"),
-        config.activation)                                                                          # (B, T, C)
-    dropped_2, drop_2 = dropout_forward(thought, mask_mlp)                                          # (B, T, C)
+    norm_2, ln_2 = ops.layernorm_forward(x_mid, **p["ln_2"], eps=eps)                               # (B, T, C)
+    mlp_out, mlp = mlp_forward(norm_2, p["mlp"], config, ops)                                       # (B, T, C)
+    dropped_2, drop_2 = ops.dropout_forward(mlp_out, drop.mlp)                                      # (B, T, C)
     x_out = x_mid + dropped_2                                                                       # (B, T, C)
     return x_out, (ln_1, attn, drop_1, ln_2, mlp, drop_2)
 
 
-def block_backward(dx_out, cache, g):
-    """Undo `block_forward`: dx_out (B, T, C) -> dx (B, T, C); the parameters' gradients are written to g."""
+def block_backward(dx_out, cache, ops):
+    """Undo `block_forward`: dx_out (B, T, C) -> dx (B, T, C), dp."""
     ln_1, attn, drop_1, ln_2, mlp, drop_2 = cache
     # x_out = x_mid + dropped_2: both terms get the whole gradient
     ddropped_2 = dx_out
-    # dropped_2, drop_2 = dropout_forward(thought, mask_mlp)
-    dthought = dropout_backward(ddropped_2, drop_2)
-    # thought, mlp = mlp_forward(norm_2, …)
-    (dnorm_2, g["mlp.c_fc.weight"], g["mlp.c_fc.bias"],
-     g["mlp.c_proj.weight"], g["mlp.c_proj.bias"]) = mlp_backward(
-         dthought, mlp, g["mlp.c_fc.weight"], g["mlp.c_proj.weight"])
-    # norm_2, ln_2 = layernorm_forward(x_mid, …)
-    dx_mid_normed, g["ln_2.weight"], g["ln_2.bias"] = layernorm_backward(dnorm_2, ln_2)
-    dx_mid = dx_out + dx_mid_normed         # x_mid was used twice: by the MLP's branch and by the residual stream
+    # dropped_2, drop_2 = ops.dropout_forward(mlp_out, drop.mlp)
+    dmlp_out = ops.dropout_backward(ddropped_2, drop_2)
+    # mlp_out, mlp = mlp_forward(norm_2, p["mlp"], config, ops)
+    dnorm_2, dp_mlp = mlp_backward(dmlp_out, mlp, ops)
+    # norm_2, ln_2 = ops.layernorm_forward(x_mid, **p["ln_2"], eps=eps)
+    dx_mid_normed, dln_2_weight, dln_2_bias = ops.layernorm_backward(dnorm_2, ln_2)
+    dx_mid = dx_out + dx_mid_normed         # x_mid is used twice: by the MLP's branch and by the residual stream
     # x_mid = x + dropped_1
     ddropped_1 = dx_mid
-    # dropped_1, drop_1 = dropout_forward(attended, mask_attn)
-    dattended = dropout_backward(ddropped_1, drop_1)
-    # attended, attn = self_attention_forward(norm_1, …)
-    (dnorm_1, g["attn.c_attn.weight"], g["attn.c_attn.bias"],
-     g["attn.c_proj.weight"], g["attn.c_proj.bias"]) = self_attention_backward(
-         dattended, attn, g["attn.c_attn.weight"], g["attn.c_proj.weight"])
-    # norm_1, ln_1 = layernorm_forward(x, …)
-    dx_normed, g["ln_1.weight"], g["ln_1.bias"] = layernorm_backward(dnorm_1, ln_1)
-    dx = dx_mid + dx_normed                 # and x likewise
-    return dx
+    # dropped_1, drop_1 = ops.dropout_forward(attended, drop.attn)
+    dattended = ops.dropout_backward(ddropped_1, drop_1)
+    # attended, attn = self_attention_forward(norm_1, p["attn"], config, layer, mask, drop.att, ops)
+    dnorm_1, dp_attn = self_attention_backward(dattended, attn, ops)
+    # norm_1, ln_1 = ops.layernorm_forward(x, **p["ln_1"], eps=eps)
+    dx_normed, dln_1_weight, dln_1_bias = ops.layernorm_backward(dnorm_1, ln_1)
+    dx = dx_mid + dx_normed                 # x is used twice as well
+    return dx, {"ln_1": {"weight": dln_1_weight, "bias": dln_1_bias}, "attn": dp_attn,
+                "ln_2": {"weight": dln_2_weight, "bias": dln_2_bias}, "mlp": dp_mlp}
 
 
-def gpt_forward(idx, params, rng=None, kv_cache=None):
-    """Tokens to logits: idx (B, T) integers -> logits (B, T, V), cache. `rng` draws the dropout masks, if given.
-
-    With a `KVCache`, for generation: idx continues what the cache holds, and logits (B, 1, V) are the last position's.
-    """
-    config = params.config
-    start = 0 if kv_cache is None else kv_cache.length
-    x, embedding = embedding_forward(idx, params["wte.weight"], params["wpe.weight"], start)        # (B, T, C)
+def gpt_forward(idx, p, config, masks, ops):
+    """Compute the logits: idx (B, T) integers, p all parameters, masks (`Masks`) -> logits (B, T, V), cache."""
+    T, eps = idx.shape[1], config.layer_norm_epsilon
+    x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])               # (B, T, C)
+    mask = None
+    if config.causal:                       # no position sees a later one: -inf above the diagonal
+        mask = np.triu(np.full((T, T), -np.inf, dtype=x.dtype, like=x), k=1)                        # (T, T)
     ln_e = None
     if config.embedding_layer_norm:
-        x, ln_e = layernorm_forward(x, params["ln_e.weight"], params.get("ln_e.bias"), config.layer_norm_epsilon)
-    x, drop = dropout_forward(x, dropout_mask(rng, x.shape, config.embd_pdrop, x.dtype))
+        x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                    # (B, T, C)
+    x, drop = ops.dropout_forward(x, masks.embd)                                                    # (B, T, C)
     blocks = []
     for i in range(config.n_layer):
-        extend = None if kv_cache is None else kv_cache.extend(i)
-        x, block = block_forward(x, params.block(i), config, i, rng, extend)
+        x, block = block_forward(x, p["h"][i], config, i, mask, masks.blocks[i], ops)               # (B, T, C)
         blocks.append(block)
-    if kv_cache is not None:
-        x = x[:, -1:]                   # only the last position's logits are wanted: the head is the largest product
-    x, ln_f = layernorm_forward(x, params["ln_f.weight"], params.get("ln_f.bias"), config.layer_norm_epsilon)
-    logits, head = head_forward(x, params["lm_head.weight"])                                        # (B, T, V)
-    return logits, (embedding, ln_e, drop, blocks, ln_f, head)
+    x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)                                        # (B, T, C)
+    head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]      # (V, C)
+    logits, head = ops.head_forward(x, head_weight)                                                 # (B, T, V)
+    return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)
 
 
-def gpt_backward(dlogits, cache, grads):
-    """Undo `gpt_forward`: dlogits (B, T, V) -> nothing; every gradient in grads is overwritten, none is added to."""
-    embedding, ln_e, drop, blocks, ln_f, head = cache
-    # logits, head = head_forward(x, params["lm_head.weight"])
-    dx, grads["lm_head.weight"] = head_backward(dlogits, head, grads["lm_head.weight"])
-    # x, ln_f = layernorm_forward(x, …)
-    dx, grads["ln_f.weight"], grads["ln_f.bias"] = layernorm_backward(dx, ln_f)
-    # for i in range(config.n_layer): x, block = block_forward(x, …)
-    for i in reversed(range(len(blocks))):
-        dx = block_backward(dx, blocks[i], grads.block(i))
-    # x, drop = dropout_forward(x, …)
-    dx = dropout_backward(dx, drop)
-    # x, ln_e = layernorm_forward(x, …)
+def gpt_backward(dlogits, cache, ops):
+    """Undo `gpt_forward`: dlogits (B, T, V) -> dp, the gradient of every parameter."""
+    embedding, ln_e, drop, blocks, ln_f, head, config = cache
+    dp = {"h": {}}
+    # logits, head = ops.head_forward(x, head_weight)
+    dx, dhead_weight = ops.head_backward(dlogits, head)
+    # x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)
+    dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)
+    dp["ln_f"] = {"weight": dln_f_weight, "bias": dln_f_bias}
+    # for i in range(config.n_layer): x, block = block_forward(x, p["h"][i], config, i, mask, masks.blocks[i], ops)
+    for i in reversed(range(config.n_layer)):
+        dx, dp["h"][i] = block_backward(dx, blocks[i], ops)
+    # x, drop = ops.dropout_forward(x, masks.embd)
+    dx = ops.dropout_backward(dx, drop)
+    # x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)
     if ln_e is not None:
-        dx, grads["ln_e.weight"], grads["ln_e.bias"] = layernorm_backward(dx, ln_e)
-    # x, embedding = embedding_forward(idx, params["wte.weight"], params["wpe.weight"])
-    if not grads.config.tie_word_embeddings:
-        grads["wte.weight"] = 0.0
-    # A tied matrix is used twice: the head's part of its gradient was written above, the embedding's is added to it.
-    grads["wte.weight"], grads["wpe.weight"] = embedding_backward(dx, embedding, grads["wte.weight"])
-
-
-def loss_and_dlogits(logits, targets, count):
-    """The loss of logits (B, T, V), and its gradient dlogits, written over them: a few rows at a time.
-
-    They are the largest arrays of all; so there is one of them, and no second one for the probabilities or dlogits.
-    Returns the loss, a number, and dlogits.
-    """
-    rows, row_targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
-
-    def block(part):
-        loss, cross_entropy = cross_entropy_forward(rows[part], row_targets[part], count)
-        rows[part] = cross_entropy_backward(1.0, cross_entropy)
-        return loss
-
-    return sum(spread(block, row_blocks(rows))), logits
+        dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)
+        dp["ln_e"] = {"weight": dln_e_weight, "bias": dln_e_bias}
+    # x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])
+    dwte, dwpe = ops.embedding_backward(dx, embedding)
+    if config.tie_word_embeddings:
+        dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head
+    else:
+        dp["lm_head"] = {"weight": dhead_weight}
+    dp["wte"], dp["wpe"] = {"weight": dwte}, {"weight": dwpe}
+    return dp

@@ -42,7 +42,7 @@ def evaluate_split(model, tokens, bytes_per_token=None, stride=None, progress=No
     """
     block_size = model.config.block_size
     rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
-    rows = max(model.shards.threads, rows)
+    rows = max(model.engine.threads, rows)
     total, count, n_bytes = 0.0, 0, 0
     batch = []
 

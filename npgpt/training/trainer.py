@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -14,33 +15,39 @@ from npgpt.arrays import is_on_host
 from npgpt.checkpoints.run import fingerprint, save_checkpoint
 from npgpt.checks import check_memory
 from npgpt.data.batches import check_long_enough, even_crops, random_crops
+from npgpt.data.no_tokenizer import NoTokenizer
+from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.memory import training_memory
 from npgpt.errors import UserError
-from npgpt.training.adamw import AdamW, NotFiniteError
+from npgpt.files import make_folder
+from npgpt.training.adamw import AdamW
 from npgpt.training.metrics import append_metrics, write_metrics
+from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
-BATCHES = 0         # the stream of random numbers that batches are drawn with; `GPT.dropout_rng` has another
+BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
 class Trainer:
     """One training run.
 
-    model: a GPT. train_tokens, val_tokens: 1-D integer arrays. options: TrainOptions. out_dir: an existing folder.
-    tokenizer, corpus_name: what is saved with the checkpoints. The first one that is saved replaces all that are there.
-    Raises UserError where the tokens are too few, or a step would not fit into this machine's memory.
+    model: a GPT. train_tokens, val_tokens: 1-D integer arrays. options: a TrainOptions. out_dir: a folder for
+    checkpoints and metrics.jsonl, which is made if need be; the first checkpoint replaces all that are there; None:
+    nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for `load` and for --resume. on_step: called
+    after each step as on_step(trainer, record), record a dict with "step", "loss", "lr" and "grad_norm".
+    Raises UserError if there are too few tokens, or a step would not fit into this machine's memory.
 
-    Every random number comes from a generator made of (seed, stream, step, …), never from one that lives on: the state
-    of all random streams and the position in the data *are* the seed and the step, and so a resumed run continues with
-    the same bits that it would have had.
+    Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
+    all random streams and the position in the data, and a resumed run continues with the same bits.
     """
 
-    def __init__(self, model, tokenizer, train_tokens, val_tokens, corpus_name, options, out_dir):
-        self.model, self.tokenizer, self.options, self.out_dir = model, tokenizer, options, out_dir
+    def __init__(self, model, train_tokens, val_tokens, options=None, out_dir=None, tokenizer=None, corpus_name=None,
+                 on_step=None):
+        self.model, self.options, self.on_step = model, options or TrainOptions(), on_step
+        self.out_dir = None if out_dir is None else Path(out_dir)
+        self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
-        self.corpus = {"name": corpus_name, "fingerprint": fingerprint(train_tokens, val_tokens)}
-        self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
-                               weight_decay=options.weight_decay, threads=model.shards.threads)
+        options = self.options
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
@@ -48,8 +55,11 @@ class Trainer:
             check_long_enough(tokens, self.crop_length)
         if is_on_host(model.params.flat):
             trained = dataclasses.replace(model.config, block_size=self.crop_length)
-            needed = training_memory(trained, options.batch_size, model.shards.threads, model.params.flat.itemsize)
+            needed = training_memory(trained, options.batch_size, model.engine.threads, model.params.flat.itemsize)
             check_memory(sum(needed.values()), "a training step")
+        self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
+        self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
+                               weight_decay=options.weight_decay, engine=model.engine)
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
@@ -64,7 +74,7 @@ class Trainer:
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
 
     def run(self, progress=None):
-        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Returns True if it got to the end.
+        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Returns True if it reached the end.
 
         progress: True or False for a bar or none; None shows one on a terminal. Raises NotFiniteError, leaving the last
         checkpoint, when the loss or the gradient is not finite, and UserError when a checkpoint cannot be written.
@@ -80,6 +90,8 @@ class Trainer:
             while self.step < options.max_iters and not self.stop_requested:
                 record = self.train_step()
                 bar.update()
+                if self.on_step:
+                    self.on_step(self, record)
                 logging = self.step % options.log_interval == 0
                 evaluating = self.step % options.eval_interval == 0 or self.step == options.max_iters
                 if not logging and not evaluating:
@@ -88,13 +100,14 @@ class Trainer:
                 if logging:
                     seconds = time.perf_counter() - began
                     record["tokens_per_second"] = round(tokens * (self.step - first) / seconds)
-                    append_metrics(self.out_dir, record)
+                    if self.out_dir:
+                        append_metrics(self.out_dir, record)
                     bar.set_postfix_str(f"loss {record['loss']:.4f}, best val {self.best_loss:.4f}, "
                                         f"{record['tokens_per_second']:,} tokens/s")
                 if evaluating:
                     self.evaluate_and_save(bar)
                 began, first = time.perf_counter(), self.step
-            if self.saved_step != self.step:
+            if self.out_dir and self.saved_step != self.step:
                 self.read(record)
                 self.save()
         return self.step >= options.max_iters
@@ -128,12 +141,13 @@ class Trainer:
         """The mean loss and its gradient over all micro-batches of a step, equal to those of one large batch."""
         options = self.options
         count = options.gradient_accumulation_steps * options.batch_size * self.crop_length
-        total = 0.0
+        total, grads = 0.0, None
         for i in range(options.gradient_accumulation_steps):
             idx, targets = random_crops(self.train_tokens, options.batch_size, self.crop_length,
                                         np.random.default_rng([options.seed, BATCHES, step, i]))
-            rng = self.model.dropout_rng(options.seed, step, i)
-            loss, grads = self.model.loss_and_grads(idx, targets, rng, count, add=i > 0)
+            rng = self.model.engine.dropout_rng(options.seed, step, i)
+            idx, targets = self.model.check_batch(idx, targets)
+            loss, grads = self.model.engine.loss_and_grads(idx, targets, rng, count, grads)
             total = total + loss
         return total, grads
 
@@ -154,10 +168,10 @@ class Trainer:
         if losses["val"] < self.best_loss:
             self.best_step, self.best_loss = self.step, losses["val"]
         record = {"step": self.step, "train_loss": losses["train"], "val_loss": losses["val"]}
-        if self.step > 0:
+        if self.step > 0 and self.out_dir:
             append_metrics(self.out_dir, record)
             self.save()
-        else:               # metrics without a checkpoint would be no run; and those of a replaced run go after it
+        elif self.out_dir:          # at step 0 the checkpoint comes first: it replaces an earlier run, then its metrics
             if self.saved_step is None:
                 self.save()
             write_metrics(self.out_dir, [record])
@@ -165,15 +179,17 @@ class Trainer:
 
     def save(self):
         """Save a checkpoint of this step."""
+        make_folder(self.out_dir)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
-                 "threads": self.model.shards.threads, "corpus": self.corpus}
+                 "threads": self.model.engine.threads, "corpus": self.corpus}
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
                         replace=self.saved_step is None)
         self.saved_step = self.step
 
     def _not_finite(self, what):
-        return NotFiniteError(f"{what} at step {self.step}: training stopped, the checkpoint of step {self.saved_step} "
-                              f"in {self.out_dir} is good; begin again with a lower --learning-rate")
+        saved = f", the checkpoint of step {self.saved_step} in {self.out_dir} is good" if self.out_dir else ""
+        return NotFiniteError(f"{what} at step {self.step}: training stopped{saved}; "
+                              "begin again with a lower --learning-rate")
 
     @contextlib.contextmanager
     def _stopping_on_signals(self):

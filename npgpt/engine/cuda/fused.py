@@ -13,7 +13,8 @@ import math
 
 import numpy as np
 
-from npgpt.model.parameters import Parameters
+from npgpt.engine.reference import ReferenceEngine, counted
+from npgpt.model.parameters import Parameters, flatten
 
 QUERIES = 64                    # or keys, that a block of the attention kernels works on
 VOCABULARY_MULTIPLE = 64        # logits are padded to so many columns: products of odd widths are far slower
@@ -30,21 +31,23 @@ def why_not_fused(config, dtype):
         return "there are none for embedding_layer_norm"
     if config.head_size % 16 or config.head_size > 128:
         return f"they need a head size of 16, 32, … or 128, and it is {config.head_size}"
-    if config.n_embd % 8 or config.n_inner % 8 or config.n_embd > 6144:
-        return f"they need widths that 8 divides, up to 6144, and n_embd is {config.n_embd}, n_inner {config.n_inner}"
+    if config.n_embd % 8 or config.mlp_width % 8 or config.n_embd > 6144:
+        return f"they need widths that 8 divides, up to 6144, and n_embd is {config.n_embd}, n_inner {config.mlp_width}"
     return None
 
 
-class FusedGPT:
-    """The passes of one model on one card.
+class CudaEngine(ReferenceEngine):
+    """Runs a model's forward and backward by kernels on one GPU; generation runs the reference lines there.
 
-    params: the model's `Parameters`, float32, on the card. They stay the only weights: what the products need of them
-    in bfloat16 is rounded anew for each batch. card: a `Card` for the model's head size.
+    params: the model's `Parameters`, float32, on the GPU. They are the only weights: what matmuls need in bfloat16 is
+    rounded from them for each batch. card: a `Card` for the model's head size.
     """
 
+    reuses_grads = True
+
     def __init__(self, params, card):
-        self.params, self.card = params, card
-        params.fused = self
+        super().__init__(params, threads=1)
+        self.card = card
         self.grads = params.zeros_like()
         rounded = card.precision == "bfloat16"
         self.weights = Parameters(params.config, card.real, card.xp) if rounded else params
@@ -54,8 +57,16 @@ class FusedGPT:
         self._hyper = card.empty(3, params.flat.dtype)
         self._square_parts = card.empty(PARTS, params.flat.dtype)
 
-    def loss_and_grads(self, idx, targets, rng, count, add):
-        """As `GPT.loss_and_grads`; idx and targets (B, T) on the host, rng a `Philox` or None."""
+    @property
+    def where(self):
+        return super().where.replace("reference lines", "fused kernels")
+
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+        """As in `ReferenceEngine`, with rng a `Philox` or None. The gradients are always the same arrays: the next call
+        overwrites them, or adds to them if it gets them as add_to.
+        """
+        count = count or counted(targets)
+        add = add_to is self.grads
         s = self._upload(idx, targets, rng)
         dropout = rng is not None
 
@@ -65,10 +76,11 @@ class FusedGPT:
             self._backward(s, add, dropout)
 
         self._run((idx.shape, count, add, dropout), step)
-        return s.loss[0].copy(), self.grads
+        return s.loss[0].copy(), self.grads if add else self.added(self.grads, add_to)
 
-    def loss(self, idx, targets, count):
-        """The mean loss of one batch without dropout, a 0-d array on the card."""
+    def loss(self, idx, targets, count=None):
+        """The mean loss of one batch without dropout, a 0-d array on the GPU."""
+        count = count or counted(targets)
         s = self._upload(idx, targets, None)
 
         def step():
@@ -78,9 +90,14 @@ class FusedGPT:
         self._run((idx.shape, count), step)
         return s.loss[0].copy()
 
-    def adamw(self, optimizer, grads, max_norm):
-        """`AdamW.step` in three kernels. Returns the norm, a 0-d array; where it is not finite nothing is changed."""
+    def adamw_step(self, optimizer, grads, max_norm):
+        """Take a step of an `AdamW` in three kernels. Returns the norm; if it is not finite, nothing changes."""
         n, card = self.params.flat.size, self.card
+        if grads is not self.grads:
+            for name in self.grads:
+                self.grads[name] = grads[name]
+            grads = self.grads
+        optimizer.t += 1
         beta1, beta2 = optimizer.betas
         correction = math.sqrt(1.0 - beta2**optimizer.t)
         step_size = optimizer.lr * correction / (1.0 - beta1**optimizer.t)
@@ -126,7 +143,7 @@ class FusedGPT:
     def _forward(self, s, dropout):
         """The logits of the batch that was uploaded."""
         config, card, params = self.params.config, self.card, self.params
-        F, H = config.n_inner, config.n_head
+        F, H = config.mlp_width, config.n_head
         attention_grid = (H, s.B, blocks(s.T, QUERIES))
         drop = dropout_sites(config, s.stream if dropout else None)
         if self.weights is not params:
@@ -139,7 +156,7 @@ class FusedGPT:
         # norm_1, ln_1 = layernorm_forward(x, …), of the first block
         self._add_and_normalise(s, 0, None, "h.0.ln_1", drop[None])
         for i in range(config.n_layer):
-            w = self.weights.block(i)
+            w = flatten(self.weights.tree["h"][i])
             # attended, attn = self_attention_forward(norm_1, …)
             card.matmul(s.norm[2 * i], w["attn.c_attn.weight"], s.qkv[i], bias=w.get("attn.c_attn.bias"))
             card.launch("attention_forward", attention_grid, 128, s.merged[i], s.lse[i], s.qkv[i], s.T, H,
@@ -168,7 +185,7 @@ class FusedGPT:
     def _backward(self, s, add, dropout):
         """Every gradient from dlogits, in the reverse order; with `add` to what the gradients are already."""
         config, card, grads = self.params.config, self.card, self.grads
-        F, H = config.n_inner, config.n_head
+        F, H = config.mlp_width, config.n_head
         attention_grid = (H, s.B, blocks(s.T, QUERIES))
         drop = dropout_sites(config, s.stream if dropout else None)
 
@@ -178,7 +195,7 @@ class FusedGPT:
         # x, ln_f = layernorm_forward(x, …): the first to set dx; dbranch is the last MLP's dthought
         self._normalise_backward(s, -1, "ln_f", s.dbranch, drop["mlp", config.n_layer - 1], add, first=True)
         for i in reversed(range(config.n_layer)):
-            w, g = self.weights.block(i), grads.block(i)
+            w, g = flatten(self.weights.tree["h"][i]), flatten(grads.tree["h"][i])
             # thought, mlp = mlp_forward(norm_2, …)
             self._linear_backward(s, s.dbranch, s.active[i], s.dhidden, w, g, "mlp.c_proj", add)
             card.launch("gelu_backward", blocks(s.N * F, 2048), 256, s.dhidden, s.dhidden, s.hidden[i], s.N * F,
@@ -255,7 +272,7 @@ class Buffers:
 
     def __init__(self, params, card, B, T):
         config = params.config
-        C, F, H, L = config.n_embd, config.n_inner, config.n_head, config.n_layer
+        C, F, H, L = config.n_embd, config.mlp_width, config.n_head, config.n_layer
         self.B, self.T, self.N = B, T, B * T
         N = self.N
 
@@ -316,9 +333,10 @@ def dropout_sites(config, stream):
     """
     nothing, n = (0.0, None, 0), 0
     drop = {None: nothing}
-    for kind, p, *layer in [("embd", config.embd_pdrop)] + [
+    for kind, p, *layer in [("embd", config.embd_dropout)] + [
             (kind, p, i) for i in range(config.n_layer)
-            for kind, p in (("att", config.attn_pdrop), ("attn", config.resid_pdrop), ("mlp", config.resid_pdrop))]:
+            for kind, p in (("att", config.attn_dropout), ("attn", config.resid_dropout),
+                            ("mlp", config.resid_dropout))]:
         drop[(kind, *layer) if layer else kind] = nothing if stream is None or p == 0.0 else (p, stream, n)
         n += p > 0.0
     return drop

@@ -1,0 +1,25 @@
+"""The tokenizer of a model that was trained on token ids alone."""
+
+from npgpt.data.tokenizer_base import Tokenizer
+from npgpt.errors import UserError
+
+
+class NoTokenizer(Tokenizer):
+    """Stands for the tokenizer that nobody gave to a `Trainer`. Every method raises UserError."""
+
+    kind = "none"
+
+    def __init__(self, vocab_size):
+        self.vocab_size = vocab_size
+
+    def encode(self, text):
+        raise UserError("this model was trained on token ids without a tokenizer: use it from Python, with ids")
+
+    decode_bytes = encode
+
+    def to_dict(self):
+        return {"kind": "none", "vocab_size": self.vocab_size}
+
+    def bytes_per_token(self):
+        """None: the texts of the tokens are not known."""
+        return None

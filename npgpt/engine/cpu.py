@@ -1,0 +1,105 @@
+"""The CPU engine: the same lines on parts of the arrays that fit the cache, on several threads.
+
+* Batch shards: each thread runs forward and backward on its part of the batch, with a single-threaded BLAS. If the
+  gradients of a shard are larger than its activations, the batch stays whole, and the threads work inside the layers.
+* Row blocks for LayerNorm, GELU and the loss; tiles for attention; a matmul or a sort for the embedding's gradient.
+"""
+
+import functools
+
+from npgpt import layers
+from npgpt.engine.embedding import fast_embedding_backward
+from npgpt.engine.memory import number_of_shards
+from npgpt.engine.ops import table, without_caches
+from npgpt.engine.reference import ReferenceEngine, counted
+from npgpt.engine.row_blocks import in_row_blocks, row_blocks
+from npgpt.engine.threads import blas_threads, even_parts, in_threads, spread, whole
+from npgpt.engine.tiles import tiled_attention_backward, tiled_attention_forward
+from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
+from npgpt.model.masks import draw_masks
+from npgpt.model.transformer import gpt_backward, gpt_forward
+
+
+class CPUEngine(ReferenceEngine):
+    """Runs the model on `threads` cores. The same arguments and number of threads give the same bits."""
+
+    def __init__(self, params, threads):
+        super().__init__(params, threads)
+        blocked = {}
+        for name in ("layernorm", "gelu_tanh", "gelu_exact"):
+            pair = [f"{name}_forward", f"{name}_backward"]
+            blocked |= zip(pair, in_row_blocks(*(getattr(layers, each) for each in pair)), strict=True)
+        tied = params.config.tie_word_embeddings
+        self.ops = table(**blocked, attention_forward=tiled_attention_forward,
+                         attention_backward=tiled_attention_backward,
+                         embedding_backward=functools.partial(fast_embedding_backward, tied=tied))
+
+    @property
+    def where(self):
+        return f"{self.threads} threads"
+
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+        count = count or counted(targets)
+        parts = even_parts(len(idx), number_of_shards(self.params.config, *idx.shape, self.threads))
+        rngs = [rng] * len(parts) if len(parts) == 1 or rng is None else rng.spawn(len(parts))
+        results = self.in_shards(lambda part, rng: self.run(idx[part], targets[part], rng, count), parts, rngs)
+        grads = results[0][1]
+        for _, others in results[1:]:
+            grads = self.added(others, grads)
+        return sum(loss for loss, _ in results), self.added(grads, add_to)
+
+    def run(self, idx, targets, rng, count):
+        config = self.params.config
+        masks = draw_masks(config, *idx.shape, self.params.flat.dtype, rng)
+        logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops)
+        loss = loss_in_blocks(logits, targets, count, gradient=True)
+        return loss, self.params.flatten(gpt_backward(logits, gpt, self.ops))       # the logits are dlogits now
+
+    def loss(self, idx, targets, count=None):
+        count = count or counted(targets)
+        parts = even_parts(len(idx), self.threads)
+        return sum(self.in_shards(lambda part: self.run_forward(idx[part], targets[part], count), parts))
+
+    def run_forward(self, idx, targets, count):
+        masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
+        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops))
+        return loss_in_blocks(logits, targets, count, gradient=False)
+
+    def in_shards(self, function, *arguments):
+        """[function(*a) for a in zip(*arguments)], each on a thread; a single one gets all cores."""
+        if len(arguments[0]) == 1:
+            return [whole(self.threads, function, *(argument[0] for argument in arguments))]
+        with blas_threads(1):
+            return in_threads(function, *arguments)
+
+    def added(self, grads, add_to):
+        if add_to is None:
+            return grads
+        names = list(grads)
+
+        def add(part):
+            for name in names[part]:
+                add_to[name] += grads[name]
+
+        in_threads(add, even_parts(len(names), self.threads))
+        return add_to
+
+
+def loss_in_blocks(logits, targets, count, gradient):
+    """The sum of the losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace the logits.
+
+    The logits are the largest array of all. Block by block, neither the probabilities nor dlogits need another one.
+    """
+    rows, row_targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+
+    def run(block):
+        share = counted(row_targets[block]) / count
+        if share == 0.0:
+            rows[block] = 0.0
+            return 0.0
+        loss, cross_entropy = cross_entropy_forward(rows[block], row_targets[block])
+        if gradient:
+            rows[block] = cross_entropy_backward(share, cross_entropy)
+        return float(loss) * share
+
+    return sum(spread(run, row_blocks(rows)))

@@ -1,0 +1,74 @@
+"""The KV cache: a table of operations with which a model reads only the tokens that are new."""
+
+import math
+
+import numpy as np
+
+from npgpt.arrays import to_host
+from npgpt.checks import check_memory
+from npgpt.engine.ops import table, without_caches
+from npgpt.model.masks import draw_masks
+from npgpt.model.transformer import gpt_forward
+
+
+class KVCache:
+    """The tokens of B texts so far, and the keys and values that each layer computed from them.
+
+    With it the next token costs the work of one position instead of the whole context. When the tokens no longer fit
+    into `block_size`, only the last block_size // 2 are kept and read again: one long pass for many short ones.
+    (GPT-2's positions are learned and absolute, so a cached key cannot move to an earlier position.)
+    """
+
+    def __init__(self, params, ops, B):
+        self.params, self.B, config = params, B, params.config
+        self.tokens = np.empty((B, 0), dtype=np.int64)
+        self.length = 0                         # how many positions the arrays hold
+        # More than 4 rows are padded to a multiple of 8: BLAS multiplies 8 rows by a matrix faster than 5.
+        self.rows = B if B <= 4 else -(-B // 8) * 8
+        shape = config.n_layer, 2, self.rows, config.n_head, config.block_size, config.head_size
+        if params.xp is np:
+            check_memory(math.prod(shape) * params.flat.itemsize, f"the keys and values of {B} texts")
+        self.arrays = params.xp.zeros(shape, dtype=params.flat.dtype)
+        self.layers = iter(())                  # the layers that the forward in progress has still to run
+        self.layer_ops = without_caches(ops)
+        self.ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
+                         attention_forward=self.attention_forward, head_forward=self.head_forward)
+
+    def read(self, idx):
+        """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
+
+        Both are on the host, where tokens are drawn; on a GPU this is the one wait per token.
+        """
+        config = self.params.config
+        self.tokens = np.concatenate([self.tokens, idx], axis=1)
+        if self.length + idx.shape[1] > config.block_size:
+            self.tokens = idx = self.tokens[:, -max(1, config.block_size // 2):]
+            self.length = 0
+        T = idx.shape[1]
+        if T == 1:
+            idx = np.concatenate([idx, np.zeros((self.rows - self.B, 1), dtype=idx.dtype)])
+        self.layers = iter(range(config.n_layer))
+        masks = draw_masks(config, *idx.shape, self.params.flat.dtype)
+        logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, self.ops)
+        self.length += T
+        return to_host(logits[:self.B, 0])
+
+    def embedding_forward(self, idx, wte, wpe):
+        """The embedding of tokens that come after `length` others."""
+        return self.layer_ops.embedding_forward(idx, wte, wpe[self.length:])
+
+    def attention_forward(self, q, k, v, scale, mask, dropout_mask):
+        """Attention of the new queries on all keys: the new ones are stored behind the earlier ones."""
+        T, end = q.shape[2], self.length + q.shape[2]
+        keys, values = self.arrays[next(self.layers), :, :len(k)]       # 2 x (B, H, block_size, D)
+        keys[:, :, self.length:end] = k
+        values[:, :, self.length:end] = v
+        if T == 1:
+            mask = None                                                 # the last position sees all others
+        elif self.length:                                               # (T, end): the earlier keys are all seen
+            mask = np.concatenate([np.zeros_like(mask, shape=(T, self.length)), mask], axis=1)
+        return self.layer_ops.attention_forward(q, keys[:, :, :end], values[:, :, :end], scale, mask, dropout_mask)
+
+    def head_forward(self, x, weight):
+        """The logits of the last position only: the head is the largest matmul."""
+        return self.layer_ops.head_forward(x[:, -1:], weight)

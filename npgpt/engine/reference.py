@@ -1,0 +1,101 @@
+"""The reference engine: every layer's lines as they stand, on whole arrays, called once. NumPy or CuPy."""
+
+import numpy as np
+
+from npgpt import layers
+from npgpt.arrays import number
+from npgpt.engine.adamw import adamw_step
+from npgpt.engine.kv_cache import KVCache
+from npgpt.engine.ops import without_caches
+from npgpt.engine.philox import Philox
+from npgpt.engine.threads import whole
+from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
+from npgpt.model.masks import draw_masks
+from npgpt.model.transformer import gpt_backward, gpt_forward
+
+DROPOUT = 1         # the stream of random numbers for dropout; the trainer draws batches from another one
+
+
+class ReferenceEngine:
+    """Runs a model's lines as they stand, so that `print` and breakpoints in a layer show whole arrays, once a call.
+
+    params: the model's `Parameters`, on any device. threads: for BLAS, on a CPU.
+    """
+
+    ops = layers
+    reuses_grads = False        # whether `loss_and_grads` returns arrays that the next call overwrites
+
+    def __init__(self, params, threads):
+        self.params, self.threads = params, threads
+
+    @property
+    def where(self):
+        """What computes, in words."""
+        if self.params.xp is np:
+            return f"{self.threads} thread{'s' * (self.threads > 1)}, reference lines"
+        device = self.params.xp.cuda.Device()
+        return f"{self.params.xp.cuda.runtime.getDeviceProperties(device.id)['name'].decode()}, reference lines"
+
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+        """Compute the loss and all gradients of one batch.
+
+        idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: what the sum of the
+        losses is divided by, by default the number of targets that count; add_to: gradients that a call returned, to
+        which these are added in place. Returns the loss, a `number`, and the gradients, a dict name -> array.
+        """
+        count = count or counted(targets)
+        loss, grads = whole(self.threads, self.run, idx, targets, rng, count)
+        return number(loss), self.added(grads, add_to)
+
+    def run(self, idx, targets, rng, count):
+        """One forward and backward: the loss times its share of `count`, and the gradients."""
+        share = counted(targets) / count
+        idx, targets = self.params.xp.asarray(idx), self.params.xp.asarray(targets)
+        masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype, rng)
+        logits, gpt = gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops)
+        loss, cross_entropy = cross_entropy_forward(logits, targets)
+        dlogits = cross_entropy_backward(share, cross_entropy)
+        return loss * share, self.params.flatten(gpt_backward(dlogits, gpt, self.ops))
+
+    def loss(self, idx, targets, count=None):
+        """The mean loss of one batch, a `number`, without dropout; no layer's cache is kept."""
+        return number(whole(self.threads, self.run_forward, idx, targets, count or counted(targets)))
+
+    def run_forward(self, idx, targets, count):
+        """One forward without caches: the loss times its share of `count`."""
+        share = counted(targets) / count
+        if share == 0.0:
+            return 0.0
+        idx, targets = self.params.xp.asarray(idx), self.params.xp.asarray(targets)
+        masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
+        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops))
+        loss, _ = cross_entropy_forward(logits, targets)
+        return loss * share
+
+    def added(self, grads, add_to):
+        """grads, or add_to with grads added to it."""
+        if add_to is None:
+            return grads
+        for name in grads:
+            add_to[name] += grads[name]
+        return add_to
+
+    def adamw_step(self, optimizer, grads, max_norm):
+        """Take a step of an `AdamW`; see `npgpt.engine.adamw.adamw_step`."""
+        return adamw_step(optimizer, grads, max_norm, self.threads)
+
+    def dropout_rng(self, seed, step, micro_batch):
+        """What draws the dropout masks of one micro-batch: the same for the same numbers, on one kind of device."""
+        if self.params.xp is np:
+            return np.random.default_rng([seed, DROPOUT, step, micro_batch])
+        return Philox(seed, step, micro_batch, self.params.xp)
+
+    def reader(self, B):
+        """A function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) of the next ones."""
+        cache = KVCache(self.params, self.ops, B)
+        return lambda idx: whole(self.threads, cache.read, idx)
+
+
+def counted(targets):
+    """How many targets count."""
+    return int((targets != IGNORE_INDEX).sum())

@@ -1,0 +1,58 @@
+"""Row blocks: a layer that treats every row by itself is run on blocks of rows that fit the cache.
+
+An expression on large arrays, `0.5 * x * (1.0 + t)`, goes through memory once per operator. On a block of rows its
+temporaries stay in a core's second-level cache, which is two to three times faster.
+"""
+
+import numpy as np
+
+from npgpt.engine.threads import spread
+
+BLOCK_BYTES = 1 << 20       # a core's second-level cache; with smaller blocks the calls cost more than the cache saves
+
+
+def row_blocks(rows):
+    """Slices that cut an array (n, C) into blocks of `BLOCK_BYTES`; one slice if it is no larger than that."""
+    n = len(rows)
+    step = max(1, BLOCK_BYTES * n // rows.nbytes) if rows.nbytes > BLOCK_BYTES else n
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+
+def in_row_blocks(forward, backward):
+    """The pair of a layer, to be called like it, that runs it on blocks of rows, on all cores that are free.
+
+    forward(x, …) -> y of x's shape, cache; backward(dy, cache) -> dx, or dx followed by sums over the rows. The results
+    are the layer's, except for the order in which the blocks' sums are added.
+    """
+    def forward_in_blocks(x, *arguments, **named):
+        rows = x.reshape(-1, x.shape[-1])
+        blocks = row_blocks(rows)
+        if len(blocks) == 1:
+            y, cache = forward(x, *arguments, **named)
+            return y, (blocks, [cache])
+        y = np.empty_like(rows)
+
+        def run(block):
+            y[block], cache = forward(rows[block], *arguments, **named)
+            return cache
+
+        return y.reshape(x.shape), (blocks, spread(run, blocks))
+
+    def backward_in_blocks(dy, cache):
+        blocks, caches = cache
+        if len(blocks) == 1:
+            return backward(dy, caches[0])
+        dy_rows = dy.reshape(-1, dy.shape[-1])
+        dx = np.empty_like(dy_rows)
+
+        def run(i):
+            grads = backward(dy_rows[blocks[i]], caches[i])
+            dx[blocks[i]], *sums = grads if isinstance(grads, tuple) else (grads,)
+            return sums
+
+        block_sums = spread(run, range(len(blocks)))
+        sums = [None if parts[0] is None else sum(parts) for parts in zip(*block_sums, strict=True)]
+        dx = dx.reshape(dy.shape)
+        return (dx, *sums) if sums else dx
+
+    return forward_in_blocks, backward_in_blocks

@@ -1,0 +1,77 @@
+"""Attention in tiles: the lesson's attention on parts that fit the cache, without the half that the mask erases.
+
+A tile is some batch entries, some heads and a block of successive queries. Keys after the last one that any query of
+the block sees are left out: of the T x T scores of causal attention little more than half are computed. Batch entries
+and heads are independent, and run on all cores that are free.
+"""
+
+import numpy as np
+
+from npgpt.engine.row_blocks import BLOCK_BYTES
+from npgpt.engine.threads import spread
+from npgpt.layers.attention import attention_backward, attention_forward
+
+QUERIES = 128       # per tile; half as many would skip more of the mask, but BLAS is slower on such small matmuls
+KEPT = 512          # keys: with more of them the attention weights are recomputed in the backward, to save memory
+
+
+def tiled_attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
+    """Compute what `attention_forward` does, with the same arguments."""
+    T, S = q.shape[2], k.shape[2]
+    mix = np.empty_like(q)                                          # (B, H, T, D), in memory as q is
+    arguments = q, k, v, scale, mask, dropout_mask
+    groups, tiles = head_groups(q, S), query_blocks(T, S, mask)
+
+    def forward(group):
+        caches = []
+        for rows, keys in tiles:
+            mix[group][:, :, rows], cache = tile_forward(arguments, group, rows, keys)
+            caches.append(cache if S <= KEPT else None)
+        return caches
+
+    return mix, (arguments, groups, tiles, spread(forward, groups))
+
+
+def tiled_attention_backward(dmix, cache):
+    """Undo `tiled_attention_forward`. A key's gradient is the sum over the tiles that see it."""
+    arguments, groups, tiles, caches = cache
+    q, k, v = arguments[:3]
+    dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
+
+    def backward(i):
+        group = groups[i]
+        for (rows, keys), tile in zip(tiles, caches[i], strict=True):
+            if tile is None:
+                _, tile = tile_forward(arguments, group, rows, keys)
+            dq[group][:, :, rows], dk_tile, dv_tile = attention_backward(dmix[group][:, :, rows], tile)
+            dk[group][:, :, keys] += dk_tile
+            dv[group][:, :, keys] += dv_tile
+
+    spread(backward, range(len(groups)))
+    return dq, dk, dv
+
+
+def tile_forward(arguments, group, rows, keys):
+    """`attention_forward` on one tile of its arguments."""
+    q, k, v, scale, mask, dropout_mask = arguments
+    mask = None if mask is None else mask[rows, keys]
+    dropout_mask = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
+    q, k, v = q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys]
+    return attention_forward(q, k, v, scale, mask, dropout_mask)
+
+
+def query_blocks(T, S, mask):
+    """(queries, keys) of each block, two slices: the keys up to the last one that any of the queries sees."""
+    blocks = [slice(start, min(start + QUERIES, T)) for start in range(0, T, QUERIES)]
+    if mask is None or len(blocks) == 1:
+        return [(rows, slice(0, S)) for rows in blocks]
+    return [(rows, slice(0, 1 + max(np.flatnonzero((mask[rows] > -np.inf).any(axis=0)), default=0))) for rows in blocks]
+
+
+def head_groups(q, S):
+    """(batch entries, heads) of each group, two slices, so few that a tile's scores fit the cache."""
+    B, H, T, _ = q.shape
+    head_bytes = min(T, QUERIES) * S * q.itemsize
+    heads = min(H, max(1, BLOCK_BYTES // head_bytes))
+    entries = max(1, BLOCK_BYTES // (head_bytes * H))
+    return [(slice(b, b + entries), slice(h, h + heads)) for b in range(0, B, entries) for h in range(0, H, heads)]
