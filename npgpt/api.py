@@ -18,7 +18,7 @@ from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.cuda.fused import CudaEngine, why_not_fused
 from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine
-from npgpt.engine.threads import available_cores, whole
+from npgpt.engine.threads import available_cores, sharing_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from npgpt.model.config import GPTConfig
@@ -123,8 +123,8 @@ class GPT:
         idx, targets = self.check_batch(idx, targets, targets is not None)
         check_rng(rng)
         masks = draw_masks(self.config, *idx.shape, self.params.flat.dtype, rng)
-        logits, gpt = whole(self.engine.threads, gpt_forward, self.xp.asarray(idx), self.params.tree, self.config,
-                            masks, layers)
+        with sharing_cores(1, self.engine.threads):
+            logits, gpt = gpt_forward(self.xp.asarray(idx), self.params.tree, self.config, masks, layers)
         if targets is None:
             self._cache = None
             return logits, None
@@ -143,7 +143,8 @@ class GPT:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
         gpt, cross_entropy = self._cache
         dlogits = cross_entropy_backward(1.0, cross_entropy)
-        return self.params.flatten(whole(self.engine.threads, gpt_backward, dlogits, gpt, layers))
+        with sharing_cores(1, self.engine.threads):
+            return self.params.flatten(gpt_backward(dlogits, gpt, layers))
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
         """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.

@@ -9,7 +9,6 @@ from tqdm import tqdm
 from npgpt.checks import check_whole
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.errors import UserError
-from npgpt.model.generate import stream_tokens
 
 MOST_SAMPLES = 10_000
 
@@ -34,7 +33,7 @@ def run(args):
     if args.num_samples == 1:
         print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p, args.seed)
         return
-    rows = stream_tokens(model, np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
+    rows = model.stream(np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
                          args.top_p, args.seed, tokenizer.eos_token_id)
     columns = list(tqdm(rows, total=args.max_new_tokens, unit="token", disable=None))
     texts = np.array(columns, dtype=np.int64).reshape(-1, args.num_samples)     # a text a column
@@ -67,7 +66,7 @@ def encode_prompt(tokenizer, prompt):
 def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed):
     """Print a prompt and its continuation, token by token; the bytes of an unfinished character are held back."""
     idx = encode_prompt(tokenizer, prompt)
-    tokens = stream_tokens(model, idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
+    tokens = model.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     sys.stdout.write(prompt)
     for token in tokens:

@@ -61,19 +61,13 @@ def run(args):
             trainer = new_run(args)
             stack.enter_context(locked(args.out_dir))       # last of all, when nothing else can go wrong
             check_out_dir(args)
-        finished = train(trainer, args.out_dir)
+        print(f"model: {trainer.model}")
+        print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
+        finished = trainer.run()
     if finished:
         sample(trainer, args.out_dir)
-
-
-def train(trainer, out_dir):
-    """Say what is trained on what, and train. Returns whether it came to the end."""
-    print(f"model: {trainer.model}")
-    print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
-    finished = trainer.run()
-    if not finished:
-        print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {out_dir}")
-    return finished
+    else:
+        print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {args.out_dir}")
 
 
 def sample(trainer, out_dir):

@@ -13,7 +13,7 @@ from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
-from npgpt.engine.threads import blas_threads, even_parts, in_threads, spread, whole
+from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread
 from npgpt.engine.tiles import tiled_attention_backward, tiled_attention_forward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
@@ -41,8 +41,11 @@ class CPUEngine(ReferenceEngine):
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
         count = count or counted(targets)
         parts = even_parts(len(idx), number_of_shards(self.params.config, *idx.shape, self.threads))
-        rngs = [rng] * len(parts) if len(parts) == 1 or rng is None else rng.spawn(len(parts))
-        results = self.in_shards(lambda part, rng: self.run(idx[part], targets[part], rng, count), parts, rngs)
+        n = len(parts)
+        rngs = [rng] * n if n == 1 or rng is None else rng.spawn(n)
+        with sharing_cores(n, self.threads):
+            results = in_threads(self.run, [idx[part] for part in parts], [targets[part] for part in parts], rngs,
+                                 [count] * n)
         grads = results[0][1]
         for _, others in results[1:]:
             grads = self.added(others, grads)
@@ -56,21 +59,16 @@ class CPUEngine(ReferenceEngine):
         return loss, self.params.flatten(gpt_backward(logits, gpt, self.ops))       # the logits are dlogits now
 
     def loss(self, idx, targets, count=None):
-        count = count or counted(targets)
         parts = even_parts(len(idx), self.threads)
-        return sum(self.in_shards(lambda part: self.run_forward(idx[part], targets[part], count), parts))
+        with sharing_cores(len(parts), self.threads):
+            losses = in_threads(self.run_forward, [idx[part] for part in parts], [targets[part] for part in parts],
+                                [count or counted(targets)] * len(parts))
+        return sum(losses)
 
     def run_forward(self, idx, targets, count):
         masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
         logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops))
         return loss_in_blocks(logits, targets, count, gradient=False)
-
-    def in_shards(self, function, *arguments):
-        """[function(*a) for a in zip(*arguments)], each on a thread; a single one gets all cores."""
-        if len(arguments[0]) == 1:
-            return [whole(self.threads, function, *(argument[0] for argument in arguments))]
-        with blas_threads(1):
-            return in_threads(function, *arguments)
 
     def added(self, grads, add_to):
         if add_to is None:

@@ -8,7 +8,7 @@ from npgpt.engine.adamw import adamw_step
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import without_caches
 from npgpt.engine.philox import Philox
-from npgpt.engine.threads import whole
+from npgpt.engine.threads import sharing_cores
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_backward, gpt_forward
@@ -44,7 +44,8 @@ class ReferenceEngine:
         which these are added in place. Returns the loss, a `number`, and the gradients, a dict name -> array.
         """
         count = count or counted(targets)
-        loss, grads = whole(self.threads, self.run, idx, targets, rng, count)
+        with sharing_cores(1, self.threads):
+            loss, grads = self.run(idx, targets, rng, count)
         return number(loss), self.added(grads, add_to)
 
     def run(self, idx, targets, rng, count):
@@ -59,13 +60,12 @@ class ReferenceEngine:
 
     def loss(self, idx, targets, count=None):
         """The mean loss of one batch, a `number`, without dropout; no layer's cache is kept."""
-        return number(whole(self.threads, self.run_forward, idx, targets, count or counted(targets)))
+        with sharing_cores(1, self.threads):
+            return number(self.run_forward(idx, targets, count or counted(targets)))
 
     def run_forward(self, idx, targets, count):
         """One forward without caches: the loss times its share of `count`."""
         share = counted(targets) / count
-        if share == 0.0:
-            return 0.0
         idx, targets = self.params.xp.asarray(idx), self.params.xp.asarray(targets)
         masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
         logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops))
@@ -93,7 +93,12 @@ class ReferenceEngine:
     def reader(self, B):
         """A function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) of the next ones."""
         cache = KVCache(self.params, self.ops, B)
-        return lambda idx: whole(self.threads, cache.read, idx)
+
+        def read(idx):
+            with sharing_cores(1, self.threads):
+                return cache.read(idx)
+
+        return read
 
 
 def counted(targets):

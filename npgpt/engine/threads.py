@@ -35,10 +35,12 @@ def spread(function, items):
     return [result for results in some for result in results]
 
 
-def whole(threads, function, *arguments):
-    """function(*arguments) in the calling thread: the cores go to BLAS, and to `spread` inside the layers."""
+@contextlib.contextmanager
+def sharing_cores(n_parts, threads):
+    """Within it, several parts have a single-threaded BLAS each; a single one has all cores, also for `spread`."""
+    threads = threads if n_parts == 1 else 1
     with blas_threads(threads), using_cores(threads):
-        return function(*arguments)
+        yield
 
 
 def blas_threads(n):
@@ -49,9 +51,11 @@ def blas_threads(n):
 def in_threads(function, *arguments):
     """[function(*a) for a in zip(*arguments)], a thread for each; the first exception, if any, is raised here.
 
-    The calling thread takes the first part: there is one thread less to wake.
+    The calling thread takes the first part, so that one thread less has to be woken.
     """
     first, *rest = zip(*arguments, strict=True)
+    if not rest:
+        return [function(*first)]
     others = [_pool(len(rest)).submit(function, *part) for part in rest]
     try:
         with using_cores(1):

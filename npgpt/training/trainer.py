@@ -113,19 +113,30 @@ class Trainer:
         return self.step >= options.max_iters
 
     def train_step(self):
-        """One step of the optimizer. Returns what it measured, a dict; on a GPU it is not there yet, see `read`."""
-        options, step = self.options, self.step
-        loss, grads = self.loss_and_grads(step)
-        if is_on_host(loss) and not math.isfinite(loss):
-            raise self._not_finite(f"the loss is {loss}")
-        self.optimizer.lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters,
+        """Take one step: the mean loss and gradient over all micro-batches, then AdamW.
+
+        Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`.
+        """
+        options, engine = self.options, self.model.engine
+        count = options.gradient_accumulation_steps * options.batch_size * self.crop_length
+        total, grads = 0.0, None
+        for i in range(options.gradient_accumulation_steps):
+            batch_rng = np.random.default_rng([options.seed, BATCHES, self.step, i])
+            crops = random_crops(self.train_tokens, options.batch_size, self.crop_length, batch_rng)
+            idx, targets = self.model.check_batch(*crops)
+            loss, grads = engine.loss_and_grads(idx, targets, engine.dropout_rng(options.seed, self.step, i), count,
+                                                grads)
+            total = total + loss
+        if is_on_host(total) and not math.isfinite(total):
+            raise self._not_finite(f"the loss is {total}")
+        self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
                                           options.lr_decay_iters)
         try:
             norm = self.optimizer.step(grads, options.grad_clip or None)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
-        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm}
+        return {"step": self.step, "loss": total, "lr": self.optimizer.lr, "grad_norm": norm}
 
     def read(self, record):
         """What `train_step` returned as plain numbers. On a GPU this waits for the card, and only here it is seen that
@@ -136,20 +147,6 @@ class Trainer:
             if not math.isfinite(record[name]):
                 raise self._not_finite(f"{what} is {record[name]}")
         return record
-
-    def loss_and_grads(self, step):
-        """The mean loss and its gradient over all micro-batches of a step, equal to those of one large batch."""
-        options = self.options
-        count = options.gradient_accumulation_steps * options.batch_size * self.crop_length
-        total, grads = 0.0, None
-        for i in range(options.gradient_accumulation_steps):
-            idx, targets = random_crops(self.train_tokens, options.batch_size, self.crop_length,
-                                        np.random.default_rng([options.seed, BATCHES, step, i]))
-            rng = self.model.engine.dropout_rng(options.seed, step, i)
-            idx, targets = self.model.check_batch(idx, targets)
-            loss, grads = self.model.engine.loss_and_grads(idx, targets, rng, count, grads)
-            total = total + loss
-        return total, grads
 
     def evaluate(self):
         """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
