@@ -77,4 +77,4 @@ def at_most_one(value):
 
 def global_norm(grads):
     """The length of all gradients as one vector, a `number`."""
-    return number(np.sqrt(sum(g.reshape(-1) @ g.reshape(-1) for g in grads.values())))
+    return number(np.sqrt(sum(np.vdot(g, g) for g in grads.values())))

@@ -33,19 +33,24 @@ def tiled_attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
 
 
 def tiled_attention_backward(dmix, cache):
-    """Undo `tiled_attention_forward`. A key's gradient is the sum over the tiles that see it."""
+    """Undo `tiled_attention_forward`. A key's gradient is the sum over the tiles that see it.
+
+    The last tile has all keys, so it comes first and sets their gradients; the others add to them.
+    """
     arguments, groups, tiles, caches = cache
-    q, k, v = arguments[:3]
-    dq, dk, dv = np.empty_like(q), np.zeros_like(k), np.zeros_like(v)
+    dq, dk, dv = (np.empty_like(each) for each in arguments[:3])
 
     def backward(i):
         group = groups[i]
-        for (rows, keys), tile in zip(tiles, caches[i], strict=True):
+        for (rows, keys), tile in reversed(list(zip(tiles, caches[i], strict=True))):
             if tile is None:
                 _, tile = tile_forward(arguments, group, rows, keys)
             dq[group][:, :, rows], dk_tile, dv_tile = attention_backward(dmix[group][:, :, rows], tile)
-            dk[group][:, :, keys] += dk_tile
-            dv[group][:, :, keys] += dv_tile
+            if rows.stop == dmix.shape[2]:
+                dk[group], dv[group] = dk_tile, dv_tile
+            else:
+                dk[group][:, :, keys] += dk_tile
+                dv[group][:, :, keys] += dv_tile
 
     spread(backward, range(len(groups)))
     return dq, dk, dv
@@ -61,11 +66,17 @@ def tile_forward(arguments, group, rows, keys):
 
 
 def query_blocks(T, S, mask):
-    """(queries, keys) of each block, two slices: the keys up to the last one that any of the queries sees."""
+    """(queries, keys) of each block, two slices: the keys up to the last one that any of the queries sees.
+
+    The last block gets all keys, also those that its queries do not see.
+    """
     blocks = [slice(start, min(start + QUERIES, T)) for start in range(0, T, QUERIES)]
-    if mask is None or len(blocks) == 1:
-        return [(rows, slice(0, S)) for rows in blocks]
-    return [(rows, slice(0, 1 + max(np.flatnonzero((mask[rows] > -np.inf).any(axis=0)), default=0))) for rows in blocks]
+    ends = [S] * len(blocks)
+    if mask is not None:
+        for i, rows in enumerate(blocks[:-1]):
+            seen = np.flatnonzero((mask[rows] > -np.inf).any(axis=0))
+            ends[i] = seen[-1] + 1 if len(seen) else 1
+    return [(rows, slice(0, end)) for rows, end in zip(blocks, ends, strict=True)]
 
 
 def head_groups(q, S):

@@ -59,7 +59,7 @@ def self_attention_backward(dy, cache, ops):
     # mix, attention = ops.attention_forward(q, k, v, scale, mask, att_mask)
     dq, dk, dv = ops.attention_backward(dmix, attention)                        # 3 x (B, H, T, D)
     # q, k, v = heads.transpose(2, 0, 3, 1, 4)
-    dheads = np.stack([dq, dk, dv]).transpose(1, 3, 0, 2, 4)                    # (B, T, 3, H, D)
+    dheads = np.stack([d.transpose(0, 2, 1, 3) for d in (dq, dk, dv)], axis=2)  # (B, T, 3, H, D)
     # heads = qkv.reshape(B, T, 3, config.n_head, -1)
     dqkv = dheads.reshape(B, T, 3 * H * D)                                      # (B, T, 3 C)
     # qkv, c_attn = ops.linear_forward(x, **p["c_attn"])

@@ -1,7 +1,5 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
-import numpy as np
-
 from npgpt.arrays import is_on_host
 from npgpt.checks import MOST_THREADS, check, check_real, check_whole, shown
 from npgpt.engine.adamw import adamw_step
@@ -65,6 +63,6 @@ class AdamW:
             raise UserError(f"these are the gradients of another model: {shown(name)} is missing or extra")
         for name, shape in self.params.shapes.items():
             gradient = grads[name]
-            if np.shape(gradient) != shape or getattr(gradient, "dtype", None) != self.params.flat.dtype:
+            if getattr(gradient, "shape", None) != shape or gradient.dtype != self.params.flat.dtype:
                 raise UserError(f"these are the gradients of another model: {name} must be an array of shape {shape} "
                                 f"and dtype {self.params.flat.dtype}, not {shown(gradient)}")
