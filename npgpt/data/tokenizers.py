@@ -60,10 +60,6 @@ class CharTokenizer(Tokenizer):
         """Return the UTF-8 bytes of 1-D token ids. Raises UserError for ids outside the vocabulary."""
         return "".join(self.chars[i] for i in self._checked(ids)).encode("utf-8", "surrogatepass")
 
-    def bytes_per_token(self):
-        """Return how many bytes of UTF-8 each token stands for, int64 (vocab_size,)."""
-        return np.array([len(char.encode("utf-8", "surrogatepass")) for char in self.chars], dtype=np.int64)
-
     def to_dict(self):
         return {"kind": self.kind, "chars": self.chars}
 
@@ -81,10 +77,6 @@ class ByteTokenizer(Tokenizer):
     def decode_bytes(self, ids):
         """Return the bytes that 1-D token ids are. Raises UserError for ids outside the vocabulary."""
         return self._checked(ids).astype(np.uint8).tobytes()
-
-    def bytes_per_token(self):
-        """Return how many bytes each token stands for, int64 (256,): one."""
-        return np.ones(self.vocab_size, dtype=np.int64)
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -116,11 +108,6 @@ class GPT2Tokenizer(Tokenizer):
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
         return self._encoding.decode_bytes(self._checked(ids).tolist())
-
-    def bytes_per_token(self):
-        """Return how many bytes of text each token stands for, int64 (50257,): none for the end of a document."""
-        lengths = [len(self._encoding.decode_single_token_bytes(i)) for i in range(self.eos_token_id)]
-        return np.array([*lengths, 0], dtype=np.int64)
 
 
 def code_points(text):

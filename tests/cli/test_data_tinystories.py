@@ -110,8 +110,8 @@ def test_train_sample_eval_and_resume_with_a_tokenizer_json(train, npgpt, tmp_pa
 
 @pytest.mark.parametrize(("name", "says"), [
     ("hf:", "there is no tokenizer at ''"),
-    ("hf:.", "holds no tokenizer.json"),
-    ("hf:text.txt", "text.txt is not a tokenizer.json"),
+    ("hf:.", "cannot be used as a tokenizer.json"),
+    ("hf:text.txt", "text.txt cannot be used"),
 ])
 def test_a_bad_tokenizer_json_is_one_line(train, name, says):
     refused(train("--tokenizer", name), says)

@@ -37,9 +37,7 @@ def check_round_trip(tokenizer):
     assert tokenizer.decode(ids) == MIXED
     assert tokenizer.decode(ids.tolist()) == MIXED
     assert tokenizer.decode_bytes(ids) == MIXED.encode()
-    sizes = tokenizer.bytes_per_token()
-    assert sizes.dtype == np.int64 and sizes.shape == (tokenizer.vocab_size,)
-    assert sizes[ids].sum() == len(MIXED.encode())
+    assert tokenizer.count_bytes(ids) == len(MIXED.encode()) and tokenizer.count_bytes(ids[:0]) == 0
     assert tokenizer.encode("").shape == (0,) and tokenizer.encode("").dtype == np.uint16
     assert tokenizer.decode([]) == "" and tokenizer.decode_bytes(tokenizer.encode("")) == b""
 
