@@ -14,6 +14,7 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import read_json
 
 MOST_TOKENIZER_BYTES = 1 << 28
+CONTEXT = 8     # tokens before a new one that its text may depend on
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")       # the first one counts
 # Characters whose UTF-8 uses every byte that UTF-8 can use, and some that normalizers often replace.
 PROBE = "".join(map(chr, [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]))
@@ -99,13 +100,17 @@ class HFTokenizer(Tokenizer):
 
     def decode_stream(self, tokens, prompt=()):
         """Yield the text of token ids as they arrive. `prompt`: the ids before, which decide on the first space."""
-        from tokenizers.decoders import DecodeStream
-
-        stream = DecodeStream(skip_special_tokens=False)
-        step = one_line_errors()(lambda token: stream.step(self._library, int(token)) or "")
-        for token in prompt:
-            step(token)
-        yield from map(step, tokens)
+        ids = [int(token) for token in prompt]
+        text = longer = self.decode(ids)
+        for token in tokens:
+            ids.append(int(token))
+            longer = self.decode(ids)
+            complete = not longer.endswith("\ufffd")        # else a character may still wait for its last byte
+            yield longer[len(text):] if complete else ""
+            if complete:
+                ids = ids[-CONTEXT:]
+                text = longer = self.decode(ids)
+        yield longer[len(text):]
 
     def count_bytes(self, tokens):
         """Return the size of the text of 1-D token ids. Raises UserError if this tokenizer loses characters.
