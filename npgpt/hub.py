@@ -110,7 +110,7 @@ class Repository:
             problem = self.problem or error
             reason = str(problem).rpartition("\n\n")[2].splitlines() or [type(problem).__name__]   # without request ids
             remedy = "check the network and try again"
-            if isinstance(problem, hub.errors.HfHubHTTPError):
+            if isinstance(problem, hub.errors.HfHubHTTPError) and problem.response.status_code < 500:
                 remedy = "check the name, accept the terms of a gated model, log in with `hf auth login`"
             elif getattr(problem, "errno", None):
                 remedy = f"make room in {hub.constants.HF_HUB_CACHE} or set HF_HOME"

@@ -9,16 +9,14 @@ from urllib.parse import unquote, urlsplit
 
 
 class HubServer:
-    """Repositories in memory. `faults`: file name -> "cut once", "wrong bytes" or a status such as "500"; for all
-    listings, under "listing": "silent", "not a hub" or a status.
-    """
+    """Repositories in memory. `faults`: file name, or "listing" -> "silent", "wrong bytes", "not a hub" or a status."""
 
     def __init__(self):
         self.commits = {}       # (repository path, branch or commit) -> (commit, {file name: bytes})
         self.faults = {}
         self.gated = set()      # repository paths that only `token` opens
         self.token = "hf_loopback"
-        self.requests = []      # (method, path, Range header)
+        self.requests = []      # (method, path)
         self.stopping = threading.Event()
 
     def add(self, repo_id, files, revision="main", repo_type="model"):
@@ -30,7 +28,7 @@ class HubServer:
 
     def downloads(self):
         """The names of the files that were sent, in the order of the requests."""
-        return [path.rsplit("/", 1)[-1] for method, path, _ in self.requests if method == "GET" and "/resolve/" in path]
+        return [path.rsplit("/", 1)[-1] for method, path in self.requests if method == "GET" and "/resolve/" in path]
 
     def __enter__(self):
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (HubHandler,), {"hub": self}))
@@ -55,7 +53,7 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append((self.command, path, self.headers["Range"]))
+        self.hub.requests.append((self.command, path))
         listing = path.startswith("/api/")
         repository, _, rest = path.removeprefix("/api").removeprefix("/models").strip("/").partition(
             "/revision/" if listing else "/resolve/")
@@ -77,32 +75,21 @@ class HubHandler(BaseHTTPRequestHandler):
         else:
             commit, files = self.hub.commits[repository, revision]
             if listing:
-                siblings = [{"rfilename": name, "size": len(data), "lfs": {
+                siblings = [{"rfilename": name, "lfs": None if name.endswith(".json") else {
                     "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 0}}
                     for name, data in files.items()]
                 self.send(200, {}, json.dumps({"id": repository, "sha": commit, "siblings": siblings}).encode())
             elif name not in files:
                 self.send(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
             else:
-                self.send_file(name, files[name], commit, fault)
+                body = files[name] if fault != "wrong bytes" else bytes(255 - byte for byte in files[name])
+                self.send(200, {"X-Repo-Commit": commit, "ETag": hashlib.sha256(files[name]).hexdigest()}, body)
 
     do_HEAD = do_GET
 
-    def send_file(self, name, data, commit, fault):
-        headers = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes", "ETag": hashlib.sha256(data).hexdigest()}
-        start = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        body = bytes(255 - byte for byte in data) if fault == "wrong bytes" else data
-        body, size = body[start:], len(data) - start
-        if fault == "cut once" and self.command == "GET":
-            del self.hub.faults[name]
-            body = body[:len(data) // 2]
-        self.send(206 if start else 200, headers, body, size)
-
-    def send(self, status, headers, body=b"", size=None):
+    def send(self, status, headers, body=b""):
         self.send_response(status)
-        for header, value in {**headers, "Content-Length": str(len(body) if size is None else size)}.items():
+        for header, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(header, value)
         self.end_headers()
         if self.command == "GET":

@@ -42,9 +42,8 @@ def contents(folder):
 
 def refusal(call, *arguments):
     """The message of the UserError that a call raises; it has to be one line."""
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="^.*: .*$") as caught:
         call(*arguments)
-    assert "\n" not in str(caught.value) and ": " in str(caught.value)
     return str(caught.value)
 
 
@@ -114,14 +113,6 @@ def test_all_files_of_a_model_are_of_one_commit(server, monkeypatch):
     monkeypatch.setattr(hub.Repository, "fetch", fetch_then_push)
     folder = hub.fetch_model(NAME)
     assert folder.name == commit and contents(folder) == MODEL
-
-
-def test_a_cut_off_file_is_resumed(server, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1024)      # it keeps whole chunks
-    server.faults["model.safetensors"] = "cut once"
-    assert hub.fetch_file(NAME, "model.safetensors").read_bytes() == WEIGHTS
-    assert [wanted for method, path, wanted in server.requests if method == "GET" and "/resolve/" in path] == [
-        None, f"bytes={len(WEIGHTS) // 2}-"]
 
 
 @pytest.mark.parametrize(("file", "fault", "said"), [
