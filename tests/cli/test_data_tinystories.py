@@ -1,7 +1,6 @@
 """`npgpt data get tinystories` and `--tokenizer hf:…`, from the flag to a trained model; the hub is a local file."""
 
 import shutil
-import sys
 
 import pytest
 
@@ -53,13 +52,6 @@ def test_get_refuses_in_one_line(npgpt, hub, tmp_path):
     assert npgpt("data", "get", "tinystories", "--tokenizer", "byte")[0] == 2
 
 
-def test_a_missing_library_is_one_line(train, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    refused(train("--tokenizer", "hf:tokenizer.json"), 'pip install "npgpt[hf]"')
-    refused(train("--tokenizer", "hf:gone.json"), "gone.json")
-
-
 def test_tinystories_in_word_pieces_of_the_hub(npgpt, hub, tmp_path):
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     assert npgpt("data", "get", "tinystories", "--tokenizer", "hf:bert-base-uncased")[0] == 0
@@ -93,12 +85,3 @@ def test_train_sample_eval_and_resume_with_a_tokenizer_json(train, npgpt, tmp_pa
     refused(npgpt("train", "--resume", "--tokenizer", "gpt2"), "tokenizer is hf")
     assert npgpt("data", "prepare", "text.txt", "--tokenizer", "hf:same.json", "--out", "tokens")[0] == 0
     assert npgpt("eval", "--corpus", "tokens")[1].split("\n")[1:] == npgpt("eval")[1].split("\n")[1:]
-
-
-@pytest.mark.parametrize(("name", "says"), [
-    ("hf:", "there is no tokenizer at ''"),
-    ("hf:.", "cannot be used as a tokenizer.json"),
-    ("hf:text.txt", "text.txt cannot be used"),
-])
-def test_a_bad_tokenizer_json_is_one_line(train, name, says):
-    refused(train("--tokenizer", name), says)
