@@ -308,7 +308,7 @@ def test_12_command_lines_that_make_no_sense_are_one_line(train, npgpt, argument
 
 
 def test_12_the_perplexity_of_a_hopeless_model_is_infinite():
-    assert Evaluation(709.0, 1, 1).perplexity == math.inf and Evaluation(700.0, 1, 1).perplexity == math.exp(700.0)
+    assert Evaluation(709.0, 1).perplexity == math.inf and Evaluation(700.0, 1).perplexity == math.exp(700.0)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

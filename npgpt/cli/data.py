@@ -39,8 +39,6 @@ def run(args):
 def prepare_text(args):
     """Write a corpus that is text as token files."""
     corpus = open_corpus(args.corpus, args.data_dir)
-    if corpus.text is None:
-        raise UserError(f"{args.corpus} holds token files already: give a corpus that is text")
     prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out)
     print_prepared(args.out)
 

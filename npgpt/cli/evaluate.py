@@ -1,5 +1,7 @@
 """Loss, perplexity and bits per byte of a model on a text."""
 
+import math
+
 from npgpt.cli.arguments import add_data_dir_argument
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.cli.training_data import open_run_tokens, open_tokens
@@ -24,12 +26,17 @@ def run(args):
         tokens = open_run_tokens(loaded.checkpoint, data_dir=args.data_dir)[split]()
     else:
         tokens = open_tokens(loaded.tokenizer, args.corpus, args.data_dir)[split]()
-    try:
-        bytes_per_token, missing = loaded.tokenizer.bytes_per_token(), None
-    except UserError as error:      # some tokenizers do not say how many bytes a token is: the loss needs none
-        bytes_per_token, missing = None, error
-    result = evaluate_split(loaded.model, tokens, bytes_per_token, args.stride)
+    result = evaluate_split(loaded.model, tokens, args.stride)
     print(f"{loaded.folder}, {split}: {result.tokens:,} tokens predicted")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.4f}")
-    print(f"bits per byte  {missing or f'{result.bits_per_byte:.4f}'}")
+    print(f"bits per byte  {bits_per_byte(result.loss, loaded.tokenizer, tokens)}")
+
+
+def bits_per_byte(loss, tokenizer, tokens):
+    """Return the loss in bits per byte of text, comparable between tokenizers, or why there is none, as text."""
+    try:
+        n_bytes = tokenizer.count_bytes(tokens) - tokenizer.count_bytes(tokens[:1])      # the first is not predicted
+    except UserError as error:
+        return str(error)
+    return f"{loss / math.log(2) * (len(tokens) - 1) / n_bytes:.4f}" if n_bytes else "not defined, without any text"

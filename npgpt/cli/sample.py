@@ -1,6 +1,6 @@
 """Write text with a trained model."""
 
-import codecs
+import itertools
 import sys
 
 import numpy as np
@@ -34,14 +34,13 @@ def run(args):
         print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p, args.seed)
         return
     rows = model.stream(np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
-                         args.top_p, args.seed, tokenizer.eos_token_id)
+                        args.top_p, args.seed, tokenizer.eos_token_id)
     columns = list(tqdm(rows, total=args.max_new_tokens, unit="token", disable=None))
     texts = np.array(columns, dtype=np.int64).reshape(-1, args.num_samples)     # a text a column
     for i, text in enumerate(texts.T):
         if i:
             print("-" * 60)
-        ended = np.flatnonzero(text == tokenizer.eos_token_id)
-        print(prompt + tokenizer.decode_bytes(text[:ended[0]] if ended.size else text).decode(errors="replace"))
+        print(prompt + "".join(decode_document(tokenizer, text, ids[0])))
 
 
 def default_prompt(tokenizer):
@@ -64,14 +63,16 @@ def encode_prompt(tokenizer, prompt):
 
 
 def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed):
-    """Print a prompt and its continuation, token by token; the bytes of an unfinished character are held back."""
+    """Print a prompt and its continuation, token by token."""
     idx = encode_prompt(tokenizer, prompt)
-    tokens = model.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    rows = model.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
     sys.stdout.write(prompt)
-    for token in tokens:
-        if token[0] == tokenizer.eos_token_id:
-            break
-        sys.stdout.write(decoder.decode(tokenizer.decode_bytes(token)))
+    for text in decode_document(tokenizer, (row[0] for row in rows), idx[0]):
+        sys.stdout.write(text)
         sys.stdout.flush()
-    sys.stdout.write(decoder.decode(b"", final=True) + "\n")
+    sys.stdout.write("\n")
+
+
+def decode_document(tokenizer, tokens, prompt):
+    """Yield the text of tokens as they arrive, up to the one that ends the document. `prompt`: the ids before them."""
+    return tokenizer.decode_stream(itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens), prompt)

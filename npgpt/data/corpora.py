@@ -1,4 +1,4 @@
-"""The texts to train on: known by name, a text file of your own, or a folder of token files."""
+"""The texts to train on: a corpus with a name, your own text file, or a folder of token files."""
 
 import hashlib
 import os
@@ -12,17 +12,17 @@ from npgpt.data.tinystories import prepared_folders
 from npgpt.errors import UserError
 from npgpt.files import open_regular
 
+BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
+
 
 class Source(NamedTuple):
-    """Where a corpus that has a name comes from. What is built in or on the hub has neither URL nor digest here."""
+    """What a named corpus is and, if it is downloaded from a URL, where it comes from."""
 
     description: str
     url: str | None = None
     sha256: str | None = None
-    size: int | None = None  # bytes; None where it varies with the version of Python
+    size: int | None = None     # in bytes
 
-
-BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
 
 CORPORA = {
     "tinyshakespeare": Source(
@@ -31,8 +31,8 @@ CORPORA = {
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
         1_115_394,
     ),
-    "tinystories": Source("2.7 million short stories in a small child's words (2.2 GB), as token files"),
-    "pydocs": Source("the help texts on the Python language that every Python carries"),
+    "tinystories": Source("2.7 million short stories in simple words (2.2 GB), as token files"),
+    "pydocs": Source("the help texts on the Python language that come with Python"),
 }
 
 
@@ -47,22 +47,25 @@ class Corpus:
 
 
 def data_dir(explicit=None):
-    """Return the folder for downloads: `explicit`, else NPGPT_DATA_DIR, else "data" where the program runs."""
+    """Return the folder for downloads: `explicit`, else NPGPT_DATA_DIR, else "data" in the current folder."""
     return Path(explicit or os.environ.get("NPGPT_DATA_DIR") or "data")
 
 
 def open_corpus(name=None, directory=None, progress=True):
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
-    Without a name it is TinyShakespeare where that is at hand in data_dir(directory) or can be downloaded, else pydocs.
-    `progress` shows a bar on a terminal while it downloads. Raises UserError when there is no such corpus, when its
-    file is empty, unreadable, not a regular one or not UTF-8, when TinyShakespeare is asked for by name and not to be
-    had, when the file at hand has another digest than TinyShakespeare's, and when TinyStories is not prepared, or with
-    several tokenizers.
+    Without a name it is TinyShakespeare, or pydocs if TinyShakespeare cannot be downloaded. `directory` is the folder
+    for downloads; `progress` shows a bar on a terminal. Raises UserError if there is no such corpus, it is damaged,
+    cannot be downloaded, or is not a UTF-8 text, or if TinyStories is not prepared with exactly one tokenizer.
     """
     directory = data_dir(directory)
     if name is None:
-        return open_default(directory, progress)
+        try:
+            return open_tinyshakespeare(directory, progress)
+        except UserError as error:
+            if tinyshakespeare_path(directory).exists():
+                raise
+            return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python, because {error}")
     if name == "tinyshakespeare":
         return open_tinyshakespeare(directory, progress)
     if name == "tinystories":
@@ -70,53 +73,37 @@ def open_corpus(name=None, directory=None, progress=True):
     if name == "pydocs":
         return Corpus(name, pydocs_text(), None, "pydocs, built into Python")
     path = Path(name)
-    # os.path says no where Path raises: a name too long for the system is an unknown corpus like any other.
+    # os.path returns False for impossible names, for which Path raises.
     if os.path.isfile(path / "train.bin") and os.path.isfile(path / "val.bin"):
         return Corpus(str(path), None, path, f"the token files train.bin and val.bin in {path}")
     if os.path.isdir(path) or not os.path.exists(path):
-        raise UserError(
-            f"corpus {str(name)!r} is not known: give {', '.join(CORPORA)}, a UTF-8 text file that exists, "
-            "or a folder with train.bin and val.bin"
-        )
+        raise UserError(f"corpus {str(name)!r} is unknown: give {', '.join(CORPORA)}, a UTF-8 text file that exists, "
+                        "or a folder with train.bin and val.bin")
     return Corpus(str(path), decode_text(read_text_bytes(path), path), None, f"the text file {path}")
 
 
-def open_default(directory, progress):
-    """Return TinyShakespeare, or pydocs where TinyShakespeare is not to be had; raises UserError if it is damaged."""
-    try:
-        return open_tinyshakespeare(directory, progress)
-    except UserError as error:
-        if tinyshakespeare_path(directory).exists():
-            raise
-        return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python, because {error}")
-
-
 def open_tinyshakespeare(directory, progress):
-    """Return the Corpus TinyShakespeare, downloaded if need be; raises UserError when that fails or it is damaged."""
-    source = CORPORA["tinyshakespeare"]
-    path = tinyshakespeare_path(directory)
-    if path.exists():
-        origin = "found at"
-    else:
+    """Return the Corpus TinyShakespeare, downloaded if necessary. Raises UserError if that fails or it is damaged."""
+    source, path = CORPORA["tinyshakespeare"], tinyshakespeare_path(directory)
+    origin = "found at"
+    if not path.exists():
         download(source.url, source.sha256, path, progress)
         origin = "downloaded to"
     data = read_text_bytes(path)
     digest = hashlib.sha256(data).hexdigest()
     if digest != source.sha256:
-        raise UserError(
-            f"{path} is not TinyShakespeare (its SHA-256 is {digest[:12]}… instead of {source.sha256[:12]}…): "
-            "delete it, and it is downloaded again"
-        )
-    return Corpus("tinyshakespeare", decode_text(data, path), None, f"TinyShakespeare, {origin} {path}")
+        raise UserError(f"{path} is not TinyShakespeare (its SHA-256 is {digest[:12]}… instead of "
+                        f"{source.sha256[:12]}…): delete it, and it is downloaded again")
+    return Corpus("tinyshakespeare", data.decode(), None, f"TinyShakespeare, {origin} {path}")
 
 
 def tinyshakespeare_path(directory):
-    """Return where TinyShakespeare lies below the folder for downloads."""
+    """Return the path of TinyShakespeare below the folder for downloads."""
     return directory / "tinyshakespeare" / "input.txt"
 
 
 def open_tinystories(directory):
-    """Return the Corpus TinyStories, by the name of its folder: it exists once for each tokenizer, as token files."""
+    """Return the Corpus TinyStories. Raises UserError unless it is prepared with exactly one tokenizer."""
     folders = prepared_folders(directory)
     if not folders:
         raise UserError(f"tinystories is not prepared in {directory}: get it with `npgpt data get tinystories`")
@@ -126,14 +113,14 @@ def open_tinystories(directory):
 
 
 def pydocs_text():
-    """Return the text of Python's help topics (about half a million characters, varying with the version of Python)."""
-    from pydoc_data.topics import topics  # half a megabyte that is read only where it is wanted
+    """Return the text of Python's help topics, about half a million characters, different in each Python version."""
+    from pydoc_data.topics import topics  # half a megabyte
 
     return "\n".join(topics[name] for name in sorted(topics))
 
 
 def read_text_bytes(path):
-    """Return the bytes of a text file; raises UserError when it cannot be read, or not with its tokens in memory."""
+    """Return the bytes of a text file. Raises UserError if it cannot be read or is too large for the memory."""
     try:
         with open_regular(path) as file:
             check_memory(BYTES_PER_CHARACTER * os.fstat(file.fileno()).st_size, f"the text {path} with its tokens")
@@ -143,26 +130,23 @@ def read_text_bytes(path):
 
 
 def decode_text(data, path):
-    """Return the UTF-8 bytes of a file as text; raises UserError when there are none, and for a byte that is wrong."""
+    """Return UTF-8 bytes as text. Raises UserError if there are none, or for a byte that is not UTF-8."""
     if not data:
         raise UserError(f"{path} is empty: give a text to train on")
     try:
-        return data.decode("utf-8")
+        return data.decode()
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at position {error.start}): convert it to UTF-8"
-        ) from error
+        raise UserError(f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at position {error.start}): "
+                        "convert it to UTF-8") from error
 
 
 def list_corpora(directory=None):
-    """Return a row (name, state, bytes or None, description) for each of CORPORA, as `npgpt data list` prints them.
+    """Return a row (name, state, bytes or None, description) for each of CORPORA.
 
-    The state is "built in", "at hand" (in data_dir(directory)) or "not downloaded".
+    The state is "built in", "at hand" (below the folder for downloads) or "not downloaded".
     """
     directory = data_dir(directory)
-    at_hand = {
-        "tinyshakespeare": tinyshakespeare_path(directory).exists(),
-        "tinystories": bool(prepared_folders(directory)),
-    }
+    at_hand = {"tinyshakespeare": tinyshakespeare_path(directory).exists(),
+               "tinystories": bool(prepared_folders(directory))}
     states = {name: "at hand" if here else "not downloaded" for name, here in at_hand.items()} | {"pydocs": "built in"}
     return [(name, states[name], source.size, source.description) for name, source in CORPORA.items()]

@@ -1,35 +1,50 @@
-"""Any tokenizer.json, as the `tokenizers` library reads it: the word pieces of BERT, the byte pairs of newer models."""
+"""Any tokenizer.json, read by the `tokenizers` library: BERT's WordPiece, the byte pairs of newer models."""
 
 import base64
 import contextlib
-import functools
 import json
 import os
 import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
 
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 from npgpt.files import read_json
 
 MOST_TOKENIZER_BYTES = 1 << 28
-
-# What ends a document, in the words of different tokenizers; a tokenizer that has several means the first.
-END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")
-
-# Characters that between them need every byte that UTF-8 uses, and some that normalizers like to replace.
+CONTEXT = 8     # tokens before a new one that its text may depend on
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")       # the first one counts
+# Characters whose UTF-8 uses every byte that UTF-8 can use, and some that normalizers often replace.
 PROBE = "".join(map(chr, [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]))
 
 
-class HFTokenizer(Tokenizer):
-    """The tokenizer that `description`, the contents of a tokenizer.json, tells the `tokenizers` library to build.
+@contextlib.contextmanager
+def one_line_errors():
+    """Raise UserError for whatever the library raises inside, and discard what it writes to standard error.
 
-    Text is always text here: no special tokens are added to it, and those that it spells out are not recognised.
-    Raises UserError when the library (the extra "hf") is missing or refuses the description, and when the ids do not
-    fit in uint16.
+    Its errors are plain Exceptions. If its Rust code panics, it raises a BaseException and prints a stack trace.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):      # standard error may be closed
+            stack.callback(os.close, kept := os.dup(2))
+            stack.callback(os.dup2, kept, 2)
+            with open(os.devnull, "wb") as devnull:
+                os.dup2(devnull.fileno(), 2)
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, UserError):
+            raise
+        except BaseException as error:
+            raise UserError(f"the tokenizers library fails: {one_line(error, 100)}") from error
+
+
+class HFTokenizer(Tokenizer):
+    """The tokenizer that `description`, the contents of a tokenizer.json, defines.
+
+    No special tokens are added to a text, and those that it spells out are encoded as ordinary text. The methods raise
+    UserError if the library (the extra "hf") is missing or fails; the constructor also if the ids exceed uint16.
     """
 
     kind = "hf"
@@ -39,193 +54,83 @@ class HFTokenizer(Tokenizer):
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
-        check_charsmaps(description.get("normalizer") if isinstance(description, dict) else None)
-        self._library = asked(tokenizers.Tokenizer.from_str, json.dumps(description))
+        self._library = parse(tokenizers, json.dumps(description))
         self.description = description
-        # Both belong to the batches of another library; a corpus is one long text.
-        self._library.no_truncation()
+        self._library.no_truncation()       # a corpus is one long text
         self._library.no_padding()
         self._library.encode_special_tokens = True
-        # Not the number of tokens: ids may have gaps, and a model needs a row for the last one.
+        # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row for each id.
         self.vocab_size = max(self._library.get_vocab().values(), default=-1) + 1
         if not 0 < self.vocab_size <= 2**16:
-            raise UserError(
-                f"this tokenizer.json has a vocabulary of {self.vocab_size}, and token files hold 1 to 65536: "
-                "use another one"
-            )
-        added = self._library.get_added_tokens_decoder()
-        self._added = set(added)
-        self._special = {token.content: i for i, token in added.items() if token.special}
-        self.eos_token_id = next((self._special[name] for name in END_OF_TEXT if name in self._special), None)
+            raise UserError(f"its vocabulary is {self.vocab_size}, and token files hold 1 to 65536")
+        special = {token.content: i for i, token in self._library.get_added_tokens_decoder().items() if token.special}
+        self.eos_token_id = next((special[name] for name in END_OF_TEXT if name in special), None)
 
     @classmethod
     def open(cls, name):
-        """Make the tokenizer of a tokenizer.json, of a folder that holds one, or of a repository of the hub.
-
-        Raises UserError where there is none, where it is not JSON, and as the class does.
-        """
-        path = find_tokenizer_json(name)
+        """Make the tokenizer of a tokenizer.json, of a folder that holds one, or of a repository on the hub."""
+        if os.path.exists(name):            # Path(name).exists() raises for impossible names
+            path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
+        elif re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII) and not name.endswith(".json"):
+            from npgpt.hub import fetch_file
+            path = fetch_file(name, "tokenizer.json")
+        else:
+            raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that holds "
+                            "one, or the name of a repository on the hub")
         try:
-            description = read_json(path, MOST_TOKENIZER_BYTES)
+            return cls(read_json(path, MOST_TOKENIZER_BYTES))
         except (OSError, UserError) as error:
-            raise UserError(f"{path} is not a tokenizer.json that can be read ({error}): give another one") from error
-        try:
-            return cls(description)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from error
+            raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 
+    @one_line_errors()
     def encode(self, text):
-        """Return the ids of `text`, uint16 1-D. Raises UserError where the vocabulary has neither token nor unknown."""
-        # Half a surrogate pair, which only a command line can bring, is no text to the library.
+        """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
+        # The library rejects a lone surrogate, which Python puts for a byte of the command line that is not UTF-8.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return np.array(asked(self._library.encode, text, add_special_tokens=False).ids, dtype=np.uint16)
+        return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
 
+    @one_line_errors()
     def decode(self, ids):
-        """Return the text (str) of 1-D token ids, as the library puts it together. Raises as decode_bytes."""
-        if self._has_byte_pairs:
-            return super().decode(ids)
-        return asked(self._library.decode, self._checked(ids).tolist(), skip_special_tokens=False)
+        """Return the text (str) of 1-D token ids. Raises UserError for ids outside the vocabulary."""
+        return self._library.decode(self._checked(ids).tolist(), skip_special_tokens=False)
 
     def decode_bytes(self, ids):
-        """Return the bytes that 1-D token ids add to a text: those of a word begin with the space before it.
+        """Return the text of 1-D token ids as UTF-8. Raises as `decode` does."""
+        return self.decode(ids).encode()
 
-        So the bytes of the parts, one after another, are the bytes of the whole. Raises UserError for ids outside.
+    def decode_stream(self, tokens, prompt=()):
+        """Yield the text of token ids as they arrive. `prompt`: the ids before, which decide on the first space."""
+        ids = [int(token) for token in prompt]
+        text = longer = self.decode(ids)
+        for token in tokens:
+            ids.append(int(token))
+            longer = self.decode(ids)
+            complete = not longer.endswith("\ufffd")        # else a character may still wait for its last byte
+            yield longer[len(text):] if complete else ""
+            if complete:
+                ids = ids[-CONTEXT:]
+                text = longer = self.decode(ids)
+        yield longer[len(text):]
+
+    def count_bytes(self, tokens):
+        """Return the size of the text of 1-D token ids. Raises UserError if this tokenizer loses characters.
+
+        If capitals get lost, for instance, a loss per byte leaves out what the model never had to predict.
         """
-        return b"".join(self._bytes_of_id[i] for i in self._checked(ids))
-
-    def bytes_per_token(self):
-        """Return how many bytes of text each token stands for, int64 (vocab_size,): none for special tokens.
-
-        Raises UserError when the ids do not keep every byte, as where capitals or spaces get lost: a loss per byte
-        would then leave out what the model never had to predict.
-        """
-        if self.decode_bytes(self.encode(PROBE)) != PROBE.encode():
-            raise UserError("not defined, because this tokenizer.json does not keep every byte of a text")
-        sizes = np.array([len(data) for data in self._bytes_of_id], dtype=np.int64)
-        sizes[list(self._special.values())] = 0
-        return sizes
+        if self.decode(self.encode(PROBE)) != PROBE:
+            raise UserError("not defined, because this tokenizer.json does not keep every character of a text")
+        return super().count_bytes(tokens)
 
     def to_dict(self):
         return {"kind": self.kind, "tokenizer": self.description}
 
-    @property
-    def _decoders(self):
-        """The types of the decoders that the description lists, one or a sequence."""
-        decoder = self.description.get("decoder")
-        parts = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
-        types = [part.get("type") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-        return {each for each in types if isinstance(each, str)}
 
-    @property
-    def _has_byte_pairs(self):
-        return "ByteLevel" in self._decoders
-
-    @functools.cached_property
-    def _bytes_of_id(self):
-        """For each id the bytes that it adds to a text which is there already, a list."""
-        if self._has_byte_pairs:
-            byte_of_char = byte_alphabet()
-            return [self._bytes_of_byte_pair(i, byte_of_char) for i in range(self.vocab_size)]
-        once, twice = (
-            asked(self._library.decode_batch, [[i] * n for i in range(self.vocab_size)], skip_special_tokens=False)
-            for n in (1, 2)
-        )
-        # The first token of a text loses its space: what the second of two adds is the token's own.
-        added = [both.removeprefix(one).encode() for one, both in zip(once, twice, strict=True)]
-        if "ByteFallback" in self._decoders:  # <0xE2> is that byte, for characters without a token
-            for token, i in self._library.get_vocab().items():
-                if re.fullmatch("<0x[0-9A-F]{2}>", token):
-                    added[i] = bytes([int(token[1:-1], 16)])
-        return added
-
-    def _bytes_of_byte_pair(self, i, byte_of_char):
-        """The bytes of one token of a byte pair encoding; a token that was added later is written as what it is."""
-        token = self._library.id_to_token(i) or ""  # ids may have gaps
-        if i in self._added or not byte_of_char.keys() >= set(token):
-            return token.encode()
-        return bytes(byte_of_char[char] for char in token)
-
-
-def check_charsmaps(normalizer):
-    """Raise UserError where a map of characters claims to be larger than it is.
-
-    The library would ask for as much memory as it claims, and end the process where it does not get it.
-    """
-    if not isinstance(normalizer, dict):
-        return
-    charsmap, others = normalizer.get("precompiled_charsmap"), normalizer.get("normalizers")
-    if isinstance(charsmap, str):
-        try:
-            data = base64.b64decode(charsmap, validate=True)
-        except ValueError as error:
-            raise UserError(f"precompiled_charsmap is no base64 ({error}): use another tokenizer.json") from None
+@one_line_errors()
+def parse(tokenizers, text):
+    """Return the library's Tokenizer of a tokenizer.json; raises UserError."""
+    for charsmap in re.findall(r'"precompiled_charsmap": "([^"]*)"', text):
+        data = base64.b64decode(charsmap, validate=True)
+        # The library allocates the size that is declared here. It aborts the process if there is not so much memory.
         if int.from_bytes(data[:4], "little") > len(data) - 4:
-            raise UserError("precompiled_charsmap is cut off: use another tokenizer.json")
-    for other in others if isinstance(others, list) else ():
-        check_charsmaps(other)
-
-
-def asked(function, *args, **kwargs):
-    """Return what a function of the library returns; UserError for whatever it raises.
-
-    That is nothing more particular than Exception, and for what its authors did not foresee a panic: a BaseException,
-    which also prints lines of its own.
-    """
-    try:
-        with without_standard_error():
-            return function(*args, **kwargs)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        raise UserError(f"the tokenizers library cannot work with this tokenizer.json ({brief(error)}): "
-                        "use another one") from error
-
-
-@contextlib.contextmanager
-def without_standard_error():
-    """Within it, what the process writes to standard error, past Python too, goes nowhere."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):      # there may be no standard error
-            kept = os.dup(2)
-            stack.callback(os.close, kept)
-            stack.callback(os.dup2, kept, 2)
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), 2)
-        yield
-
-
-def byte_alphabet():
-    """Return the byte of each character in which byte pairs are written, a dict.
-
-    GPT-2 wrote every byte as a character that can be seen: itself where it can be, the others in order from U+0100 on.
-    """
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    chars = sorted(ByteLevel.alphabet())
-    seen = [byte for byte in range(256) if chr(byte) in chars]
-    unseen = [byte for byte in range(256) if chr(byte) not in chars]
-    return dict(zip(chars, seen + unseen, strict=True))
-
-
-def find_tokenizer_json(name):
-    """Return the path of the tokenizer.json that `name` stands for, fetched from the hub if need be, or UserError."""
-    if os.path.isfile(name):  # os.path says no where Path raises: for a name too long, or with a null character
-        return Path(name)
-    if os.path.isdir(name):
-        path = Path(name) / "tokenizer.json"
-        if not path.is_file():
-            raise UserError(f"the folder {name} holds no tokenizer.json: give another one")
-        return path
-    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII) or name.endswith(".json"):
-        raise UserError(
-            f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that holds one, "
-            "or the name of a repository on the hub"
-        )
-    from npgpt.hub import fetch_file
-
-    return Path(fetch_file(name, "tokenizer.json"))
-
-
-def brief(error):
-    """Return the first words of an exception of the library, which can quote whole vocabularies."""
-    return textwrap.shorten(str(error), 100, placeholder="…")
+            raise UserError("its precompiled_charsmap is cut off")
+    return tokenizers.Tokenizer.from_str(text)

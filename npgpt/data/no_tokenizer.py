@@ -19,7 +19,3 @@ class NoTokenizer(Tokenizer):
 
     def to_dict(self):
         return {"kind": "none", "vocab_size": self.vocab_size}
-
-    def bytes_per_token(self):
-        """None: the texts of the tokens are not known."""
-        return None

@@ -1,26 +1,48 @@
-"""What every tokenizer has in common."""
+"""What all tokenizers have in common."""
+
+import codecs
 
 import numpy as np
 
 from npgpt.errors import UserError
 
+TOKENS_AT_ONCE = 1 << 20    # that are decoded for their size
+
 
 class Tokenizer:
-    """From text to token ids and back. A subclass adds vocab_size, encode, decode_bytes and bytes_per_token."""
+    """From text to token ids and back. A subclass adds vocab_size, encode and decode_bytes."""
 
     kind = None
-    eos_token_id = None  # the id that ends a document, where there is one
+    eos_token_id = None     # the id that ends a document, if there is one
 
     def decode(self, ids):
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def decode_stream(self, tokens, prompt=()):
+        """Yield the text of token ids as they arrive; an incomplete character is held back until its last byte.
+
+        prompt: the ids before them, for tokenizers whose tokens depend on those. Raises as decode_bytes.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for token in tokens:
+            yield decoder.decode(self.decode_bytes([token]))
+        yield decoder.decode(b"", final=True)
+
+    def count_bytes(self, tokens):
+        """Return how many bytes of text 1-D token ids stand for; the end of a document counts as none."""
+        total = 0
+        for start in range(0, len(tokens), TOKENS_AT_ONCE):     # a token file may be larger than the memory
+            ids = np.asarray(tokens[start:start + TOKENS_AT_ONCE])
+            total += len(self.decode_bytes(ids if self.eos_token_id is None else ids[ids != self.eos_token_id]))
+        return total
 
     def to_dict(self):
         """Return what tokenizer_from_dict needs to make this tokenizer again: a dict that JSON can hold."""
         return {"kind": self.kind}
 
     def _checked(self, ids):
-        """Return `ids` as an int64 array; raises UserError unless it is 1-D and all of it is in the vocabulary."""
+        """Return `ids` as an int64 array. Raises UserError unless it is 1-D and within the vocabulary."""
         ids = np.asarray(ids, dtype=np.int64)
         if ids.ndim != 1:
             raise UserError(f"token ids have the shape {ids.shape}: decode one sequence at a time")

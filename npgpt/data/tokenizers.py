@@ -1,11 +1,10 @@
-"""From text to token ids and back: one id a character, one id a byte, GPT-2's byte pair encoding, any tokenizer.json.
+"""From text to token ids and back: characters, bytes, GPT-2's byte pair encoding, any tokenizer.json.
 
-All of them give their ids as uint16, the type of nanoGPT's token files, and are saved beside a checkpoint as JSON.
+All ids are uint16, the type of nanoGPT's token files. A tokenizer is saved as JSON beside a checkpoint.
 """
 
 import functools
 import json
-import textwrap
 
 import numpy as np
 import tiktoken
@@ -14,17 +13,17 @@ from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.deadline import call_within
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 from npgpt.files import read_json, write_atomically
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
-VOCABULARY_SECONDS = 10  # for loading GPT-2's vocabulary (1.5 MB), the first time over the network
+VOCABULARY_SECONDS = 10     # to load GPT-2's vocabulary (1.5 MB), the first time over the network
 
 
 class CharTokenizer(Tokenizer):
-    """One token a character: id i stands for `chars[i]`.
+    """One token a character: id i is `chars[i]`.
 
-    Raises UserError when `chars` (a string) is empty, repeats a character, or has more than uint16 can count.
+    Raises UserError if `chars` (a string) is empty, repeats a character, or has more than 65536.
     """
 
     kind = "char"
@@ -34,43 +33,37 @@ class CharTokenizer(Tokenizer):
             raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
         self.chars = chars
         self.vocab_size = len(chars)
-        # One entry for every code point there is (4.5 MB), so that encoding is a single look-up; -1 means unknown.
+        # One entry for every code point (4.5 MB), so that encoding is one indexing operation; -1 means unknown.
         self._id_of_code_point = np.full(0x110000, -1, dtype=np.int32)
         self._id_of_code_point[code_points(chars)] = np.arange(self.vocab_size)
 
     @classmethod
     def from_text(cls, text):
-        """Make the tokenizer that knows the characters of `text`, in the order of their code points."""
+        """Make the tokenizer of the characters in `text`, in the order of their code points."""
         return cls("".join(sorted(set(text))))
 
     def encode(self, text):
-        """Return the ids of `text`, uint16 (len(text),). Raises UserError that names a character it does not know."""
+        """Return the ids of `text`, uint16 (len(text),). Raises UserError that names an unknown character."""
         ids = self._id_of_code_point[code_points(text)]
         unknown = np.flatnonzero(ids < 0)
         if unknown.size:
             position = unknown[0]
             char = text[position]
             known = repr(self.chars[:100]) + ("…" if self.vocab_size > 100 else "")
-            raise UserError(
-                f"character {char!r} (U+{ord(char):04X}) at position {position} is unknown to this char tokenizer: "
-                f"use only {known}"
-            )
+            raise UserError(f"character {char!r} (U+{ord(char):04X}) at position {position} is unknown to this char "
+                            f"tokenizer: use only {known}")
         return ids.astype(np.uint16)
 
     def decode_bytes(self, ids):
         """Return the UTF-8 bytes of 1-D token ids. Raises UserError for ids outside the vocabulary."""
         return "".join(self.chars[i] for i in self._checked(ids)).encode("utf-8", "surrogatepass")
 
-    def bytes_per_token(self):
-        """Return how many bytes of UTF-8 each token stands for, int64 (vocab_size,)."""
-        return np.array([len(char.encode("utf-8", "surrogatepass")) for char in self.chars], dtype=np.int64)
-
     def to_dict(self):
         return {"kind": self.kind, "chars": self.chars}
 
 
 class ByteTokenizer(Tokenizer):
-    """One token a byte of UTF-8: it knows every text, and its vocabulary is always 256."""
+    """One token a byte of UTF-8: every text can be encoded, and the vocabulary is always 256."""
 
     kind = "byte"
     vocab_size = 256
@@ -80,19 +73,15 @@ class ByteTokenizer(Tokenizer):
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
 
     def decode_bytes(self, ids):
-        """Return the bytes that 1-D token ids are. Raises UserError for ids outside the vocabulary."""
+        """Return 1-D token ids as bytes. Raises UserError for ids outside the vocabulary."""
         return self._checked(ids).astype(np.uint8).tobytes()
-
-    def bytes_per_token(self):
-        """Return how many bytes each token stands for, int64 (256,): one."""
-        return np.ones(self.vocab_size, dtype=np.int64)
 
 
 class GPT2Tokenizer(Tokenizer):
-    """GPT-2's byte pair encoding, through tiktoken, which downloads the vocabulary once and keeps it.
+    """GPT-2's byte pair encoding, by tiktoken, which downloads the vocabulary once and caches it.
 
-    The vocabulary is loaded when a text or ids first come: a model on token files trains without it. The methods then
-    raise UserError when it is neither at hand nor downloaded within VOCABULARY_SECONDS.
+    The vocabulary is loaded when it is first used: training on token files works without it. The methods raise
+    UserError if it is neither cached nor downloaded within VOCABULARY_SECONDS.
     """
 
     kind = "gpt2"
@@ -104,24 +93,17 @@ class GPT2Tokenizer(Tokenizer):
         try:
             return call_within(VOCABULARY_SECONDS, tiktoken.get_encoding, "gpt2")
         except (OSError, ValueError) as error:
-            reason = textwrap.shorten(str(error), 100, placeholder="…")  # requests tells long stories
-            raise UserError(
-                f"GPT-2's vocabulary is not at hand and could not be downloaded ({reason}): connect to the network "
-                "once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored it"
-            ) from error
+            raise UserError(f"GPT-2's vocabulary is not at hand and could not be downloaded ({one_line(error, 100)}): "
+                            "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
+                            "stored it") from error
 
     def encode(self, text):
-        """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is text like any other, not the token 50256."""
+        """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is ordinary text, not the token 50256."""
         return np.array(self._encoding.encode(text, disallowed_special=()), dtype=np.uint16)
 
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
         return self._encoding.decode_bytes(self._checked(ids).tolist())
-
-    def bytes_per_token(self):
-        """Return how many bytes of text each token stands for, int64 (50257,): none for the end of a document."""
-        lengths = [len(self._encoding.decode_single_token_bytes(i)) for i in range(self.eos_token_id)]
-        return np.array([*lengths, 0], dtype=np.int64)
 
 
 def code_points(text):
@@ -130,27 +112,21 @@ def code_points(text):
 
 
 def canonical_kind(name):
-    """Return the kind of tokenizer that `name` asks for: "char", "byte", "gpt2" (or "bpe") or, for "hf:…", "hf".
-
-    Raises UserError for anything else.
-    """
+    """Return the kind of a tokenizer's name: char, byte, gpt2 (also "bpe"), or hf for "hf:…". Raises UserError."""
     if name in ("char", "byte", "gpt2"):
         return name
     if name == "bpe":
         return "gpt2"
     if isinstance(name, str) and name.startswith("hf:"):
         return "hf"
-    raise UserError(
-        f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), "
-        "or hf:PATH_OR_ID, a tokenizer.json of yours or of the hub"
-    )
+    raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or hf:PATH_OR_ID, a "
+                    "tokenizer.json on your disk or on the hub")
 
 
 def make_tokenizer(name, text=None):
-    """Make the tokenizer that `name` asks for; "char" takes its characters from `text`.
+    """Make the tokenizer `name`; "char" takes its characters from `text`.
 
-    Raises UserError for an unknown name, for "char" without a text or with one it cannot be made from, and as
-    HFTokenizer.open does.
+    Raises UserError for an unknown name, for "char" without a text, and as CharTokenizer and HFTokenizer.open do.
     """
     kind = canonical_kind(name)
     if kind == "byte":
@@ -165,14 +141,14 @@ def make_tokenizer(name, text=None):
 
 
 def is_called(tokenizer, name):
-    """Whether `name`, as make_tokenizer takes it, asks for this tokenizer; raises UserError as make_tokenizer does."""
+    """Return whether make_tokenizer(name) would make this tokenizer. Raises UserError as make_tokenizer does."""
     if canonical_kind(name) == "hf" == tokenizer.kind:
         return make_tokenizer(name).to_dict() == tokenizer.to_dict()
     return canonical_kind(name) == tokenizer.kind
 
 
 def tokenizer_from_dict(data):
-    """Make the tokenizer that `to_dict` described; raises UserError when `data` is not such a dict."""
+    """Make the tokenizer that `to_dict` described. Raises UserError if `data` is not such a dict."""
     match data:
         case {"kind": "char", "chars": str(chars)}:
             return CharTokenizer(chars)
@@ -184,21 +160,17 @@ def tokenizer_from_dict(data):
             return NoTokenizer(vocab_size)
         case {"kind": "hf", "tokenizer": dict(description)}:
             return HFTokenizer(description)
-    raise UserError('a tokenizer is described by its "kind", with "chars" if that is char and "tokenizer" if it is hf')
+    raise UserError('a tokenizer is described by its "kind", with "chars" for char and "tokenizer" for hf')
 
 
 def save_tokenizer(tokenizer, path):
-    """Write the tokenizer to `path` as JSON, whole or not at all; raises OSError when it cannot."""
+    """Write the tokenizer to `path` as JSON, whole or not at all. Raises OSError."""
     write_atomically(path, (json.dumps(tokenizer.to_dict()) + "\n").encode())
 
 
 def load_tokenizer(path):
-    """Read a tokenizer that save_tokenizer wrote; raises UserError when the file is missing or damaged."""
+    """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
     try:
-        data = read_json(path, MOST_TOKENIZER_BYTES)
+        return tokenizer_from_dict(read_json(path, MOST_TOKENIZER_BYTES))
     except (OSError, UserError) as error:
-        raise UserError(f"{path} is not a tokenizer that npgpt can read ({error}): copy it again") from error
-    try:
-        return tokenizer_from_dict(data)
-    except UserError as error:  # it says what to do, which may be to install something
         raise UserError(f"the tokenizer in {path} cannot be used: {error}") from error

@@ -16,43 +16,36 @@ LOGITS_AT_ONCE = 1 << 24     # 64 MB in float32, and the loss makes a few such a
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """loss: mean nats per token. tokens: how many were predicted. bytes: of UTF-8 that they stand for, or None."""
+    """loss: mean nats per token. tokens: how many were predicted."""
 
     loss: float
     tokens: int
-    bytes: int | None
 
     @property
     def perplexity(self):
         """exp(loss): as uncertain as a choice among so many equally likely tokens; infinite for a loss above 709."""
         return math.exp(self.loss) if self.loss < 709.0 else math.inf
 
-    @property
-    def bits_per_byte(self):
-        """The loss per byte of text, in bits: comparable between tokenizers. None where the bytes are not known."""
-        return self.loss * self.tokens / math.log(2) / self.bytes if self.bytes else None
 
-
-def evaluate_split(model, tokens, bytes_per_token=None, stride=None, progress=None):
+def evaluate_split(model, tokens, stride=None, progress=None):
     """The `Evaluation` of a model on a split (1-D token ids).
 
     Without a stride the split is cut into windows that do not overlap, every token but the first is predicted exactly
     once, and those at the beginning of a window from few others: a pessimistic figure. With a stride the windows are
-    those of `strided_windows`. bytes_per_token (V,): how many bytes each token stands for.
+    those of `strided_windows`.
     """
     block_size = model.config.block_size
     rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
     rows = max(model.engine.threads, rows)
-    total, count, n_bytes = 0.0, 0, 0
+    total, count = 0.0, 0
     batch = []
 
     def finish_batch():
-        nonlocal total, count, n_bytes
+        nonlocal total, count
         idx, targets = (np.stack(part) for part in zip(*batch, strict=True))
         counted = targets[targets != IGNORE_INDEX]
         total += model.evaluate(idx, targets) * counted.size
         count += counted.size
-        n_bytes += 0 if bytes_per_token is None else int(bytes_per_token[counted].sum())
         bar.update(counted.size)
         batch.clear()
 
@@ -63,7 +56,7 @@ def evaluate_split(model, tokens, bytes_per_token=None, stride=None, progress=No
                 finish_batch()
             batch.append(window)
         finish_batch()
-    return Evaluation(float(total) / count, count, n_bytes or None)
+    return Evaluation(float(total) / count, count)
 
 
 def strided_windows(tokens, block_size, stride):

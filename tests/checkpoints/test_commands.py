@@ -132,18 +132,16 @@ def test_strided_perplexity_equals_transformers(stride, tmp_path):
 
 def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline(npgpt, folder, text_file, tmp_path,
                                                                                 monkeypatch):
-    """By the real client from a hub on loopback; the second time with the hub gone."""
+    """By the real client from a hub on 127.0.0.1; the second time with the hub gone."""
     files = {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}
-    tokenizer = {name: files.pop(name) for name in list(files) if name == TOKENIZER_FILE}
-    monkeypatch.setattr("npgpt.hub.COMPANIONS", (TOKENIZER_FILE,))      # so that the small model has its tokenizer
     with HubServer() as hub:
         point_client_at(hub, tmp_path / "home", monkeypatch)
-        hub.add("openai-community/gpt2", {**files, **tokenizer})
-        hub.add("openai-community/gpt2", {**files, **tokenizer, "config.json": b"{}"}, revision="broken")
+        hub.add("openai-community/gpt2", files)
+        hub.add("openai-community/gpt2", {**files, "config.json": b"{}"}, revision="broken")
         code, out, _ = npgpt("sample", "gpt2", "--prompt", "To be", "--max-new-tokens", 9)
         assert code == 0 and out == npgpt("sample", folder, "--prompt", "To be", "--max-new-tokens", 9)[1]
         refused(npgpt("sample", "gpt2", "--revision", "broken"), "config.json", "model_type")
-        refused(npgpt("sample", "somebody/nothing"), "somebody/nothing does not exist on the hub or is private")
+        refused(npgpt("sample", "somebody/nothing"), "somebody/nothing", "Repository Not Found")
         assert np.array_equal(GPT.from_pretrained("gpt2").params.flat, GPT.from_pretrained(folder).params.flat)
     assert npgpt("eval", "openai-community/gpt2", "--corpus", text_file)[0] == 0
     assert npgpt("train", "--init-from", "gpt2", "--corpus", text_file, "--crop-length", 8, "--max-iters", 1)[0] == 0
