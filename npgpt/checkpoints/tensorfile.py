@@ -1,7 +1,7 @@
-"""safetensors files: named arrays behind a small JSON header, read straight into where they belong.
+"""safetensors files: named arrays behind a small JSON header, read directly into the model's arrays.
 
-The safetensors library checks the header (its size, its JSON, that the tensors lie side by side and fill the file);
-the numbers are then read by plain file reads into the destination, so that a model of 6 GB needs 6 GB and no more.
+The safetensors library checks the header (its size, its JSON, that the tensors are contiguous and fill the file). The
+values are then read from the file into the destination, so that a model of 6 GB needs 6 GB of memory and no more.
 """
 
 import json
@@ -20,7 +20,7 @@ CHUNK = 1 << 20         # values converted at a time
 
 
 class TensorFile:
-    """An open safetensors file. `shapes` maps the names to tuples; `read_into` copies one tensor out.
+    """An open safetensors file. `shapes` maps names to tuples; `read_into` copies one tensor.
 
     Raises UserError for a file that cannot be read or is not a whole, well-formed safetensors file. A context manager.
     """
@@ -54,7 +54,7 @@ class TensorFile:
     def read_into(self, name, array):
         """Copy a tensor into a C-contiguous array of its shape, converted to the array's dtype.
 
-        Raises UserError for a tensor that is not of 64, 32 or 16 bit floats, or where the file ends early.
+        Raises UserError for a tensor that is not of 64, 32 or 16 bit floats, or if the file ends early.
         """
         dtype = self.dtype(name)
         if dtype not in DTYPES:
@@ -85,9 +85,9 @@ class TensorFile:
 def write_tensors(file, tensors):
     """Write a mapping of names to C-contiguous float arrays to an open binary file, in safetensors format.
 
-    Arrays on a GPU are copied from there one at a time.
+    Arrays on a GPU are copied one at a time.
     """
-    header, end = {"__metadata__": {"format": "pt"}}, 0         # transformers reads no file that does not say so
+    header, end = {"__metadata__": {"format": "pt"}}, 0         # transformers requires this entry
     for name, array in tensors.items():
         begin, end = end, end + array.nbytes
         header[name] = {"dtype": NAMES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [begin, end]}

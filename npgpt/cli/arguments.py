@@ -1,4 +1,4 @@
-"""Flags made from the dataclasses that they fill: one flag a field, and the field's comment is its help."""
+"""Flags made from dataclasses: one flag per field, with the field's comment as its help."""
 
 import argparse
 import dataclasses
@@ -11,7 +11,7 @@ from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, pre
 
 
 def add_field_arguments(parser, dataclass, title, leave_out=()):
-    """Add a flag for each field of a dataclass, absent from the parsed arguments where the user did not give it."""
+    """Add a flag for each field of a dataclass, absent from the parsed arguments unless the user gave it."""
     group = parser.add_argument_group(title)
     comments = dict(re.findall(r"^    (\w+): .*?# (.*)$", inspect.getsource(dataclass), re.MULTILINE))
     for field in dataclasses.fields(dataclass):
@@ -38,7 +38,7 @@ def add_train_arguments(parser):
 
 
 def given(args, names):
-    """The fields among `names` that the user gave on the command line, a dict."""
+    """The fields among `names` that the user gave, a dict."""
     return {name: value for name, value in vars(args).items() if name in names}
 
 
@@ -52,12 +52,13 @@ def given_train_fields(args):
 
 def add_device_arguments(parser):
     """--device, --threads and --kernels."""
-    parser.add_argument("--device", default="cpu", help="cpu, gpu, gpu:N or auto (the GPU where there is one)")
-    parser.add_argument("--threads", type=int, help="on a CPU: parts of a batch at once; by default one a core")
+    parser.add_argument("--device", default="cpu", help="cpu, gpu, gpu:N or auto (a GPU if there is one)")
+    parser.add_argument("--threads", type=int, help="on a CPU: how many cores to use, by default all; with 1 the layers run as they stand")
     parser.add_argument("--kernels", choices=("fused", "reference"), default="fused",
-                        help="on a GPU: fused kernels (default), or the layers' own lines through CuPy")
+                        help="fused (default): in parts on a CPU, by CUDA kernels on a GPU; reference: the layers' lines "
+                             "as they stand")
 
 
 def add_data_dir_argument(parser):
     """--data-dir."""
-    parser.add_argument("--data-dir", help="where corpora are kept; by default NPGPT_DATA_DIR, else data")
+    parser.add_argument("--data-dir", help="the folder of corpora; by default NPGPT_DATA_DIR, else data")

@@ -10,7 +10,7 @@ from npgpt.errors import UserError
 
 def add_arguments(parser):
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add_data_dir_argument(actions.add_parser("list", help="the corpora that have a name, and which are at hand"))
+    add_data_dir_argument(actions.add_parser("list", help="the named corpora, and which of them are present"))
     get = actions.add_parser("get", help="download a corpus and check its digest; tinystories becomes token files")
     get.add_argument("name", choices=("tinyshakespeare", "tinystories"))
     get.add_argument("--tokenizer", help="of tinystories: byte, gpt2 (the default) or hf:PATH_OR_ID")
@@ -37,14 +37,14 @@ def run(args):
 
 
 def prepare_text(args):
-    """Write a corpus that is text as token files."""
+    """Write a text corpus as token files."""
     corpus = open_corpus(args.corpus, args.data_dir)
     prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out)
     print_prepared(args.out)
 
 
 def get_tinystories(args):
-    """Fetch TinyStories and write it as token files; what an interrupted call has done is not done again."""
+    """Download TinyStories and write it as token files; an interrupted call is continued."""
     name = args.tokenizer or "gpt2"
     folder = tinystories_folder(data_dir(args.data_dir), name)
     prepare_tinystories(make_tokenizer(name), folder)
@@ -52,5 +52,5 @@ def get_tinystories(args):
 
 
 def print_prepared(folder):
-    """Say what is in a folder of token files, and what to do with it."""
+    """Print what a folder of token files holds, and how to train on it."""
     print(f"{folder}: train.bin, val.bin and their tokenizer; train on it with: npgpt train --corpus {folder}")

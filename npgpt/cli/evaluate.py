@@ -11,11 +11,11 @@ from npgpt.training.evaluation import evaluate_split
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--corpus", help="by default the one that the model was trained on, else TinyShakespeare")
+    parser.add_argument("--corpus", help="by default the corpus that the model was trained on, else TinyShakespeare")
     parser.add_argument("--split", choices=("train", "val", "all"),
                         help="which part of the corpus; by default val for a run of npgpt, all for other models")
     parser.add_argument("--stride", type=int,
-                        help="windows that overlap, each N tokens after the last; slower, and each token sees more")
+                        help="overlapping windows, each N tokens after the last; slower, but each token sees more context")
     add_data_dir_argument(parser)
 
 
@@ -34,7 +34,7 @@ def run(args):
 
 
 def bits_per_byte(loss, tokenizer, tokens):
-    """Return the loss in bits per byte of text, comparable between tokenizers, or why there is none, as text."""
+    """Return the loss in bits per byte of text, comparable between tokenizers; as text, or the reason why not."""
     try:
         n_bytes = tokenizer.count_bytes(tokens) - tokenizer.count_bytes(tokens[:1])      # the first is not predicted
     except UserError as error:

@@ -21,7 +21,7 @@ def run(args):
         for name in TOKENIZER_FILES:
             if (loaded.folder / name).exists():
                 (folder / name).write_bytes(read_bytes(loaded.folder / name, MOST_TOKENIZER_BYTES))
-        if loaded.tokenizer.kind == "hf":       # the checkpoint keeps a tokenizer.json within its own file
+        if loaded.tokenizer.kind == "hf":       # the checkpoint holds the tokenizer.json inside its own file
             (folder / "tokenizer.json").write_text(json.dumps(loaded.tokenizer.description), encoding="utf-8")
         save_tokenizer(loaded.tokenizer, folder / TOKENIZER_FILE)
     print(f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's GPT.from_pretrained")

@@ -1,4 +1,4 @@
-"""The command `npgpt`: one subcommand a file, and one place where errors become one line and exit code 2."""
+"""The command `npgpt`: one file per subcommand, and one place where errors become one line and exit code 2."""
 
 import argparse
 import re
@@ -23,24 +23,24 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
-    if hasattr(sys.stdout, "reconfigure"):      # a terminal that has no such character shows a question mark
+    if hasattr(sys.stdout, "reconfigure"):      # a terminal that lacks a character shows a question mark
         sys.stdout.reconfigure(errors="replace")
     try:
         args = parse(arguments)
         with out_of_memory(LESS_MEMORY):
-            code = COMMANDS[args.command].run(args)     # None, or 1 where what was asked for turned out wrong
+            code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
         sys.stdout.flush()
         return code or 0
     except UserError as error:
         return fail(error)
-    except BrokenPipeError:         # `npgpt … | head`: nobody listens any more, which is no error
+    except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
         sys.stdout = None
     except OSError as error:
         return fail(error.strerror or error, error.filename)
     except MemoryError as error:
         return fail(f"out of memory ({error}): {LESS_MEMORY}")
     except ImportError as error:
-        return fail(f"{error}: this installation is not complete, or the memory is full")
+        return fail(f"{error}: this installation is incomplete, or the memory is full")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -48,7 +48,7 @@ def main(arguments=None):
 
 
 def parse(arguments):
-    """The arguments of a command line; UserError where they make none."""
+    """Parse a command line; UserError if it is not valid."""
     parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
     parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -56,7 +56,7 @@ def parse(arguments):
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
     arguments = sys.argv[1:] if arguments is None else arguments
-    for argument in arguments:          # argparse takes this -- for the end of the options, and stumbles over it
+    for argument in arguments:          # argparse would take this -- for the end of the options
         if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
             raise UserError(f"{argument} has no value: give it one that is not --")
     return parser.parse_args(arguments)

@@ -17,7 +17,7 @@ def add_arguments(parser):
     add_model_argument(parser)
     parser.add_argument("--prompt", help="the text to continue; by default a new line")
     parser.add_argument("-n", "--num-samples", type=int, default=1, help="how many texts")
-    parser.add_argument("--max-new-tokens", type=int, default=500, help="how long each one gets, in tokens")
+    parser.add_argument("--max-new-tokens", type=int, default=500, help="the length of each text, in tokens")
     parser.add_argument("--temperature", type=float, default=0.8, help="below 1 safer, above 1 wilder, 0 the likeliest")
     parser.add_argument("--top-k", type=int, help="only the K likeliest tokens")
     parser.add_argument("--top-p", type=float, help="only the likeliest tokens that together have probability P")
@@ -36,7 +36,7 @@ def run(args):
     rows = model.stream(np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
                         args.top_p, args.seed, tokenizer.eos_token_id)
     columns = list(tqdm(rows, total=args.max_new_tokens, unit="token", disable=None))
-    texts = np.array(columns, dtype=np.int64).reshape(-1, args.num_samples)     # a text a column
+    texts = np.array(columns, dtype=np.int64).reshape(-1, args.num_samples)     # one text per column
     for i, text in enumerate(texts.T):
         if i:
             print("-" * 60)
@@ -44,7 +44,7 @@ def run(args):
 
 
 def default_prompt(tokenizer):
-    """A new line, where the tokenizer has a token for it; else a word; else the first text that it knows."""
+    """A new line if the tokenizer has a token for it; else a word; else its first token."""
     for prompt in ("\n", "the"):
         try:
             if len(tokenizer.encode(prompt)):
@@ -55,7 +55,7 @@ def default_prompt(tokenizer):
 
 
 def encode_prompt(tokenizer, prompt):
-    """The tokens of a prompt, (1, T); UserError where there are none."""
+    """The tokens of a prompt, (1, T); UserError if there are none."""
     ids = tokenizer.encode(prompt)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")

@@ -1,6 +1,6 @@
 """Train a model, or continue a run with --resume.
 
-With no --corpus, TinyShakespeare is taken where it is at hand or can be downloaded, else the texts of Python's help.
+Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help.
 """
 
 import contextlib
@@ -50,16 +50,16 @@ def add_arguments(parser):
 
 
 def run(args):
-    # A run that diverges overflows before it stops: the trainer says so in one line, NumPy's warnings add nothing.
+    # A diverging run overflows before it stops: the trainer reports it in one line, NumPy's warnings add nothing.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     with contextlib.ExitStack() as stack:
         if args.resume:
-            find_checkpoint(args.out_dir)       # complains before a folder that is no run gets a lock
+            find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
             stack.enter_context(locked(args.out_dir))
             trainer = resumed_run(args)
         else:
             trainer = new_run(args)
-            stack.enter_context(locked(args.out_dir))       # last of all, when nothing else can go wrong
+            stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
         print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
@@ -71,12 +71,12 @@ def run(args):
 
 
 def sample(trainer, out_dir):
-    """Say what training came to, and let the model write."""
+    """Print the result of the training, and a sample."""
     print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}\n")
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
                      temperature=0.8, top_k=None, top_p=None, seed=trainer.options.seed)
-    except UserError as error:      # the model is trained and saved; it is an encoder, or its vocabulary not at hand
+    except UserError as error:      # the model is an encoder, or its vocabulary is missing; it is saved anyway
         print(f"no sample: {error}")
 
 
@@ -94,11 +94,11 @@ def new_run(args):
         tokens = open_tokens(tokenizer, corpus.name, args.data_dir)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
-        GPTConfig(**model_fields)       # complains before a corpus is downloaded, and so does
+        GPTConfig(**model_fields)       # raises before a corpus is downloaded, and so does
         array_module(args.device)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
-        preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files bring their own
+        preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
         model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels)
@@ -107,7 +107,7 @@ def new_run(args):
 
 
 def pretrained_model(args, options, model_fields):
-    """(model, tokenizer) to begin with, of --init-from; of the model's fields only the dropouts may be given."""
+    """(model, tokenizer) of --init-from; of the model's fields, only the dropouts may be changed."""
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
@@ -122,7 +122,7 @@ def pretrained_model(args, options, model_fields):
 
 
 def resumed_run(args):
-    """A Trainer that continues the run in --out-dir; flags may change how it trains, not what it is."""
+    """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
     state = checkpoint.state
@@ -131,7 +131,7 @@ def resumed_run(args):
         check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
     for name in [name for name in given_train_fields(args) if name in ("seed", "dtype")]:
         there, asked = state["options"][name], getattr(args, name)
-        if name == "seed" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only what is stored must be the same
+        if name == "seed" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only the stored one must match
             check_same(name, there, asked, checkpoint.folder)
     if args.tokenizer and not is_called(checkpoint.tokenizer, args.tokenizer):
         raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
@@ -143,21 +143,21 @@ def resumed_run(args):
                       state["corpus"]["name"])
     trainer.restore(checkpoint)
     if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
-        keep_only(args.out_dir, {trainer.step, trainer.best_step})  # a kill may have come between a save and this
+        keep_only(args.out_dir, {trainer.step, trainer.best_step})  # after a kill between a save and its clean-up
     drop_metrics_after(args.out_dir, trainer.step)
     print(f"resuming {checkpoint.folder} at step {trainer.step}")
     return trainer
 
 
 def check_same(name, there, asked, where):
-    """UserError where a flag asks for another value than a model has."""
+    """Raise UserError if a flag asks for another value than the model has."""
     if asked != there:
         raise UserError(f"{name} is {there} in {where}, but {asked} was asked for: leave the flag out, "
                         "or train a new model in another --out-dir")
 
 
 def check_out_dir(args):
-    """UserError where --out-dir cannot take a new run."""
+    """Raise UserError if --out-dir cannot hold a new run."""
     out_dir = Path(args.out_dir)
     if out_dir.exists() and not out_dir.is_dir():
         raise UserError(f"--out-dir {out_dir} is a file: choose a folder")

@@ -1,4 +1,4 @@
-"""A corpus in the tokens of a model that is there already."""
+"""A corpus as tokens of an existing model."""
 
 import functools
 import os
@@ -13,9 +13,9 @@ from npgpt.errors import UserError
 
 
 def open_tokens(tokenizer, corpus_name, data_dir=None):
-    """{"train": …, "val": …, "all": …}, functions that give the tokens of a corpus, for a tokenizer.
+    """{"train": …, "val": …, "all": …}, functions that return the tokens of a corpus.
 
-    UserError where the corpus is not to be had, or is token files that another tokenizer made.
+    Raises UserError if the corpus cannot be had, or consists of token files that another tokenizer made.
     """
     corpus = open_corpus(corpus_name, data_dir)
     if corpus.text is not None:
@@ -29,10 +29,10 @@ def open_tokens(tokenizer, corpus_name, data_dir=None):
 
 
 def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
-    """The tokens that a run was trained on, as `open_tokens` gives them; corpus_name: where the user says they are.
+    """The tokens that a run was trained on, as `open_tokens` returns them; corpus_name: where the user says they are.
 
-    A run may come from somebody else, and names a file of this machine: it is taken for the run's corpus if it is a
-    regular file whose tokens have the run's fingerprint, and for nothing else. Raises UserError where it is not.
+    A run may come from somebody else, and it names a file of this machine. That file is used only if it is a regular
+    file whose tokens have the run's fingerprint; otherwise UserError is raised.
     """
     corpus = checkpoint.state["corpus"]
     name = corpus_name or corpus["name"]
@@ -42,7 +42,7 @@ def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
     tokens = open_tokens(checkpoint.tokenizer, name, data_dir)
     try:
         same = fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]
-    except UserError:           # it has characters that the run's tokenizer does not know
+    except UserError:           # it has characters that are not in the vocabulary
         same = False
     if not same:
         raise UserError(f"the corpus {name} is not the one that this run began with: give that one as --corpus")

@@ -1,4 +1,4 @@
-"""Keeping the memory that large temporaries leave behind, instead of fetching it from the system again each time."""
+"""Keep the memory of large temporaries, instead of requesting it from the system again each time."""
 
 import ctypes
 import functools
@@ -9,11 +9,11 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3      # mallopt's name
 
 @functools.cache
 def keep_freed_memory():
-    """Tell glibc not to hand freed memory back to the system. Done once; nothing happens where there is no glibc.
+    """Tell glibc not to return freed memory to the system. Done once; without glibc nothing happens.
 
-    By default glibc maps every array of more than some 100 KB anew and unmaps it when it is freed, and the system
-    clears each page again as it is touched. A training step makes hundreds of such temporaries, of the same sizes in
-    every step: a third of its time went to that. The process keeps its highest memory use until it ends.
+    By default glibc maps every array above 100 KB or so from the system and unmaps it when it is freed, and the system
+    clears each page when it is first touched. A training step makes hundreds of such temporaries, of the same sizes in
+    every step: this took a third of its time. The process keeps its highest memory use until it ends.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

@@ -1,10 +1,9 @@
-"""How NumPy's BLAS is loaded: imported before NumPy.
+"""Load NumPy's BLAS with a short thread timeout. This module is imported before NumPy.
 
-After each product OpenBLAS's threads go on looking for work for a tenth of a second or so, and keep the cores from
-ours: what runs between two products on two threads then takes as long as on one (gelu at 1024 x 3072: 3.3 ms for 2.2).
-We let them look for 2^18 cycles, a tenth of a millisecond, which is enough for the small products of generation.
-OpenBLAS reads the variable only when it is loaded; where the program has imported NumPy before npgpt, or has set the
-variable itself, nothing changes.
+After each matmul OpenBLAS's threads spin for about a tenth of a second, waiting for work, and keep the cores from our
+threads: between two matmuls, two threads are then no faster than one (GELU at 1024 x 3072: 3.3 ms instead of 2.2). We let
+them spin for 2^18 cycles, a tenth of a millisecond, which is enough for the small matmuls of generation. OpenBLAS reads
+the variable only when it is loaded: if NumPy was imported before npgpt, or the variable is already set, nothing changes.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Working on several parts at the same time: NumPy lets go of Python's lock in its loops and in BLAS."""
+"""Threads that work on parts of an array at the same time: NumPy releases Python's lock in its loops and in BLAS."""
 
 import contextlib
 import functools
@@ -10,7 +10,7 @@ import threadpoolctl
 
 
 class _Cores(threading.local):
-    free = 1        # how many cores the calling thread may use by itself: one, unless it has been given more
+    free = 1        # how many cores the calling thread may use: one, unless `using_cores` gives it more
 
 
 _cores = _Cores()
@@ -18,7 +18,7 @@ _cores = _Cores()
 
 @contextlib.contextmanager
 def using_cores(n):
-    """Within it, the calling thread may spread what it does over n cores; threads that it starts have one each."""
+    """Within it, `spread` in the calling thread uses n cores; threads that it starts have one core each."""
     before, _cores.free = _cores.free, n
     try:
         yield
@@ -27,7 +27,7 @@ def using_cores(n):
 
 
 def spread(function, items):
-    """[function(item) for item in items], over the cores that the calling thread may use; the order is kept."""
+    """[function(item) for item in items], on the cores that the calling thread may use; the order is kept."""
     if _cores.free == 1 or len(items) < 2:
         return list(map(function, items))
     with blas_threads(1):
@@ -44,7 +44,7 @@ def sharing_cores(n_parts, threads):
 
 
 def blas_threads(n):
-    """A context in which BLAS uses n threads: 1 where we have threads of our own, which would fight with BLAS's."""
+    """A context in which BLAS uses n threads: one if we run threads of our own, which would compete with BLAS's."""
     return _controller().limit(limits=n, user_api="blas")
 
 
@@ -61,12 +61,12 @@ def in_threads(function, *arguments):
         with using_cores(1):
             results = [function(*first)]
     finally:
-        wait(others)        # whatever they write to may not change under whoever handles an exception of the first
+        wait(others)        # if the first one raised: its caller may not see arrays that others still write to
     return results + [other.result() for other in others]
 
 
 def even_parts(n, threads):
-    """Slices that divide n things as evenly as can be, one a thread, none of them empty."""
+    """Slices that divide n items as evenly as possible, one per thread, none of them empty."""
     parts = max(1, min(threads, n))
     return [slice(n * i // parts, n * (i + 1) // parts) for i in range(parts)]
 
@@ -78,7 +78,7 @@ def available_cores():
 
 @functools.cache
 def _controller():
-    return threadpoolctl.ThreadpoolController()     # looks through all loaded libraries, which takes milliseconds
+    return threadpoolctl.ThreadpoolController()     # searches all loaded libraries, which takes milliseconds
 
 
 @functools.cache
