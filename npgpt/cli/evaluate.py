@@ -15,7 +15,7 @@ def add_arguments(parser):
     parser.add_argument("--split", choices=("train", "val", "all"),
                         help="which part of the corpus; by default val for a run of npgpt, all for other models")
     parser.add_argument("--stride", type=int,
-                        help="overlapping windows, each N tokens after the last; slower, but each token sees more context")
+                        help="overlapping windows, each N tokens after the last: slower, with more context")
     add_data_dir_argument(parser)
 
 
