@@ -9,32 +9,38 @@ from npgpt.model.parameters import parameter_shapes
 def training_memory(config, batch_size, threads, itemsize=4):
     """Bytes that a training step holds at once, a dict: what for -> how many.
 
-    batch_size sequences of `block_size` tokens; threads: up to so many batch shards have gradients of their own;
-    itemsize: 4 for float32. The activations are the caches of the backward, and what the loss needs.
+    batch_size sequences of `block_size` tokens; threads: up to so many batch shards have gradients of their own, and
+    with 1 the layers run on whole arrays; itemsize: 4 for float32. The activations are the caches of the backward, and
+    what the loss needs.
     """
     parameters = sum(map(math.prod, parameter_shapes(config).values()))
     return {
         "parameters": parameters * itemsize,
         "gradients": parameters * number_of_shards(config, batch_size, config.block_size, threads) * itemsize,
         "AdamW's two moments": parameters * 2 * itemsize,
-        "activations": activation_values(config, batch_size, config.block_size) * itemsize,
+        "activations": activation_values(config, batch_size, config.block_size, whole=threads == 1) * itemsize,
     }
 
 
-def activation_values(config, B, T):
-    """How many values a step on B rows of T tokens keeps from the forward for the backward, and for the loss."""
+def activation_values(config, B, T, whole=False):
+    """How many values a step on B rows of T tokens keeps from the forward for the backward, and for the loss.
+
+    whole: the layers run on whole arrays, not on tiles and row blocks.
+    """
     C, F, H = config.n_embd, config.mlp_width, config.n_head
     # A block's caches: ln_1 xhat and its output 2 C, q, k and v 3 C, the merged heads C, ln_2 xhat and its output 2 C,
     # the MLP's hidden layer, its tanh and its GELU 3 F, and a row of attention weights, of which half is skipped.
-    seen = 0 if T > KEPT else (T + min(T, QUERIES)) // 2 if config.causal else T
+    seen = T
+    if not whole:
+        seen = 0 if T > KEPT else (T + min(T, QUERIES)) // 2 if config.causal else T
     block = 8 * C + 3 * F + H * seen
     if config.resid_dropout:
         block += 2 * C                      # two masks
     if config.attn_dropout:
         block += 2 * H * T                  # a mask, and the float32 random numbers it is drawn from
-    # Besides the caches: the logits, and the temporaries of the last block's backward: six of the MLP's width, or four
-    # of the attention's.
-    outside = 4 * C + config.vocab_size + max(6 * F, 4 * H * min(T, QUERIES))
+    # Besides the caches: the logits (and the loss's temporaries), and the temporaries of the last block's backward: six
+    # of the MLP's width, or four of the attention's.
+    outside = 4 * C + config.vocab_size * (4 if whole else 1) + max(6 * F, 4 * H * (T if whole else min(T, QUERIES)))
     return B * T * (config.n_layer * block + outside)
 
 

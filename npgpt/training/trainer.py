@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from npgpt.arrays import is_on_host
 from npgpt.checkpoints.run import fingerprint, save_checkpoint
-from npgpt.checks import check_memory
+from npgpt.checks import check, check_memory
 from npgpt.data.batches import check_long_enough, even_crops, random_crops
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.engine.adamw import NotFiniteError
@@ -43,6 +43,7 @@ class Trainer:
 
     def __init__(self, model, train_tokens, val_tokens, options=None, out_dir=None, tokenizer=None, corpus_name=None,
                  on_step=None):
+        check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
         self.model, self.options, self.on_step = model, options or TrainOptions(), on_step
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
