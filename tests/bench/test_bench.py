@@ -17,7 +17,7 @@ from report import markdown  # noqa: E402
 from shapes import ROWS  # noqa: E402
 
 MACHINE = {"CPU": "Some CPU", "GPU": None}
-sides_alone = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
 
 
 def answers(*seconds, result=4.0, memory=10**6):
@@ -65,7 +65,7 @@ def test_npgpt_is_measured_before_torch_compile_on_a_gpu():
         ("baby", ["torch"]), ("124M", ["compile"]), ("baby", ["compile"])]
 
 
-@sides_alone
+@linux
 def test_both_sides_do_the_same_work_whichever_kernels_are_asked_of_openblas(tmp_path, monkeypatch):
     """The same weights and batches: equal losses of npgpt and PyTorch, each in its process."""
     pytest.importorskip("torch", reason="the peer")
@@ -112,7 +112,7 @@ def test_the_operations_are_those_that_torch_counts():
     assert counter.get_total_flops() == shape.flops + 3 * shape.n_layer * 2 * shape.T * shape.n_embd * shape.tokens
 
 
-@sides_alone
+@linux
 def test_a_side_that_fails_is_shown_with_its_traceback_and_the_others_go_on(tmp_path):
     """The whole program. The npgpt of an older checkout is the one that is used as the side old."""
     for folder in ("fake", "older/npgpt"):
@@ -133,7 +133,7 @@ def test_a_side_that_fails_is_shown_with_its_traceback_and_the_others_go_on(tmp_
             tmp_path / "out" / "stderr" / f"tiny-{side}.txt").read_text()
 
 
-@sides_alone
+@linux
 def test_a_side_that_does_not_answer_is_ended(tmp_path):
     with measure.Side("npgpt", "tiny", tmp_path, setup(tmp_path)) as side, pytest.raises(
             measure.Failed, match=r"no answer within 0\.05 s"):

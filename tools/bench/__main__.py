@@ -6,6 +6,7 @@
 
 After each row, on a GPU after each side, bench.json, bench.md and bench.png in --out-dir have what is measured so far;
 its folder stderr has what the sides' processes wrote. The exit status is 1 if a side failed or had another result.
+Linux only.
 """
 
 import argparse
