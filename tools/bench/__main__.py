@@ -1,4 +1,4 @@
-"""Measure npgpt beside PyTorch and transformers, or beside an older npgpt: speed, memory, the same results.
+"""Measure npgpt beside PyTorch and transformers, or beside an older npgpt: speed, memory, results. Linux only.
 
     python tools/bench                      rows A B C D gen1 gen5; more: E, scaling, a single row of it such as T=512
     python tools/bench --old FOLDER A B     beside another checkout of npgpt instead
@@ -6,7 +6,6 @@
 
 After each row, on a GPU after each side, bench.json, bench.md and bench.png in --out-dir have what is measured so far;
 its folder stderr has what the sides' processes wrote. The exit status is 1 if a side failed or had another result.
-Linux only.
 """
 
 import argparse

@@ -45,6 +45,7 @@ class Side:
     def ask(self, steps, limit=120):
         """Let it do so many steps: {"seconds" of a step, "result" of the last, "memory"}. Raises Failed."""
         deadline, timer = time.monotonic() + limit, threading.Timer(limit, self.kill)
+        timer.daemon = True         # it keeps nobody waiting who interrupts this process
         timer.start()
         with contextlib.suppress(BrokenPipeError):
             print(steps, file=self.process.stdin, flush=True)
@@ -77,8 +78,7 @@ class Side:
 def jobs(rows, sides):
     """Pairs (row, sides that take turns) in the order in which they are measured.
 
-    On a GPU each side is alone, because not all fit into its memory. npgpt comes first, torch.compile, which takes
-    longest, last.
+    On a GPU each side is alone, because of the memory: npgpt first, torch.compile, which takes longest, last.
     """
     wanted = [(row, [side for side in SIDES if side in sides and side in ROWS[row].sides]) for row in rows]
     together = [(row, of_row) for row, of_row in wanted if ROWS[row].device == "cpu" and of_row]
