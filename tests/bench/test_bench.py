@@ -1,0 +1,141 @@
+"""tools/bench measures the same work on all sides, and writes down the right ratios and what failed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "bench"))
+import measure  # noqa: E402
+from report import markdown  # noqa: E402
+from shapes import ROWS  # noqa: E402
+
+MACHINE = {"CPU": "Some CPU", "GPU": None}
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
+
+
+def answers(*seconds, result=4.0, memory=10**6):
+    """Answers of a side whose rounds took so many seconds a step, after two slow turns that do not count."""
+    return [{"seconds": s, "result": result, "memory": memory} for s in (99.0, 98.0, *seconds)]
+
+
+def setup(tmp_path, **more):
+    return {"threads": 1, "old": None, "out_dir": tmp_path, **more}
+
+
+def test_the_figures_and_ratios_of_training():
+    shape = ROWS["tiny"]
+    row = measure.figures(shape, {
+        "npgpt": answers(2.0, 4.0, 3.0), "floor": answers(0.5, 0.25), "torch": answers(3.0, 4.0, 30.0, result=4.002)},
+        {"compile": "Traceback\nno compiler"})
+    ours, torch = row["sides"]["npgpt"], row["sides"]["torch"]
+    assert ours["seconds"] == {"median": 3.0, "low": pytest.approx(2.2), "high": pytest.approx(3.8)}
+    assert torch["ratio"]["median"] == 1.5                  # of 1.5, 1 and 10; not 4 / 3
+    assert ours["tokens_per_second"] == 8 * 3 / 3.0
+    assert row["floor_seconds"] == shape.flops / (2 * 2048**3 / 0.25)
+    assert ours["same"] and not torch["same"]               # a loss that differs by 0.002
+    text = markdown({"machine": MACHINE, "rows": {"A": row}})
+    assert "| npgpt | 3.00 s (2.20 to 3.80) |  | 8.00 | " in text and "| 1.50 (1.10 to 8.30) |" in text
+    assert "PyTorch, **other result**" in text and "| torch.compile | **failed**, see below |" in text
+    assert "```\nTraceback\nno compiler\n```" in text
+
+
+def test_the_figures_of_generation_are_for_one_token():
+    row = measure.figures(ROWS["tiny-gen"], {"npgpt": answers(0.8, result=[[1]]), "floor": answers(0.05),
+                                             "transformers": answers(2.4, result=[[2]])}, {})
+    ours, theirs = row["sides"]["npgpt"], row["sides"]["transformers"]
+    assert ours["seconds"]["median"] == pytest.approx(0.1) and ours["tokens_per_second"] == pytest.approx(2 / 0.1)
+    assert row["floor_seconds"] == 0.05 and theirs["ratio"]["median"] == pytest.approx(3.0) and not theirs["same"]
+
+
+def test_the_powers_of_the_scaling():
+    rows = {f"T={T}": measure.figures(ROWS[f"T={T}"], {"npgpt": answers(1e-3 * T**1.5)}, {}) for T in (64, 256, 1024)}
+    assert "Time grows as T^1.50 (npgpt)." in markdown({"machine": MACHINE, "rows": rows})
+
+
+def test_npgpt_is_measured_before_torch_compile_on_a_gpu():
+    assert measure.jobs(["124M", "A", "baby"], ["compile", "npgpt", "torch"]) == [
+        ("A", ["npgpt", "torch", "compile"]), ("124M", ["npgpt"]), ("baby", ["npgpt"]), ("124M", ["torch"]),
+        ("baby", ["torch"]), ("124M", ["compile"]), ("baby", ["compile"])]
+
+
+@linux
+def test_both_sides_do_the_same_work_whichever_kernels_are_asked_of_openblas(tmp_path, monkeypatch):
+    """The same weights and batches: equal losses of npgpt and PyTorch, each in its process."""
+    pytest.importorskip("torch", reason="the peer")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    monkeypatch.setattr(measure, "CHUNK_SECONDS", 1e-3)
+    found, failed = measure.measure("tiny", ["npgpt", "torch"], 3, setup(tmp_path))
+    assert failed == {} and [len(of_side) for of_side in found.values()] == [5, 5]
+    losses = [[answer["result"] for answer in of_side] for of_side in found.values()]
+    assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-5) and losses[0][0] != losses[0][1]
+    assert min(answer["memory"] for answer in found["npgpt"]) > 10**7
+    assert "Prescott" not in measure.Side("machine", "tiny", tmp_path, setup(tmp_path)).ask_once()["BLAS"]
+
+
+def test_pytorchs_training_steps_are_npgpts(tmp_path, monkeypatch):
+    """At a learning rate so high that betas, decay and clipping show in the losses."""
+    pytest.importorskip("torch", reason="the peer")
+    import peers
+
+    shape = ROWS["tiny"]
+    model = GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd), seed=0)
+    model.save_pretrained(tmp_path)
+    optimizer, losses = AdamW(model.params, lr=0.1), []
+    for idx, targets in shape.batches()[:5]:
+        loss, grads = model.loss_and_grads(idx, targets)
+        optimizer.step(grads, max_norm=1.0)
+        losses.append(loss)
+    monkeypatch.setattr(peers, "LR", 0.1)
+    work = peers.training(shape, tmp_path, compiled=False)
+    assert [work.step(i).item() for i in range(5)] == pytest.approx(losses, rel=1e-5)
+    assert max(losses) - min(losses) > 0.3
+
+
+def test_the_operations_are_those_that_torch_counts():
+    """But for the half of attention that the mask hides, which torch counts."""
+    torch = pytest.importorskip("torch", reason="the peer")
+    import peers
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape = ROWS["tiny"]
+    model, (idx, targets) = peers.GPT(shape, shape.vocab_size), map(torch.from_numpy, shape.batches()[0])
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:     # fused ones are not counted
+        model(idx, targets).backward()
+    assert counter.get_total_flops() == shape.flops + 3 * shape.n_layer * 2 * shape.T * shape.n_embd * shape.tokens
+
+
+@linux
+def test_a_side_that_fails_is_shown_with_its_traceback_and_the_others_go_on(tmp_path):
+    """The whole program. The npgpt of an older checkout is the one that is used as the side old."""
+    for folder in ("fake", "older/npgpt"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "fake" / "torch.py").write_text("print('noise')\nraise RuntimeError('no\\nluck')\n")
+    (tmp_path / "older" / "npgpt" / "__init__.py").write_text("raise ImportError('the older npgpt')\n")
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "bench", "tiny", "--rounds", "1", "--sides", "npgpt,old,torch", "--old",
+         tmp_path / "older", "--out-dir", tmp_path / "out", "--threads", "1"], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "fake")}, timeout=60)
+    assert done.returncode == 1, done.stderr
+    sides = json.loads((tmp_path / "out" / "bench.json").read_text())["rows"]["tiny"]["sides"]
+    assert len(sides["npgpt"]["rounds"]) == 1
+    for side, error in (("torch", "RuntimeError: no\nluck\n"), ("old", "ImportError: the older npgpt\n")):
+        traceback = sides[side]["failed"]
+        assert "Traceback (most recent call last)" in traceback and error in traceback
+        assert traceback in done.stdout and traceback.splitlines()[0] in (
+            tmp_path / "out" / "stderr" / f"tiny-{side}.txt").read_text()
+
+
+@linux
+def test_a_side_that_does_not_answer_is_ended(tmp_path):
+    with measure.Side("npgpt", "tiny", tmp_path, setup(tmp_path)) as side, pytest.raises(
+            measure.Failed, match=r"no answer within 0\.05 s"):
+        side.ask(1, limit=0.05)
+    assert side.process.returncode == -9

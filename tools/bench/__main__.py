@@ -1,0 +1,69 @@
+"""Measure npgpt beside PyTorch and transformers, or beside an older npgpt: speed, memory, results. Linux only.
+
+    python tools/bench                      rows A B C D gen1 gen5; more: E, scaling, a single row of it such as T=512
+    python tools/bench --old FOLDER A B     beside another checkout of npgpt instead
+    python tools/bench gpu --train          on a GPU: 124M and baby GPT, and a run to validation loss 1.47
+
+After each row, on a GPU after each side, bench.json, bench.md and bench.png in --out-dir have what is measured so far;
+its folder stderr has what the sides' processes wrote. The exit status is 1 if a side failed or had another result.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from measure import Side, figures, jobs, measure
+from report import markdown, write_report
+from shapes import DEFAULT, GROUPS, ROWS, SIDES, TINYSHAKESPEARE, Recipe
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join([*ROWS, *GROUPS]))
+    parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed, "
+                                        "with --old npgpt,old,floor")
+    parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old")
+    parser.add_argument("--train", action="store_true", help="the row train as well")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each side that count; whole runs have 3")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every side")
+    parser.add_argument("--out-dir", type=Path, default=Path("bench"))
+    args = parser.parse_args()
+    args.rows = [row for name in args.rows or (() if args.train else DEFAULT) for row in GROUPS.get(name, (name,))]
+    args.rows += ["train"] if args.train else []
+    packages = {"torch": "torch", "compile": "torch", "transformers": "transformers"}
+    installed = [side for side in SIDES if side != "old" and find_spec(packages.get(side, "numpy"))]
+    default = ["npgpt", "old", "floor"] if args.old else installed
+    args.sides = args.sides.split(",") if args.sides else default
+    if unknown := [*({*args.rows} - {*ROWS}), *({*args.sides} - {*SIDES})]:
+        parser.error(f"not known: {', '.join(unknown)}")
+    if "old" in args.sides and not (args.old and (args.old / "npgpt" / "__init__.py").exists()):
+        parser.error(f"no npgpt in --old {args.old}")
+    if any(isinstance(ROWS[row], Recipe) for row in args.rows) and not TINYSHAKESPEARE.exists():
+        parser.error(f"{TINYSHAKESPEARE} is missing: put TinyShakespeare there, or set NPGPT_DATA_DIR")
+    return args
+
+
+def main():
+    args = parse()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))     # `timeout` ends the children, too
+    args.out_dir.mkdir(parents=True, exist_ok=True)
+    setup = {"threads": args.threads, "old": args.old and args.old.resolve(), "out_dir": args.out_dir}
+    machine = Side("machine", "tiny", args.out_dir, setup).ask_once()
+    results = {"machine": {**machine, "threads": args.threads, "rounds": args.rounds}, "rows": {}}
+    answers, failed = {}, {}
+    for row, sides in jobs(args.rows, args.sides):
+        print(f"{row}: {', '.join(sides)} …", file=sys.stderr, flush=True)
+        for so_far, more in zip((answers, failed), measure(row, sides, args.rounds, setup), strict=True):
+            so_far.setdefault(row, {}).update(more)
+        results["rows"][row] = figures(ROWS[row], answers[row], failed[row])
+        write_report(results, args.out_dir)
+    print(markdown(results), end="")
+    return int(any("failed" in figures or figures["same"] is False
+                   for row in results["rows"].values() for figures in row["sides"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The sides of a row take turns, each in its own process; and what their times say."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from shapes import ROOT, ROWS, SIDES
+
+CHUNK_SECONDS = 1.5     # how long a side works before it is another's turn
+PAUSE_SECONDS = 0.1     # between turns: the threads of the last side go on looking for work for a while
+
+
+class Failed(Exception):
+    """Why a side's process has ended, with its traceback."""
+
+
+class Side:
+    """The process of one side (see worker.py). It ends with the `with` block, and so does what it has started."""
+
+    def __init__(self, side, row, folder, setup):
+        """setup: a dict of "threads", "old" (the folder of the older npgpt) and "out_dir"."""
+        self.log = Path(setup["out_dir"]) / "stderr" / f"{row}-{side}.txt"
+        self.log.parent.mkdir(exist_ok=True)
+        threads = str(setup["threads"])
+        paths = [str(setup["old"] if side == "old" else ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
+                       **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)}
+        for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):      # they keep OpenBLAS from its choice for the CPU
+            environment.pop(name, None)
+        with open(self.log, "w") as log:
+            # In a session of its own: a signal to its group ends torch.compile's and `npgpt train`'s processes, too.
+            self.process = subprocess.Popen(
+                [sys.executable, Path(__file__).with_name("worker.py"), side, row, folder, threads],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, encoding="utf-8",
+                start_new_session=True)
+
+    def ask(self, steps, limit=120):
+        """Let it do so many steps: {"seconds" of a step, "result" of the last, "memory"}. Raises Failed."""
+        deadline, timer = time.monotonic() + limit, threading.Timer(limit, self.kill)
+        timer.daemon = True         # it keeps nobody waiting who interrupts this process
+        timer.start()
+        with contextlib.suppress(BrokenPipeError):
+            print(steps, file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        timer.cancel()
+        if line:
+            return json.loads(line)
+        in_time = time.monotonic() < deadline
+        why = f"the process ended with code {self.process.wait()}" if in_time else f"no answer within {limit} s"
+        raise Failed(f"{self.log.read_text(errors='replace')}\n{why}".strip())
+
+    def ask_once(self):
+        """The result of one step; then the process ends. Raises Failed."""
+        with self:
+            return self.ask(1)["result"]
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.communicate()
+
+
+def jobs(rows, sides):
+    """Pairs (row, sides that take turns) in the order in which they are measured.
+
+    On a GPU each side is alone, because of the memory: npgpt first, torch.compile, which takes longest, last.
+    """
+    wanted = [(row, [side for side in SIDES if side in sides and side in ROWS[row].sides]) for row in rows]
+    together = [(row, of_row) for row, of_row in wanted if ROWS[row].device == "cpu" and of_row]
+    alone = [(row, [side]) for row, of_row in wanted if ROWS[row].device == "gpu" for side in of_row]
+    return together + sorted(alone, key=lambda job: SIDES.index(job[1][0]))
+
+
+def measure(row, sides, rounds, setup):
+    """Let sides take turns. Returns their answers {side: [answer]}, and why others failed {side: traceback}."""
+    shape, answers, failed = ROWS[row], {side: [] for side in sides}, {}
+    with tempfile.TemporaryDirectory(prefix="npgpt-bench-") as folder, contextlib.ExitStack() as stack:
+        try:
+            Side("prepare", row, folder, setup).ask_once()
+        except Failed as error:
+            return {}, dict.fromkeys(sides, str(error))
+        processes = {side: stack.enter_context(Side(side, row, folder, setup)) for side in sides}
+        for turn in range(shape.warm_up + min(rounds, shape.max_rounds)):
+            for side in [side for side in sides if side not in failed]:
+                time.sleep(PAUSE_SECONDS)
+                steps = round(CHUNK_SECONDS / answers[side][-1]["seconds"]) if turn else shape.first_steps
+                try:
+                    answers[side].append(processes[side].ask(max(1, steps), shape.limit))
+                except Failed as error:
+                    failed[side] = str(error)
+                    print(f"{row} {side}: {error}", file=sys.stderr)
+    return {side: answers[side] for side in sides if side not in failed}, failed
+
+
+def figures(shape, answers, failed):
+    """What the answers of a row's sides say, a dict for JSON.
+
+    A side's time is the median of its rounds; its ratio the median of its rounds' times, each divided by npgpt's in
+    the same round. Its result after the first turn must be that of the first side, npgpt's if it has not failed.
+    """
+    passes = shape.new_tokens or 1      # through the model, in a step
+    rounds = {side: [answer["seconds"] / passes for answer in of_side[shape.warm_up:]]
+              for side, of_side in answers.items() if side != "floor"}
+    floor = min((answer["seconds"] for answer in answers.get("floor", ())), default=None)
+    row = {"description": shape.description, "floor_seconds": floor and shape.floor(floor), "sides": {}}
+    for side in [side for side in SIDES if side in rounds]:
+        results = [answers[other][0]["result"] for other in (side, next(iter(rounds)))]
+        row["sides"][side] = {
+            "seconds": spread(rounds[side]), "rounds": rounds[side], "result": results[0], "same": shape.same(*results),
+            "ratio": spread(np.divide(rounds[side], rounds["npgpt"])) if "npgpt" in rounds else None,
+            "tokens_per_second": shape.tokens and shape.tokens / float(np.median(rounds[side])),
+            "memory": answers[side][-1]["memory"]}
+    row["sides"].update({side: {"failed": traceback} for side, traceback in failed.items()})
+    return row
+
+
+def spread(values):
+    """The median of some numbers, and their 10th and 90th percentile."""
+    return dict(zip(("low", "median", "high"), np.percentile(values, (10, 50, 90)).tolist(), strict=True))

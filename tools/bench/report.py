@@ -1,0 +1,82 @@
+"""The figures of a measurement as JSON, as a Markdown table and as a picture."""
+
+import json
+import os
+from importlib.util import find_spec
+
+import numpy as np
+
+LABELS = {"npgpt": "npgpt", "old": "npgpt, older", "floor": "the floor", "torch": "PyTorch",
+          "compile": "torch.compile", "transformers": "transformers"}
+HEADER = ("row", "what", "side", "time", "times npgpt's", "tokens/s", "floor / time", "memory")
+
+
+def write_report(results, folder):
+    """Write bench.json, bench.md and, if matplotlib is installed, bench.png into a folder."""
+    for name, text in (("bench.json", json.dumps(results, indent=1) + "\n"), ("bench.md", markdown(results))):
+        (folder / f"{name}.part").write_text(text, encoding="utf-8")
+        os.replace(folder / f"{name}.part", folder / name)      # whole, even if this process is killed
+    draw(results["rows"], folder / "bench.png")
+
+
+def markdown(results):
+    """The machine, a table with a line for each side of each row, and the tracebacks of those that failed."""
+    parts = [", ".join(f"{key} {value}" for key, value in results["machine"].items() if value)]
+    table = [HEADER, ["---"] * len(HEADER)]
+    for name, row in results["rows"].items():
+        table += lines(name, row)
+    parts.append("\n".join("| " + " | ".join(line) + " |" for line in table))
+    parts += [f"Time grows as {power}." for power in [powers(results["rows"])] if power]
+    parts += [f"{name}, {side}:\n\n```\n{figures['failed']}\n```" for name, row in results["rows"].items()
+              for side, figures in row["sides"].items() if "failed" in figures]
+    return "\n\n".join(parts).strip() + "\n"
+
+
+def lines(name, row):
+    """The cells of a row, a line for each side."""
+    for i, (side, figures) in enumerate(row["sides"].items()):
+        first = ("", "") if i else (name, row["description"])
+        if "failed" in figures:
+            yield (*first, LABELS[side], "**failed**, see below", "", "", "", "")
+            continue
+        seconds, ratio = figures["seconds"], figures["ratio"]
+        unit, factor = ("s", 1) if seconds["median"] >= 1 else ("ms", 1000)
+        median, low, high = (digits(factor * seconds[key]) for key in ("median", "low", "high"))
+        remark = {None: f", validation loss {figures['result']}", True: "", False: ", **other result**"}
+        yield (*first, LABELS[side] + remark[figures["same"]], f"{median} {unit} ({low} to {high})",
+               "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio) if ratio and side != "npgpt" else "",
+               digits(figures["tokens_per_second"]) if figures["tokens_per_second"] else "",
+               f"{row['floor_seconds'] / seconds['median']:.0%}" if row["floor_seconds"] else "",
+               f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "")
+
+
+def digits(number):
+    """A number in three digits, or in all digits before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}".rstrip(".")
+
+
+def powers(rows):
+    """By which powers of T, B and C the time of a step grows, if rows of the scaling were measured."""
+    found = []
+    for axis in ("T=", "B=", "C="):
+        for side in LABELS:
+            points = [(int(name[2:]), row["sides"][side]["seconds"]["median"]) for name, row in rows.items()
+                      if name.startswith(axis) and "seconds" in row["sides"].get(side, {})]
+            if len(points) > 1:
+                found.append(f"{axis[0]}^{np.polyfit(*np.log(points).T, 1)[0]:.2f} ({LABELS[side]})")
+    return ", ".join(found)
+
+
+def draw(rows, path):
+    """A bar for the time of each side of each row, as a multiple of npgpt's."""
+    bars = [(f"{name}, {LABELS[side]}", figures["ratio"]["median"], f"C{list(LABELS).index(side)}")
+            for name, row in rows.items() for side, figures in row["sides"].items() if figures.get("ratio")]
+    if bars and find_spec("matplotlib"):
+        from matplotlib.figure import Figure
+
+        labels, ratios, colors = zip(*reversed(bars), strict=True)
+        figure = Figure(figsize=(7, 1 + 0.25 * len(bars)), layout="constrained")
+        panel = figure.subplots()
+        panel.bar_label(panel.barh(labels, ratios, color=colors), fmt="%.2f", padding=2)
+        panel.set_title("Time as a multiple of npgpt's (less is better)")
+        figure.savefig(path)

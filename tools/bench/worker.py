@@ -1,0 +1,181 @@
+"""The process of one side: for each line of its input, a number n, it does n steps and prints how long they took.
+
+    python worker.py SIDE ROW FOLDER THREADS
+
+If something goes wrong, standard error has the traceback. PYTHONPATH says which npgpt is measured; only calls that
+older versions have, too, are used.
+"""
+
+import inspect
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+if sys.argv[1] in ("npgpt", "old", "prepare"):
+    import npgpt  # before NumPy: it makes OpenBLAS's idle threads sleep sooner
+    from npgpt import GPT, AdamW, GPTConfig
+
+import numpy as np
+import threadpoolctl
+from shapes import LR, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work
+
+PACKAGES = ("numpy", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
+
+
+def make_work(side, shape, folder, threads):
+    """The `Work` of a side."""
+    if side == "machine":
+        return Work(lambda i: describe_machine())
+    if side == "prepare":
+        return Work(lambda i: prepare(shape, folder))
+    if isinstance(shape, Recipe):
+        return whole_run(side, shape, folder, threads)
+    if side in ("npgpt", "old"):
+        return (generation if shape.new_tokens else training)(shape, folder, threads)
+    if side == "floor" and shape.device == "cpu":
+        return floor(shape)
+    import peers  # takes seconds, and needs torch
+
+    peers.torch.set_num_threads(threads)
+    make = {"floor": peers.gpu_matmul, "transformers": peers.generation}.get(side)
+    return make(shape, folder) if make else peers.training(shape, folder, compiled=side == "compile")
+
+
+def training(shape, folder, threads):
+    """npgpt's training step."""
+    on_gpu = shape.device == "gpu"
+    if on_gpu:
+        import cupy
+
+        free = cupy.cuda.runtime.memGetInfo()[0]
+    model = GPT.from_pretrained(folder, dtype=shape.dtype, device=shape.device, threads=threads)
+    engine = getattr(model, "engine", model)            # older versions have no engine
+    takes_engine = on_gpu and "engine" in inspect.signature(AdamW).parameters
+    optimizer = AdamW(model.params, lr=LR, threads=threads, **({"engine": engine} if takes_engine else {}))
+    batches = shape.batches()
+
+    def step(i):
+        masks = (engine.dropout_rng(SEED, i, 0),) if shape.dropout else ()
+        loss, grads = model.loss_and_grads(*batches[i % len(batches)], *masks)
+        optimizer.step(grads, max_norm=1.0)
+        return loss                 # perhaps still on the GPU, where reading it would wait
+
+    if not on_gpu:
+        return Work(step)
+    return Work(step, cupy.cuda.Device().synchronize, lambda: free - cupy.cuda.runtime.memGetInfo()[0])
+
+
+def generation(shape, folder, threads):
+    """npgpt's greedy generation with the weights in a folder; its result is the tokens."""
+    model = GPT.from_pretrained(folder, threads=threads)
+    return Work(lambda i: model.generate(shape.batches()[0][0], shape.new_tokens, temperature=0.0).tolist())
+
+
+def whole_run(side, shape, folder, threads):
+    """A training run in a process of its own; the result is its last validation loss."""
+    def step(i):
+        out_dir = tempfile.mkdtemp(dir=folder)
+        command = [Path(__file__).with_name("peers.py"), shape.preset, folder, out_dir, threads]
+        if side != "torch":
+            command = ["-m", "npgpt.cli", "train", "--preset", shape.preset, "--corpus", folder / "corpus.txt",
+                       "--tokenizer", "char", "--out-dir", out_dir, "--threads", threads, *shape.options]
+        losses = []
+        # With `folder` as current folder: `-m` would prefer an npgpt of the current folder to that of PYTHONPATH.
+        with subprocess.Popen([sys.executable, *map(str, command)], cwd=folder, stdout=subprocess.PIPE,
+                              text=True) as process:
+            for line in process.stdout:
+                print(line, end="", file=sys.stderr)
+                if found := re.search(r"validation loss (\d\S*)$", line.rstrip()):
+                    losses.append(float(found[1]))
+                    if losses[-1] <= shape.until:
+                        process.kill()
+                        return losses[-1]
+        if process.returncode == 0 and losses and not shape.until:
+            return losses[-1]
+        raise RuntimeError(f"the run ended with code {process.returncode}; validation losses: {losses}")
+
+    return Work(step, memory=lambda: resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+
+
+def prepare(shape, folder):
+    """Write what the sides of a row read into a folder: the first weights, and the text of a whole run."""
+    if isinstance(shape, Recipe):
+        text = TINYSHAKESPEARE.read_text()
+        (folder / "corpus.txt").write_text(text)
+        characters = {character: i for i, character in enumerate(sorted(set(text)))}
+        tokens = np.array([characters[character] for character in text], np.uint16)
+        for split, part in zip(("train", "val"), np.split(tokens, [int(0.9 * len(tokens))]), strict=True):
+            part.tofile(folder / f"{split}.bin")
+        shape = SimpleNamespace(**shape.fields, vocab_size=len(characters), new_tokens=0)
+    model = GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd, shape.dropout),
+                seed=SEED)
+    for name, array in model.params.items():
+        if shape.new_tokens and name.startswith("h.") and array.ndim == 2:
+            array *= 10.0       # untrained blocks repeat one token for ever: any two programs would agree on it
+    model.save_pretrained(folder)
+
+
+def floor(shape):
+    """A large matmul on all threads of BLAS; for generation, a matrix-vector product as large as the weights."""
+    m, k, n = (shape.weights // shape.n_embd, shape.n_embd, 1) if shape.new_tokens else (shape.floor_n,) * 3
+    a, b, out = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
+
+    def step(i):
+        np.matmul(a, b, out=out)
+
+    return Work(step)
+
+
+def describe_machine():
+    """The machine and its software, a dict without names of the host or of people."""
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    blas = next((info for info in threadpoolctl.threadpool_info() if info["user_api"] == "blas"), {})
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    return {
+        "GPU": subprocess.run(query, capture_output=True, text=True).stdout.strip() if shutil.which(query[0]) else None,
+        "CPU": re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)[1],
+        "SIMD": next((simd for simd in ("avx512f", "avx2") if simd in cpuinfo), None),
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
+        "BLAS": " ".join(str(blas.get(key)) for key in ("internal_api", "version", "architecture")),
+        "Python": sys.version.split()[0],
+        **{each.name: each.version for each in metadata.distributions() if each.name in PACKAGES},
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def main():
+    side, row, folder, threads = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)           # what libraries print is no answer
+    asked_for = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+    if side in ("npgpt", "old") and not os.path.samefile(Path(npgpt.__file__).parents[1], asked_for):
+        raise RuntimeError(f"{npgpt.__file__} would be measured, not that of {asked_for}")
+    work = make_work(side, ROWS[row], Path(folder), int(threads))
+    done = 0
+    for line in sys.stdin:
+        numbers = range(done, done + int(line))
+        done = numbers.stop
+        work.synchronize()
+        began = time.perf_counter()
+        for i in numbers:
+            result = work.step(i)
+        work.synchronize()
+        seconds = (time.perf_counter() - began) / len(numbers)
+        result = result.item() if hasattr(result, "item") else result       # a loss on the GPU, or a tensor
+        # Not getrusage: what it says of a process includes the memory of its parent at the time of the fork.
+        peak = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+        answer = {"seconds": seconds, "result": result, "memory": work.memory() if work.memory else peak}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
