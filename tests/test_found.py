@@ -143,7 +143,7 @@ def test_5_two_trainings_do_not_share_a_folder(tmp_path, text_file):
             break
     for flag in ("--resume", "--overwrite"):
         second = subprocess.run(command(out_dir, text_file, "--max-iters", 5, flag), capture_output=True, text=True)
-        refused((second.returncode, second.stdout, second.stderr), "another npgpt train is at work in")
+        refused((second.returncode, second.stdout, second.stderr), "another npgpt train is running in")
     first.kill()
     first.communicate()
     assert subprocess.run(command(out_dir, text_file, "--max-iters", 5, "--overwrite")).returncode == 0

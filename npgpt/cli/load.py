@@ -9,6 +9,7 @@ from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.cli.arguments import add_device_arguments
+from npgpt.training.options import options_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which))
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
-        dtype = dtype or DTYPES[checkpoint.state["options"]["dtype"]]
+        dtype = dtype or DTYPES[options_of(checkpoint.state, checkpoint.folder / "state.json").dtype]
     else:
         found = find_model(name, revision)
     folder = found.parent if found.suffix == ".safetensors" else found
