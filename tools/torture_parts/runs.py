@@ -79,9 +79,15 @@ def content(folder):
 
 
 def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare64", "rare", "rare64", "resume")):
-    """Kill a command, do it again, and perhaps kill it again; at last it must be as if nothing had happened."""
-    name = rng.choice(names)
+    """Kill a command, do it again, and perhaps kill it again; at last it must be as if nothing had happened.
+
+    The first cases kill each command once, before its first change on disk, its second, and so on.
+    """
+    name, kill_at = names[number % len(names)], 1 + number // len(names)
     begin(name, folder, folder.parent)
+    if kill_at <= ends[name].changes:
+        result = run(COMMANDS[name], folder, kill_at=kill_at)
+        return complaints(result, f"{name}, killed", KILLED) or afterwards(name, rng, folder, ends)
     share = rng.choice([0.2, 0.5, 1.0])
     for _ in range(rng.choice([1, 1, 2, 4])):
         arguments = next_arguments(name, rng, folder)
@@ -98,7 +104,7 @@ def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare64", "rare", "ra
 
 
 def replaced(rng, number, folder, ends):
-    return kills(rng, number, folder, ends, ["overwrite", "overwrite", "export", "prepare"])
+    return kills(rng, number, folder, ends, ["overwrite", "export", "prepare"])
 
 
 def next_arguments(name, rng, folder):
