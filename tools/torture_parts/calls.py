@@ -63,7 +63,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "idx": [*IDS, TOO_LONG], "targets": [None, *TARGETS]}),
     "generate": (lambda s, **odd: s.model.generate(**{"idx": IDX, "max_new_tokens": 2} | odd), {
         "temperature": [None, *ODD["float"]], "top_k": [0, 1.5, -1, True, "1", NAN], "top_p": [0, 2, *ODD["float"]],
-        "seed": [-1, 1.5, "x"], "eos_token_id": ODD["int"], "max_new_tokens": [-1, 1.5, None, "1", True, NAN],
+        "seed": [-1, 1.5, "x"], "eos_token_id": [7, *ODD["int"]], "max_new_tokens": [-1, 1.5, None, "1", True, NAN],
         "idx": IDS}),
     "AdamW": (lambda s, **odd: AdamW(**{"params": s.model.params} | odd), {
         "params": [None, {}, np.zeros(3)], "lr": [None, *ODD["float"]], "threads": [0, *ODD["int"]],
@@ -72,8 +72,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "AdamW.step": (lambda s, **odd: s.step(**odd), {
         "grads": [*OF_OTHER_MODELS, None, {}, [], "x"], "max_norm": [0, *ODD["float"]], "lr": [None, *ODD["float"]]}),
     "params[name] = value": (lambda s, item: s.model.params.__setitem__(*item), {"item": [
-        ("typo", None), ("typo", 0), (5, 0), (None, 0), ("wte.weight", None), ("wte.weight", np.zeros(3)),
-        ("wte.weight", "x"), ("ln_f.weight", np.zeros((4, 1))), ("ln_f.weight", [1, 2]), ("ln_f.weight", None)]}),
+        ("typo", None), ("typo", 0), (5, 0), (None, 0), *(("wte.weight", odd) for odd in (
+            None, np.zeros(3), "x", [[1], 2], np.zeros((4, 1)), [1, 2])), ("ln_f.weight", None)]}),
     "from_pretrained": (lambda s, **odd: GPT.from_pretrained(**odd), {
         "name_or_path": ["missing", "", None, 5, "a/b/c", ".", "no.safetensors", [], "x" * 5000, "\0"]}),
     "save_pretrained": (lambda s, folder: s.model.save_pretrained(folder), {"folder": [None, 5, [], 1.5]}),
