@@ -134,7 +134,7 @@ def read_text(descriptor):
 
 # A finding is a text. Findings of one kind are equal up to the first " | ".
 
-def complaints(result, what, codes=(0, 1, 2)):
+def complaints(result, what, codes=(0, 2)):
     """What is wrong with how a job ended, a list of findings."""
     err, last = result.err, (result.err.strip().splitlines() or ["(nothing)"])[-1][:200]
     if result.code in (-signal.SIGXCPU, -signal.SIGALRM):
