@@ -109,12 +109,13 @@ def atomic_writer(path):
         return
     temporary = temporary_beside(path)
     try:
-        with naming(path, temporary), open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        with naming(path, temporary):
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -150,10 +151,10 @@ def new_folder(path, holding):
             for file in temporary.iterdir():
                 sync_file(file)
             sync_folder(temporary)
-        if not there:
-            os.rename(temporary, path)
-            sync_folder(path.parent)
-        elif not same_files(temporary, path):
+            if not there:
+                os.rename(temporary, path)
+                sync_folder(path.parent)
+        if there and not same_files(temporary, path):
             raise occupied
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

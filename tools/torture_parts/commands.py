@@ -38,7 +38,7 @@ def all_flags():
         parsers = [(f"{name} {word}", each) for action in nested for word, each in action.choices.items()]
         found += [(words, action) for words, each in parsers or [(name, parser)] for action in each._actions]
     return [(words, action) for words, action in found
-            if words != "bench" and action.dest != "help" and (words, action.dest) not in LEFT_OUT]
+            if action.dest != "help" and (words, action.dest) not in LEFT_OUT]
 
 
 def odd_values(action):

@@ -135,12 +135,12 @@ def limits(rng, number, folder, ends):
         return two_at_once(rng, folder, ends)
     name = rng.choice(["rare", "float64", *FROM_HALF])
     begin(name, folder, folder.parent)
-    size = rng.randrange(40_000)
+    size, more = rng.randrange(40_000), int(2 ** rng.uniform(14, 25))       # bytes of a file, and of memory
 
     def limit():
         if kind == "memory":
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + size * 3000,) * 2)
+            resource.setrlimit(resource.RLIMIT_AS, (used + more,) * 2)
         elif kind == "file size":
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
