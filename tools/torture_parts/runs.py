@@ -81,11 +81,12 @@ def content(folder):
 def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare64", "rare", "rare64", "resume")):
     """Kill a command, do it again, and perhaps kill it again; at last it must be as if nothing had happened.
 
-    The first cases kill each command once, before its first change on disk, its second, and so on.
+    Every second round kills each command just once: before its first change on disk, its second, and so on.
     """
-    name, kill_at = names[number % len(names)], 1 + number // len(names)
+    turn, i = divmod(number, len(names))
+    name, kill_at = names[i], 1 + turn // 2
     begin(name, folder, folder.parent)
-    if kill_at <= ends[name].changes:
+    if turn % 2 == 0 and kill_at <= ends[name].changes:
         result = run(COMMANDS[name], folder, kill_at=kill_at)
         return complaints(result, f"{name}, killed", KILLED) or afterwards(name, rng, folder, ends)
     share = rng.choice([0.2, 0.5, 1.0])
