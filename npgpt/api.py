@@ -26,6 +26,7 @@ from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 from npgpt.model.transformer import gpt_backward, gpt_forward
+from npgpt.training.options import options_of
 
 
 class GPT:
@@ -255,7 +256,7 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which))
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
-        dtype = dtype or DTYPES[checkpoint.state["options"]["dtype"]]
+        dtype = dtype or DTYPES[options_of(checkpoint.state, found / "state.json").dtype]
     else:
         found = find_model(name, revision)
     folder = found.parent if found.suffix == ".safetensors" else found

@@ -1,4 +1,4 @@
-"""Reading files that nobody vouches for, and writing so that a kill or a full disk leaves what was there before."""
+"""Read untrusted files safely, and replace files atomically: a kill or a full disk leaves the old content."""
 
 import contextlib
 import errno
@@ -15,18 +15,18 @@ from pathlib import Path
 
 from npgpt.errors import UserError
 
-MOST_BYTES = 1 << 20        # of a small file: a description, not data
-DEEPEST = 100               # of lists and dicts inside one another, and of new folders
+MOST_BYTES = 1 << 20        # in a JSON or TOML file
+DEEPEST = 100               # the deepest nesting of JSON, TOML and new folders
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def open_regular(path):
-    """Open a regular file to read bytes. Raises UserError for a device, a pipe or a folder, OSError as open does.
+    """Open a regular file to read bytes. It never blocks on a pipe and never reads from an endless device.
 
-    It never waits, as opening a pipe would, and never reads from something that has no end.
+    Raises: UserError for a device, a pipe or a folder; OSError as `open` does.
     """
     if "\0" in os.fspath(path):
-        raise UserError(f"{path!r} cannot be the name of a file")
+        raise UserError(f"{path!r} is not a valid file name")
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -35,7 +35,10 @@ def open_regular(path):
 
 
 def read_bytes(path, most=MOST_BYTES):
-    """Return the bytes of a regular file. Raises UserError where there are more than `most`, else as open_regular."""
+    """Return the bytes of a regular file.
+
+    Raises: UserError if there are more than `most`; otherwise as `open_regular`.
+    """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise UserError(f"{path} has more than {most:,} bytes")
@@ -43,33 +46,42 @@ def read_bytes(path, most=MOST_BYTES):
 
 
 def read_json(path, most=MOST_BYTES):
-    """Return what a JSON file holds. Raises UserError where it is not JSON, or deeper than DEEPEST; else as read_bytes.
+    """Return the value in a JSON file. NaN and infinity are refused, although Python's json accepts them.
 
-    NaN and infinity, which Python's json would let in, are no JSON.
+    Raises: UserError if the file is not JSON or is nested deeper than DEEPEST; otherwise as `read_bytes`.
     """
     return parsed(path, "JSON", parse_json, read_bytes(path, most))
 
 
 def read_toml(path, most=MOST_BYTES):
-    """Return what a TOML file holds, a dict. Raises as read_json does."""
+    """Return the dict in a TOML file.
+
+    Raises: as `read_json`.
+    """
     return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path, most))
 
 
 def parse_json(data):
-    """Return what the bytes or the string of a JSON text hold. Raises ValueError and RecursionError."""
+    """Return the value of a JSON text, bytes or str.
+
+    Raises: ValueError; RecursionError.
+    """
     def refuse(constant):
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     return json.loads(data, parse_constant=refuse)
 
 
 def parsed(path, kind, parse, data):
-    """Return parse(data), at most DEEPEST deep; UserError that names the file where that fails."""
+    """Return parse(data).
+
+    Raises: UserError, naming the file, if parsing fails or the value is nested deeper than DEEPEST.
+    """
     try:
         value = parse(data)
     except RecursionError:
-        raise UserError(f"{path} is nested too deep") from None
-    except ValueError as error:         # UnicodeDecodeError too, and an integer of thousands of digits
+        raise UserError(f"{path} is nested too deeply") from None
+    except ValueError as error:         # also UnicodeDecodeError, and an integer of thousands of digits
         raise UserError(f"{path} is not {kind} ({error})") from None
     level = [value]
     for _ in range(DEEPEST):
@@ -77,16 +89,18 @@ def parsed(path, kind, parse, data):
                  for inner in (outer.values() if isinstance(outer, dict) else outer)]
         if not level:
             return value
-    raise UserError(f"{path} is nested too deep")
+    raise UserError(f"{path} is nested too deeply")
 
 
 @contextlib.contextmanager
 def atomic_writer(path):
-    """Open a binary file that replaces `path` when the block ends well, and vanishes when it does not.
+    """Open a binary file that replaces `path` when the block succeeds, and is deleted if the block fails.
 
-    The bytes go to a temporary name in the same folder, are synced to the disk, and are then renamed over `path`:
-    a reader sees the whole old file or the whole new one. A link stays, and the file that it leads to is replaced; a
-    device or a pipe is written to as it is. Raises OSError as open, write, fsync and replace do.
+    The bytes are written to a temporary file in the same folder, synced to the disk, and then renamed to `path`:
+    a reader sees the complete old file or the complete new one. If `path` is a link, its target is replaced. A device
+    or a pipe is opened directly.
+
+    Raises: OSError as `open`, `write`, `fsync` and `replace` do.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
@@ -95,30 +109,33 @@ def atomic_writer(path):
         return
     temporary = temporary_beside(path)
     try:
-        with naming(path, temporary), open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        with naming(path, temporary):
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
 
 
 def write_atomically(path, data):
-    """Replace the file `path` by the bytes `data`, whole or not at all."""
+    """Replace the content of the file `path` by the bytes `data`, completely or not at all."""
     with atomic_writer(path) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def new_folder(path, holding):
-    """Give a folder to fill, which becomes `path` when the block ends well, and vanishes when it does not.
+    """Yield a temporary folder that is renamed to `path` when the block succeeds, and is deleted if it fails.
 
-    So there is a whole folder or none, and a call that was killed can be made again, even where the kill came after
-    its end: a folder of just these files is as good as new. holding: the name of one of them. Raises UserError where
-    `path` is anything else, OSError as mkdir, fsync and rename do.
+    So `path` is complete or absent, and a command that was killed can be repeated. It can also be repeated after it
+    has succeeded: if `path` has the same files with the same bytes, nothing changes. holding: the name of one of
+    these files; a folder without it is never compared.
+
+    Raises: UserError if `path` is something else; OSError as `mkdir`, `fsync` and `rename` do.
     """
     path = Path(os.path.realpath(path))
     there = os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))
@@ -134,36 +151,37 @@ def new_folder(path, holding):
             for file in temporary.iterdir():
                 sync_file(file)
             sync_folder(temporary)
-        if not there:
-            os.rename(temporary, path)
-            sync_folder(path.parent)
-        elif not same_files(temporary, path):
+            if not there:
+                os.rename(temporary, path)
+                sync_folder(path.parent)
+        if there and not same_files(temporary, path):
             raise occupied
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def same_files(folder, other):
-    """Whether two folders hold files of the same names and bytes, and nothing else."""
+    """Return whether two folders have the same files with the same bytes, and nothing else."""
     names = sorted(os.listdir(folder))
     return names == sorted(os.listdir(other)) and filecmp.cmpfiles(folder, other, names, shallow=False)[0] == names
 
 
 def make_folder(path):
-    """Make a folder and those above it, where they are missing. Raises OSError as mkdir does.
+    """Make a folder and its missing parents.
 
-    UserError where more than DEEPEST are: the tools that delete folders call themselves for each, and would give up.
+    Raises: UserError if more than DEEPEST are missing, because tools that delete folders recursively would fail on
+    them; OSError as `mkdir` does.
     """
     path = Path(path)
     missing = [folder for folder in (path, *path.parents) if not os.path.isdir(folder)]
     if len(missing) > DEEPEST:
-        raise UserError(f"{path} is nested too deep")
+        raise UserError(f"{path} is nested too deeply")
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
 
 
 def temporary_beside(path):
-    """Return a new hidden path beside `path` for what will become `path`, and delete those that a kill left there."""
+    """Return an unused hidden path in the folder of `path`, and delete those that killed processes left."""
     prefix = f".npgpt-{zlib.crc32(os.fsencode(path.name)):08x}-"
     for entry in path.parent.glob(f"{prefix}*"):
         left = re.fullmatch(rf"\{prefix}(\d{{1,7}})-[0-9a-f]{{8}}", entry.name)
@@ -173,7 +191,7 @@ def temporary_beside(path):
 
 
 def is_running(pid):
-    """Whether another process of that number may still be at work; on Windows nobody can be asked."""
+    """Return whether another process with this id may be running; always True on Windows, which cannot tell."""
     if os.name != "posix":
         return True
     try:
@@ -182,12 +200,12 @@ def is_running(pid):
         return False
     except PermissionError:
         return True
-    return pid != os.getpid()       # what has this process's number was left by one that is gone
+    return pid != os.getpid()       # a file with this process's id is from an earlier process
 
 
 @contextlib.contextmanager
 def naming(path, temporary):
-    """Within it an error of the disk names `path`, where the system names the temporary file, or, if full, none."""
+    """Make errors of the disk within the block name `path` instead of the temporary file or no file."""
     try:
         yield
     except OSError as error:
@@ -199,13 +217,13 @@ def naming(path, temporary):
 
 
 def sync_file(path):
-    """Make what was written to a file last through a power cut."""
+    """Flush a file to the disk, so that it survives a power cut."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder):
-    """Make a rename inside `folder` last through a power cut, where the system can sync folders (Windows cannot)."""
+    """Flush a rename inside `folder` to the disk. Windows cannot sync folders: nothing happens there."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

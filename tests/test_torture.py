@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SLICE = "--kills 40 --replaced 20 --limits 12 --files 300 --commands 60 --calls 450 --seed 1".split()
+SLICE = "--kills 40 --replaced 240 --limits 20 --files 250 --commands 60 --calls 450 --seed 1".split()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="it forks, and kills by signals")
 def test_nothing_is_lost_and_nothing_let_in():
     """In a process of its own: it forks, and limits the memory of what it forks, which must hold no torch."""

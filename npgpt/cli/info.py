@@ -12,7 +12,7 @@ from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import parameter_shapes
-from npgpt.training.options import MODEL_FIELDS, load_preset
+from npgpt.training.options import MODEL_FIELDS, load_preset, options_of
 
 VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}
 
@@ -31,7 +31,8 @@ def run(args):
         raise UserError("a model has its shape: give either a model, or a preset and flags")
     if args.model is not None and is_run(args.model):
         checkpoint = read_checkpoint(find_checkpoint(args.model))
-        config, batch_size = checkpoint.config, checkpoint.state["options"]["batch_size"]
+        config = checkpoint.config
+        batch_size = options_of(checkpoint.state, checkpoint.folder / "state.json").batch_size
         print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best validation loss "
               f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
     elif args.model is not None:

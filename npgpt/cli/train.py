@@ -4,6 +4,7 @@ Without --corpus, TinyShakespeare is used if it is present or can be downloaded,
 """
 
 import contextlib
+import dataclasses
 import os
 import warnings
 from pathlib import Path
@@ -27,7 +28,7 @@ from npgpt.data.tokenizers import is_called
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
-from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset
+from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of
 from npgpt.training.trainer import Trainer
 
 SAMPLE_TOKENS = 300
@@ -126,17 +127,18 @@ def resumed_run(args):
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
     state = checkpoint.state
+    saved = options_of(state, checkpoint.folder / "state.json")
     asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
     for name in [name for name in asked if name in MODEL_FIELDS]:
         check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
     for name in [name for name in given_train_fields(args) if name in ("seed", "dtype")]:
-        there, asked = state["options"][name], getattr(args, name)
+        there, asked = getattr(saved, name), getattr(args, name)
         if name == "seed" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only the stored one must match
             check_same(name, there, asked, checkpoint.folder)
     if args.tokenizer and not is_called(checkpoint.tokenizer, args.tokenizer):
         raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
                         "for: leave the flag out")
-    options = TrainOptions(**{**state["options"], **given_train_fields(args)})
+    options = dataclasses.replace(saved, **given_train_fields(args))
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     model = GPT(checkpoint.config, None, options.dtype, args.device, args.threads or state["threads"], args.kernels)
     trainer = Trainer(model, tokens["train"](), tokens["val"](), options, args.out_dir, checkpoint.tokenizer,

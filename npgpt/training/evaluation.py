@@ -1,4 +1,4 @@
-"""The loss of a model on all of a split, and what follows from it."""
+"""The loss of a model on a whole split, with perplexity and bits per byte."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
 TOKENS_AT_ONCE = 8192
-LOGITS_AT_ONCE = 1 << 24     # 64 MB in float32, and the loss makes a few such arrays
+LOGITS_AT_ONCE = 1 << 24     # 64 MB in float32; the loss makes several arrays of this size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Evaluation:
 
     @property
     def perplexity(self):
-        """exp(loss): as uncertain as a choice among so many equally likely tokens; infinite for a loss above 709."""
+        """Return exp(loss); infinity for a loss above 709, where float64 overflows."""
         return math.exp(self.loss) if self.loss < 709.0 else math.inf
 
 
 def evaluate_split(model, tokens, stride=None, progress=None):
-    """The `Evaluation` of a model on a split (1-D token ids).
+    """Return the `Evaluation` of a model on a split (1-D token ids).
 
-    Without a stride the split is cut into windows that do not overlap, every token but the first is predicted exactly
-    once, and those at the beginning of a window from few others: a pessimistic figure. With a stride the windows are
-    those of `strided_windows`.
+    Without a stride the windows do not overlap. Every token but the first is predicted once. Tokens at the beginning
+    of a window have little context, so the loss is an upper estimate. With a stride the windows are those of
+    `strided_windows`.
     """
     block_size = model.config.block_size
     rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
@@ -60,17 +60,18 @@ def evaluate_split(model, tokens, stride=None, progress=None):
 
 
 def strided_windows(tokens, block_size, stride):
-    """Yield (x, y), each window beginning `stride` tokens after the last; y is -1 where the last had the token already.
+    """Yield windows (x, y) that begin `stride` tokens apart. y is -1 for tokens that an earlier window predicted.
 
-    The windows of transformers' "Perplexity of fixed-length models": block_size tokens with their own last ones as
-    targets, so that each has at least block_size - stride tokens before it (the first window's apart). UserError for a
-    stride that is not from 1 to block_size, and for fewer than two tokens.
+    These are the windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
+    target has at least block_size - stride tokens of context.
+
+    Raises: UserError if the stride is not from 1 to block_size, or if there are fewer than two tokens.
     """
     if not 1 <= stride <= block_size:
         raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
     if len(tokens) < 2:
         raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")
-    seen = 0                                    # tokens up to here have been targets
+    seen = 0                                    # tokens before this position have been targets
     for begin in range(0, len(tokens), stride):
         end = min(begin + block_size, len(tokens))
         x, y = np.array(tokens[begin:end - 1], dtype=np.int64), np.array(tokens[begin + 1:end], dtype=np.int64)

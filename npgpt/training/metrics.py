@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, what a run measured as it went."""
+"""metrics.jsonl, the log of a training run: one JSON object per line."""
 
 import json
 import os
@@ -12,28 +12,31 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def append_metrics(out_dir, record):
-    """Add one record (a dict with a "step") to the end of the file."""
+    """Append one record, a dict with a "step".
+
+    Raises: UserError if the file cannot be written.
+    """
     path = Path(out_dir) / METRICS_FILE
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): make room, and continue with --resume"
+        raise UserError(f"{path} cannot be written ({error.strerror}): free disk space, then continue with --resume"
                         ) from None
 
 
 def write_metrics(out_dir, records):
-    """Begin the file anew, with these records."""
+    """Replace the file by one with these records."""
     path = Path(out_dir) / METRICS_FILE
-    if path.is_symlink():       # in a run that came from elsewhere: where it leads to is not ours to write
+    if path.is_symlink():       # a run from somebody else must not overwrite its target
         path.unlink()
     write_atomically(path, "".join(json.dumps(each) + "\n" for each in records).encode())
 
 
 def read_metrics(out_dir):
-    """All records, a list of dicts. A line that is none, cut off by a kill or damaged, is left out: a log stops nobody.
+    """Return the list of records. Lines that a kill or damage made invalid are skipped.
 
-    Raises UserError where there is no such file.
+    Raises: UserError if the file cannot be read.
     """
     path = Path(out_dir) / METRICS_FILE
     try:
@@ -44,7 +47,7 @@ def read_metrics(out_dir):
 
 
 def read_record(line):
-    """The record in a line: a dict of finite numbers, with a step; None where it is none."""
+    """Return the record in a line, a dict of finite numbers with a step; None if the line is invalid."""
     try:
         record = parse_json(line)
     except (ValueError, RecursionError):
@@ -54,6 +57,6 @@ def read_record(line):
 
 
 def drop_metrics_after(out_dir, step):
-    """Forget what was measured after a checkpoint: the resumed run measures it again."""
+    """Delete the records after a step, because the resumed run repeats them."""
     there = os.path.lexists(Path(out_dir) / METRICS_FILE)
     write_metrics(out_dir, [record for record in read_metrics(out_dir) if record["step"] <= step] if there else [])

@@ -1,4 +1,4 @@
-"""TrainOptions: how a model is trained, and presets of them."""
+"""TrainOptions, the hyperparameters of a training run, and presets of them."""
 
 import dataclasses
 import math
@@ -15,23 +15,23 @@ PRESETS = Path(__file__).parent / "presets"
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-    """The numbers of a training run, under nanoGPT's names. The comment of each is its help in `npgpt train --help`.
+    """The hyperparameters of a training run, with nanoGPT's names. `npgpt train --help` shows the comments.
 
-    Raises UserError, naming the field, for values that make no sense.
+    Raises: UserError, naming the field, for an invalid value.
     """
 
     batch_size: int = 12                    # sequences in a micro-batch
     crop_length: int = 0                    # tokens in a sequence; 0: the model's block_size
     gradient_accumulation_steps: int = 1    # micro-batches in a step
-    learning_rate: float = 1e-3             # the highest rate, reached at the end of the warm-up
-    min_lr: float = 1e-4                    # the lowest rate, where the cosine ends
-    max_iters: int = 2000                   # steps in all
+    learning_rate: float = 1e-3             # the maximum rate, reached at the end of the warm-up
+    min_lr: float = 1e-4                    # the minimum rate, at the end of the cosine decay
+    max_iters: int = 2000                   # steps in total
     lr_decay_iters: int = 2000              # the step at which the rate reaches min_lr; 0: no decay
     warmup_iters: int = 100                 # steps of linear warm-up
-    weight_decay: float = 0.1               # of matrices; vectors are never decayed
-    beta1: float = 0.9                      # memory of AdamW's mean of gradients
-    beta2: float = 0.99                     # memory of AdamW's mean of squared gradients
-    grad_clip: float = 1.0                  # largest global norm of the gradient; 0: no clipping
+    weight_decay: float = 0.1               # of matrices only; biases and LayerNorm gains are not decayed
+    beta1: float = 0.9                      # AdamW's decay rate of the mean of gradients
+    beta2: float = 0.99                     # AdamW's decay rate of the mean of squared gradients
+    grad_clip: float = 1.0                  # maximum global norm of the gradient; 0: no clipping
     eval_interval: int = 250                # steps between evaluations, each of which saves a checkpoint
     eval_iters: int = 20                    # batches of each split in an evaluation
     log_interval: int = 10                  # steps between records in metrics.jsonl
@@ -57,27 +57,40 @@ class TrainOptions:
         check("dtype", self.dtype, self.dtype in tuple(DTYPES), f"one of {', '.join(DTYPES)}")
 
 
-# The tokenizer says the other three.
+# The other three fields come from the tokenizer.
 MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id"}
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 
 def preset_names():
-    """The names of the presets that npgpt brings along."""
+    """Return the names of the built-in presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
 def load_preset(name):
-    """The fields of a preset, a dict: one that npgpt brings along, or a TOML file of the user's.
+    """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
-    Fields are those of GPTConfig (but vocab_size), of TrainOptions, and "tokenizer". UserError for anything else.
+    The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer".
+
+    Raises: UserError for any other field.
     """
     path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
     try:
         fields = read_toml(path)
     except OSError:
-        raise UserError(f'preset "{name}" is not known: choose {", ".join(preset_names())}, or a TOML file') from None
+        raise UserError(f'unknown preset "{name}": choose {", ".join(preset_names())}, or a TOML file') from None
     if unknown := set(fields) - MODEL_FIELDS - TRAIN_FIELDS - {"tokenizer"}:
-        raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which npgpt does not know")
+        raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which are not fields of a preset")
     check(f"tokenizer in {path}", fields.get("tokenizer"), isinstance(fields.get("tokenizer", ""), str), "a name")
     return fields
+
+
+def options_of(state, path):
+    """Return the `TrainOptions` in the state of a checkpoint (a dict), which was read from `path`.
+
+    Raises: UserError if they are invalid.
+    """
+    try:
+        return TrainOptions(**state["options"])
+    except (TypeError, UserError) as error:         # TypeError: unknown fields
+        raise UserError(f"{path} is damaged: {error}") from None

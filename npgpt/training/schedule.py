@@ -1,13 +1,13 @@
-"""The learning rate over time: a linear warm-up, then half a cosine down to a smallest rate."""
+"""The learning rate schedule: linear warm-up, then cosine decay to a minimum."""
 
 import math
 
 
 def learning_rate(step, learning_rate, min_lr, warmup_iters, lr_decay_iters):
-    """The rate for the step of that number, counted from 0 (Loshchilov & Hutter 2016, arXiv:1608.03983).
+    """Return the learning rate of a step, counted from 0 (Loshchilov & Hutter 2016, arXiv:1608.03983).
 
-    Rises linearly over the first `warmup_iters` steps, is `learning_rate` at the end of them, and falls along a cosine
-    to `min_lr` at step `lr_decay_iters`, where it stays. `lr_decay_iters=0` means no decay.
+    The rate rises linearly to `learning_rate` at step `warmup_iters`. It then decays along a cosine to `min_lr` at
+    step `lr_decay_iters`, and stays there. `lr_decay_iters=0` means no decay.
     """
     if step < warmup_iters:
         return learning_rate * (step + 1) / (warmup_iters + 1)

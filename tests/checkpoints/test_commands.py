@@ -10,10 +10,9 @@ from npgpt import GPT, GPTConfig
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, save_tokenizer
 from npgpt.layers.loss import IGNORE_INDEX
-from npgpt.training.evaluation import evaluate_split, strided_windows
+from npgpt.training.evaluation import strided_windows
 from tests.cli.test_train import refused
 from tests.hub_server import HubServer, point_client_at
-from tests.torch_gpt import unit_scale
 
 
 @pytest.fixture
@@ -103,31 +102,6 @@ def test_strided_windows_score_what_transformers_documentation_scores(length, st
     assert [(x.tolist(), y.tolist()) for x, y in strided_windows(tokens, 8, stride)] == expected
     if stride < 8:
         assert sorted(t for _, labels in expected for t in labels if t != IGNORE_INDEX) == tokens[1:].tolist()
-
-
-@pytest.mark.parametrize("stride", [1, 3, 8])
-def test_strided_perplexity_equals_transformers(stride, tmp_path):
-    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
-    transformers = pytest.importorskip("transformers", reason="transformers, the oracle, is in the extra test")
-    ours = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8), dtype="float64", threads=2)
-    unit_scale(ours.params)
-    ours.save_pretrained(tmp_path)
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
-    tokens = np.random.default_rng(0).integers(0, 11, 43)
-    total, count, seen = 0.0, 0, 0
-    for begin in range(0, 43, stride):
-        end = min(begin + 8, 43)
-        ids = torch.from_numpy(tokens[None, begin:end])
-        labels = ids.clone()
-        labels[:, :max(0, seen - begin)] = -100
-        # Not theirs(ids, labels=labels).loss, which rounds the logits to float32.
-        total += torch.nn.functional.cross_entropy(theirs(ids).logits[0, :-1], labels[0, 1:], reduction="sum").item()
-        count += int((labels[:, 1:] != -100).sum())
-        seen = end
-        if end == 43:
-            break
-    result = evaluate_split(ours, tokens, stride=stride, progress=False)
-    assert result.tokens == count and result.loss == pytest.approx(total / count, rel=1e-9)
 
 
 def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline(npgpt, folder, text_file, tmp_path,

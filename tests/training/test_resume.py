@@ -1,15 +1,13 @@
-"""A run that is cut off goes on as if it had not been: to the last bit. (Kills are tools/torture.py's.)"""
+"""A run that is cut off goes on as if it had not been: to the last bit. Kills are in test_found.py, test_torture.py."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
+from npgpt.checkpoints.run import find_checkpoint, step_folders
 from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
 
@@ -47,24 +45,7 @@ def test_ten_and_ten_are_twenty(npgpt, train, options):
     assert measured[0] == measured[1] and [r[0] for r in measured[0]] == list(range(1, 21))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_saves_and_ends_cleanly(tmp_path, text_file, number):
-    out_dir = tmp_path / "out"
-    process = subprocess.Popen(command(out_dir, text_file, "--max-iters", 1_000_000, "--eval-interval", 1_000_000),
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (out_dir / "metrics.jsonl").exists() or len(read_metrics(out_dir)) < 5:
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    step = read_checkpoint(find_checkpoint(out_dir)).state["step"]
-    assert process.returncode == 0 and err == ""
-    assert step > 3 and f"stopped at step {step}, saved" in out and f"--resume --out-dir {out_dir}" in out
-    finished = subprocess.run(command(out_dir, text_file, "--max-iters", step + 2, "--resume"), capture_output=True)
-    assert finished.returncode == 0
-    assert [r["step"] for r in read_metrics(out_dir) if "loss" in r] == list(range(1, step + 3))
-
-
+@pytest.mark.slow
 def test_a_full_disk_in_mid_save_loses_nothing(tmp_path, text_file):
     """A limit on the size of files stands in for the full disk; the run says one line and can go on afterwards."""
     resource = pytest.importorskip("resource", reason="limits on file sizes are Unix's")

@@ -1,0 +1,169 @@
+"""Every file that npgpt reads, damaged: its commands must say so in one line, or be right, and need little memory."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from torture_parts.running import complaints, must_work, run
+from torture_parts.runs import ANEW, TEXT, TINY, WORK, must_end, new_folder
+
+import npgpt.cli.main
+from npgpt import UserError
+from npgpt.study.exercise import read_exercise
+from tests.data.tokenizer_json import byte_pairs, word_pieces
+
+PRESET = Path(npgpt.__file__).parent / "training/presets/char-cpu.toml"
+FLOOR = 32 << 20            # bytes that a command on a small file may need, besides ten times the file
+DEEP = "[" * 2000 + "]" * 2000
+NASTY = ["null", "true", "false", "NaN", "-Infinity", "nan", "1979-05-27", "[]", "{}", "[[1]]", '{"a": 1}', "{a = 1}",
+         "-1", "0", "1", "2", "0.5", "-0.0", "1e308", "1e400", "1e-320", "1" + "0" * 25, "9" * 400, "9" * 5000,
+         '""', '"x"', '"gpt2"', '"\\ud800"', '"../../x"', '"/etc/passwd"', '"/dev/zero"', '"\\u0000"',
+         '"\\u001b[31m\\n"', f'"{"x" * 100_000}"', "'''x\ny'''", DEEP, '{"a":' * 2000 + "1" + "}" * 2000]
+VALUE = r'"(?:[^"\\]|\\.)*"|[\w.+-]+'
+PLACES = [re.compile(pattern.encode()) for pattern in (         # of JSON, TOML or Python that may be damaged
+    VALUE, rf'"[^"]*"\s*:\s*(?:{VALUE}|[\[{{])\s*,?', r"\{[^{}]*\}|\[[^][]*\]", r"[^\n]+\n")]
+NASTY_NUMBERS = ["-{}", "{}0", "{}.5", "{}e9", '"{}"', "{}1"]
+
+NEW = f"{TINY} --corpus text.txt --out-dir new/run --max-iters 1"
+TUNED = f"{WORK} --corpus text.txt --out-dir new/run --max-iters 1"
+RESUMED = f"train --resume --out-dir out --max-iters 3 {WORK}"
+RUN = ["info out", "eval out", "eval out --which latest", "export out --out new/it", "sample out --max-new-tokens 2",
+       "sample out --max-new-tokens 2 -n 2", RESUMED, f"train --init-from out {TUNED}"]
+MODEL = ["info model", "eval model --corpus text.txt", "sample model --max-new-tokens 2", "export model --out new/it",
+         f"train --init-from model {TUNED}"]
+TOKENIZER = [*MODEL, f"train --tokenizer hf:model {NEW}",
+             "data prepare text.txt --tokenizer hf:model/tokenizer.json --out new/it"]
+FAMILIES = ["wordpiece", "bpe", "unigram"]
+READERS = {"char": [*RUN, "plot out"], "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
+           "tokens": ["eval out --corpus tokens", f"train {NEW} --corpus tokens"],
+           "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
+           "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
+           "exercise": ["exercise", "read_exercise linear.py"],         # a function: the command runs what it reads
+           **{name: RUN for name in FAMILIES}, **{f"{name}-model": TOKENIZER for name in FAMILIES}}
+PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dweight": 1}},
+            "gelu_tanh bug 3": {"tries": 1, "hints": {}}}
+
+
+def setup_files(folder):
+    """Make the folders of READERS, and "commands" with something of each kind. Returns [(folder, command)]."""
+    train_tokenizers(folder)
+    for name in ("char", *FAMILIES):
+        tokenizer = name if name == "char" else f"hf:../{name}.json"
+        must_end(f"{ANEW['rare']} --max-iters 2 --tokenizer {tokenizer}", new_folder(folder / name))
+        model = new_folder(folder / f"{name}-model")
+        must_end(f"export ../{name}/out --out model", model)
+        if name in FAMILIES:        # as on the hub, without npgpt's own file
+            (model / "model/npgpt_tokenizer.json").unlink()
+    split_into_shards(shutil.copytree(folder / "char-model", folder / "shards") / "model")
+    tokens = shutil.copytree(folder / "char", folder / "tokens")
+    must_end("data prepare text.txt --tokenizer char --out tokens", tokens)
+    new_folder(folder / "text")
+    lines = [line for line in PRESET.read_text().splitlines(keepends=True) if " = " in line]
+    (new_folder(folder / "preset") / "preset.toml").write_text("".join(lines))
+    exercise = new_folder(folder / "exercise")
+    must_end("exercise linear --out linear.py", exercise)
+    (exercise / "exercises").mkdir()
+    (exercise / "exercises/progress.json").write_text(json.dumps({"exercises": PROGRESS}))
+
+    everything = new_folder(folder / "commands")
+    for source, name in (("char/out", "run"), ("char-model/model", "model"), ("tokens/tokens", "tokens")):
+        shutil.copytree(folder / source, everything / name)
+    for file in ("preset/preset.toml", "bpe.json"):
+        shutil.copy(folder / file, everything)
+    return [(folder / name, command.split()) for name, commands in READERS.items() for command in commands]
+
+
+def train_tokenizers(folder):
+    """Write a tokenizer.json of each family."""
+    word_pieces(folder / "wordpiece.json")
+    byte_pairs(folder / "bpe.json")
+    # The map of characters is a trie, as T5 has one, here of 256 empty units.
+    charsmap = base64.b64encode(struct.pack("<I", 1024) + bytes(1024)).decode()
+    (folder / "unigram.json").write_text(json.dumps({
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], *([c, -3.0] for c in sorted(set(TEXT)))]},
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap}, "added_tokens": []}))
+
+
+def split_into_shards(model):
+    tensors = list(load_file(model / "model.safetensors").items())
+    shards = {"model-0.safetensors": dict(tensors[:5]), "model-1.safetensors": dict(tensors[5:])}
+    for file, part in shards.items():
+        save_file(part, model / file)
+    (model / "model.safetensors.index.json").write_text(json.dumps(
+        {"metadata": {}, "weight_map": {name: file for file, part in shards.items() for name in part}}))
+    (model / "model.safetensors").unlink()
+
+
+def files(rng, number, folder, cases):
+    here, arguments = cases[number] if number < len(cases) else rng.choice(cases)
+    file = rng.choice([path.relative_to(here) for path in sorted(here.rglob("*")) if path.is_file()])
+    data = (here / file).read_bytes()
+    if number >= len(cases):            # first every command on whole files: it has to work
+        data = damage(rng, file.name, data)
+    shutil.copytree(here, folder, dirs_exist_ok=True)
+    (folder / file).write_bytes(data)
+    state = folder / file.parent / "state.json"
+    if file.parent.name.startswith("step-") and file.name != "state.json" and rng.random() < 0.6:
+        content = json.loads(state.read_bytes())        # as if it was damaged before its digest was taken
+        content["sha256"][file.name] = hashlib.sha256(data).hexdigest()
+        state.write_text(json.dumps(content))
+    result = run((lambda: read_one(file)) if arguments[0] == "read_exercise" else arguments, folder)
+    what = f"{arguments[0]}, {file.name}"
+    needed = number < len(cases) or file.name == "metrics.jsonl" and arguments[0] == "train"    # the metrics may go
+    found = (must_work if needed else complaints)(result, what)
+    if result.memory > FLOOR + 10 * len(data):
+        found.append(f"{what}: more than ten times its size in memory | {result.memory >> 20} MiB")
+    return found
+
+
+def read_one(path):
+    try:
+        read_exercise(path)
+    except (UserError, OSError) as error:
+        return npgpt.cli.main.fail(error)
+
+
+def damage(rng, name, data):
+    """The bytes of a file, damaged in a way that suits it."""
+    if rng.random() < 0.3 or name.endswith((".bin", ".txt", ".py")):
+        return damage_bytes(rng, data)
+    if not name.endswith(".safetensors"):
+        return damage_text(rng, data)
+    (length,) = struct.unpack("<Q", data[:8])
+    header, numbers = data[8:8 + length], data[8 + length:]
+    if rng.random() < 0.2:
+        return data[:8 + length] + (np.frombuffer(numbers, np.float32) * 10.0 ** rng.randrange(1, 39)).tobytes()
+    header = (damage_text if rng.random() < 0.8 else damage_bytes)(rng, header)
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + numbers
+
+
+def damage_text(rng, data):
+    """Replace, delete, repeat or swap a value, a member, a container or a line; the result may be right JSON."""
+    places = rng.choice([list(found) for found in (pattern.finditer(data) for pattern in PLACES)])
+    if not places:
+        return rng.choice(NASTY).encode()
+    place, other = (rng.choice(places) for _ in range(2))
+    middle = rng.choice([b"", place[0] * 2, place[0] + b", " + place[0], other[0],
+                         *(rng.choice(NASTY).encode() for _ in range(6)),
+                         rng.choice(NASTY_NUMBERS).encode().replace(b"{}", place[0])])
+    return data[:place.start()] + middle + data[place.end():]
+
+
+def damage_bytes(rng, data):
+    i, n = rng.randrange(len(data) + 1), rng.choice([1, 2, 8, 64, 1000])
+    if rng.random() < 0.2 and data:
+        flipped = bytearray(data)
+        for _ in range(rng.choice([1, 1, 2, 20])):
+            flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        return bytes(flipped)
+    brackets = rng.choice([b"[", b"(", b'{"":', b'"', b"-", b"\0"]) * 3000
+    middle = rng.choice([b"", bytes(n), rng.randbytes(n), data[i:i + n] * 100, brackets])
+    return rng.choice([data[:i], data[i:], b"", rng.randbytes(rng.randrange(2000)), data[:i] + middle + data[i:],
+                       data[:i] + middle + data[i + n:]])

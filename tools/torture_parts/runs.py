@@ -1,0 +1,171 @@
+"""Runs that are killed, replaced, starved of disk and memory, or trained by two processes at once."""
+
+import collections
+import os
+import re
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from torture_parts.running import complaints, must_work, run, start, wait
+
+TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 12
+WORK = "--batch-size 2 --gradient-accumulation-steps 1 --eval-iters 2 --log-interval 1 --crop-length 0"
+TINY = f"{WORK} --n-layer 1 --n-head 2 --n-embd 8 --block-size 8 --threads 1 --warmup-iters 2 --lr-decay-iters 20"
+TRAIN = f"train --out-dir out --corpus text.txt {TINY} --max-iters 15"
+ANEW = {
+    "plain": f"{TRAIN} --eval-interval 1",
+    "dropout": f"{TRAIN} --eval-interval 2 --dropout 0.2 --gradient-accumulation-steps 3",
+    "float64": f"{TRAIN} --eval-interval 3 --dtype float64 --no-tie-word-embeddings --tokenizer byte",
+    "no bias": f"{TRAIN} --eval-interval 5 --no-bias --seed 5",
+    "rare": f"{TRAIN} --eval-interval 1000",                    # most kills come before its second checkpoint
+    "rare64": f"{TRAIN} --eval-interval 1000 --dtype float64 --dropout 0.1"}
+HALF = f"{TRAIN} --eval-interval 3 --max-iters 6"
+RESUME = "train --out-dir out --resume --max-iters 15"
+FROM_HALF = {
+    "resume": RESUME, "overwrite": f"{ANEW['dropout']} --seed 2 --overwrite",
+    "export": "export out --out new/exported", "plot": "plot out --out new/loss.png",
+    "prepare": "data prepare text.txt --tokenizer char --out new/prepared"}
+COMMANDS = {name: line.split() for name, line in (ANEW | FROM_HALF).items()}
+KILLED = (0, -signal.SIGKILL, -signal.SIGTERM, 130)
+
+End = collections.namedtuple("End", "seconds changes made")     # of a command that nobody disturbed
+
+
+def new_folder(path):
+    """Make a folder with a text to train on, and a folder for what is made."""
+    (path / "new").mkdir(parents=True)
+    (path / "text.txt").write_text(TEXT)
+    return path
+
+
+def must_end(line, folder):
+    """The Result of a command of the set-up."""
+    result = run(line.split(), folder)
+    if result.code:
+        raise SystemExit(f"torture: {line} ends with {result.code}: {result.err}")
+    return result
+
+
+def setup_runs(folder):
+    """name -> End of every command; the folder "half" has a run that was stopped half way."""
+    must_end(HALF, new_folder(folder / "half"))
+    ends = {}
+    for name, line in (ANEW | FROM_HALF).items():
+        began, here = time.monotonic(), begin(name, folder / name, folder)
+        result = must_end(line, here)
+        ends[name] = End(time.monotonic() - began, result.changes, content(here))
+    return ends
+
+
+def begin(name, here, folder):
+    """Put into a folder what the command of that name needs."""
+    if name in ANEW:
+        return here if here.exists() else new_folder(here)
+    return shutil.copytree(folder / "half", here, dirs_exist_ok=True)
+
+
+def content(folder):
+    """Path -> bytes of every file below a folder, without what may differ between equal runs."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.name != ".npgpt.lock":
+            data = b"" if path.is_dir() else path.read_bytes()
+            data = re.sub(rb'"tokens_per_second": [^,}]+|"name": "[^"]*"', b"", data)       # the name of the corpus
+            found[str(path.relative_to(folder))] = sorted(data.splitlines()) if path.suffix == ".jsonl" else data
+    return found
+
+
+def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare64", "rare", "rare64", "resume")):
+    """Kill a command, do it again, and perhaps kill it again; at last it must be as if nothing had happened.
+
+    Every second round kills each command just once: before its first change on disk, its second, and so on.
+    """
+    turn, i = divmod(number, len(names))
+    name, kill_at = names[i], 1 + turn // 2
+    begin(name, folder, folder.parent)
+    if turn % 2 == 0 and kill_at <= ends[name].changes:
+        result = run(COMMANDS[name], folder, kill_at=kill_at)
+        return complaints(result, f"{name}, killed", KILLED) or afterwards(name, rng, folder, ends)
+    share = rng.choice([0.2, 0.5, 1.0])
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        arguments = next_arguments(name, rng, folder)
+        if rng.random() < 0.5:
+            result = run(arguments, folder, kill_at=rng.randint(1, round(ends[name].changes * share) + 2))
+        else:
+            process = start(arguments, folder)
+            time.sleep(rng.uniform(0, 1.1 * ends[name].seconds * share))
+            os.kill(process.pid, rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
+            result = wait(process)
+        if found := complaints(result, f"{name}, killed", KILLED):
+            return found
+    return afterwards(name, rng, folder, ends)
+
+
+def replaced(rng, number, folder, ends):
+    return kills(rng, number, folder, ends, ["overwrite", "export", "prepare"])
+
+
+def next_arguments(name, rng, folder):
+    """How to go on with a command that may have been cut off."""
+    saved = any(folder.glob("out/step-*/state.json"))
+    resume = saved if name in ANEW else name == "overwrite" and rng.random() < 0.7
+    return RESUME.split() if resume else COMMANDS[name]
+
+
+def afterwards(name, rng, folder, ends):
+    """What is wrong after a command was cut off: it must work now, and nothing be lost or left behind."""
+    arguments = next_arguments(name, rng, folder)
+    again = f"{name} afterwards, {'with --resume' if '--resume' in arguments else 'once more'}"
+    right = ["overwrite", "resume"] if name == "overwrite" and "--resume" in arguments else [name]  # the new or the old
+    return must_work(run(arguments, folder), again) or differences(folder, [ends[each] for each in right], again)
+
+
+def differences(folder, ends, what):
+    """How a folder differs from the first of the right ends of a command; nothing if it equals any of them."""
+    made = content(folder)
+    wrong = [[path for path in {**made, **end.made} if made.get(path) != end.made.get(path)] for end in ends]
+    return [f"{what}: not as undisturbed | {wrong[0]}"] if all(wrong) else []
+
+
+def limits(rng, number, folder, ends):
+    kind = rng.choice(["two", "disk", "file size", "memory"])
+    if kind == "two":
+        return two_at_once(rng, folder, ends)
+    name = rng.choice(["rare", "float64", *FROM_HALF])
+    begin(name, folder, folder.parent)
+    size, more = rng.randrange(40_000), int(2 ** rng.uniform(14, 25))       # bytes of a file, and of memory
+
+    def limit():
+        if kind == "memory":
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + more,) * 2)
+        elif kind == "file size":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    full_at = rng.randint(1, ends[name].changes) if kind == "disk" else None
+    result = run(COMMANDS[name], folder, before=limit, full_at=full_at)
+    found = complaints(result, f"{name} with little {kind}")
+    if result.code == 2 and not re.search(r"memory|\bout\b|/", result.err):
+        found.append(f"{name} with little {kind}: names no file | {result.err}")
+    return found or afterwards(name, rng, folder, ends)
+
+
+def two_at_once(rng, folder, ends):
+    """Two processes on one run: one goes on, the other says so in a line, or waits; the end is as undisturbed."""
+    names = rng.choice([("plain", "plain"), ("resume", "resume"), ("plain", "overwrite")])
+    begin(names[0], folder, folder.parent)
+    processes = [start(COMMANDS[names[0]], folder)]
+    time.sleep(rng.choice([0, rng.uniform(0, ends["plain"].seconds)]))
+    processes.append(start(COMMANDS[names[1]], folder))
+    results = [wait(process) for process in processes]
+    what = f"two at once, {' and '.join(names)}"
+    found = [complaint for result in results for complaint in complaints(result, what)]
+    waited = names[1] == "overwrite" or re.search("^resuming .* at step 15$", results[0].out + results[1].out, re.M)
+    if all(result.code for result in results):
+        found.append(f"{what}: neither goes on | {results[0].err} {results[1].err}")
+    elif not any(result.code for result in results) and not waited:
+        found.append(f"{what}: both go on")
+    return found or differences(folder, [ends[names[0] if results[1].code else names[1]]], what)
