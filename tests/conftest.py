@@ -4,8 +4,6 @@ import sys
 
 import pytest
 
-from npgpt.cli.main import main
-
 TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 12
 
 TINY = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--block-size", "8", "--batch-size", "2", "--threads", "1",
@@ -31,6 +29,8 @@ def npgpt(capsys, text_file, tmp_path, monkeypatch):
     """Run a command in an empty folder: npgpt("eval", "out") -> exit code, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NPGPT_DATA_DIR", raising=False)
+
+    from npgpt.cli.main import main     # here, because it imports everything
 
     def run(*arguments):
         try:

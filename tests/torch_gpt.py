@@ -1,56 +1,102 @@
-"""GPT-2 in torch, with our parameter names, as the oracle of the whole model."""
+"""GPT-2 in torch, with our parameter names, as the oracle of the composite layers and of the whole model.
+
+torch is imported inside the functions: the tests that need no oracle run without it.
+"""
+
+import math
 
 import numpy as np
 
-from npgpt.layers.dropout import dropout_mask
-from tests.cases import torch_self_attention
+from npgpt.model.masks import BlockMasks, dropout_mask
+from npgpt.model.parameters import nest
+
+
+def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
+    """torch's own attention, which gives 0 to a query without keys, where a softmax gives NaN."""
+    import torch
+
+    # Applied to unit vectors as values it gives the attention weights, on which dropout acts.
+    units = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+    mask = None if mask is None else torch.from_numpy(mask)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        att = torch.nn.functional.scaled_dot_product_attention(q, k, units, mask, scale=scale)
+    return times(att, dropout_mask) @ v
+
+
+def torch_self_attention(x, p, config, layer=0, att_mask=None):
+    """Self-attention as in nanoGPT; the head size is that of the weights, whatever the width of x is."""
+    import torch
+
+    B, T, _ = x.shape
+    qkv = (x @ p["c_attn"]["weight"] + p["c_attn"].get("bias", 0.0)).chunk(3, dim=-1)
+    q, k, v = (each.reshape(B, T, config.n_head, -1).transpose(1, 2) for each in qkv)
+    scale = 1.0 / math.sqrt(q.shape[-1]) if config.scale_attn_weights else 1.0
+    if config.scale_attn_by_inverse_layer_idx:
+        scale /= layer + 1
+    mask = torch.full((T, T), -math.inf, dtype=x.dtype).triu(1).numpy() if config.causal else None
+    mix = torch_attention(q, k, v, scale, mask, att_mask)
+    return mix.transpose(1, 2).reshape(B, T, -1) @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
+
+
+def torch_mlp(x, p, config):
+    import torch
+
+    hidden = x @ p["c_fc"]["weight"] + p["c_fc"].get("bias", 0.0)
+    active = torch.nn.functional.gelu(hidden, approximate="tanh" if config.activation == "gelu_tanh" else "none")
+    return active @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
+
+
+def torch_block(x, p, config, layer=0, drop=BlockMasks()):
+    x = x + times(torch_self_attention(norm(x, p["ln_1"], config), p["attn"], config, layer, drop.att), drop.attn)
+    return x + times(torch_mlp(norm(x, p["ln_2"], config), p["mlp"], config), drop.mlp)
+
+
+def torch_gpt(parameters, config, idx, rng=None):
+    """Logits (B, T, V) for tensors named as ours are; rng draws the dropout masks in our model's order."""
+    import torch
+
+    p, (B, T), C = nest(parameters), idx.shape, config.n_embd
+    embd, att, resid = (config.dropout if own is None else own
+                        for own in (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop))
+
+    def draw(p_drop, *shape):
+        return dropout_mask(rng, shape, p_drop, parameters["wte.weight"].detach().numpy().dtype)
+
+    x = p["wte"]["weight"][torch.from_numpy(idx)] + p["wpe"]["weight"][:T]
+    if config.embedding_layer_norm:
+        x = norm(x, p["ln_e"], config)
+    x = times(x, draw(embd, B, T, C))
+    for i in range(config.n_layer):
+        drop = BlockMasks(draw(att, B, config.n_head, T, T), draw(resid, B, T, C), draw(resid, B, T, C))
+        x = torch_block(x, p["h"][i], config, i, drop)
+    return norm(x, p["ln_f"], config) @ p.get("lm_head", p["wte"])["weight"].T
+
+
+def times(x, mask):
+    import torch
+
+    return x if mask is None else x * torch.from_numpy(mask)
+
+
+def norm(x, p, config):
+    import torch
+
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], p["weight"], p.get("bias"), config.layer_norm_epsilon)
 
 
 def torch_parameters(params):
-    """A dict of leaf tensors with the values of a `Parameters`; one tensor where weights are tied."""
+    """A dict of leaf tensors with the values of a `Parameters`."""
     import torch
 
     return {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in params.items()}
 
 
-def torch_gpt(p, config, idx, rng=None):
-    """Logits (B, T, V) of the model with parameters p; rng draws the dropout masks in our model's order."""
+def torch_loss(logits, targets):
+    """Mean cross-entropy over the targets that are not -1."""
     import torch
-    from torch.nn.functional import gelu, layer_norm
 
-    B, T = idx.shape
-    C = config.n_embd
-
-    def dropped(mask, x):
-        return x if mask is None else x * torch.from_numpy(mask)
-
-    def norm(name, x):
-        return layer_norm(x, (C,), p[f"{name}.weight"], p.get(f"{name}.bias"), config.layer_norm_epsilon)
-
-    def draw(p_drop, *shape):
-        return dropout_mask(rng, shape, p_drop, p["wte.weight"].detach().numpy().dtype)
-
-    x = p["wte.weight"][torch.from_numpy(idx)] + p["wpe.weight"][:T]
-    if config.embedding_layer_norm:
-        x = norm("ln_e", x)
-    x = dropped(draw(config.embd_pdrop, B, T, C), x)
-    for i in range(config.n_layer):
-        h = f"h.{i}."
-        mask_att = draw(config.attn_pdrop, B, config.n_head, T, T)
-        mask_attn, mask_mlp = (draw(config.resid_pdrop, B, T, C) for _ in range(2))
-        scale = 1 / (C / config.n_head)**0.5 if config.scale_attn_weights else 1.0
-        if config.scale_attn_by_inverse_layer_idx:
-            scale /= i + 1
-        attended = torch_self_attention(
-            torch, norm(h + "ln_1", x), p[h + "attn.c_attn.weight"], p.get(h + "attn.c_attn.bias", 0.0),
-            p[h + "attn.c_proj.weight"], p.get(h + "attn.c_proj.bias", 0.0), config.n_head,
-            scale, config.causal, mask_att)
-        x = x + dropped(mask_attn, attended)
-        hidden = norm(h + "ln_2", x) @ p[h + "mlp.c_fc.weight"] + p.get(h + "mlp.c_fc.bias", 0.0)
-        active = gelu(hidden, approximate="tanh" if config.activation == "gelu_tanh" else "none")
-        thought = active @ p[h + "mlp.c_proj.weight"] + p.get(h + "mlp.c_proj.bias", 0.0)
-        x = x + dropped(mask_mlp, thought)
-    return norm("ln_f", x) @ p.get("lm_head.weight", p["wte.weight"]).T
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), torch.from_numpy(targets).flatten().long(),
+                                             ignore_index=-1)
 
 
 def ours_and_torchs(model, idx, targets):
@@ -61,14 +107,6 @@ def ours_and_torchs(model, idx, targets):
     reference_loss = torch_loss(reference, targets)
     reference_loss.backward()
     return (logits, loss, model.backward()), (reference, reference_loss, tensors)
-
-
-def torch_loss(logits, targets):
-    """Mean cross-entropy over the targets that are not -1."""
-    import torch
-
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten().long(),
-                                             ignore_index=-1)
 
 
 def unit_scale(params, seed=3):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt.engine.philox import Philox, philox
-from npgpt.layers.dropout import dropout_mask
+from npgpt.model.masks import dropout_mask
 
 # Random123's kat_vectors, philox4x32 with 10 rounds: counter, key, result.
 KNOWN = [("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),

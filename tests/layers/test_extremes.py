@@ -1,8 +1,11 @@
 """Numbers at the ends of their dtype: the layers are finite wherever torch is."""
 
+import math
+
 import numpy as np
 import pytest
 
+from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 
@@ -52,3 +55,46 @@ def test_an_ignored_position_adds_nothing_to_the_loss_whatever_its_logits_are(ro
     reference.backward()
     np.testing.assert_allclose(loss, reference.item(), rtol=1e-6)
     np.testing.assert_allclose(cross_entropy_backward(1.0, cache), tensor.grad.numpy(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_query_without_keys_gives_zeros_and_changes_nothing_else(dtype, dropped):
+    rng = np.random.default_rng(1)
+    q, k, v, dmix = (rng.standard_normal((2, 3, 5, 4)).astype(dtype) for _ in range(4))
+    mask = np.triu(np.full((5, 5), -np.inf, dtype), k=1)
+    mask[[0, 3]] = -np.inf
+    kept = (2.0 * (rng.random((2, 3, 5, 5)) < 0.5)).astype(dtype) if dropped else None
+    with np.errstate(all="raise", under="ignore"):      # not even on the way is there a NaN
+        mix, cache = attention_forward(q, k, v, 0.7, mask, kept)
+        dq, dk, dv = attention_backward(dmix, cache)
+    assert not mix[:, :, [0, 3]].any() and not dq[:, :, [0, 3]].any()
+    others = [1, 2, 4]
+    some, some_cache = attention_forward(q[:, :, others], k, v, 0.7, mask[others],
+                                         None if kept is None else kept[:, :, others])
+    some_dq, some_dk, some_dv = attention_backward(dmix[:, :, others], some_cache)
+    tolerance = 1e-5 if dtype is np.float32 else 1e-12
+    for ours, theirs in ((mix[:, :, others], some), (dq[:, :, others], some_dq), (dk, some_dk), (dv, some_dv)):
+        assert theirs.any()
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_large_scores_neither_overflow_nor_vanish():
+    """Rows that lie thousands apart: each has its own maximum."""
+    q = np.array([1e4, -1e4, 1e-4])[None, None, :, None]                # (1, 1, 3, 1): scores of 1e4, -1e4 and 0
+    k = np.array([1.0, 1.0, 1.1])[None, None, :, None]
+    v = np.random.default_rng(0).standard_normal((1, 1, 3, 2))
+    mix, cache = attention_forward(q, k, v, 1.0)
+    np.testing.assert_allclose(mix[0, 0, 0], v[0, 0, 2])                # all on the largest,
+    np.testing.assert_allclose(mix[0, 0, 1], v[0, 0, :2].mean(axis=0))  # half on each of the two largest,
+    np.testing.assert_allclose(mix[0, 0, 2], v[0, 0].mean(axis=0), rtol=1e-4)       # a third on each
+    assert all(np.isfinite(grad).all() for grad in attention_backward(np.ones_like(mix), cache))
+
+
+def test_each_row_of_logits_has_its_own_scale():
+    """Rows that lie thousands apart: one row's maximum must not push another's exponentials to zero."""
+    logits = np.array([[1e4, 1e4 - 1.0, 0.0], [-1e4, -1e4 - 1.0, -2e4]])
+    loss, cache = cross_entropy_forward(logits, np.array([0, 1]))
+    assert loss == pytest.approx(math.log(1 + math.exp(-1)) + 0.5, rel=1e-12)
+    p = 1 / (1 + math.exp(-1))
+    np.testing.assert_allclose(cross_entropy_backward(2.0, cache), [[p - 1, 1 - p, 0], [p, -p, 0]], atol=1e-15)
