@@ -1,0 +1,144 @@
+"""The CPU engine: each of its functions against the line of the lesson that it stands for, and how work is shared."""
+
+import threading
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig
+from npgpt.engine import cpu, threads
+from npgpt.engine.cpu import loss_in_blocks
+from npgpt.engine.embedding import ONE_HOT_LIMIT, TokenRows, fast_embedding_backward
+from npgpt.engine.memory import number_of_shards
+from npgpt.engine.row_blocks import in_row_blocks, row_blocks
+from npgpt.engine.threads import blas_threads, spread, using_cores
+from npgpt.layers.embedding import embedding_backward
+from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
+from tests.cases import engine_cases, layer_calls, layer_cases, small_parts
+
+GPT2 = GPTConfig(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768)      # 124 million parameters
+
+
+@pytest.mark.parametrize(("lesson", "one", "three"), list(zip(
+    layer_cases(), engine_cases(cores=1), engine_cases(cores=3), strict=True)), ids=[each.name for each in layer_cases()])
+def test_each_layer_equals_the_lesson_on_any_number_of_cores(lesson, one, three):
+    """To 1e-12, because sums are added in another order; the number of cores changes no bit."""
+    with blas_threads(1):
+        y, _ = lesson.run(lesson.inputs)
+        dy = np.asarray(np.random.default_rng(1).standard_normal(np.shape(y)))
+        (y, grads), (y_one, grads_one), (y_three, grads_three) = (
+            case.run(case.inputs, dy) for case in (lesson, one, three))
+    for name, expected in {"y": y, **grads}.items():
+        ours, again = {"y": y_one, **grads_one}[name], {"y": y_three, **grads_three}[name]
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12 * max(1.0, abs(expected).max()), err_msg=name)
+        np.testing.assert_array_equal(ours, again)
+
+
+def test_a_model_is_run_in_parts():
+    """No layer that can be cut gets more than a part: 4 rows of LayerNorm and of the loss, tiles of 2 queries."""
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=4, n_embd=12), dtype="float64", threads=2)
+    idx, targets = np.random.default_rng(0).integers(0, 11, (2, 3, 5))
+    with small_parts(), mock.patch.object(cpu, "number_of_shards", lambda *_: 1), \
+         mock.patch.object(threads, "in_threads", lambda function, *arguments: list(map(function, *arguments))):
+        _, calls = layer_calls(lambda: model.loss_and_grads(idx, targets))
+    sizes = {name: {size for called, size in calls if called.startswith(name)}
+             for name in ("layernorm", "gelu", "attention", "cross_entropy_forward")}
+    assert sizes == {"layernorm": {(4, 12), (3, 12)}, "gelu": {(1, 48)}, "attention": {(1, 2, 2, 3), (1, 2, 1, 3)},
+                     "cross_entropy_forward": {(4, 11), (3, 11)}}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("smallest", [0, 1, 2, 500])
+@pytest.mark.parametrize("vocab_size", [1, 8, ONE_HOT_LIMIT, ONE_HOT_LIMIT + 1, 700])
+def test_the_embeddings_gradient_equals_the_lessons(vocab_size, smallest, tied):
+    """Whatever the smallest token is: the sums of a large vocabulary begin where the sorted tokens change."""
+    rng = np.random.default_rng(0)
+    smallest = min(smallest, vocab_size - 1)
+    idx = rng.integers(smallest, vocab_size, (4, 6))
+    idx[2, 3] = smallest
+    for dtype in (np.float64, np.float32):
+        dx = rng.standard_normal((4, 6, 5)).astype(dtype)
+        head = rng.standard_normal((vocab_size, 5)).astype(dtype)
+        cache = idx, vocab_size, 9
+        expected, dwpe = embedding_backward(dx, cache)
+        dwte, fast_dwpe = fast_embedding_backward(dx, cache, tied)
+        assert isinstance(dwte, TokenRows) == (tied and vocab_size > ONE_HOT_LIMIT)
+        added = dwte + head.copy()
+        assert added.dtype == fast_dwpe.dtype == dtype
+        tolerance = 1e-12 if dtype == np.float64 else 1e-5
+        np.testing.assert_allclose(added, expected + head, rtol=tolerance, atol=tolerance)
+        np.testing.assert_array_equal(fast_dwpe, dwpe)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("count", [None, 40])
+def test_the_loss_in_blocks_equals_the_lessons_and_dlogits_replace_the_logits(count, cores, dtype):
+    rng = np.random.default_rng(0)
+    logits, targets = rng.standard_normal((3, 5, 11)).astype(dtype), rng.integers(-1, 11, (3, 5))
+    targets[0, :4] = -1                             # a whole block that does not count
+    counted = (targets != -1).sum()
+    loss, cache = cross_entropy_forward(logits, targets)
+    share = counted / (count or counted)
+    expected = cross_entropy_backward(float(share), cache)
+    tolerance = 1e-12 if dtype == np.float64 else 1e-5
+    with small_parts(row_bytes=4 * 11 * logits.itemsize), using_cores(cores):
+        for gradient in (False, True):
+            ours = loss_in_blocks(logits, targets, count or counted, gradient)
+            assert isinstance(ours, float) and ours == pytest.approx(loss * share, rel=tolerance)
+    np.testing.assert_allclose(logits, expected, rtol=tolerance, atol=tolerance / 10)
+
+
+@pytest.mark.parametrize(("rows", "block_bytes", "sizes"), [
+    (7, 144, [3, 3, 1]), (7, 336, [7]), (7, 335, [6, 1]), (2, 1, [1, 1]), (6, 144, [3, 3])])
+def test_row_blocks_are_as_large_as_fits(rows, block_bytes, sizes):
+    with small_parts(row_bytes=block_bytes):
+        blocks = row_blocks(np.empty((rows, 6)))    # 48 bytes a row
+    assert [block.stop - block.start for block in blocks] == sizes
+    assert [row for block in blocks for row in range(rows)[block]] == list(range(rows))
+
+
+def test_an_exception_in_a_block_is_raised():
+    def refuses(x):
+        if (x == 5).any():
+            raise ValueError("a five")
+        return x, None
+
+    with small_parts(row_bytes=1, cores=3), pytest.raises(ValueError, match="a five"):
+        in_row_blocks(refuses, None)[0](np.repeat(np.arange(7.0)[:, None], 6, axis=1))
+
+
+@pytest.mark.parametrize(("config", "B", "T", "n_threads", "parts"), [
+    (GPTConfig(), 12, 64, 2, 2),        # a small model: its gradients are smaller than what the batch keeps
+    (GPTConfig(), 12, 64, 8, 8),
+    (GPTConfig(), 3, 64, 8, 3),         # no more parts than rows,
+    (GPTConfig(), 12, 64, 1, 1),        # or threads
+    (GPT2, 4, 64, 2, 1),                # 124 million more numbers to add up, for 4 short rows
+    (GPT2, 4, 1024, 2, 2),              # long rows, or many of them, are worth it
+    (GPT2, 12, 64, 2, 2),               # worth one more set of gradients,
+    (GPT2, 12, 64, 8, 1),               # but not seven
+])
+def test_a_batch_is_divided_if_its_activations_are_larger_than_the_gradients(config, B, T, n_threads, parts):
+    assert number_of_shards(config, B, T, n_threads) == parts
+
+
+@pytest.mark.parametrize(("shards", "several", "blas"), [(1, True, {3}), (2, False, {1}), (3, False, {1})])
+def test_the_cores_go_to_the_shards_or_to_what_is_inside_the_layers(shards, several, blas):
+    model, seen = GPT(GPTConfig(n_layer=1), threads=3), []
+
+    def note(*_):
+        libraries = {each["num_threads"] for each in threads._controller().info() if each["user_api"] == "blas"}
+        seen.append((len(set(spread(lambda _: threading.current_thread(), range(12)))) > 1, libraries))
+        return 0.0, {}
+
+    with mock.patch.object(cpu, "number_of_shards", lambda *_: shards), mock.patch.object(model.engine, "run", note):
+        model.engine.loss_and_grads(*np.zeros((2, 4, 8), int))
+    assert seen == [(several, blas)] * shards
+
+
+def test_each_shard_draws_its_own_dropout():
+    model, drawn = GPT(GPTConfig(n_layer=1), threads=2), []
+    with mock.patch.object(model.engine, "run", lambda idx, targets, rng, *_: (drawn.append(rng.random()) or 0.0, {})):
+        model.engine.loss_and_grads(*np.zeros((2, 12, 64), int), np.random.default_rng(0))
+    assert len(set(drawn)) == 2

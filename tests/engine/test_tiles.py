@@ -1,0 +1,101 @@
+"""Attention in tiles: the lesson's numbers, from tiles so small that there are several of queries, heads and entries."""
+
+import numpy as np
+import pytest
+
+from npgpt.engine.threads import blas_threads
+from npgpt.engine.tiles import head_groups, query_blocks, tiled_attention_backward, tiled_attention_forward
+from npgpt.layers.attention import attention_backward, attention_forward
+from npgpt.model.masks import dropout_mask
+from tests.cases import arrays_in, layer_calls, small_parts
+
+B, H, T, D = 5, 4, 7, 6         # all different, so that none can stand for another
+SCALE = 0.7
+TILE = 3 * T * 8                # bytes of one head's scores with 3 queries, float64
+CAUSAL = np.triu(np.full((T, T), -np.inf), k=1)
+
+
+def inputs(dtype=np.float64):
+    """q, k, v as views of one array, as self-attention gives them, dmix and a dropout mask."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((B, T, 3, H, D)).astype(dtype).transpose(2, 0, 3, 1, 4)
+    return q, k, v, rng.standard_normal((B, H, T, D)).astype(dtype), dropout_mask(rng, (B, H, T, T), 0.3, dtype)
+
+
+@pytest.mark.parametrize("kept", [T - 1, T], ids=["weights recomputed", "weights kept"])
+@pytest.mark.parametrize(("causal", "dropped"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("queries", "tile_bytes"), [
+    (3, 1), (3, 3 * TILE), (3, 2 * H * TILE), (1, TILE), (7, 1), (100, 1 << 20)], ids=[
+    "one head each", "three heads of one entry", "two entries", "one query", "all queries", "one tile"])
+def test_equals_the_lesson_on_any_number_of_cores(queries, tile_bytes, causal, dropped, kept):
+    for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-5)):
+        q, k, v, dmix, drop = inputs(dtype)
+        arguments = q, k, v, SCALE, CAUSAL.astype(dtype) if causal else None, drop if dropped else None
+        mix, cache = attention_forward(*arguments)
+        results = []
+        for cores in (1, 2, 3):
+            with small_parts(queries=queries, tile_bytes=tile_bytes, kept=kept, cores=cores), blas_threads(1):
+                tiled, tiled_cache = tiled_attention_forward(*arguments)
+                results.append((tiled, *tiled_attention_backward(dmix, tiled_cache)))
+        for expected, *ours in zip((mix, *attention_backward(dmix, cache)), *results, strict=True):
+            assert ours[0].dtype == dtype
+            np.testing.assert_allclose(ours[0], expected, rtol=tolerance, atol=tolerance * 10)
+            for others in ours[1:]:
+                np.testing.assert_array_equal(others, ours[0])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["an encoder", "causal"])
+@pytest.mark.parametrize("new", [1, 2, 4])
+@pytest.mark.parametrize(("queries", "tile_bytes"), [(3, 1), (1, TILE), (7, 1)])
+def test_new_queries_see_all_the_keys_before_them(queries, tile_bytes, new, causal):
+    """As in generation: the queries are those of the last positions."""
+    q, k, v, _, _ = inputs()
+    arguments = q[:, :, T - new:], k, v, SCALE, CAUSAL[T - new:] if causal else None
+    with small_parts(queries=queries, tile_bytes=tile_bytes):
+        mix, _ = tiled_attention_forward(*arguments)
+    np.testing.assert_allclose(mix, attention_forward(*arguments)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_mix_lies_in_memory_as_the_linear_layer_takes_it():
+    q, k, v, _, _ = inputs()
+    mix, _ = tiled_attention_forward(q, k, v, SCALE)
+    assert mix.transpose(0, 2, 1, 3).flags.c_contiguous
+
+
+def test_keys_that_no_query_of_a_tile_sees_are_left_out():
+    def keys(*arguments):
+        with small_parts(queries=3):
+            return [(rows.start, rows.stop, seen.stop) for rows, seen in query_blocks(*arguments)]
+
+    assert keys(7, 7, CAUSAL) == [(0, 3, 3), (3, 6, 6), (6, 7, 7)]
+    assert keys(4, 7, CAUSAL[3:]) == [(0, 3, 6), (3, 4, 7)]
+    assert keys(4, 9, None) == [(0, 3, 9), (3, 4, 9)]
+    nothing = np.full((7, 7), -np.inf)
+    assert keys(7, 7, nothing) == [(0, 3, 1), (3, 6, 1), (6, 7, 7)]     # the last tile sets the gradients of all keys
+
+
+@pytest.mark.parametrize(("kept", "held", "again"), [(T, B * H, 0), (T - 1, 0, B * H)])
+def test_long_contexts_do_not_keep_their_weights(kept, held, again):
+    """Then no array of the cache has a row for each query and a column for each key; the backward recomputes them."""
+    q, k, v, dmix, _ = inputs()
+    with small_parts(queries=T, tile_bytes=1, kept=kept, cores=1):
+        _, cache = tiled_attention_forward(q, k, v, SCALE)
+        assert len([array for array in arrays_in(cache) if array.shape[-2:] == (T, T)]) == held
+        _, calls = layer_calls(lambda: tiled_attention_backward(dmix, cache))
+    assert calls["attention_forward", (1, 1, T, D)] == again and calls["attention_backward", (1, 1, T, D)] == B * H
+
+
+@pytest.mark.parametrize(("shape", "dtype", "keys", "heads_fit", "expected"), [
+    ((B, H, T, D), "float64", T, 0.5, [(b, b + 1, h, h + 1) for b in range(B) for h in range(H)]),      # at least one
+    ((B, H, T, D), "float64", T, 3.9, [(b, b + 1, h, h + 3) for b in range(B) for h in (0, 3)]),
+    ((B, H, T, D), "float64", T, H, [(b, b + 1, 0, H) for b in range(B)]),
+    ((B, H, T, D), "float64", T, 2 * H, [(b, b + 2, 0, H) for b in (0, 2, 4)]),
+    ((B, H, T, D), "float64", T, 100, [(0, 25, 0, H)]),
+    ((B, H, T, D), "float32", T, 2, [(b, b + 1, 0, H) for b in range(B)]),                              # half as large
+    ((B, H, T, D), "float64", 2 * T, 4, [(b, b + 1, h, h + 2) for b in range(B) for h in (0, 2)]),      # twice as many
+    ((B, H, 1, D), "float64", T, 2, [(b, b + 1, 0, H) for b in range(B)]),                              # one query
+])
+def test_as_many_heads_as_fit_then_as_many_entries(shape, dtype, keys, heads_fit, expected):
+    with small_parts(queries=3, tile_bytes=int(heads_fit * TILE)):
+        groups = head_groups(np.empty(shape, dtype), keys)
+    assert [(b.start, b.stop, h.start, h.stop) for b, h in groups] == expected
