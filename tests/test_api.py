@@ -1,13 +1,18 @@
 """The whole model: every variant's logits, loss and every gradient against torch; what the API promises."""
 
 import math
+import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, UserError
-from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, layers, load
+from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
+from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_backward, gpt_forward
+from npgpt.training.metrics import read_metrics
+from tests.cases import layer_calls, small_parts
 from tests.torch_gpt import ours_and_torchs, unit_scale
 
 SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 3, "n_embd": 12}
@@ -57,7 +62,7 @@ def test_every_gradient_equals_torch(variant):
     (logits, loss, grads), (reference, reference_loss, tensors) = ours_and_torchs(model, idx, targets)
     np.testing.assert_allclose(logits, reference.detach().numpy(), rtol=1e-9, atol=1e-12)
     assert loss == pytest.approx(reference_loss.item(), rel=1e-12)
-    assert set(grads) == set(tensors)
+    assert list(grads) == list(tensors) == list(model.params)
     for name, tensor in tensors.items():
         scale = tensor.grad.abs().max().item()
         np.testing.assert_allclose(grads[name], tensor.grad.numpy(), rtol=1e-9, atol=1e-12 * scale, err_msg=name)
@@ -71,12 +76,12 @@ def test_vector_jacobian_products_on_random_vectors(variant):
     rng = np.random.default_rng(2)
 
     def projected():
-        logits, cache = gpt_forward(idx, model.params, np.random.default_rng(5))
+        masks = draw_masks(model.config, *idx.shape, np.float64, np.random.default_rng(5))
+        logits, cache = gpt_forward(idx, model.params.tree, model.config, masks, layers)
         return (logits * dlogits).sum(), cache
 
     dlogits = rng.standard_normal((*idx.shape, model.config.vocab_size))
-    grads = model.params.zeros_like()
-    gpt_backward(dlogits, projected()[1], grads)
+    grads = model.params.flatten(gpt_backward(dlogits, projected()[1], layers))
     for name, array in model.params.items():
         direction = rng.standard_normal(array.shape)
         kept, step = array.copy(), 1e-6
@@ -90,33 +95,103 @@ def test_vector_jacobian_products_on_random_vectors(variant):
         assert abs((grads[name] * direction).sum() - (above - below) / (2 * step)) < 1e-7 * size, name
 
 
+def assert_close(grads, expected):
+    """Each gradient to 1e-9, on the scale of its largest value; the names in the same order."""
+    assert list(grads) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(grads[name], array, rtol=1e-9, atol=1e-12 * max(1.0, abs(array).max()), err_msg=name)
+
+
 @EACH_VARIANT
-def test_shards_and_micro_batches_add_up_to_the_whole(variant):
-    """Any number of threads, and gradient accumulation, give the gradient of the whole batch."""
-    variant = {**variant, "dropout": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
-    model = model_of(variant, threads=1)
+def test_the_cpu_engine_equals_the_reference_engine(variant):
+    """On any number of threads and shards; with dropout if the batch stays whole, as each shard draws its own."""
+    without = {**variant, "dropout": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+    for n_threads, shards in ((2, 1), (3, 1), (2, 2), (8, 5)):
+        fields = variant if shards == 1 else without
+        reference, model = model_of(fields, kernels="reference", threads=2), model_of(fields, threads=n_threads)
+        idx, targets = batch(model.config, rows=5)
+        targets[4] = -1                 # a shard whose targets do not count
+        expected, expected_grads = reference.loss_and_grads(idx, targets, np.random.default_rng(1))
+        with small_parts(), mock.patch("npgpt.engine.cpu.number_of_shards", lambda *_, n=shards: n):
+            loss, grads = model.loss_and_grads(idx, targets, np.random.default_rng(1))
+            assert model.evaluate(idx, targets) == pytest.approx(reference.evaluate(idx, targets), rel=1e-12)
+        assert isinstance(loss, float) and loss == pytest.approx(expected, rel=1e-12)
+        assert_close(grads, expected_grads)
+
+
+@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 1}, {"threads": 2}], ids=str)
+def test_micro_batches_add_up_to_the_whole(options):
+    """add_to takes the gradients of a later micro-batch, in place; calls share no array."""
+    model = model_of({}, **options)
     idx, targets = batch(model.config, rows=5)
     _, loss = model.forward(idx, targets)
-    whole = model.backward().flat
-    for threads in (1, 2, 3, 8):
-        sharded_loss, grads = model_of(variant, threads=threads).loss_and_grads(idx, targets)
-        assert sharded_loss == pytest.approx(loss, rel=1e-12)
-        np.testing.assert_allclose(grads.flat, whole, rtol=1e-9, atol=1e-12 * abs(whole).max())
-    count = int((targets != -1).sum())
-    total = sum(model.loss_and_grads(idx[part], targets[part], count=count)[1].flat.copy()
-                for part in (slice(0, 1), slice(1, 3), slice(3, 5)))
-    np.testing.assert_allclose(total, whole, rtol=1e-9, atol=1e-12 * abs(whole).max())
-    assert model.evaluate(idx, targets) == pytest.approx(loss, rel=1e-12)
+    whole = model.backward()
+    total, grads, count = 0.0, None, int((targets != -1).sum())
+    for part in (slice(0, 1), slice(1, 3), slice(3, 5)):
+        before = grads
+        part_loss, grads = model.loss_and_grads(idx[part], targets[part], count=count, add_to=grads)
+        total += part_loss
+        assert before is None or grads is before
+    assert total == pytest.approx(loss, rel=1e-12)
+    assert_close(grads, whole)
+    kept = {name: array.copy() for name, array in grads.items()}
+    again, other = (model.loss_and_grads(idx, targets)[1] for _ in range(2))
+    assert again is not other
+    arrays = [array for each in (whole, grads, again, other) for array in each.values()]
+    assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in [model.params.flat, *arrays[:i]])
+    assert all((grads[name] == kept[name]).all() for name in kept)
+
+
+@pytest.mark.parametrize(("options", "run"), [
+    ({"threads": 1}, lambda model, batch: model.loss_and_grads(*batch)),
+    ({"threads": 2, "kernels": "reference"}, lambda model, batch: model.loss_and_grads(*batch)),
+    ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))], ids=[
+    "one thread", "reference", "forward and backward"])
+def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
+    """As a breakpoint in a layer shows it, also with arrays of more than the megabyte of a row block."""
+    config = GPTConfig(vocab_size=65, block_size=64, n_layer=2, n_head=3, n_embd=528)
+    B, T, C, V, D, L = 8, 64, 528, 65, 176, 2
+    _, calls = layer_calls(lambda: run(GPT(config, **options), batch(config, rows=B, time=T)))
+    assert calls == {
+        ("embedding_forward", (B, T)): 1, ("embedding_backward", (B, T, C)): 1,
+        ("dropout_forward", (B, T, C)): 1 + 2 * L, ("dropout_backward", (B, T, C)): 1 + 2 * L,
+        ("layernorm_forward", (B, T, C)): 1 + 2 * L, ("layernorm_backward", (B, T, C)): 1 + 2 * L,
+        ("linear_forward", (B, T, C)): 3 * L, ("linear_forward", (B, T, 4 * C)): L,
+        ("linear_backward", (B, T, C)): 2 * L, ("linear_backward", (B, T, 3 * C)): L,
+        ("linear_backward", (B, T, 4 * C)): L,
+        ("attention_forward", (B, 3, T, D)): L, ("attention_backward", (B, 3, T, D)): L,
+        ("gelu_tanh_forward", (B, T, 4 * C)): L, ("gelu_tanh_backward", (B, T, 4 * C)): L,
+        ("head_forward", (B, T, C)): 1, ("head_backward", (B, T, V)): 1,
+        ("cross_entropy_forward", (B, T, V)): 1, ("cross_entropy_backward", ()): 1}
+
+
+@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 1}, {"threads": 2}], ids=str)
+def test_evaluation_and_prompts_keep_no_caches(options):
+    """Of six layers they need the memory of about one; a forward that may be followed by a backward needs all."""
+    model = GPT(GPTConfig(vocab_size=65, block_size=128, n_layer=6, n_head=4, n_embd=64), **options)
+    idx, targets = batch(model.config, rows=8, time=128)
+
+    def peak(function):
+        tracemalloc.start()
+        try:
+            function()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    keeping = peak(lambda: model.engine.run(idx, targets, None, 8 * 128))
+    assert peak(lambda: model.evaluate(idx, targets)) < keeping / 3
+    read = model.engine.reader(8)       # whose keys and values are allocated here
+    assert peak(lambda: read(idx)) < keeping / 3
 
 
 def test_same_seed_and_threads_give_the_same_bits_with_dropout():
     config = GPTConfig(**SMALL, dropout=0.3)
     idx, targets = batch(config)
-    runs = [GPT(config, seed=4, threads=2).loss_and_grads(idx, targets, np.random.default_rng(1))[1].flat
-            for _ in range(2)]
-    assert np.array_equal(*runs)
-    other = GPT(config, seed=4, threads=2).loss_and_grads(idx, targets, np.random.default_rng(2))[1].flat
-    assert not np.array_equal(runs[0], other)
+    first, again, other = (GPT(config, seed=4, threads=2).loss_and_grads(idx, targets, np.random.default_rng(seed))[1]
+                           for seed in (1, 1, 2))
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not any(np.array_equal(first[name], other[name]) for name in first)
 
 
 def test_tied_weight_gets_the_heads_and_the_embeddings_share():
@@ -124,7 +199,7 @@ def test_tied_weight_gets_the_heads_and_the_embeddings_share():
     tied = model_of({})
     untied = model_of({"tie_word_embeddings": False})
     for name in untied.params:
-        untied.params[name] = tied.params[name]
+        untied.params[name] = tied.params["wte.weight" if name == "lm_head.weight" else name]
     idx, targets = batch(tied.config)
     tied.forward(idx, targets)
     untied.forward(idx, targets)
@@ -132,8 +207,8 @@ def test_tied_weight_gets_the_heads_and_the_embeddings_share():
     head, embedding = apart["lm_head.weight"], apart["wte.weight"]
     assert np.linalg.norm(head) > 0.01 and np.linalg.norm(embedding) > 0.01
     np.testing.assert_allclose(both["wte.weight"], head + embedding, rtol=1e-9, atol=1e-12)
-    assert tied.params["lm_head.weight"] is tied.params["wte.weight"]
-    assert both["lm_head.weight"] is both["wte.weight"]
+    for mapping, there in ((tied.params, False), (both, False), (untied.params, True), (apart, True)):
+        assert ("lm_head.weight" in mapping) == ("lm_head.weight" in list(mapping)) == there
 
 
 def test_no_position_sees_a_later_one_unless_it_is_an_encoder():
@@ -177,6 +252,7 @@ def test_initial_weights():
     assert not np.array_equal(GPT(config, seed=2).params.flat, params.flat)
 
 
+@pytest.mark.slow
 def test_one_batch_overfits():
     """4 x 32 tokens are learned by heart, to a loss below 0.001, in 500 steps."""
     model = GPT(GPTConfig(vocab_size=65, block_size=32, n_layer=2, n_head=4, n_embd=64), seed=0)
@@ -223,14 +299,6 @@ def test_assignment_to_a_parameter_writes_through():
             model.params["ln_g.bias"] = value
 
 
-def test_matrices_stand_first_in_the_flat_array():
-    params = model_of({}).params
-    matrices = {name for name, array in params.items() if array.ndim == 2}
-    params.flat[:] = 0.0
-    params.flat[:params.n_matrix] = 1.0
-    assert all((array == (name in matrices)).all() for name, array in params.items())
-
-
 @pytest.mark.parametrize(("idx", "targets", "says"), [
     (np.zeros((1, 9), int), None, "longer than block_size 8"),
     (np.array([[0, 11]]), None, "from 0 to 10"),
@@ -241,7 +309,7 @@ def test_matrices_stand_first_in_the_flat_array():
     (np.zeros((1, 2), int), np.array([[0, 11]]), "targets must be from 0 to 10"),
     (np.zeros((1, 2), int), np.array([[0, -2]]), "targets must be from 0 to 10"),
     (np.zeros((1, 2), int), np.array([[0]]), "targets have the shape"),
-    (np.zeros((1, 2), int), np.array([[-1, -1]]), "nothing to take a loss of"),
+    (np.zeros((1, 2), int), np.array([[-1, -1]]), "the loss would be the mean of nothing"),
 ])
 def test_a_batch_that_does_not_fit_is_refused(idx, targets, says):
     model = model_of({})
@@ -260,17 +328,78 @@ def test_backward_before_forward_is_refused():
         model.backward()
 
 
-def test_large_logits_neither_overflow_nor_lose_the_loss():
-    logits = np.array([[[1e4, -1e4, 0.0]]])
-    loss, cache = cross_entropy_forward(logits, np.array([[1]]))
-    assert loss == 2e4
-    np.testing.assert_array_equal(cross_entropy_backward(1.0, cache), [[[1.0, -1.0, 0.0]]])
+def test_a_model_can_be_called_and_says_what_it_is():
+    model = model_of({})
+    idx, targets = batch(model.config)
+    logits, loss = model(idx, targets)
+    expected, expected_loss = model.forward(idx, targets)
+    assert loss == expected_loss and (logits == expected).all()
+    assert repr(model).startswith(f"GPT({sum(array.size for array in model.params.values()):,} parameters: 2 layers")
 
 
-def test_each_row_of_logits_has_its_own_scale():
-    """Rows that lie thousands apart: one row's maximum must not push another's exponentials to zero."""
-    logits = np.array([[1e4, 1e4 - 1.0, 0.0], [-1e4, -1e4 - 1.0, -2e4]])
-    loss, cache = cross_entropy_forward(logits, np.array([0, 1]))
-    assert loss == pytest.approx(math.log(1 + math.exp(-1)) + 0.5, rel=1e-12)
-    p = 1 / (1 + math.exp(-1))
-    np.testing.assert_allclose(cross_entropy_backward(2.0, cache), [[p - 1, 1 - p, 0], [p, -p, 0]], atol=1e-15)
+def test_a_stream_draws_a_token_when_it_is_asked_for():
+    model = model_of({})
+    idx = np.array([[1, 2], [3, 4]])
+    stream = model.stream(idx, 5, temperature=0.8, seed=4)
+    tokens = [next(stream) for _ in range(3)]
+    model.params.flat[:] = 0.0          # seen by the tokens that are drawn from now on
+    tokens += stream
+    unchanged = model_of({}).generate(idx, 5, temperature=0.8, seed=4)[:, 2:]
+    drawn = np.stack(tokens, axis=1)
+    assert drawn.shape == (2, 5) and (drawn[:, :3] == unchanged[:, :3]).all()
+    with pytest.raises(UserError, match="max_new_tokens"):
+        model.stream(idx, -1)           # at the call, not at the first token
+
+
+TEXT = "abcdefghijk" * 20
+
+
+def trained(**options):
+    tokenizer = CharTokenizer.from_text(TEXT)
+    tokens = tokenizer.encode(TEXT)
+    trainer = Trainer(GPT(GPTConfig(**SMALL), dtype="float64"), tokens[:150], tokens[150:],
+                      TrainOptions(batch_size=2, max_iters=4, eval_interval=2, eval_iters=1, dtype="float64",
+                                   log_interval=1, lr_decay_iters=0, warmup_iters=0), **options)
+    return trainer, tokenizer
+
+
+def test_a_trainer_needs_no_corpus_no_tokenizer_and_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = []
+    trainer, _ = trained(on_step=lambda given, record: records.append((given is trainer, record)))
+    before = trainer.model.params.flat.copy()
+    assert trainer.run() is True and not list(tmp_path.iterdir())
+    assert [(itself, record["step"]) for itself, record in records] == [(True, step) for step in (1, 2, 3, 4)]
+    assert all(record.keys() == {"step", "loss", "lr", "grad_norm"} for _, record in records)
+    assert not (trainer.model.params.flat == before).all()
+
+
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+def test_load_gives_back_the_run_of_a_trainer(tmp_path, with_tokenizer):
+    _, tokenizer = trained()
+    trainer, _ = trained(out_dir=tmp_path / "run", tokenizer=tokenizer if with_tokenizer else None)
+    trainer.run()
+    assert [record["step"] for record in read_metrics(tmp_path / "run") if "loss" in record] == [1, 2, 3, 4]
+    model, loaded = load(tmp_path / "run", which="latest")
+    assert model.config == trainer.model.config and model.dtype == "float64"
+    assert (model.params.flat == trainer.model.params.flat).all()
+    if with_tokenizer:
+        assert loaded.decode(loaded.encode("badge")) == "badge"
+    else:
+        with pytest.raises(UserError, match="without a tokenizer"):
+            loaded.encode("badge")
+    with pytest.raises(UserError, match="which"):
+        load(tmp_path / "run", which="newest")
+
+
+def test_load_reads_a_saved_model_with_the_tokenizer_beside_it(tmp_path):
+    saved, tokenizer = GPT(GPTConfig(**SMALL), seed=1), trained()[1]
+    saved.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="tokenizer"):
+        load(tmp_path)
+    save_tokenizer(tokenizer, tmp_path / TOKENIZER_FILE)
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        model, loaded = load(path, threads=1)
+        assert model.config == saved.config and (model.params.flat == saved.params.flat).all()
+        assert (loaded.encode("badge") == tokenizer.encode("badge")).all()
+    assert (GPT.from_pretrained(tmp_path).params.flat == saved.params.flat).all()
