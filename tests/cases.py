@@ -18,10 +18,9 @@ import numpy as np
 from npgpt import GPTConfig, layers
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.threads import using_cores
+from npgpt.model import transformer
 from npgpt.model.masks import BlockMasks, Masks, dropout_mask
 from npgpt.model.parameters import Parameters, flatten, nest, parameter_shapes
-from npgpt.model.transformer import (block_backward, block_forward, gpt_backward, gpt_forward, mlp_backward,
-                                     mlp_forward, self_attention_backward, self_attention_forward)
 from tests.torch_gpt import torch_attention, torch_block, torch_gpt, torch_loss, torch_mlp, torch_self_attention
 
 B, T, C, H, V = 3, 5, 12, 3, 11
@@ -207,15 +206,15 @@ def layer_cases(ops_of=lambda config: layers):
     for fields in ({}, {"activation": "gelu"}, {"bias": False, "n_inner": 7}):
         config = config_of(**fields)
         composite(f"mlp {fields}", config, {"x": unit(B, T, C), **parameters(config, "h.0.mlp.")},
-                  lambda x, p, config=config: mlp_forward(x, p, config, ops), mlp_backward, torch_mlp)
+                  lambda x, p, config=config: transformer.mlp_forward(x, p, config, ops), transformer.mlp_backward, torch_mlp)
 
     def mask_of(config, x):
         return as_x(future, x) if config.causal else None
 
     def attend(config, layer=0, dropped=None):
-        return {"forward": lambda x, p: self_attention_forward(x, p, config, layer, mask_of(config, x),
+        return {"forward": lambda x, p: transformer.self_attention_forward(x, p, config, layer, mask_of(config, x),
                                                                as_x(dropped, x), ops),
-                "backward": self_attention_backward,
+                "backward": transformer.self_attention_backward,
                 "reference": lambda x, p, config: torch_self_attention(x, p, config, layer, dropped)}
 
     for fields in ({}, {"n_head": 1}, {"causal": False}, {"scale_attn_weights": False}, {"bias": False},
@@ -230,21 +229,21 @@ def layer_cases(ops_of=lambda config: layers):
               {"x": unit(B, T, C), "c_attn.weight": unit(C, 3 * width) / 3, "c_attn.bias": unit(3 * width),
                "c_proj.weight": unit(width, 7), "c_proj.bias": unit(7)}, **attend(config))
 
-    drop = BlockMasks(mask_att, drawn_mask(B, T, C), drawn_mask(B, T, C))
-    for fields, drop in (({}, BlockMasks()), ({"layer_norm_epsilon": 0.5, "bias": False, "causal": False}, drop)):
+    masks = BlockMasks(mask_att, drawn_mask(B, T, C), drawn_mask(B, T, C))
+    for fields, drop in (({}, BlockMasks()), ({"layer_norm_epsilon": 0.5, "bias": False, "causal": False}, masks)):
         config = config_of(**fields)
         composite(f"block {fields}", config, {"x": unit(B, T, C), **parameters(config, "h.0.")},
-                  lambda x, p, config=config, drop=drop: block_forward(
+                  lambda x, p, config=config, drop=drop: transformer.block_forward(
                       x, p, config, 0, mask_of(config, x), BlockMasks(*(as_x(mask, x) for mask in drop)), ops),
-                  block_backward, lambda x, p, config, drop=drop: torch_block(x, p, config, 0, drop))
+                  transformer.block_backward, lambda x, p, config, drop=drop: torch_block(x, p, config, 0, drop))
 
     for vocab_size, tied in ((V, True), (700, True), (700, False)):
         config = config_of(vocab_size=vocab_size, tie_word_embeddings=tied, embedding_layer_norm=not tied)
         idx = rng.integers(0, vocab_size, (B, T))
         case(f"gpt, V={vocab_size}, {'tied' if tied else 'not tied'}", parameters(config),
-             lambda config=config, idx=idx, **p: gpt_forward(
+             lambda config=config, idx=idx, **p: transformer.gpt_forward(
                  integers(idx, p["wte.weight"]), nest(p), config, Masks(None, [BlockMasks()] * 2), ops_of(config)),
              lambda dlogits, cache, config=config: tuple(
-                 flatten(gpt_backward(dlogits, cache, ops_of(config)))[name] for name in parameter_shapes(config)),
+                 flatten(transformer.gpt_backward(dlogits, cache, ops_of(config)))[name] for name in parameter_shapes(config)),
              lambda torch, config=config, idx=idx, **p: torch_gpt(p, config, idx))
     return cases

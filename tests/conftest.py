@@ -27,10 +27,10 @@ def text_file(tmp_path):
 @pytest.fixture
 def npgpt(capsys, text_file, tmp_path, monkeypatch):
     """Run a command in an empty folder: npgpt("eval", "out") -> exit code, standard output, standard error."""
+    from npgpt.cli.main import main  # here, because it imports everything
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NPGPT_DATA_DIR", raising=False)
-
-    from npgpt.cli.main import main     # here, because it imports everything
 
     def run(*arguments):
         try:

@@ -46,7 +46,7 @@ def torch_mlp(x, p, config):
     return active @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
 
 
-def torch_block(x, p, config, layer=0, drop=BlockMasks()):
+def torch_block(x, p, config, layer, drop):
     x = x + times(torch_self_attention(norm(x, p["ln_1"], config), p["attn"], config, layer, drop.att), drop.attn)
     return x + times(torch_mlp(norm(x, p["ln_2"], config), p["mlp"], config), drop.mlp)
 

@@ -15,12 +15,11 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.model.test_gpt import VARIANTS, batch, model_of
-
 from npgpt import GPT
-from tests.cases import layer_cases
+from tests.cases import engine_cases, layer_cases
 from tests.checkpoints.test_transformers import IDX, TARGETS, logits_of, theirs_of
 from tests.checkpoints.test_transformers import VARIANTS as GPT2_VARIANTS
+from tests.test_api import VARIANTS, batch, model_of
 from tests.torch_gpt import ours_and_torchs, torch_loss
 
 
@@ -32,12 +31,11 @@ def relative_error(ours, theirs):
 
 def layer_errors(case):
     """{"y": …, "dx": …} of one layer case."""
-    y, _ = case.run(case.inputs)
-    dy = np.asarray(np.random.default_rng(7).standard_normal(np.shape(y)))
-    _, grads = case.run(case.inputs, dy)
+    dy = np.random.default_rng(7).standard_normal(np.shape(case.run(case.inputs)[0]))
+    y, grads = case.run(case.inputs, np.asarray(dy))
     tensors = {name: torch.from_numpy(array).requires_grad_() for name, array in case.inputs.items()}
     reference = case.reference(torch, **tensors)
-    reference.backward(torch.from_numpy(dy))
+    reference.backward(torch.as_tensor(dy))
     return {"y": relative_error(y, reference),
             **{f"d{name}": relative_error(grads[f"d{name}"], tensor.grad) for name, tensor in tensors.items()}}
 
@@ -74,10 +72,10 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     largest = 0.0
-    for case in layer_cases():
+    for case in layer_cases() + engine_cases():
         errors = layer_errors(case)
         largest = max(largest, *errors.values())
-        print(f"{case.name:<40}", "  ".join(f"{name} {error:.1e}" for name, error in errors.items()))
+        print(f"{case.name:<60}", "  ".join(f"{name} {error:.1e}" for name, error in errors.items()))
     for what, variants, compare in (("model", VARIANTS, model_errors),
                                     ("transformers", GPT2_VARIANTS, transformers_errors)):
         for name, variant in variants.items():
@@ -85,7 +83,7 @@ def main():
             largest = max(largest, *errors.values())
             logits = "  ".join(f"{name} {error:.1e}" for name, error in errors.items() if name.startswith("logits"))
             worst = max((name for name in errors if name.startswith("d")), key=errors.get)
-            print(f"{what + ': ' + name:<40} {logits}  worst parameter: {worst} {errors[worst]:.1e}")
+            print(f"{what + ': ' + name:<60} {logits}  worst parameter: {worst} {errors[worst]:.1e}")
     print(f"largest of all: {largest:.1e}")
 
 

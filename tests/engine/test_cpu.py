@@ -21,7 +21,7 @@ GPT2 = GPTConfig(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_emb
 
 
 @pytest.mark.parametrize(("lesson", "one", "three"), list(zip(
-    layer_cases(), engine_cases(cores=1), engine_cases(cores=3), strict=True)), ids=[each.name for each in layer_cases()])
+    layer_cases(), engine_cases(cores=1), engine_cases(cores=3), strict=True)), ids=[case.name for case in layer_cases()])
 def test_each_layer_equals_the_lesson_on_any_number_of_cores(lesson, one, three):
     """To 1e-12, because sums are added in another order; the number of cores changes no bit."""
     with blas_threads(1):

@@ -1,4 +1,4 @@
-"""Philox against the vectors that its authors published, and as the source of dropout masks."""
+"""Philox against the vectors that its authors published, and as a source of random numbers."""
 
 import warnings
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from npgpt.engine.philox import Philox, philox
-from npgpt.model.masks import dropout_mask
 
 # Random123's kat_vectors, philox4x32 with 10 rounds: counter, key, result.
 KNOWN = [("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
@@ -53,9 +52,3 @@ def test_is_uniform_and_differs_wherever_something_does():
         for b in drawn[:i]:
             assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.04      # 5 standard deviations and more
     np.testing.assert_array_equal(Philox(0).random(shape, np.float64), drawn[0])
-
-
-def test_draws_dropout_masks():
-    mask = dropout_mask(Philox(3), (100, 200), 0.2, np.float32)
-    assert set(np.unique(mask)) == {np.float32(0), np.float32(1) / np.float32(0.8)}
-    np.testing.assert_allclose(mask.mean(), 1, atol=5 * np.sqrt(0.25 / mask.size))

@@ -1,4 +1,4 @@
-"""Attention in tiles: the lesson's numbers, from tiles so small that there are several of queries, heads and entries."""
+"""Attention in tiles: the lesson's numbers, with several blocks of queries, groups of heads and of entries."""
 
 import numpy as np
 import pytest

@@ -1,8 +1,12 @@
-"""GPTConfig refuses what makes no model, and says which field."""
+"""GPTConfig refuses what makes no model, and derives what was not given when it is asked for."""
+
+import dataclasses
+import json
 
 import pytest
 
 from npgpt import GPTConfig, UserError
+from npgpt.checkpoints.config_json import config_from_fields, config_to_fields
 
 
 @pytest.mark.parametrize(("field", "value"), [
@@ -21,9 +25,32 @@ def test_heads_divide_the_width():
         GPTConfig(n_embd=128, n_head=3)
 
 
-def test_what_is_not_said_follows_what_is():
-    config = GPTConfig(n_embd=64, n_head=2, bias=False, dropout=0.2, attn_pdrop=0.0)
-    assert (config.qkv_bias, config.n_inner) == (False, 256)
-    assert (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop) == (0.2, 0.0, 0.2)
-    assert config.attention_scale(3) == pytest.approx(32**-0.5)
+def round_trip(config):
+    """The config as config.json gives it back."""
+    return config_from_fields(json.loads(json.dumps(config_to_fields(config))))
+
+
+@pytest.mark.parametrize("stored", [lambda config: config, round_trip], ids=["as made", "saved and read"])
+def test_what_is_not_given_follows_what_is_also_after_replace(stored):
+    config = stored(GPTConfig(n_embd=64, n_head=2, bias=False, dropout=0.2))
+    assert (config.attention_bias, config.mlp_width, config.head_size) == (False, 256, 32)
+    assert (config.embd_dropout, config.attn_dropout, config.resid_dropout) == (0.2, 0.2, 0.2)
+    other = dataclasses.replace(config, dropout=0.0, n_embd=32, bias=True)
+    assert (other.attention_bias, other.mlp_width, other.head_size) == (True, 128, 16)
+    assert (other.embd_dropout, other.attn_dropout, other.resid_dropout) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("stored", [lambda config: config, round_trip], ids=["as made", "saved and read"])
+def test_what_is_given_stays(stored):
+    given = GPTConfig(n_inner=7, qkv_bias=False, dropout=0.2, embd_pdrop=0.1, attn_pdrop=0.0, resid_pdrop=0.5)
+    config = stored(given)
+    assert config == given
+    other = dataclasses.replace(config, dropout=0.3, n_embd=64)
+    assert (other.attention_bias, other.mlp_width) == (False, 7)
+    assert (other.embd_dropout, other.attn_dropout, other.resid_dropout) == (0.1, 0.0, 0.5)
+
+
+def test_the_scale_of_the_scores():
+    assert GPTConfig(n_embd=64, n_head=2).attention_scale(3) == pytest.approx(32**-0.5)
+    assert GPTConfig(n_embd=64, n_head=2).attention_scale(3, head_size=9) == pytest.approx(1 / 3)
     assert GPTConfig(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True).attention_scale(3) == 0.25

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
-from npgpt.model.generate import KVCache, sample
+from npgpt.model.generate import sample
+from tests.cases import small_parts
+from tests.torch_gpt import unit_scale
 
 PROBS = np.array([[0.5, 0.1, 0.3, 0.06, 0.04]])
 
@@ -35,7 +37,9 @@ def test_frequencies(options, expected):
 
 
 def small_model():
-    return GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64")
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64")
+    unit_scale(model.params)        # fresh ones see little
+    return model
 
 
 def context_at(t, prompt, block_size):
@@ -50,35 +54,36 @@ def context_at(t, prompt, block_size):
     return start
 
 
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
 @pytest.mark.parametrize("variant", [{}, {"bias": False, "tie_word_embeddings": False, "activation": "gelu"},
                                      {"scale_attn_by_inverse_layer_idx": True, "embedding_layer_norm": True}], ids=str)
 @pytest.mark.parametrize("prompt", [1, 2, 3, 7, 8, 9, 17])
-def test_the_cache_equals_the_full_forward_at_every_position_and_past_the_window(prompt, variant):
+def test_the_cache_equals_the_full_forward_at_every_position_and_past_the_window(prompt, variant, kernels):
     """float64, unit scale: the logits that each token is drawn from, against a forward over the whole context."""
     model = GPT(GPTConfig(**{"vocab_size": 11, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8, **variant}),
-                dtype="float64")
-    model.params.flat[:] = np.random.default_rng(0).standard_normal(model.params.flat.size)
+                dtype="float64", threads=2, kernels=kernels)
+    unit_scale(model.params)
     tokens = np.random.default_rng(1).integers(0, 11, (3, 30))
-    cache = KVCache(model.params, 3)
-    for t in range(prompt, 30):
-        logits = cache.read(tokens[:, :prompt] if t == prompt else tokens[:, t - 1:t])
-        full, _ = model.forward(tokens[:, context_at(t, prompt, 8):t])
-        np.testing.assert_allclose(logits, full[:, -1], rtol=1e-12, atol=1e-12)
+    read = model.engine.reader(3)
+    with small_parts():
+        for t in range(prompt, 30):
+            logits = read(tokens[:, :prompt] if t == prompt else tokens[:, t - 1:t])
+            full, _ = model.forward(tokens[:, context_at(t, prompt, 8):t])
+            np.testing.assert_allclose(logits, full[:, -1], rtol=1e-12, atol=1e-12)
 
 
 def test_tokens_read_in_pieces_equal_tokens_read_one_by_one():
     model = small_model()
     tokens = np.random.default_rng(1).integers(0, 11, (2, 8))
+    full, _ = model.forward(tokens)
     for cut in range(1, 8):
-        cache = KVCache(model.params, 2)
-        cache.read(tokens[:, :cut])
-        full, _ = model.forward(tokens)
-        np.testing.assert_allclose(cache.read(tokens[:, cut:]), full[:, -1], rtol=1e-12, atol=1e-12)
+        read = model.engine.reader(2)
+        read(tokens[:, :cut])
+        np.testing.assert_allclose(read(tokens[:, cut:]), full[:, -1], rtol=1e-12, atol=1e-12)
 
 
 def test_greedy_follows_the_largest_logit_and_each_row_is_its_own():
     model = small_model()
-    model.params.flat[:] = np.random.default_rng(0).standard_normal(model.params.flat.size)
     idx = np.array([[1, 2, 3], [4, 5, 6]])
     out = model.generate(idx, 20, temperature=0.0)
     assert out.shape == (2, 23) and (out[:, :3] == idx).all()
@@ -106,7 +111,7 @@ def test_a_seed_reproduces_and_another_differs():
 
 
 def test_a_row_stops_at_the_end_of_text_and_all_rows_together():
-    model = small_model()
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8))    # all tokens are as likely
     out = model.generate(np.array([[1], [2]]), 200, eos_token_id=7, seed=0)
     assert out.shape[1] < 201
     for row in out[:, 1:]:
@@ -136,15 +141,14 @@ def test_rows_of_very_different_scale_are_drawn_from_alike():
 @pytest.mark.parametrize("B", [2, 5, 9])
 def test_rows_added_for_speed_change_nothing(B):
     """More than 4 rows are filled up to a multiple of 8: every row goes on as it would alone."""
-    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8), seed=3, dtype="float64")
-    model.params.flat[:] = np.random.default_rng(1).standard_normal(model.params.flat.size)     # fresh ones see little
+    model = small_model()
     prompts = np.random.default_rng(0).integers(0, 11, (B, 3))
     together = model.generate(prompts, 12, temperature=0.0)
     assert together.shape == (B, 15)
     for row, prompt in zip(together, prompts, strict=True):
         np.testing.assert_array_equal(row, model.generate(prompt[None], 12, temperature=0.0)[0])
-    cache, alone = KVCache(model.params, B), KVCache(model.params, 1)
+    read, read_alone = model.engine.reader(B), model.engine.reader(1)
     for part in (prompts[:, :2], prompts[:, 2:]):       # a prompt, whose rows are not filled up, and then one token
-        logits, logits_alone = cache.read(part), alone.read(part[-1:])
+        logits, logits_alone = read(part), read_alone(part[-1:])
     assert logits.shape == (B, 11)
     np.testing.assert_allclose(logits[-1:], logits_alone, rtol=1e-9, atol=1e-12)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, UserError
-from npgpt.training.adamw import SLICE, NotFiniteError
+from npgpt.engine.adamw import SLICE, NotFiniteError
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_parameters, unit_scale
 
@@ -87,6 +87,19 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
         with np.errstate(all="ignore"), pytest.raises(NotFiniteError):
             optimizer.step(grads, max_norm=1.0)
         assert (params.flat == before).all() and (optimizer.m.flat == 0).all() and optimizer.t == 0
+
+
+@pytest.mark.parametrize("value", [None, 0.0, np.zeros(7), np.zeros(8, "float32"), "missing"], ids=str)
+def test_gradients_that_do_not_fit_are_refused_and_change_nothing(value):
+    params = params_of()
+    optimizer, before = AdamW(params), params.flat.copy()
+    grads = {name: np.ones_like(array) for name, array in params.items()}
+    grads["ln_f.bias"] = value
+    if isinstance(value, str):
+        del grads["ln_f.bias"]
+    with pytest.raises(UserError, match="ln_f.bias"):
+        optimizer.step(grads)
+    assert (params.flat == before).all() and (optimizer.m.flat == 0).all() and optimizer.t == 0
 
 
 @pytest.mark.parametrize("options", [{"lr": -1.0}, {"lr": float("nan")}, {"betas": (0.9, 1.0)}, {"eps": 0.0},
