@@ -19,12 +19,13 @@ from npgpt import GPTConfig, layers
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.threads import using_cores
 from npgpt.model import transformer
-from npgpt.model.masks import BlockMasks, Masks, dropout_mask
+from npgpt.model.masks import BlockMasks, draw_masks, dropout_mask
 from npgpt.model.parameters import Parameters, flatten, nest, parameter_shapes
 from tests.torch_gpt import torch_attention, torch_block, torch_gpt, torch_loss, torch_mlp, torch_self_attention
 
 B, T, C, H, V = 3, 5, 12, 3, 11
 D = C // H
+SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
 
 @dataclasses.dataclass
@@ -185,65 +186,51 @@ def layer_cases(ops_of=lambda config: layers):
              lambda logits, chosen=chosen: ops.cross_entropy_forward(logits, integers(chosen, logits)),
              ops.cross_entropy_backward, lambda torch, logits, chosen=chosen: torch_loss(logits, chosen))
 
-    # The composite layers: their parameters are inputs like x, named by the path in the tree.
-    def composite(name, config, inputs, forward, backward, reference):
-        def ordered(dy, cache):
-            dx, dp = backward(dy, cache, ops)
-            named = {"x": dx, **flatten(dp)}
-            assert named.keys() == inputs.keys()
-            return tuple(named[key] for key in inputs)
+    # The composite layers: their parameters are inputs like x, named by the path in the tree. The arguments between
+    # config and ops, the block's number and masks, are the oracle's too.
+    def composite(kind, fields, arguments, reference, inputs=None):
+        config = GPTConfig(**{**SMALL, **fields})
+        part = {"mlp": "h.1.mlp.", "self_attention": "h.1.attn.", "block": "h.1."}[kind]
+        inputs = inputs or {"x": unit(B, T, C), **parameters(config, part)}
 
-        case(name, inputs, lambda x, **p: forward(x, nest(p)), ordered,
-             lambda torch, x, **p: reference(x, nest(p), config))
+        def forward(x, **p):
+            given = [BlockMasks(*(as_x(mask, x) for mask in each)) if isinstance(each, BlockMasks) else as_x(each, x)
+                     if isinstance(each, np.ndarray) else each for each in arguments]
+            return getattr(transformer, f"{kind}_forward")(x, nest(p), config, *given, ops)
 
-    def config_of(**fields):
-        return GPTConfig(**{"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C, **fields})
+        def backward(dy, cache):
+            dx, dp = getattr(transformer, f"{kind}_backward")(dy, cache, ops)
+            return tuple({"x": dx, **flatten(dp)}[name] for name in inputs)
+
+        case(f"{kind} {fields}", inputs, forward, backward,
+             lambda torch, x, **p: reference(x, nest(p), config, *arguments))
 
     def parameters(config, part=""):
         return {name.removeprefix(part): unit(*shape) / (3 if len(shape) == 2 else 1)
                 for name, shape in parameter_shapes(config).items() if name.startswith(part)}
 
     for fields in ({}, {"activation": "gelu"}, {"bias": False, "n_inner": 7}):
-        config = config_of(**fields)
-        composite(f"mlp {fields}", config, {"x": unit(B, T, C), **parameters(config, "h.0.mlp.")},
-                  lambda x, p, config=config: transformer.mlp_forward(x, p, config, ops), transformer.mlp_backward, torch_mlp)
-
-    def mask_of(config, x):
-        return as_x(future, x) if config.causal else None
-
-    def attend(config, layer=0, dropped=None):
-        return {"forward": lambda x, p: transformer.self_attention_forward(x, p, config, layer, mask_of(config, x),
-                                                               as_x(dropped, x), ops),
-                "backward": transformer.self_attention_backward,
-                "reference": lambda x, p, config: torch_self_attention(x, p, config, layer, dropped)}
-
-    for fields in ({}, {"n_head": 1}, {"causal": False}, {"scale_attn_weights": False}, {"bias": False},
-                   {"bias": False, "qkv_bias": True}, {"scale_attn_by_inverse_layer_idx": True}):
-        config = config_of(**fields)
-        composite(f"self-attention {fields}", config, {"x": unit(B, T, C), **parameters(config, "h.1.attn.")},
-                  **attend(config, layer=1))
-    config, width = config_of(), 6 * H
-    composite("self-attention, dropout", config, {"x": unit(B, T, C), **parameters(config, "h.0.attn.")},
-              **attend(config, dropped=mask_att))
-    composite("self-attention, wider than its input, with an output of another width", config,
-              {"x": unit(B, T, C), "c_attn.weight": unit(C, 3 * width) / 3, "c_attn.bias": unit(3 * width),
-               "c_proj.weight": unit(width, 7), "c_proj.bias": unit(7)}, **attend(config))
-
+        composite("mlp", fields, (), torch_mlp)
+    for fields, mask, dropped in (
+            ({}, future, None), ({"n_head": 1}, future, None), ({"causal": False}, None, None),
+            ({"scale_attn_weights": False}, future, None), ({"scale_attn_by_inverse_layer_idx": True}, future, None),
+            ({"bias": False}, future, None), ({"bias": False, "qkv_bias": True}, future, mask_att)):
+        composite("self_attention", fields, (1, mask, dropped), torch_self_attention)
+    composite("self_attention", {}, (1, future, None), torch_self_attention, {
+        "x": unit(B, T, C), "c_attn.weight": unit(C, 3 * 6 * H) / 3, "c_attn.bias": unit(3 * 6 * H),
+        "c_proj.weight": unit(6 * H, 7), "c_proj.bias": unit(7)})
     masks = BlockMasks(mask_att, drawn_mask(B, T, C), drawn_mask(B, T, C))
-    for fields, drop in (({}, BlockMasks()), ({"layer_norm_epsilon": 0.5, "bias": False, "causal": False}, masks)):
-        config = config_of(**fields)
-        composite(f"block {fields}", config, {"x": unit(B, T, C), **parameters(config, "h.0.")},
-                  lambda x, p, config=config, drop=drop: transformer.block_forward(
-                      x, p, config, 0, mask_of(config, x), BlockMasks(*(as_x(mask, x) for mask in drop)), ops),
-                  transformer.block_backward, lambda x, p, config, drop=drop: torch_block(x, p, config, 0, drop))
+    composite("block", {}, (1, future, BlockMasks()), torch_block)
+    composite("block", {"layer_norm_epsilon": 0.5, "bias": False}, (1, None, masks), torch_block)
 
-    for vocab_size, tied in ((V, True), (700, True), (700, False)):
-        config = config_of(vocab_size=vocab_size, tie_word_embeddings=tied, embedding_layer_norm=not tied)
-        idx = rng.integers(0, vocab_size, (B, T))
-        case(f"gpt, V={vocab_size}, {'tied' if tied else 'not tied'}", parameters(config),
+    for fields in ({}, {"vocab_size": 700}, {"vocab_size": 700, "tie_word_embeddings": False}):
+        config = GPTConfig(**{**SMALL, **fields})
+        idx = rng.integers(0, config.vocab_size, (B, T))
+        case(f"gpt {fields}", parameters(config),
              lambda config=config, idx=idx, **p: transformer.gpt_forward(
-                 integers(idx, p["wte.weight"]), nest(p), config, Masks(None, [BlockMasks()] * 2), ops_of(config)),
+                 integers(idx, p["wte.weight"]), nest(p), config, draw_masks(config, B, T, None), ops_of(config)),
              lambda dlogits, cache, config=config: tuple(
-                 flatten(transformer.gpt_backward(dlogits, cache, ops_of(config)))[name] for name in parameter_shapes(config)),
+                 flatten(transformer.gpt_backward(dlogits, cache, ops_of(config)))[name]
+                 for name in parameter_shapes(config)),
              lambda torch, config=config, idx=idx, **p: torch_gpt(p, config, idx))
     return cases

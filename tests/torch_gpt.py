@@ -23,17 +23,14 @@ def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
     return times(att, dropout_mask) @ v
 
 
-def torch_self_attention(x, p, config, layer=0, att_mask=None):
+def torch_self_attention(x, p, config, layer, mask, att_mask):
     """Self-attention as in nanoGPT; the head size is that of the weights, whatever the width of x is."""
-    import torch
-
     B, T, _ = x.shape
     qkv = (x @ p["c_attn"]["weight"] + p["c_attn"].get("bias", 0.0)).chunk(3, dim=-1)
     q, k, v = (each.reshape(B, T, config.n_head, -1).transpose(1, 2) for each in qkv)
     scale = 1.0 / math.sqrt(q.shape[-1]) if config.scale_attn_weights else 1.0
     if config.scale_attn_by_inverse_layer_idx:
         scale /= layer + 1
-    mask = torch.full((T, T), -math.inf, dtype=x.dtype).triu(1).numpy() if config.causal else None
     mix = torch_attention(q, k, v, scale, mask, att_mask)
     return mix.transpose(1, 2).reshape(B, T, -1) @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
 
@@ -46,8 +43,9 @@ def torch_mlp(x, p, config):
     return active @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
 
 
-def torch_block(x, p, config, layer, drop):
-    x = x + times(torch_self_attention(norm(x, p["ln_1"], config), p["attn"], config, layer, drop.att), drop.attn)
+def torch_block(x, p, config, layer, mask, drop):
+    attended = torch_self_attention(norm(x, p["ln_1"], config), p["attn"], config, layer, mask, drop.att)
+    x = x + times(attended, drop.attn)
     return x + times(torch_mlp(norm(x, p["ln_2"], config), p["mlp"], config), drop.mlp)
 
 
@@ -66,9 +64,10 @@ def torch_gpt(parameters, config, idx, rng=None):
     if config.embedding_layer_norm:
         x = norm(x, p["ln_e"], config)
     x = times(x, draw(embd, B, T, C))
+    mask = torch.full((T, T), -math.inf, dtype=x.dtype).triu(1).numpy() if config.causal else None
     for i in range(config.n_layer):
         drop = BlockMasks(draw(att, B, config.n_head, T, T), draw(resid, B, T, C), draw(resid, B, T, C))
-        x = torch_block(x, p["h"][i], config, i, drop)
+        x = torch_block(x, p["h"][i], config, i, mask, drop)
     return norm(x, p["ln_f"], config) @ p.get("lm_head", p["wte"])["weight"].T
 
 

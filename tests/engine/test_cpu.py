@@ -17,11 +17,12 @@ from npgpt.layers.embedding import embedding_backward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from tests.cases import engine_cases, layer_calls, layer_cases, small_parts
 
+CASES = layer_cases()
 GPT2 = GPTConfig(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768)      # 124 million parameters
 
 
 @pytest.mark.parametrize(("lesson", "one", "three"), list(zip(
-    layer_cases(), engine_cases(cores=1), engine_cases(cores=3), strict=True)), ids=[case.name for case in layer_cases()])
+    CASES, engine_cases(cores=1), engine_cases(cores=3), strict=True)), ids=[each.name for each in CASES])
 def test_each_layer_equals_the_lesson_on_any_number_of_cores(lesson, one, three):
     """To 1e-12, because sums are added in another order; the number of cores changes no bit."""
     with blas_threads(1):
