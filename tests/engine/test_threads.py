@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from npgpt.engine import threads
-from npgpt.engine.threads import blas_threads, even_parts, in_threads, spread, using_cores
+from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
 
 
 @pytest.mark.parametrize(("threads", "n"), [(1, 5), (2, 5), (3, 7), (8, 3), (4, 4)])
@@ -20,56 +20,41 @@ def test_parts_cover_everything_once_and_evenly(threads, n):
     assert len(parts) == min(threads, n) and max(sizes) - min(sizes) <= 1
 
 
-def test_the_parts_run_at_the_same_time_and_come_back_in_order():
+def test_the_parts_run_at_the_same_time_and_come_back_in_order_the_first_from_the_calling_thread():
     together = threading.Barrier(3, timeout=10)     # breaks unless all three have come
-    assert in_threads(lambda i, j: (together.wait(), i + j)[1], [1, 2, 3], [10, 20, 30]) == [11, 22, 33]
+    results = in_threads(lambda i, j: (together.wait(), i + j, threading.current_thread())[1:], [1, 2, 3], [10, 20, 30])
+    assert [total for total, _ in results] == [11, 22, 33]
+    assert [thread is threading.main_thread() for _, thread in results] == [True, False, False]
 
 
-def test_one_part_needs_no_thread():
-    assert in_threads(lambda i: threading.current_thread(), [0]) == [threading.main_thread()]
-
-
-def test_the_calling_thread_takes_the_first_part():
-    first, second = in_threads(lambda i: threading.current_thread(), [0, 1])
-    assert first is threading.main_thread() and second is not first
-
-
-def test_the_first_parts_exception_is_raised_when_all_parts_are_over():
-    failing, over = threading.Event(), []
+@pytest.mark.parametrize("failing", [[0, 1, 2], [1, 2], [2]])
+def test_the_first_exception_is_raised_when_all_parts_are_over(failing):
+    over = []
 
     def part(i):
-        if i == 0:
-            failing.set()
-            raise ValueError(i)
-        failing.wait(10)
-        time.sleep(0.05)        # who does not wait for this part has come to its `except` by now
+        time.sleep(0.02 * i)        # a caller that does not wait has come to its `except` by then
         over.append(i)
-        raise KeyError(i)
-
-    with pytest.raises(ValueError, match="0"):
-        in_threads(part, [0, 1, 2])
-    assert sorted(over) == [1, 2]
-
-
-def test_of_several_exceptions_the_first_parts_is_raised():
-    def part(i):
-        if i:
+        if i in failing:
             raise ValueError(f"part {i}")
 
-    with pytest.raises(ValueError, match="part 1"):
+    with pytest.raises(ValueError, match=f"part {failing[0]}"):
         in_threads(part, [0, 1, 2])
+    assert sorted(over) == [0, 1, 2]
 
 
 def threads_of_a_spread(_=None):
-    """The threads that a spread of many items uses: the calling one, and where it has several cores others."""
+    """The threads that a spread of many items uses: the calling one, and others if it has several cores."""
     return set(spread(lambda _: threading.current_thread(), range(12)))
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 20])
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
-def test_spread_keeps_the_order(n, cores):
+def test_spread_keeps_the_order_and_raises_what_an_item_raises(n, cores):
     with using_cores(cores):
         assert spread(lambda i: i * i, range(n)) == [i * i for i in range(n)]
+        for failing in range(n):
+            with pytest.raises(ZeroDivisionError):
+                spread(lambda i, failing=failing: 1 / (i - failing), range(n))
 
 
 def test_spread_uses_all_the_cores_at_the_same_time():
@@ -83,58 +68,29 @@ def test_spread_uses_all_the_cores_at_the_same_time():
 def test_a_thread_has_one_core_unless_it_is_given_more():
     alone = {threading.current_thread()}
     assert threads_of_a_spread() == alone
-    with using_cores(3):
+    with pytest.raises(ValueError), using_cores(3):
         assert len(threads_of_a_spread()) > 1
         with using_cores(1):
             assert threads_of_a_spread() == alone
-        assert len(threads_of_a_spread()) > 1
-    assert threads_of_a_spread() == alone
-    with pytest.raises(ValueError), using_cores(3):
+        # The parts of a call have one core each, or they would wait for each other's threads for ever.
+        for used in [*spread(threads_of_a_spread, range(3)), *in_threads(threads_of_a_spread, range(3))]:
+            assert len(used) == 1
+        assert len(ThreadPoolExecutor(1).submit(threads_of_a_spread).result()) == 1     # nor has another thread more
+        assert len(spread(threads_of_a_spread, [0])[0]) > 1                             # a single item keeps them
         raise ValueError
     assert threads_of_a_spread() == alone
 
 
-def test_cores_belong_to_one_thread():
-    with using_cores(3):
-        used = ThreadPoolExecutor(1).submit(threads_of_a_spread).result()
-    assert len(used) == 1
-
-
-def test_the_parts_of_a_call_have_one_core_each():
-    """Or they would wait for each other's threads for ever."""
-    with using_cores(3):
-        for used in [*spread(threads_of_a_spread, range(3)), *in_threads(threads_of_a_spread, range(3))]:
-            assert len(used) == 1
-        assert len(threads_of_a_spread()) > 1       # and the caller has them back
-
-
-def test_a_single_item_keeps_the_cores():
-    with using_cores(3):
-        [used] = spread(threads_of_a_spread, [0])
-    assert len(used) > 1
-
-
-@pytest.mark.parametrize("failing", [0, 5, 11])
-def test_an_exception_in_an_item_is_raised(failing):
-    def item(i):
-        if i == failing:
-            raise ValueError(f"item {i}")
-
-    with using_cores(3):
-        with pytest.raises(ValueError, match=f"item {failing}"):
-            spread(item, range(12))
-        assert len(threads_of_a_spread()) > 1       # and goes on with its cores
-
-
-def test_blas_has_one_thread_where_ours_work():
+def test_blas_has_one_thread_if_ours_work_and_all_of_them_otherwise():
     def of_blas(_=None):
         return {library["num_threads"] for library in threads._controller().info() if library["user_api"] == "blas"}
 
-    with blas_threads(2), using_cores(2):
+    with sharing_cores(1, 2):
+        assert of_blas() == {2} and len(threads_of_a_spread()) == 2
+        assert spread(of_blas, range(4)) == [{1}] * 4 and spread(of_blas, range(1)) == [{2}]
         assert of_blas() == {2}
-        assert spread(of_blas, range(4)) == [{1}] * 4
-        assert of_blas() == {2}
-        assert spread(of_blas, range(1)) == [{2}]
+    with sharing_cores(3, 2):
+        assert of_blas() == {1} and len(threads_of_a_spread()) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only Unix forks")

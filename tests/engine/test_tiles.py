@@ -44,24 +44,6 @@ def test_equals_the_lesson_on_any_number_of_cores(queries, tile_bytes, causal, d
                 np.testing.assert_array_equal(others, ours[0])
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["an encoder", "causal"])
-@pytest.mark.parametrize("new", [1, 2, 4])
-@pytest.mark.parametrize(("queries", "tile_bytes"), [(3, 1), (1, TILE), (7, 1)])
-def test_new_queries_see_all_the_keys_before_them(queries, tile_bytes, new, causal):
-    """As in generation: the queries are those of the last positions."""
-    q, k, v, _, _ = inputs()
-    arguments = q[:, :, T - new:], k, v, SCALE, CAUSAL[T - new:] if causal else None
-    with small_parts(queries=queries, tile_bytes=tile_bytes):
-        mix, _ = tiled_attention_forward(*arguments)
-    np.testing.assert_allclose(mix, attention_forward(*arguments)[0], rtol=1e-12, atol=1e-12)
-
-
-def test_mix_lies_in_memory_as_the_linear_layer_takes_it():
-    q, k, v, _, _ = inputs()
-    mix, _ = tiled_attention_forward(q, k, v, SCALE)
-    assert mix.transpose(0, 2, 1, 3).flags.c_contiguous
-
-
 def test_keys_that_no_query_of_a_tile_sees_are_left_out():
     def keys(*arguments):
         with small_parts(queries=3):
