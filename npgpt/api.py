@@ -160,6 +160,9 @@ class GPT:
         check_rng(rng)
         if count is not None:
             check_whole("count", count, 1)
+        if add_to is not None:
+            named = hasattr(add_to, "keys") and add_to.keys() == self.params.keys()
+            check("add_to", add_to, named, "gradients that loss_and_grads returned")
         loss, grads = self.engine.loss_and_grads(idx, targets, rng, count, add_to)
         if add_to is None and self.engine.reuses_grads:
             grads = {name: gradient.copy() for name, gradient in grads.items()}

@@ -142,6 +142,12 @@ def test_micro_batches_add_up_to_the_whole(options):
     assert all((grads[name] == kept[name]).all() for name in kept)
 
 
+@pytest.mark.parametrize("add_to", [{}, 3, {"wte.weight": 0.0}], ids=str)
+def test_other_gradients_to_add_to_are_refused(add_to):
+    with pytest.raises(UserError, match="add_to must be gradients"):
+        model_of({}).loss_and_grads(*batch(GPTConfig(**SMALL)), add_to=add_to)
+
+
 @pytest.mark.parametrize(("options", "run"), [
     ({"threads": 1}, lambda model, batch: model.loss_and_grads(*batch)),
     ({"threads": 2, "kernels": "reference"}, lambda model, batch: model.loss_and_grads(*batch)),
