@@ -223,7 +223,8 @@ def layer_cases(ops_of=lambda config: layers):
     composite("block", {}, (1, future, BlockMasks()), torch_block)
     composite("block", {"layer_norm_epsilon": 0.5, "bias": False}, (1, None, masks), torch_block)
 
-    for fields in ({}, {"vocab_size": 700}, {"vocab_size": 700, "tie_word_embeddings": False}):
+    for fields in ({}, {"vocab_size": 700}, {"vocab_size": 700, "tie_word_embeddings": False},
+                   {"embedding_layer_norm": True, "bias": False, "causal": False, "activation": "gelu"}):
         config = GPTConfig(**{**SMALL, **fields})
         idx = rng.integers(0, config.vocab_size, (B, T))
         case(f"gpt {fields}", parameters(config),

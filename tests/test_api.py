@@ -7,10 +7,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, layers, load
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, load
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
-from npgpt.model.masks import draw_masks
-from npgpt.model.transformer import gpt_backward, gpt_forward
+from npgpt.model.parameters import parameter_shapes
 from npgpt.training.metrics import read_metrics
 from tests.cases import layer_calls, small_parts
 from tests.torch_gpt import ours_and_torchs, unit_scale
@@ -66,33 +65,6 @@ def test_every_gradient_equals_torch(variant):
     for name, tensor in tensors.items():
         scale = tensor.grad.abs().max().item()
         np.testing.assert_allclose(grads[name], tensor.grad.numpy(), rtol=1e-9, atol=1e-12 * scale, err_msg=name)
-
-
-@EACH_VARIANT
-def test_vector_jacobian_products_on_random_vectors(variant):
-    """No torch: along a random direction of each parameter, projected logits have the slope that the gradient says."""
-    model = model_of(variant)
-    idx, _ = batch(model.config)
-    rng = np.random.default_rng(2)
-
-    def projected():
-        masks = draw_masks(model.config, *idx.shape, np.float64, np.random.default_rng(5))
-        logits, cache = gpt_forward(idx, model.params.tree, model.config, masks, layers)
-        return (logits * dlogits).sum(), cache
-
-    dlogits = rng.standard_normal((*idx.shape, model.config.vocab_size))
-    grads = model.params.flatten(gpt_backward(dlogits, projected()[1], layers))
-    for name, array in model.params.items():
-        direction = rng.standard_normal(array.shape)
-        kept, step = array.copy(), 1e-6
-        array[...] = kept + step * direction
-        above, _ = projected()
-        array[...] = kept - step * direction
-        below, _ = projected()
-        array[...] = kept
-        size = np.linalg.norm(grads[name]) * np.linalg.norm(direction)
-        assert size > 0
-        assert abs((grads[name] * direction).sum() - (above - below) / (2 * step)) < 1e-7 * size, name
 
 
 def assert_close(grads, expected):
@@ -155,8 +127,8 @@ def test_other_gradients_to_add_to_are_refused(add_to):
     "one thread", "reference", "forward and backward"])
 def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
     """As a breakpoint in a layer shows it, also with arrays of more than the megabyte of a row block."""
-    config = GPTConfig(vocab_size=65, block_size=64, n_layer=2, n_head=3, n_embd=528)
-    B, T, C, V, D, L = 8, 64, 528, 65, 176, 2
+    config = GPTConfig(vocab_size=65, block_size=256, n_layer=2, n_head=2, n_embd=64)
+    B, T, C, V, D, L = 18, 256, 64, 65, 32, 2
     _, calls = layer_calls(lambda: run(GPT(config, **options), batch(config, rows=B, time=T)))
     assert calls == {
         ("embedding_forward", (B, T)): 1, ("embedding_backward", (B, T, C)): 1,
@@ -165,7 +137,7 @@ def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
         ("linear_forward", (B, T, C)): 3 * L, ("linear_forward", (B, T, 4 * C)): L,
         ("linear_backward", (B, T, C)): 2 * L, ("linear_backward", (B, T, 3 * C)): L,
         ("linear_backward", (B, T, 4 * C)): L,
-        ("attention_forward", (B, 3, T, D)): L, ("attention_backward", (B, 3, T, D)): L,
+        ("attention_forward", (B, 2, T, D)): L, ("attention_backward", (B, 2, T, D)): L,
         ("gelu_tanh_forward", (B, T, 4 * C)): L, ("gelu_tanh_backward", (B, T, 4 * C)): L,
         ("head_forward", (B, T, C)): 1, ("head_backward", (B, T, V)): 1,
         ("cross_entropy_forward", (B, T, V)): 1, ("cross_entropy_backward", ()): 1}
@@ -175,7 +147,7 @@ def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
 def test_evaluation_and_prompts_keep_no_caches(options):
     """Of six layers they need the memory of about one; a forward that may be followed by a backward needs all."""
     model = GPT(GPTConfig(vocab_size=65, block_size=128, n_layer=6, n_head=4, n_embd=64), **options)
-    idx, targets = batch(model.config, rows=8, time=128)
+    idx, targets = batch(model.config, rows=4, time=128)
 
     def peak(function):
         tracemalloc.start()
@@ -185,9 +157,9 @@ def test_evaluation_and_prompts_keep_no_caches(options):
         finally:
             tracemalloc.stop()
 
-    keeping = peak(lambda: model.engine.run(idx, targets, None, 8 * 128))
+    keeping = peak(lambda: model.engine.run(idx, targets, None, 4 * 128))
     assert peak(lambda: model.evaluate(idx, targets)) < keeping / 3
-    read = model.engine.reader(8)       # whose keys and values are allocated here
+    read = model.engine.reader(4)       # whose keys and values are allocated here
     assert peak(lambda: read(idx)) < keeping / 3
 
 
@@ -216,8 +188,6 @@ def test_a_fresh_gpt2_starts_at_the_loss_of_guessing():
 
 
 def test_gpt2_has_124_million_parameters_of_which_tying_saves_38_6():
-    from npgpt.model.parameters import parameter_shapes
-
     gpt2 = {"vocab_size": 50257, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}
     tied, untied = (sum(map(math.prod, parameter_shapes(GPTConfig(**gpt2, tie_word_embeddings=tie)).values()))
                     for tie in (True, False))

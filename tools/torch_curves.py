@@ -1,6 +1,6 @@
 """Train the same weights on the same batches with npgpt and with torch, and compare the two loss curves.
 
-    python tools/torch_curves.py [--steps 200] [--corpus pydocs] [--out curves.png]
+    python tools/torch_curves.py [--steps 200] [--corpus pydocs]
     python tools/torch_curves.py --gpt2 --steps 20
 
 The recipe is the preset char-cpu, in float32 on both sides: torch's autograd, AdamW and clipping against ours. With
@@ -63,25 +63,12 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--gpt2", action="store_true", help="fine-tuning at GPT-2's 124M shape")
     parser.add_argument("--corpus", help="by default TinyShakespeare, or pydocs")
-    parser.add_argument("--out", help="draw both curves and their difference as a PNG")
     args = parser.parse_args()
     ours, theirs = curves(args.steps, args.corpus, args.gpt2)
     difference = np.abs(np.subtract(ours, theirs))
     for step in range(0, args.steps, max(1, args.steps // 10)):
         print(f"step {step:>4}: npgpt {ours[step]:.6f}, torch {theirs[step]:.6f}, difference {difference[step]:.1e}")
     print(f"largest difference over {args.steps} steps: {difference.max():.1e}")
-    if args.out:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
-        curve, error = figure.subplots(2, sharex=True, height_ratios=(2, 1))
-        curve.plot(theirs, linewidth=4, alpha=0.4, label="torch")
-        curve.plot(ours, linewidth=1, label="npgpt")
-        curve.set(ylabel="loss (nats per token)", title="The same weights and batches, float32")
-        curve.legend()
-        error.semilogy(difference)
-        error.set(xlabel="step", ylabel="difference")
-        figure.savefig(args.out)
 
 
 if __name__ == "__main__":
