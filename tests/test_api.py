@@ -100,10 +100,10 @@ def test_micro_batches_add_up_to_the_whole(options):
     whole = model.backward()
     total, grads, count = 0.0, None, int((targets != -1).sum())
     for part in (slice(0, 1), slice(1, 3), slice(3, 5)):
-        before = grads
+        before, arrays = grads, dict(grads or {})
         part_loss, grads = model.loss_and_grads(idx[part], targets[part], count=count, add_to=grads)
         total += part_loss
-        assert before is None or grads is before
+        assert before is None or grads is before and all(grads[name] is arrays[name] for name in grads)
     assert total == pytest.approx(loss, rel=1e-12)
     assert_close(grads, whole)
     kept = {name: array.copy() for name, array in grads.items()}
