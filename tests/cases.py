@@ -188,7 +188,7 @@ def layer_cases(ops_of=lambda config: layers):
 
     # The composite layers: their parameters are inputs like x, named by the path in the tree. The arguments between
     # config and ops, the block's number and masks, are the oracle's too.
-    def composite(kind, fields, arguments, reference, inputs=None):
+    def composite(kind, fields, arguments, reference, inputs=None, name=None):
         config = GPTConfig(**{**SMALL, **fields})
         part = {"mlp": "h.1.mlp.", "self_attention": "h.1.attn.", "block": "h.1."}[kind]
         inputs = inputs or {"x": unit(B, T, C), **parameters(config, part)}
@@ -202,7 +202,7 @@ def layer_cases(ops_of=lambda config: layers):
             dx, dp = getattr(transformer, f"{kind}_backward")(dy, cache, ops)
             return tuple({"x": dx, **flatten(dp)}[name] for name in inputs)
 
-        case(f"{kind} {fields}", inputs, forward, backward,
+        case(name or f"{kind} {fields}", inputs, forward, backward,
              lambda torch, x, **p: reference(x, nest(p), config, *arguments))
 
     def parameters(config, part=""):
@@ -218,7 +218,7 @@ def layer_cases(ops_of=lambda config: layers):
         composite("self_attention", fields, (1, mask, dropped), torch_self_attention)
     composite("self_attention", {}, (1, future, None), torch_self_attention, {
         "x": unit(B, T, C), "c_attn.weight": unit(C, 3 * 6 * H) / 3, "c_attn.bias": unit(3 * 6 * H),
-        "c_proj.weight": unit(6 * H, 7), "c_proj.bias": unit(7)})
+        "c_proj.weight": unit(6 * H, 7), "c_proj.bias": unit(7)}, name="self_attention of another width than its input")
     masks = BlockMasks(mask_att, drawn_mask(B, T, C), drawn_mask(B, T, C))
     composite("block", {}, (1, future, BlockMasks()), torch_block)
     composite("block", {"layer_norm_epsilon": 0.5, "bias": False}, (1, None, masks), torch_block)
