@@ -1,7 +1,7 @@
-"""The per-line gradient check: for each floating variable v of a forward, the backward's `dv` against the true gradient.
+"""The per-line gradient check: for each floating variable v of a forward, the backward's `dv` against the true one.
 
-The true gradient is measured by central differences in float64: the forward runs again with one value of v a little
-larger and a little smaller at the line that assigns v, and the change of sum(dy * y) is measured, with a random upstream
+The true one is measured by central differences in float64: the forward runs again with one value of v a little larger
+and a little smaller at the line that assigns v, and the change of sum(dy * y) is measured, with a random upstream
 gradient dy. So every line is verified on its own. The first wrong line is where the mistake is, or the line before it
 that has no gradient of its own.
 """
@@ -265,7 +265,7 @@ def tree_line(source, name):
 
 
 def errors(gradient, true):
-    """The largest absolute error, and it relative to the largest value; infinite if it is no finite array of the shape."""
+    """The largest absolute error, and it relative to the largest value; infinite for no finite array of that shape."""
     if not is_floating(gradient) or np.shape(gradient) != np.shape(true) or not np.isfinite(gradient).all():
         return np.inf, np.inf
     if np.size(true) == 0:
