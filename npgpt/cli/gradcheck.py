@@ -64,8 +64,12 @@ def print_summary(checks):
 
     print(f"\n{len(lines)} floating intermediates in all forwards: {count(OK)} verified by their own dv, "
           f"{count(SHORTCUT)} as part of a shortcut, {count(CONSTANT)} constant, {count(WRONG)} wrong")
-    shortcuts = [f"{each.layer}: {each.variable} through {each.through}" for each in lines if each.verdict == SHORTCUT]
-    print("shortcuts: " + ("; ".join(shortcuts) or "none"))
+    skipped = {}
+    for each in lines:
+        if each.verdict == SHORTCUT:
+            skipped.setdefault((each.layer, each.through), []).append(each.variable)
+    for (layer, through), names in skipped.items():
+        print(f"shortcut in {layer}: {', '.join(names)}, as part of {through}")
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
     errors = [each.relative for each in checks if each.relative is not None]
     to_torch = [each.torch for each in checks if each.torch is not None]
