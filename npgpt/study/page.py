@@ -279,7 +279,7 @@ def code_units(source, side, lines):
 
     html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
     # In a line that is too wide for its pane, the comment is moved to the code: then fewer lines wrap.
-    rows = [Markup(re.sub(' +(?=<span class="c1">)', "  ", row) if len(line) > WIDTH else row)
+    rows = [Markup(re.sub('(?<=</span>) +(?=<span class="c1">)', "  ", row) if len(line) > WIDTH else row)
             for row, line in zip(html, source.lines, strict=True)]
     doc = [number for number, row in enumerate(rows, source.first) if 'class="sd"' in row]
     header = source.first + next(i for i, text in enumerate(source.lines) if text.endswith(":"))

@@ -19,7 +19,7 @@ class Heat {
     this.cells.setAttribute("aria-label", `${label}; the arrow keys read them`);
     this.output = figure.appendChild(make("output", "", "\u00a0"));
     for (const event of ["pointerover", "pointerdown"]) {
-      this.cells.addEventListener(event, (event) => this.point(event.target.place));
+      this.cells.addEventListener(event, ({target}) => target.place && this.point(target.place));
     }
     for (const event of ["pointerleave", "blur"]) this.cells.addEventListener(event, () => this.point(null));
     this.cells.addEventListener("keydown", (event) => {
