@@ -168,8 +168,10 @@ def check(lesson, backward=None, known=None, torch=False):
     forward_source, backward_source = read_source(lesson.forward), read_source(backward)
     found = matched(known.variables, [each for each in record if each.name not in backward_source.filled])
     skipped = read_source(lesson.backward).shortcut         # the original's: a learner's docstring may say anything
-    by_torch = torch_gradients(lesson, known) if torch else {}
-    checks = []
+    checks, by_torch = [], {}
+    if torch:
+        from npgpt.study.torch_oracle import gradients
+        by_torch = gradients(lesson, known.dy)
 
     def add(name, line, value, true, gradient, backward_line, by_torch, verdict=None, through=None):
         absolute, relative = (None, None) if gradient is None or true is None else errors(gradient, true)
@@ -279,9 +281,3 @@ def first_wrong(checks):
     """The check that is wrong at the earliest line of the backward, or None."""
     wrong = [each for each in checks if each.verdict == WRONG]
     return min(wrong, key=lambda each: each.backward_line or 0, default=None)
-
-
-def torch_gradients(lesson, known):
-    """What torch's autograd says of the same quantities: name of an input, or (name, occurrence) -> gradient."""
-    from npgpt.study.torch_oracle import gradients
-    return gradients(lesson, known.dy)

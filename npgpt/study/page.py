@@ -111,7 +111,7 @@ def traced_pass(lesson, known, lines):
     def add(function, line, name, value):
         at = max((i for i, each in enumerate(record) if each.function == function.__name__ and each.line <= line),
                  default=-1)
-        record.insert(at + 1, Assignment(function.__name__, "", line, name, value))
+        record.insert(at + 1, Assignment(function.__name__, line, name, value))
 
     for name, value in lesson.inputs.items():
         if all(each.name != name for each in record):

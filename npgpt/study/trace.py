@@ -17,7 +17,6 @@ class Assignment:
     """
 
     function: str
-    file: str
     line: int
     name: str
     value: np.ndarray
@@ -38,7 +37,7 @@ def recording(functions):
         def add(line, name):
             value = frame.f_locals.get(name)
             if is_floating(value):
-                record.append(Assignment(source.name, source.file, line, name, np.array(value)))
+                record.append(Assignment(source.name, line, name, np.array(value)))
 
         def local(frame, event, _):
             nonlocal pending
