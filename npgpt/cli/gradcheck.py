@@ -1,4 +1,4 @@
-"""The gradient of every line of every layer, proved by central differences."""
+"""Verify the gradient of every line of every layer by central differences, and by torch if it is there."""
 
 import dataclasses
 import importlib.util
@@ -7,7 +7,7 @@ import os
 import sys
 
 from npgpt.errors import UserError
-from npgpt.study.gradcheck import CONSTANT, OK, PARTS, SHORT_CUT, WRONG, check, first_wrong
+from npgpt.study.gradcheck import CONSTANT, OK, SHORTCUT, WRONG, check, first_wrong
 from npgpt.study.lessons import chosen_lessons
 
 
@@ -22,10 +22,11 @@ def run(args):
     for lesson in chosen_lessons(args.layer):
         try:
             found = check(lesson, torch=torch)
-        except UserError as error:          # the exact GELU needs SciPy: no reason to keep the rest back
+        except ImportError:             # the others need nothing but NumPy
+            needs = f'{lesson.name} needs SciPy: pip install "npgpt[gelu]"'
             if args.layer != "all":
-                raise
-            print(f"{lesson.name} is left out: {error}", file=sys.stderr)
+                raise UserError(needs) from None
+            print(f"{needs}; it is left out", file=sys.stderr)
             continue
         checks += found
         if not args.json:
@@ -55,23 +56,25 @@ def print_table(lesson, checks):
 
 
 def print_summary(checks):
-    """How many variables there are and what was found out about them."""
+    """How many variables there are, and the verdicts on them."""
     inputs = [each for each in checks if each.forward_text == "(argument)"]
     lines = [each for each in checks if each.forward_text != "(argument)"]
 
     def count(verdict):
         return sum(each.verdict == verdict for each in lines)
 
-    print(f"\n{len(lines)} floating intermediates in all forwards: {count(OK)} certified by their own dv, "
-          f"{count(SHORT_CUT)} as part of a named short cut, {count(PARTS)} filled in parts, "
-          f"{count(CONSTANT)} constant, {count(WRONG)} wrong")
-    short_cuts = [f"{each.layer}: {each.variable} through {each.through}"
-                  for each in lines if each.verdict == SHORT_CUT]
-    print("short cuts: " + ("; ".join(dict.fromkeys(short_cuts)) or "none"))
+    print(f"\n{len(lines)} floating intermediates in all forwards: {count(OK)} verified by their own dv, "
+          f"{count(SHORTCUT)} as part of a shortcut, {count(CONSTANT)} constant, {count(WRONG)} wrong")
+    skipped = {}
+    for each in lines:
+        if each.verdict == SHORTCUT:
+            skipped.setdefault((each.layer, each.through), []).append(each.variable)
+    for (layer, through), names in skipped.items():
+        print(f"shortcut in {layer}: {', '.join(names)}, as part of {through}")
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
     errors = [each.relative for each in checks if each.relative is not None]
     to_torch = [each.torch for each in checks if each.torch is not None]
-    print(f"largest relative error {max(errors):.1e} by central differences"
+    print(f"largest relative error {max(errors):.1e} to the central differences"
           + (f", {max(to_torch):.1e} to torch" if to_torch else ""))
 
 

@@ -1,13 +1,13 @@
 """Write the study page: every layer's forward beside its backward, and a model on your text (needs the extra "study").
 
-One HTML file that needs no network: what every line made, the derivation of its gradient, the check that proves it.
+One HTML file that needs no network: the arrays of every line, the derivation of its gradient, and the check of it.
 """
 
 import os
 import webbrowser
 from pathlib import Path
 
-from npgpt.api import GPT, load_model
+from npgpt.api import GPT, load
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
@@ -34,16 +34,15 @@ def run(args):
     lessons = chosen_lessons(args.layer)
     out = Path(args.out)
     if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise UserError(f"{out} cannot be written: give --out a file in a folder that is there and writable")
+        raise UserError(f"{out} cannot be written: give --out a file in a folder that exists and is writable")
     if args.checkpoint is None:
         model, tokenizer = fresh_model(args.prompt)
-        description = "a fresh one that has learned nothing yet (give --checkpoint for one that has)"
+        description = "a new one, not trained (use --checkpoint for one that is)"
     else:
-        loaded = load_model(args.checkpoint)
-        model, tokenizer, description = loaded.model, loaded.tokenizer, args.checkpoint
-    prompt_ids(model, tokenizer, args.prompt)       # complains before the layers are checked, which takes seconds
+        (model, tokenizer), description = load(args.checkpoint), args.checkpoint
+    prompt_ids(model, tokenizer, args.prompt)       # an error in it is raised before the layers are checked
     page = study_page(lessons, study_model(model, tokenizer, args.prompt, description))
-    data = page.encode("utf-8", "replace")          # an argument that was not UTF-8 holds surrogates
+    data = page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
     write_atomically(out, data)
     print(f"{out}: {len(data) / 1e6:.2f} MB")
     if args.open:
@@ -51,9 +50,9 @@ def run(args):
 
 
 def fresh_model(prompt):
-    """A tiny model with random weights and a tokenizer that knows the characters of a prompt; UserError for none."""
+    """A tiny model with random weights, and a tokenizer for a prompt's characters. Raises UserError if it is empty."""
     if not prompt:
-        raise UserError("the prompt is empty: give it at least two characters, or leave --prompt out")
+        raise UserError("the prompt is empty: use at least two characters, or leave --prompt out")
     tokenizer = CharTokenizer.from_text(prompt)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=MOST_TOKENS, n_layer=2, n_head=4, n_embd=32)
     return GPT(config, seed=0), tokenizer

@@ -1,9 +1,9 @@
-"""The per-line gradient check: for every floating variable of a forward, the `dv` of the backward against what it is.
+"""The per-line gradient check: for each floating variable v of a forward, the backward's `dv` against the true one.
 
-What it is, is found by central differences in float64: the forward is run again with one value of v a little larger and
-a little smaller at the very line that assigns v, and the change of sum(dy * y) is measured, dy a random upstream
-gradient. So each line has its own proof: a wrong backward is wrong at a line, and the first line that is wrong is where
-the mistake stands, or the line before it that has no gradient of its own.
+The true one is measured by central differences in float64: the forward runs again with one value of v a little larger
+and a little smaller at the line that assigns v, and the change of sum(dy * y) is measured, with a random upstream
+gradient dy. So every line is verified on its own. The first wrong line is where the mistake is, or the line before it
+that has no gradient of its own.
 """
 
 import copy
@@ -17,10 +17,11 @@ from npgpt.study.probe import with_probes
 from npgpt.study.source import read_source
 from npgpt.study.trace import is_floating, recording
 
-STEP = 1e-3         # of the differences: their errors, of order STEP^4 and 1e-16 / STEP, are then both near 1e-12
+STEP = 2e-4         # of the differences: their errors, of order STEP^4 and 1e-16 / STEP, are then below 1e-10
+ROUNDING = 1e-10    # of the differences: a gradient below it is zero
 TOLERANCE = 1e-7    # of the largest error relative to the largest value of the gradient
 
-OK, WRONG, SHORT_CUT, PARTS, CONSTANT = "ok", "WRONG", "short cut", "in parts", "constant"
+OK, WRONG, SHORTCUT, CONSTANT = "ok", "WRONG", "shortcut", "constant"
 
 
 @dataclasses.dataclass
@@ -28,12 +29,11 @@ class LineCheck:
     """What was found out about one variable v of a forward.
 
     forward_line, backward_line: line numbers in `file`, of the statement that assigns v (of the `def` for an argument),
-    and of that which assigns dv (None where it has none). norm: of the gradient. absolute, relative: the largest
-    error, and that divided by the largest value of the gradient; None where there is nothing to compare.
-    verdict: "ok" or "WRONG" by its own dv; "short cut": dv is skipped, and `through` names the gradient in which it
-    is checked; "in parts": v is an array that is filled part by part, checked through the gradients named;
-    "constant": it does not depend on anything that has a gradient. torch: the relative error against torch's autograd
-    over the same forward lines, None where torch was not asked.
+    and of the one that assigns dv (None if there is none). norm: of the gradient. absolute, relative: the largest
+    error, and that divided by the largest value of the gradient; None if there is nothing to compare.
+    verdict: "ok" or "WRONG" by its own dv; "shortcut": dv is skipped, and `through` names the gradient in which it is
+    checked; "constant": v does not depend on anything that has a gradient. torch: the relative error against torch's
+    autograd over the same forward lines, None if torch was not asked.
     """
 
     layer: str
@@ -54,9 +54,9 @@ class LineCheck:
 
 @dataclasses.dataclass
 class Variable:
-    """One execution of a forward's statement that made v: `occurrence` counts v's statements of that call, from 0.
+    """One execution of a forward's statement that assigned v: `occurrence` counts v's statements, from 0.
 
-    constant: it is the same whatever the inputs are, as a mask is, or the targets' shares: nothing flows through it.
+    constant: it is the same whatever the inputs are, as a mask is: no gradient flows through it.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Variable:
 
 @dataclasses.dataclass
 class Truth:
-    """What a lesson's gradients are, by differences; made once, to judge any number of backwards by.
+    """A lesson's true gradients, by differences; made once, to judge any number of backwards by.
 
-    variables: the forward's intermediates; gradients: theirs, in the same order, None for constants and for
-    what is filled in parts; inputs: name -> gradient of each input; dy: the upstream gradient; y, cache: the forward's.
+    variables: the forward's intermediates; gradients: theirs, in the same order, None for constants; inputs: name ->
+    gradient of each input; dy: the upstream gradient; y, cache: the forward's.
     """
 
     lesson: Lesson
@@ -89,14 +89,12 @@ def truth(lesson):
     y, cache, record = traced(lesson, lesson.inputs)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
     dy = np.asarray(rng.standard_normal(np.shape(y)))
-    source = read_source(lesson.forward)
     variables, counts = [], {}
     for each, other in zip(record, traced(lesson, moved)[2], strict=True):
         occurrence = counts[each.name] = counts.get(each.name, -1) + 1
         constant = np.array_equal(each.value, other.value)
         variables.append(Variable(each.name, each.line, occurrence, each.value, constant))
-    gradients = [None if each.constant or each.name in source.filled else intermediate_gradient(lesson, each, dy)
-                 for each in variables]
+    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
     inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
     return Truth(lesson, variables, gradients, inputs, dy, y, cache)
 
@@ -110,20 +108,20 @@ def traced(lesson, inputs):
 
 def intermediate_gradient(lesson, variable, dy):
     """d(sum(dy * y)) / d(variable), an array of its shape."""
-    change, seen = None, 0
+    change, left = None, 0          # left: how many v are still to come before the one that is moved
 
-    def probe(line, name, value):
-        nonlocal seen
-        if name != variable.name or not hasattr(value, "dtype") or value.dtype.kind != "f":
+    def probe(name, value):
+        nonlocal left
+        if name != variable.name or not is_floating(value):
             return value
-        seen += 1
-        return value + change if seen == variable.occurrence + 1 else value
+        left -= 1
+        return value + change if left == -1 else value
 
     forward = with_probes(lesson.forward, probe)
 
-    def output(changed_by):
-        nonlocal change, seen
-        change, seen = changed_by, 0
+    def output(moved_by):
+        nonlocal change, left
+        change, left = moved_by, variable.occurrence
         return (dy * lesson.run_forward(lesson.inputs, forward)[0]).sum()
 
     return differences(output, variable.value)
@@ -148,15 +146,15 @@ def differences(output, value):
         step[index] = STEP
         near, far = output(step) - output(-step), output(2.0 * step) - output(-2.0 * step)
         gradient[index] = (8.0 * near - far) / (12.0 * STEP)
-    return gradient
+    return gradient if np.abs(gradient).max() > ROUNDING else np.zeros_like(gradient)
 
 
 def check(lesson, backward=None, known=None, torch=False):
     """A `LineCheck` for each input and floating intermediate of a lesson, in the order of the forward's lines.
 
     backward: another function to be judged in the lesson's place (a learner's, or one with a planted bug). known: the
-    lesson's `truth`, if it has been made already. torch: compare with torch too; ImportError where it is missing.
-    An exception of the backward is let through; its attribute `checks` has what could be checked before it.
+    lesson's `truth`, if there is one already. torch: compare with torch too; ImportError if it is missing.
+    An exception of the backward is passed on; its attribute `checks` has what could be checked before it.
     """
     known = known or truth(lesson)
     backward = backward or lesson.backward
@@ -168,15 +166,14 @@ def check(lesson, backward=None, known=None, torch=False):
         except Exception as error:
             result, raised = {}, error
     forward_source, backward_source = read_source(lesson.forward), read_source(backward)
-    made = [each for each in record if each.name not in backward_source.filled]
-    found = matched(known.variables, made)
-    skipped = read_source(lesson.backward).short_cut        # the original's: a learner's docstring may say anything
-    by_torch = torch_gradients(lesson, known) if torch else {}
+    found = matched(known.variables, [each for each in record if each.name not in backward_source.filled])
+    skipped = read_source(lesson.backward).shortcut         # the original's: a learner's docstring may say anything
+    checks, by_torch = [], {}
+    if torch:
+        from npgpt.study.torch_oracle import gradients
+        by_torch = gradients(lesson, known.dy)
 
-    checks = []
-    last = {each.name: each for each in record}
-
-    def add(name, line, value, true, gradient, backward_line, verdict=None, through=None, torch_gradient=None):
+    def add(name, line, value, true, gradient, backward_line, by_torch, verdict=None, through=None):
         absolute, relative = (None, None) if gradient is None or true is None else errors(gradient, true)
         if verdict is None:
             verdict = OK if relative is not None and relative <= TOLERANCE else WRONG
@@ -187,34 +184,27 @@ def check(lesson, backward=None, known=None, torch=False):
             lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
             back.text if back else "", np.shape(value), float(np.linalg.norm(shown)) if shown is not None else 0.0,
             absolute, relative, verdict, through,
-            None if torch_gradient is None or shown is None else errors(torch_gradient, shown)[1]))
+            None if by_torch is None or shown is None else errors(by_torch, shown)[1]))
 
-    for name, value in lesson.inputs.items():
-        if raised is not None:
-            break                                           # nothing was returned
-        gradient = result.get(f"d{name}")
-        line = gradient_line(backward_source, last.get(f"d{name}"), name, known.inputs[name], gradient)
-        add(name, forward_source.first, value, known.inputs[name], gradient, line, torch_gradient=by_torch.get(name))
+    if raised is None:
+        for name, value in lesson.inputs.items():
+            true, gradient = known.inputs[name], result.get(f"d{name}")
+            line = gradient_line(backward_source, record, name, true, gradient)
+            add(name, forward_source.first, value, true, gradient, line, by_torch.get(name))
     previous = next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        torch_gradient = by_torch.get((variable.name, variable.occurrence))
-        if variable.name in skipped:
-            add(variable.name, variable.line, variable.value, true, None, None, SHORT_CUT, f"d{previous}",
-                torch_gradient)
-            continue
-        if variable.constant:
-            add(variable.name, variable.line, variable.value, None, None, None, CONSTANT)
-            continue
-        previous = variable.name
-        if true is None:
-            add(variable.name, variable.line, variable.value, None, None, None, PARTS,
-                " ".join(f"d{name}" for name in lesson.inputs))
-        elif i in found:
-            add(variable.name, variable.line, variable.value, true, found[i].value, found[i].line,
-                torch_gradient=torch_gradient)
-        elif raised is None:
-            add(variable.name, variable.line, variable.value, true, None, bound_line(backward_source, variable.name),
-                WRONG)
+        name, line, value = variable.name, variable.line, variable.value
+        torch_gradient = by_torch.get((name, variable.occurrence))
+        if name in skipped:
+            add(name, line, value, true, None, None, torch_gradient, SHORTCUT, f"d{previous}")
+        elif variable.constant:
+            add(name, line, value, None, None, None, None, CONSTANT)
+        else:
+            previous = name
+            if i in found:
+                add(name, line, value, true, found[i].value, found[i].line, torch_gradient)
+            elif raised is None:
+                add(name, line, value, true, None, named_line(backward_source, name), None, WRONG)
     if raised is not None:
         raised.checks = checks
         raise raised
@@ -224,59 +214,60 @@ def check(lesson, backward=None, known=None, torch=False):
 def matched(variables, record):
     """index of a variable -> the assignment in the backward that is its gradient.
 
-    The backward undoes the lines in reverse: the last v of the forward has the first dv of the backward. `v += …` hands
-    its gradient on unchanged: the v before it has the same dv.
+    The backward undoes the lines in reverse: the last v of the forward has the first dv of the backward. If there is
+    only one dv, all v have it: `y = y + bias` passes its gradient on unchanged.
     """
     found = {}
     for name in {variable.name for variable in variables}:
         indexes = [i for i, variable in enumerate(variables) if variable.name == name]
-        gradients = [each for each in record if each.name == f"d{name}" and not each.in_place]
-        for i, gradient in zip(reversed(indexes), gradients, strict=False):
-            found[i] = gradient
+        gradients = [each for each in record if each.name == f"d{name}"]
         if len(gradients) == 1:
-            for i in indexes:
-                found[i] = gradients[0]
+            gradients *= len(indexes)
+        found |= dict(zip(reversed(indexes), gradients, strict=False))
     return found
 
 
-def gradient_line(source, made, name, true, gradient):
-    """The line of a backward that the gradient of an input comes from.
+def gradient_line(source, record, name, true, gradient):
+    """The line of a backward that the gradient of an input comes from: the last that assigns it.
 
-    made: the last assignment of d<name>, or None. That is the line, but for an array that is filled or changed later
-    (the last line that does it), and for a gradient that was right there and is wrong as it is returned: then the line
-    of the `return`.
+    If it is filled or changed in place later, it is the last line that does that; if it was right there and is wrong in
+    the result, it is the line that puts it into the tree, or the `return`.
     """
-    if f"d{name}" in source.filled:
-        return source.filled[f"d{name}"]
-    if made is None:
-        return bound_line(source, name)
+    names = gradient_names(name)
+    filled = next((source.filled[each] for each in names if each in source.filled), None)
+    made = next((each for each in reversed(record) if each.name in names), None)
+    if filled or made is None:
+        return filled or named_line(source, name)
     if errors(made.value, true)[1] <= TOLERANCE < errors(gradient, true)[1]:
-        return source.statements[-1].first
+        return tree_line(source, name) or source.statements[-1].first
     if errors(made.value, gradient)[1] > 0.0:
-        changing = [each.first for each in source.statements if each.first > made.line and not each.targets
-                    and re.search(rf"\bd{re.escape(name)}\b", each.text)]
-        return changing[0] if changing else made.line
+        return next((each.first for each in source.statements if each.first > made.line and not each.targets
+                     and re.search(rf"\b{re.escape(made.name)}\b", each.text)), made.line)
     return made.line
 
 
-def bound_line(source, name):
-    """The line of the statement that should make d<name>, or writes the gradient of a parameter of that name.
+def gradient_names(name):
+    """What a backward may call the gradient of an input: that of "wte.weight" dwte_weight or dwte."""
+    parts = name.split(".")
+    return ["_".join(["d" + parts[0], *parts[1:i]]) for i in range(len(parts), 0, -1)]
 
-    The parameters of a block inside the whole model are written by `block_backward`: the line that calls it. Where
-    there is none of these, the line of the `def`.
-    """
-    for statement in source.statements:
-        if f"d{name}" in statement.targets:
-            return statement.first
-    for text in (repr(name), repr(re.sub(r"^h\.\d+\.", "", name)), "block_backward("):
-        for statement in source.statements:
-            if text in statement.text and (text != "block_backward(" or name.startswith("h.")):
-                return statement.first
-    return source.first
+
+def named_line(source, name):
+    """The line of a backward that should make the gradient of `name`: by the names that it assigns, else the `def`."""
+    names = gradient_names(name)
+    return next((each.first for each in source.statements if not {*names}.isdisjoint(each.targets)),
+                tree_line(source, name) or source.first)
+
+
+def tree_line(source, name):
+    """The line that puts the gradient of a parameter into the tree dp, in whole or as part of a subtree; or None."""
+    part = name.split(".")[0]
+    return next((each.first for each in source.statements
+                 if f"dp_{part}" in each.targets or f"dp[{part!r}]" in each.text), None)
 
 
 def errors(gradient, true):
-    """The largest absolute error, and it relative to the largest value; infinite for what is no array of the shape."""
+    """The largest absolute error, and it relative to the largest value; infinite for no finite array of that shape."""
     if not is_floating(gradient) or np.shape(gradient) != np.shape(true) or not np.isfinite(gradient).all():
         return np.inf, np.inf
     if np.size(true) == 0:
@@ -287,12 +278,6 @@ def errors(gradient, true):
 
 
 def first_wrong(checks):
-    """The check that is wrong at the earliest line of the backward, where a mistake shows; None if all is well."""
+    """The check that is wrong at the earliest line of the backward, or None."""
     wrong = [each for each in checks if each.verdict == WRONG]
     return min(wrong, key=lambda each: each.backward_line or 0, default=None)
-
-
-def torch_gradients(lesson, known):
-    """What torch's autograd says of the same quantities: name of an input, or (name, occurrence) -> gradient."""
-    from npgpt.study.torch_oracle import gradients
-    return gradients(lesson, known.dy)

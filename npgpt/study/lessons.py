@@ -1,31 +1,17 @@
-"""The lessons: for each pair of layers, in learning order, inputs at unit scale to study and check it with."""
+"""The lessons: each pair of a forward and a backward, in learning order, with small inputs at unit scale."""
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable
 
 import numpy as np
 
+from npgpt import layers
 from npgpt.errors import UserError
-from npgpt.layers.attention import attention_backward, attention_forward
-from npgpt.layers.attention_tiles import tiled_attention_backward, tiled_attention_forward
-from npgpt.layers.dropout import dropout_backward, dropout_forward, dropout_mask
-from npgpt.layers.embedding import embedding_backward, embedding_forward
-from npgpt.layers.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
-from npgpt.layers.layernorm import layernorm_backward, layernorm_forward
-from npgpt.layers.linear import head_backward, head_forward, linear_backward, linear_forward
-from npgpt.layers.loss import (
-    cross_entropy_backward,
-    cross_entropy_forward,
-    softmax_loss_backward,
-    softmax_loss_forward,
-)
-from npgpt.layers.mlp import mlp_backward, mlp_forward
-from npgpt.layers.self_attention import self_attention_backward, self_attention_forward
+from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
-from npgpt.model.parameters import Parameters
-from npgpt.model.transformer import block_backward, block_forward, gpt_backward, gpt_forward
+from npgpt.model.masks import draw_masks, dropout_mask
+from npgpt.model.parameters import flatten, nest, parameter_shapes
 
 B, T, C, H, V = 2, 3, 6, 2, 7
 D = C // H
@@ -37,7 +23,8 @@ class Lesson:
     """One pair of functions, and how to call it.
 
     name: what the commands call it; title: in words; inputs: name -> array of everything that gets a gradient, in the
-    order in which the backward returns them; constants: the other arguments of the forward.
+    order in which the backward returns them; constants: the other arguments of the forward. Inputs with a dot in their
+    name, such as "c_fc.weight", are the leaves of a composite layer's tree of parameters, the argument `p`.
     """
 
     name: str
@@ -47,102 +34,102 @@ class Lesson:
     inputs: dict[str, np.ndarray]
     constants: dict
 
+    @property
+    def is_composite(self):
+        """Whether it calls other layers: then it has a tree of parameters, and its backward takes `ops` too."""
+        return "ops" in self.constants
+
     def run_forward(self, inputs, forward=None):
-        """(y, cache) of the forward, or of another function that takes its place."""
-        return (forward or self.forward)(**inputs, **self.constants)
+        """(y, cache) of the forward, or of another function in its place."""
+        arguments = {name: value for name, value in inputs.items() if "." not in name}
+        if self.is_composite:
+            arguments["p"] = nest({name: value for name, value in inputs.items() if "." in name})
+        return (forward or self.forward)(**arguments, **self.constants)
 
     def run_backward(self, dy, cache, backward=None):
-        """{"dx": …}, a gradient for each of `inputs`, by the backward, or by another function that takes its place."""
-        return self.named((backward or self.backward)(dy, cache))
+        """{"dx": …}, a gradient for each of `inputs`, by the backward, or by another function in its place."""
+        ops = [self.constants["ops"]] if self.is_composite else []
+        return self.named((backward or self.backward)(dy, cache, *ops))
 
     def named(self, result):
-        """What a backward returned, by names. Gradients of things that this lesson does not have are left out."""
-        if isinstance(result, np.ndarray) and len(self.inputs) > 1 and len(result) == len(self.inputs):
-            result = tuple(result)                      # dq, dk and dv of the tiles: one array
+        """What a backward returned, by names: arrays, and the leaves of a tree. What this lesson lacks is left out."""
         result = result if isinstance(result, tuple) else (result,)
-        return {f"d{name}": gradient for name, gradient in zip(self.inputs, result, strict=False)}
+        named = {f"d{name}": gradient for name, gradient in zip(
+            [name for name in self.inputs if "." not in name], result, strict=False)}
+        return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
     @property
     def upstream(self):
         """The name of the backward's first argument: the gradient of the output."""
-        return inspect.unwrap(self.backward).__code__.co_varnames[0]
+        return self.backward.__code__.co_varnames[0]
+
+    def astype(self, dtype):
+        """The same lesson with all its floating arrays in another dtype."""
+        def cast(array):
+            return array.astype(dtype) if array.dtype.kind == "f" else array
+
+        return dataclasses.replace(self, inputs=map_arrays(cast, self.inputs),
+                                   constants=map_arrays(cast, self.constants))
 
 
-class ModelLesson(Lesson):
-    """A block or the whole model: its parameters are given in a mapping, and their gradients are written to another."""
-
-    def run_forward(self, inputs, forward=None):
-        params = Parameters(self.constants["config"], "float64")
-        for name in params:
-            if name in inputs:
-                params[name] = inputs[name]
-        forward = forward or self.forward
-        if "x" in inputs:
-            return forward(inputs["x"], params.block(0), params.config, 0)
-        return forward(self.constants["idx"], params)
-
-    def run_backward(self, dy, cache, backward=None):
-        grads = Parameters(self.constants["config"], "float64")
-        backward = backward or self.backward
-        if "x" in self.inputs:
-            result = {"dx": backward(dy, cache, grads.block(0))}
-        else:
-            backward(dy, cache, grads)
-            result = {}
-        return result | {f"d{name}": grads[name] for name in grads if name in self.inputs}
+def map_arrays(function, value):
+    """A value with `function` applied to each array in its dicts, lists and (named) tuples."""
+    if isinstance(value, np.ndarray):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: map_arrays(function, each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        mapped = [map_arrays(function, each) for each in value]
+        return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
+    return value
 
 
 def lessons():
     """All lessons by name, with the same random inputs every time."""
     rng = np.random.default_rng(11)
+    made = {}
 
     def unit(*shape):
         return rng.standard_normal(shape)
 
+    def add(name, title, inputs, **constants):
+        module = transformer if "ops" in constants else layers
+        made[name] = Lesson(name, title, getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"),
+                            inputs, constants)
+
     targets = rng.integers(0, V, (B, T))
-    targets[0, 0] = -1
+    targets[0, 0] = layers.IGNORE_INDEX
     idx = rng.integers(0, V, (B, T))
     idx[1] = idx[0, 0]                      # a token that is read several times
-    column, share = rng.integers(0, V, (B, T, 1)), rng.random((B, T, 1))
     future = np.triu(np.full((T, T), -np.inf), k=1)
-    config = GPTConfig(vocab_size=V, block_size=T + 1, n_layer=2, n_head=H, n_embd=C, layer_norm_epsilon=EPS)
+    add("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, 5), "bias": unit(5)})
+    add("gelu_tanh", "GELU, the tanh form", {"x": unit(B, T, C)})
+    add("gelu_exact", "GELU, the exact form", {"x": unit(B, T, C)})
+    add("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": unit(C)}, eps=EPS)
+    add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
+    add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(T + 1, C)}, idx=idx)
+    add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C)})
+    add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), 0.3, np.float64))
+    add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)},
+        scale=1.0 / math.sqrt(D), mask=future, dropout_mask=dropout_mask(rng, (B, H, T, T), 0.3, np.float64))
+
+    config = GPTConfig(vocab_size=V, block_size=T + 1, n_layer=2, n_head=H, n_embd=C, layer_norm_epsilon=EPS,
+                       dropout=0.3, embedding_layer_norm=True)
     params = {name: unit(*shape) * (0.5 if len(shape) == 2 else 1.0)
-              for name, shape in Parameters(config).shapes.items()}
-    made = [
-        Lesson("linear", "Linear layer", linear_forward, linear_backward,
-               {"x": unit(B, T, C), "weight": unit(C, 5), "bias": unit(5)}, {}),
-        Lesson("gelu_tanh", "GELU, the tanh form", gelu_tanh_forward, gelu_tanh_backward, {"x": unit(B, T, C)}, {}),
-        Lesson("gelu_exact", "GELU, the exact form", gelu_exact_forward, gelu_exact_backward, {"x": unit(B, T, C)}, {}),
-        Lesson("layernorm", "LayerNorm", layernorm_forward, layernorm_backward,
-               {"x": unit(B, T, C), "weight": unit(C), "bias": unit(C)}, {"eps": EPS}),
-        Lesson("softmax_loss", "Softmax and cross-entropy", softmax_loss_forward, softmax_loss_backward,
-               {"logits": unit(B, T, V)}, {"column": column, "share": share}),
-        Lesson("cross_entropy", "The loss of a batch", cross_entropy_forward, cross_entropy_backward,
-               {"logits": unit(B, T, V)}, {"targets": targets}),
-        Lesson("embedding", "Embedding", embedding_forward, embedding_backward,
-               {"wte": unit(V, C), "wpe": unit(T + 1, C)}, {"idx": idx}),
-        Lesson("head", "Language-model head", head_forward, head_backward,
-               {"x": unit(B, T, C), "weight": unit(V, C)}, {}),
-        Lesson("dropout", "Dropout", dropout_forward, dropout_backward,
-               {"x": unit(B, T, C)}, {"mask": dropout_mask(rng, (B, T, C), 0.3, np.float64)}),
-        Lesson("attention", "Attention", attention_forward, attention_backward,
-               {"q": unit(B, H, T, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)},
-               {"scale": 1.0 / math.sqrt(D), "mask": future,
-                "dropout_mask": dropout_mask(rng, (B, H, T, T), 0.3, np.float64)}),
-        Lesson("tiled_attention", "Attention in tiles", tiled_attention_forward, tiled_attention_backward,
-               {"q": unit(B, H, T, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)}, {"scale": 1.0 / math.sqrt(D)}),
-        Lesson("self_attention", "Self-attention", self_attention_forward, self_attention_backward,
-               {"x": unit(B, T, C), "c_attn_weight": unit(C, 3 * C), "c_attn_bias": unit(3 * C),
-                "c_proj_weight": unit(C, C), "c_proj_bias": unit(C)}, {"n_head": H}),
-        Lesson("mlp", "MLP", mlp_forward, mlp_backward,
-               {"x": unit(B, T, C), "c_fc_weight": unit(C, 4 * C), "c_fc_bias": unit(4 * C),
-                "c_proj_weight": unit(4 * C, C), "c_proj_bias": unit(C)}, {}),
-        ModelLesson("block", "Transformer block", block_forward, block_backward,
-                    {"x": unit(B, T, C)} | {name: params[name] for name in params if name.startswith("h.0.")},
-                    {"config": config}),
-        ModelLesson("gpt", "The whole GPT-2", gpt_forward, gpt_backward, params, {"config": config, "idx": idx}),
-    ]
-    return {lesson.name: lesson for lesson in made}
+              for name, shape in parameter_shapes(config).items()}
+    masks = draw_masks(config, B, T, np.float64, rng)
+
+    def below(prefix):
+        return {"x": unit(B, T, C)} | {name.removeprefix(prefix): array for name, array in params.items()
+                                       if name.startswith(prefix)}
+
+    add("mlp", "MLP", below("h.0.mlp."), config=config, ops=layers)
+    add("self_attention", "Self-attention", below("h.0.attn."), config=config, layer=0, mask=future,
+        att_mask=masks.blocks[0].att, ops=layers)
+    add("block", "Transformer block", below("h.0."), config=config, layer=0, mask=future, drop=masks.blocks[0],
+        ops=layers)
+    add("gpt", "The whole GPT-2", params, idx=idx, config=config, masks=masks, ops=layers)
+    return made
 
 
 def chosen_lessons(name):

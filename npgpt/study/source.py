@@ -1,24 +1,19 @@
-"""The source of a function, statement by statement: what each binds, where it stands, what the docstring skips."""
+"""The source of a function, statement by statement: what each assigns, its lines, what the docstring skips."""
 
 import ast
 import dataclasses
 import functools
 import inspect
 import re
-import textwrap
 
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """One simple statement. first, last: its lines in the file; targets: the names that it binds, in order.
-
-    in_place: it is `name += …`, which changes an array that was there before.
-    """
+    """One simple statement. first, last: its lines in the file; targets: the names that it assigns, in order."""
 
     first: int
     last: int
     targets: tuple[str, ...]
-    in_place: bool
     text: str
 
 
@@ -32,34 +27,36 @@ class Source:
     lines: tuple[str, ...]
     docstring: str
     statements: tuple[Statement, ...]
-    short_cut: frozenset[str]       # the forward's variables whose gradients the docstring says are skipped
+    shortcut: frozenset[str]        # the forward's variables whose gradients the docstring says are skipped
     filled: dict[str, int]          # arrays that are made first and filled part by part -> the last line that does
 
     def statement_at(self, line):
-        """The statement that stands on a line of the file, or None."""
+        """The statement on a line of the file, or None."""
         return next((each for each in self.statements if each.first <= line <= each.last), None)
 
 
 @functools.cache
 def read_source(function):
-    """The `Source` of a function, without its decorators."""
-    function = inspect.unwrap(function)
+    """The `Source` of a function at the top level of its file."""
     lines, first = inspect.getsourcelines(function)
-    tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body[0]
-    skipped = tree.lineno - first       # the decorators stand above the `def`
+    tree = parsed(function)
     docstring = ast.get_docstring(tree) or ""
-    statements = tuple(
-        Statement(node.lineno, node.end_lineno, bound_names(node), isinstance(node, ast.AugAssign), ast.unparse(node))
-        for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return)
-        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)))
-    return Source(function.__name__, inspect.getsourcefile(function), first + skipped,
-                  tuple(line.rstrip("\n") for line in lines[skipped:]), docstring,
-                  tuple(sorted(statements, key=lambda each: each.first)), frozenset(short_cut(docstring)),
+    statements = [Statement(node.lineno, node.end_lineno, assigned_names(node), ast.unparse(node))
+                  for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return)
+                  and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+    return Source(function.__name__, inspect.getsourcefile(function), first, tuple(line.rstrip("\n") for line in lines),
+                  docstring, tuple(sorted(statements, key=lambda each: each.first)), shortcut(docstring),
                   filled_names(tree))
 
 
-def bound_names(node):
-    """The plain names that a statement binds, from left to right: `q, k = …` gives q and k, `x += …` gives x."""
+def parsed(function):
+    """The syntax tree of a function, with the line numbers of its file."""
+    lines, first = inspect.getsourcelines(function)
+    return ast.increment_lineno(ast.parse("".join(lines)), first - 1).body[0]
+
+
+def assigned_names(node):
+    """The plain names that a statement assigns, from left to right: `q, k = …` gives q and k, `x += …` gives x."""
     targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AugAssign) else [])
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
@@ -77,7 +74,7 @@ def filled_names(tree):
     return lines
 
 
-def short_cut(docstring):
-    """The variables v of which a docstring says, in "Short cut: dv, dw and dx are skipped", that it has no dv."""
-    found = re.search(r"Short cut: ([\w\s,]+?) (?:is|are) skipped", docstring)
-    return [name[1:] for name in re.findall(r"\bd\w+", found[1])] if found else []
+def shortcut(docstring):
+    """The variables v of which a docstring says, in "Shortcut: dv, dw and dx are skipped", that it has no dv."""
+    found = re.search(r"Shortcut: ([\w\s,]+?) (?:is|are) skipped", docstring)
+    return frozenset(name[1:] for name in re.findall(r"\bd\w+", found[1])) if found else frozenset()

@@ -1,4 +1,4 @@
-"""A whole model on a text: each token's loss and what it pulls at, the parameters' gradients, and the attention."""
+"""A whole model on a text: the loss of each token and its gradients, the parameters' gradients, and the attention."""
 
 import base64
 import dataclasses
@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
+from npgpt.engine.adamw import adamw_update
 from npgpt.errors import UserError, printable
-from npgpt.layers.attention import attention_forward
-from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
+from npgpt.layers import IGNORE_INDEX, attention_forward, cross_entropy_forward
 from npgpt.study.trace import recording
-from npgpt.training.adamw import adamw_update
 
 MOST_TOKENS = 64        # of a text: its maps grow with the square
 MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
@@ -20,7 +19,7 @@ LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1      # of
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A parameter, or several. norm: of the gradient; ratio: of a step's length to the weights' length (None: 0)."""
+    """A parameter, or several. norm: of the gradient; ratio: of a step's length to the weights' length, None for 0."""
 
     name: str
     size: int
@@ -51,8 +50,8 @@ class ModelStudy:
 def study_model(model, tokenizer, prompt, description):
     """A `ModelStudy` of a GPT with its tokenizer on a text.
 
-    Raises UserError for a text that has fewer than two tokens, more than the page or the model takes, or something the
-    tokenizer does not know, and for a model whose loss or gradient on it is not finite.
+    Raises UserError for a text with fewer than two tokens, with more than the page or the model takes, or that the
+    tokenizer cannot encode, and for a model whose loss or gradient on it is not finite.
     """
     ids = prompt_ids(model, tokenizer, prompt)
     idx, targets = ids[None, :-1], ids[None, 1:]
@@ -64,14 +63,14 @@ def study_model(model, tokenizer, prompt, description):
                         "choose another checkpoint")
     losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
     left_out = []
-    maps = attention_maps(model.config, record, left_out)
+    maps = attention_maps(model.config, [each.value[0] for each in record if each.name == "att"], left_out)
     pulls = token_pulls(model, idx, targets, left_out)
     tokens = [shown(tokenizer.decode([i])) for i in ids]
     return ModelStudy(description, tokens, loss, losses, pulls, parts, maps, left_out)
 
 
 def prompt_ids(model, tokenizer, prompt):
-    """The tokens of a text, int64 (T,), T from 2 to what the page and the model take; UserError for all else."""
+    """The tokens of a text, int64 (T,). Raises UserError if T is below 2, or above what the page or the model takes."""
     ids = tokenizer.encode(prompt).astype(np.int64)
     most = min(MOST_TOKENS, model.config.block_size)
     if len(ids) < 2:
@@ -83,9 +82,8 @@ def prompt_ids(model, tokenizer, prompt):
 
 
 def shown(text):
-    """A token's text for people: spaces, new lines and whatever has no glyph are made visible."""
-    text = text.replace(" ", "·").replace("\n", "⏎")
-    return printable(text)
+    """A token's text with visible spaces, line breaks and unprintable characters."""
+    return printable(text.replace(" ", "·").replace("\n", "⏎"))
 
 
 def studied_parts(model, idx, targets):
@@ -107,23 +105,20 @@ def studied_parts(model, idx, targets):
     return [(tensor(part, of), [tensor(each[0], [each]) for each in of]) for part, of in tensors.items()]
 
 
-def attention_maps(config, record, left_out):
-    """(layer, head, base64) of the attention weights that were recorded in one forward; see `ModelStudy`."""
-    found = [each.value for each in record if each.name == "att"]       # in order; of many heads, several a layer
-    calls = len(found) // config.n_layer
-    layers = [np.concatenate(found[i:i + calls], axis=1)[0] for i in range(0, len(found), calls)]       # (H, T, T)
+def attention_maps(config, weights, left_out):
+    """(layer, head, base64) of the attention weights, for each layer an array (H, T, T); see `ModelStudy`."""
     heads = max(1, min(config.n_head, MOST_MAPS // config.n_layer))
     if heads < config.n_head:
         left_out.append(f"Of the {config.n_head} attention heads of each layer the first {heads} are shown.")
     return [(i, j, base64.b64encode(np.rint(255.0 * layer[j]).astype(np.uint8).tobytes()).decode())
-            for i, layer in enumerate(layers) for j in range(heads)]
+            for i, layer in enumerate(weights) for j in range(heads)]
 
 
 def token_pulls(model, idx, targets, left_out):
-    """For each position's loss the norm of its gradient on every embedding that it sees, rows of different lengths.
+    """For each position's loss, the norm of its gradient on every embedding that it sees: rows of different lengths.
 
-    With one text in the batch, row t of the position embedding's gradient is the gradient of the whole sum of token
-    and position that the model reads at t. The later positions of a causal model are not needed for it.
+    With one text in the batch, row t of the position embedding's gradient is the gradient of the sum of token and
+    position embedding at t. The loss of a causal model at t does not depend on later positions, which are left out.
     """
     T = idx.shape[1]
     n = T
