@@ -11,6 +11,7 @@ from npgpt import layers
 from npgpt.engine.embedding import fast_embedding_backward
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, without_caches
+from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread
@@ -40,7 +41,8 @@ class CPUEngine(ReferenceEngine):
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
         count = count or counted(targets)
-        parts = even_parts(len(idx), number_of_shards(self.params.config, *idx.shape, self.threads))
+        n = number_of_shards(self.params.config, *idx.shape, self.threads)
+        parts = even_parts(len(idx), 1 if isinstance(rng, Philox) else n)       # a Philox, a GPU's, cannot be split
         n = len(parts)
         rngs = [rng] * n if n == 1 or rng is None else rng.spawn(n)
         with sharing_cores(n, self.threads):
