@@ -26,7 +26,8 @@ class Array(torch.Tensor):
     def __array_function__(self, function, types, arguments, named):
         ours = {np.where: torch.where, np.take_along_axis: lambda x, at, axis: torch.take_along_dim(x, at, axis),
                 np.triu: lambda x, k: torch.triu(x, k),
-                np.full: lambda shape, value, **_: as_tensor(np.full(shape, value))}
+                np.full: lambda shape, value, **_: as_tensor(np.full(shape, value)),
+                np.full_like: lambda x, value, shape: as_tensor(np.full(shape, value))}
         return ours[function](*arguments, **named)
 
     def max(self, axis, keepdims):
