@@ -61,7 +61,6 @@ class Collector:
 def tests():
     """name -> function without arguments, for each test of `TESTS` that needs no fixture but the stand-in for a GPU."""
     import pytest
-
     from tests.cuda.gpu import install_emulated_gpu
 
     def on_gpu(test, **arguments):
@@ -74,11 +73,10 @@ def tests():
         sys.exit("the tests cannot be collected: run pytest to see why")
     for item in collector.items:
         arguments = item.callspec.params if hasattr(item, "callspec") else {}
-        needed = {*item.fixturenames} - {*arguments}
-        if not needed:
-            found[item.nodeid] = functools.partial(item.obj, **arguments)
-        elif needed <= {"cupy", "monkeypatch"}:
-            found[item.nodeid] = functools.partial(on_gpu, item.obj, **arguments)
+        missing = {*inspect.signature(item.obj).parameters} - {*arguments}
+        if missing <= {"cupy"}:
+            run = functools.partial(on_gpu, item.obj) if missing else item.obj
+            found[item.nodeid] = functools.partial(run, **arguments)
     return found
 
 
