@@ -2,7 +2,6 @@
 
     python tools/mutate.py                                  every line of every backward
     python tools/mutate.py linear_backward head_backward    only these
-    python tools/mutate.py --json mutants.json              all results, for a program to read
 
 For every line of every backward it makes each small mistake that `npgpt.study.mutants` knows. Each such mutant takes
 the function's place, and the tests that call the function run until one fails. A mutant that passes all tests is either
@@ -14,11 +13,11 @@ Needs the extra `test`, and a system with fork: each mutant lives in a forked ch
 
 import argparse
 import collections
+import dataclasses
 import functools
 import gc
 import importlib
 import inspect
-import json
 import multiprocessing
 import os
 import signal
@@ -33,8 +32,9 @@ MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "l
            "layers.attention", "model.transformer", "engine.tiles", "engine.embedding", "engine.row_blocks",
            "engine.adamw"]
 TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
-         "tests/engine/test_tiles.py", "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers"]
-LEFT_OUT = "many or divided or cores_go or draws"       # slow, or not on gradients
+         "tests/engine/test_tiles.py", "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers",
+         "tests/test_api.py::test_every_gradient_equals_torch",
+         "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine"]
 FAST = 0.05             # seconds: the tests on whose results equivalent mutants are compared
 TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught
 ROUNDING = 32           # units in the last place by which an equivalent mutant, adding in another order, may differ
@@ -46,7 +46,12 @@ def functions_under_test():
     for module in (importlib.import_module(f"npgpt.{name}") for name in MODULES):
         found |= {name: (value, None) for name, value in vars(module).items()
                   if name.endswith("_backward") and inspect.isfunction(value) and value.__module__ == module.__name__}
-    from npgpt.engine import adamw, embedding, row_blocks
+    from npgpt.engine import adamw, cpu, embedding, row_blocks
+
+    def in_row_blocks(*pair):       # makes its closures at each call, so that tables made before have the mutant, too
+        return [lambda *a, i=i, **named: row_blocks.in_row_blocks(*pair)[i](*a, **named) for i in (0, 1)]
+
+    cpu.in_row_blocks = in_row_blocks
     return found | {"__add__": (embedding.TokenRows.__add__, None), "adamw_update": (adamw.adamw_update, None),
                     "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks")}
 
@@ -59,24 +64,25 @@ class Collector:
 
 
 def tests():
-    """name -> function without arguments, for each test of `TESTS` that needs no fixture but the stand-in for a GPU."""
+    """name -> function without arguments, for each test of `TESTS` that needs no fixture but these two."""
     import pytest
-    from tests.cuda.gpu import install_emulated_gpu
+    install = importlib.import_module("tests.cuda.gpu").install_emulated_gpu
 
-    def on_gpu(test, **arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            test(cupy=install_emulated_gpu(patch), **arguments)
+    def patched(test, needs, **arguments):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            test(**arguments, **{needs: install(monkeypatch) if needs == "cupy" else monkeypatch})
 
     collector, found = Collector(), {}
     if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir",
-                    str(ROOT), "-k", f"not ({LEFT_OUT})", *(str(ROOT / path) for path in TESTS)], [collector]):
+                    str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
         sys.exit("the tests cannot be collected: run pytest to see why")
     for item in collector.items:
         arguments = item.callspec.params if hasattr(item, "callspec") else {}
-        missing = {*inspect.signature(item.obj).parameters} - {*arguments}
-        if missing <= {"cupy"}:
-            run = functools.partial(on_gpu, item.obj) if missing else item.obj
-            found[item.nodeid] = functools.partial(run, **arguments)
+        needs = {*inspect.signature(item.obj).parameters} - {*arguments}
+        if not needs:
+            found[item.nodeid] = functools.partial(item.obj, **arguments)
+        elif needs in ({"cupy"}, {"monkeypatch"}):
+            found[item.nodeid] = functools.partial(patched, item.obj, *needs, **arguments)
     return found
 
 
@@ -116,31 +122,20 @@ def run_once(all_tests, functions):
 
 
 def results(name, some_tests):
-    """The arrays that a function returned, and those it was given, at every return in the main thread."""
+    """The floating arrays that a function returned, and those it was given, at every return in the main thread."""
+    from tests.cases import arrays_in
     found = []
 
     def notice(frame, event, returned):
         if event == "return" and frame.f_code.co_name == name:
-            arguments = frame.f_code.co_varnames[:frame.f_code.co_argcount]
-            found.extend(arrays_in((returned, *map(frame.f_locals.get, arguments))))
+            arguments = map(frame.f_locals.get, frame.f_code.co_varnames[:frame.f_code.co_argcount])
+            found.extend(array.copy() for array in arrays_in((returned, *arguments)) if array.dtype.kind == "f")
 
     sys.setprofile(notice)
     for test in some_tests:
         failure(test)
     sys.setprofile(None)
     return found
-
-
-def arrays_in(value):
-    """Copies of all floating arrays in nested tuples, lists, dicts and `TokenRows`."""
-    import numpy as np
-    if type(value).__name__ == "TokenRows":
-        value = vars(value)
-    if isinstance(value, dict):
-        value = [*value.values()]
-    if isinstance(value, tuple | list):
-        return [array for each in value for array in arrays_in(each)]
-    return [value.copy()] if isinstance(value, np.ndarray) and value.dtype.kind == "f" else []
 
 
 def difference(ours, theirs):
@@ -153,14 +148,14 @@ def difference(ours, theirs):
 
 
 def judge(mutant, function, some_tests, fast, reason=None):
-    """A dict on a mutant: what it is, and its outcome, "caught" ("by": a test), "equivalent" or "missed".
+    """A dict on a mutant with its outcome, "caught" ("by": a test), "equivalent" or "missed".
 
     some_tests: name -> test; fast: those of them on which the results of an equivalent mutant must be the same.
     """
     from npgpt.study.mutants import swapped_in
     signal.alarm(TIME_LIMIT)
     warnings.simplefilter("ignore")
-    row = {name: value for name, value in vars(mutant).items() if name != "code"}
+    row = {"mutant": dataclasses.replace(mutant, code=None)}        # code cannot be pickled
     with swapped_in(mutant, function):
         for name, test in some_tests.items():
             error = failure(test)
@@ -175,6 +170,23 @@ def judge(mutant, function, some_tests, fast, reason=None):
 
 def too_long(*_):
     raise TimeoutError
+
+
+def in_children(work, n, jobs):
+    """Yield work(0), …, work(n - 1), each from a forked child of its own."""
+    Child.work = work           # a function inside a function cannot be pickled: the children have it from their parent
+    signal.signal(signal.SIGALRM, too_long)
+    gc.freeze()                 # the children's garbage collector leaves alone what they share with their parent
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
+        yield from pool.imap(Child.run, range(n))
+
+
+class Child:
+    work = None
+
+    @staticmethod
+    def run(i):
+        return Child.work(i)
 
 
 def equivalent():
@@ -197,7 +209,6 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("function", nargs="*", help="only mutants of these functions")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="children at a time; by default the cores")
-    parser.add_argument("--json", metavar="FILE", help="write every mutant and its outcome")
     args = parser.parse_args(arguments)
 
     os.environ["OPENBLAS_NUM_THREADS"] = "1"        # before NumPy is imported: the children use the cores
@@ -219,7 +230,7 @@ def main(arguments=None):
     callers = run_once(all_tests, functions)
     todo = [mutant for function, inner in functions.values() for mutant in mutants(function, inner)]
 
-    def judge_one(i):           # a mutant's code cannot be pickled: the children have it from their parent
+    def judge_one(i):
         mutant, seconds = todo[i], callers[todo[i].function]
         fast = [all_tests[name] for name in seconds if seconds[name] < FAST]
         return judge(mutant, functions[mutant.function][0], {name: all_tests[name] for name in seconds}, fast,
@@ -228,35 +239,21 @@ def main(arguments=None):
     rows = list(tqdm(in_children(judge_one, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None))
     print(f"{'function':26}{'mutants':>9}{'caught':>9}{'equivalent':>12}{'missed':>9}")
     for name in [*functions, "total"]:
-        counts = collections.Counter(row["outcome"] for row in rows if name in (row["function"], "total"))
+        counts = collections.Counter(row["outcome"] for row in rows if name in (row["mutant"].function, "total"))
         print(f"{name:26}{counts.total():9}{counts['caught']:9}{counts['equivalent']:12}{counts['missed']:9}")
+    stale = set(reasons)
     for row in rows:
         if row["outcome"] != "caught":
-            print(f"\n{row['outcome']}: line {row['line']} of {row['function']}: {row['kind']}, differs by "
-                  f"{row['difference']:.1f} units in the last place\n= {row['reason']}\n< {row['original']}\n"
-                  f"> {row['mutated']}")
-    stale = [key for key in reasons if key[0] in functions and not any(
-        key == (row["function"], row["original"], row["mutated"]) and row["outcome"] == "equivalent" for row in rows)]
+            mutant = row["mutant"]
+            stale.discard((mutant.function, mutant.original, mutant.mutated))
+            print(f"\n{row['outcome']}: line {mutant.line} of {mutant.function}: {mutant.kind}, differs by "
+                  f"{row['difference']:.1f} units in the last place\n= {row['reason']}\n< {mutant.original}\n"
+                  f"> {mutant.mutated}")
+    stale = [key for key in stale if key[0] in functions]
     for key in stale:
-        print(f"\nin equivalent.txt, but no such mutant passes the tests: {key}")
+        print(f"\nin equivalent.txt, but the tests catch it, or there is no such mutant: {key}")
     print(f"\n{time.perf_counter() - start:.0f} s")
-    if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
     return 1 if stale or any(row["outcome"] == "missed" for row in rows) else 0
-
-
-def in_children(work, n, jobs):
-    """Yield work(0), …, work(n - 1), each from a forked child of its own."""
-    global WORK
-    WORK = work
-    signal.signal(signal.SIGALRM, too_long)
-    gc.freeze()         # the children's garbage collector leaves alone what they share with their parent
-    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
-        yield from pool.imap(call_work, range(n))
-
-
-def call_work(i):
-    return WORK(i)
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ def mutants(function, inner=None):
     file = inspect.getsourcefile(function)
     tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))).body[0], first_line - 1)
     tree = FoldNegativeConstants().visit(tree)
+    if ast.get_docstring(tree) is not None:
+        del tree.body[0]
     neighbours = Neighbours(tree, function)
     name = inner or tree.name
     part = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
-    if ast.get_docstring(part) is not None:
-        del part.body[0]
     seen = {ast.unparse(tree)}
     for kind, wrong, (before, after) in variations(tree, neighbours):
         text = ast.unparse(wrong)
