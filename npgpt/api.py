@@ -15,7 +15,7 @@ from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_memory, check_path, check_whole
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine
-from npgpt.engine.cuda.fused import CudaEngine, why_not_fused
+from npgpt.engine.cuda.engine import CudaEngine, why_not_fused
 from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores, sharing_cores
@@ -79,8 +79,8 @@ class GPT:
 
     def _engine(self, threads, kernels):
         if self.why_not_fused is None:
-            from npgpt.engine.cuda.card import Card  # loads CUDA libraries
-            return CudaEngine(self.params, Card(self.dtype, self.config.head_size))
+            from npgpt.engine.cuda.gpu import GPU  # loads CUDA libraries
+            return CudaEngine(self.params, GPU(self.dtype, self.config.head_size))
         if self.xp is not np:
             return ReferenceEngine(self.params, 1)
         return CPUEngine(self.params, threads) if kernels == "fused" and threads > 1 else ReferenceEngine(

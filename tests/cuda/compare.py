@@ -8,7 +8,7 @@ import pytest
 
 from npgpt.engine.philox import Philox
 from npgpt.layers.dropout import dropout_mask
-from tests.cuda.card import round_to_bfloat16, widen
+from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
 from tests.cuda.emulate import compile_kernels
 
 # Kernels are emulated on the CPU, or run on a card where tests/gpu asks for it: there is no float64 there.

@@ -6,7 +6,7 @@ import pytest
 from npgpt.engine.philox import Philox
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.layers.dropout import dropout_mask
-from tests.cuda.card import round_to_bfloat16, widen
+from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
 from tests.cuda.compare import MICRO_BATCH, ON_CARD, SEED, STEP, dropout, kernels
 
 ROWS, THREADS = 64, 128     # of a block: attention.cu

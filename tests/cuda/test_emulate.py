@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt.engine.cuda.source import source
-from tests.cuda.card import round_to_bfloat16, widen
+from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
 from tests.cuda.emulate import HERE, compile_kernels, compile_text, kernel_parameters
 
 SUMS = r"""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt.engine.cuda.card import Card
-from tests.cuda.card import round_to_bfloat16, widen
+from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
 from tests.gpu.conftest import relative_error
 
 # M, K, N. The last three are a layer's forward, its weight's gradient and the head's, of GPT-2 with few tokens and, for
