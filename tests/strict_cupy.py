@@ -68,7 +68,7 @@ class CUDARuntimeError(RuntimeError):
     """What CuPy raises if the driver reports an error."""
 
 
-def _to_gpu(value):
+def on_gpu(value):
     """Wrap what a NumPy function returned: 0-d arrays too, since CuPy never returns a scalar."""
     array = ndarray.__new__(ndarray)
     array._array = np.asarray(value)
@@ -98,7 +98,7 @@ class ndarray:
     shape, ndim, size, dtype, itemsize, nbytes, strides, flags = (
         property(lambda self, name=name: getattr(self._array, name))
         for name in ("shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags"))
-    T = property(lambda self: _to_gpu(self._array.T))
+    T = property(lambda self: on_gpu(self._array.T))
     data = property(lambda self: types.SimpleNamespace(ptr=self._array.ctypes.data))
 
     def __array__(self, dtype=None, copy=None):     # NumPy asks for this wherever it wants an array of its own
@@ -124,7 +124,7 @@ class ndarray:
 
     def __getitem__(self, key):
         key, advanced = _host_key(key, self.shape)
-        return _to_gpu(self._array[key].copy() if advanced else self._array[key])
+        return on_gpu(self._array[key].copy() if advanced else self._array[key])
 
     def __setitem__(self, key, value):
         key, advanced = _host_key(key, self.shape)
@@ -182,7 +182,7 @@ class ufunc:
                 raise TypeError(f"Unsupported type {type(arg)}")
         with np.errstate(all="ignore"):         # a GPU warns of nothing
             result = self._function(*map(_from_gpu, args), out=_from_gpu(out), dtype=dtype, casting=casting)
-        return _to_gpu(result) if out is None else out
+        return on_gpu(result) if out is None else out
 
     def at(self, a, indices, b=None):
         if self.__name__ not in ("add", "maximum", "minimum"):      # of floats
@@ -194,15 +194,15 @@ class ufunc:
 def matmul(a, b):
     if not isinstance(a, ndarray) or not isinstance(b, ndarray):
         raise TypeError(f"Unsupported type {type(a)} or {type(b)}")
-    return _to_gpu(np.matmul(a._array, b._array))
+    return on_gpu(np.matmul(a._array, b._array))
 
 
 def asarray(a, dtype=None, order=None):
-    return _to_gpu(np.array(getattr(a, "_array", a), dtype))
+    return on_gpu(np.array(getattr(a, "_array", a), dtype))
 
 
 def take_along_axis(a, indices, axis):
-    return _to_gpu(np.take_along_axis(a._array, indices._array % a.shape[axis], axis))
+    return on_gpu(np.take_along_axis(a._array, indices._array % a.shape[axis], axis))
 
 
 def put_along_axis(arr, indices, values, axis):
@@ -210,11 +210,11 @@ def put_along_axis(arr, indices, values, axis):
 
 
 def where(condition, x, y):                     # without x and y it would wait
-    return _to_gpu(np.where(condition._array, _from_gpu(x), _from_gpu(y)))
+    return on_gpu(np.where(condition._array, _from_gpu(x), _from_gpu(y)))
 
 
 def empty(shape, dtype=float, order="C"):
-    array = _to_gpu(np.empty(shape, dtype, order))
+    array = on_gpu(np.empty(shape, dtype, order))
     array._array.view(np.uint8)[...] = 0xFF     # NaN, and an index out of any range
     return array
 
@@ -227,7 +227,7 @@ def _wrapped(name, parameters):
         if len(args) > len(parameters) or not named.keys() <= set(parameters):
             raise TypeError(f"cupy.{name} takes only {', '.join(parameters)}")
         result = numpys(*map(_from_gpu, args), **{key: _from_gpu(value) for key, value in named.items()})
-        return named["out"] if named.get("out") is not None else _to_gpu(result)
+        return named["out"] if named.get("out") is not None else on_gpu(result)
     return function
 
 
@@ -346,6 +346,6 @@ for name, function in {**OPERATORS, "matmul": "matmul"}.items():
     if name in OPERATORS:
         _add_method(f"__i{name}__", lambda self, other, function=function: function(self, other, out=self))
 for name in VIEWS:
-    _add_method(name, lambda self, *args, name=name, **named: _to_gpu(getattr(self._array, name)(*args, **named)))
+    _add_method(name, lambda self, *args, name=name, **named: on_gpu(getattr(self._array, name)(*args, **named)))
 for name, read in READS.items():
     _add_method(name, lambda self, *args, read=read: read(self.get(), *args))
