@@ -301,9 +301,10 @@ def using_allocator(allocator):
 # CuPy's parameters, in its order.
 METHODS = {"sum": "a axis dtype out keepdims", "mean": "a axis dtype out keepdims", "max": "a axis out keepdims",
            "min": "a axis out keepdims", "swapaxes": "a axis1 axis2"}
-FUNCTIONS = {"transpose": "a axes", "stack": "tup axis out", "concatenate": "tup axis out", "triu": "m k",
-             "zeros": "shape dtype order", "full": "shape fill_value dtype order", "arange": "start stop step dtype",
-             "zeros_like": "a dtype order subok shape", "full_like": "a fill_value dtype order subok shape", **METHODS}
+FUNCTIONS = {"transpose": "a axes", "vdot": "a b", "stack": "tup axis out", "concatenate": "tup axis out",
+             "triu": "m k", "zeros": "shape dtype order", "full": "shape fill_value dtype order",
+             "arange": "start stop step dtype", "zeros_like": "a dtype order subok shape",
+             "full_like": "a fill_value dtype order subok shape", **METHODS}
 UFUNCS = "exp log sqrt tanh maximum minimum isfinite".split()
 OPERATORS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "and": "bitwise_and",
              "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift"}
