@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from npgpt.engine.cuda.source import source
-from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
 from tests.cuda.emulate import HERE, compile_kernels, compile_text, kernel_parameters
+from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
+
+pytestmark = pytest.mark.slow
 
 SUMS = r"""
 __device__ __forceinline__ float warp_sum(float x) {
