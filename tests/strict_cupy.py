@@ -29,7 +29,7 @@ def install(monkeypatch):
     gpu.allocator = None                # set by using_allocator
     gpu.memory = 80 << 30               # bytes: a larger array raises OutOfMemoryError
     gpu.capability = "90"
-    gpu.run_kernel = None               # (options, name, grid, block, arguments, shared): runs a RawKernel
+    gpu.run_kernel = None               # (options, name, grid, block, arguments): runs a RawKernel
     for name, stand_in in MODULES.items():
         monkeypatch.setitem(sys.modules, name, stand_in)
     return cupy
@@ -276,17 +276,15 @@ class Stream:
 
 
 class RawKernel:
-    """A kernel, which `run_kernel` runs if a test has set it. It has 48 KiB of shared memory until it asks for more."""
-
-    max_dynamic_shared_size_bytes = 48 * 1024 - 16      # the kernel's static arrays take some
+    """A kernel, which `run_kernel` runs if a test has set it."""
 
     def __init__(self, options, name):
         self._options, self._name = options, name
 
-    def __call__(self, grid, block, args, shared_mem=0, stream=None):
-        assert type(grid) is type(block) is tuple and shared_mem <= self.max_dynamic_shared_size_bytes
-        order(("launch", self._name, grid, block, args, shared_mem, stream),
-              lambda: gpu.run_kernel and gpu.run_kernel(self._options, self._name, grid, block, args, shared_mem))
+    def __call__(self, grid, block, args, stream=None):
+        assert type(grid) is type(block) is tuple
+        order(("launch", self._name, grid, block, args, stream),
+              lambda: gpu.run_kernel and gpu.run_kernel(self._options, self._name, grid, block, args))
 
 
 @contextlib.contextmanager

@@ -20,11 +20,11 @@ def install_emulated_gpu(monkeypatch):
     return cupy
 
 
-def run_kernel(options, name, grid, block, arguments, shared):
+def run_kernel(options, name, grid, block, arguments):
     """Run a `RawKernel` of the stand-in. options: the compiler's."""
     defines = dict(re.findall(r"-D(\w+)=(\d+)", " ".join(options)))
     kernels = compile_kernels(defines["BFLOAT16"] == "1", False, int(defines["HEAD_SIZE"]), int(defines["TF32"]))
-    kernels.launch(name, grid, block, *(getattr(each, "_array", each) for each in arguments), shared=shared)
+    kernels.launch(name, grid, block, *(getattr(each, "_array", each) for each in arguments))
 
 
 class EmulatedGPU:
@@ -57,8 +57,8 @@ class EmulatedGPU:
         assert array.shape == host.shape and array.dtype == host.dtype
         array[...] = host
 
-    def launch(self, name, grid, block, *arguments, shared=0):
-        self._do(name, self._kernels.launch, name, grid, block, *arguments, shared=shared)
+    def launch(self, name, grid, block, *arguments):
+        self._do(name, self._kernels.launch, name, grid, block, *arguments)
 
     def matmul(self, a, b, out, bias=None, add=False):
         self._do("matmul", self._matmul, a, b, out, bias, add)
@@ -69,10 +69,10 @@ class EmulatedGPU:
         recorded, self._recording = self._recording, None
         return SimpleNamespace(launch=lambda: [call() for call in recorded])
 
-    def _do(self, name, function, *arguments, **named):
+    def _do(self, name, function, *arguments):
         def call():
             self.launched.append(name)
-            function(*arguments, **named)
+            function(*arguments)
 
         if self._recording is None:
             call()

@@ -57,11 +57,11 @@ class GPU:
         with self.stream:
             array.fill(0)
 
-    def launch(self, name, grid, block, *arguments, shared=0):
+    def launch(self, name, grid, block, *arguments):
         """Run a kernel: `grid` blocks of `block` threads, each a number or a tuple of up to three.
 
-        A pointer parameter takes a device array or None, any other a number. shared: bytes of dynamic shared memory.
-        NVRTC compiles all kernels at the first launch, which takes seconds; CuPy keeps the result on disk.
+        A pointer parameter takes a device array or None, any other a number. NVRTC compiles all kernels at the first
+        launch, which takes seconds; CuPy keeps the result on disk.
         """
         if name not in self._kernels:
             self._kernels[name] = self._module.get_function(name)
@@ -70,10 +70,8 @@ class GPU:
             raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(arguments)}")
         values = tuple(self._value(f"{name}: {parameter}", kind, pointer, argument)
                        for (kind, pointer, parameter), argument in zip(parameters, arguments, strict=True))
-        if shared and shared > kernel.max_dynamic_shared_size_bytes:
-            kernel.max_dynamic_shared_size_bytes = shared           # CUDA grants more than 48 KiB on request only
         grid, block = ((size,) if isinstance(size, int) else size for size in (grid, block))
-        kernel(grid, block, values, shared_mem=shared, stream=self.stream)
+        kernel(grid, block, values, stream=self.stream)
 
     def _value(self, what, kind, pointer, argument):
         """Check and convert an argument: CuPy does not know the parameters, and passes a Python int as 64 bits."""

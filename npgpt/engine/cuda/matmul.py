@@ -117,7 +117,7 @@ class Matmul:
                    byref(algorithm), self._workspace.data.ptr, self._workspace.nbytes, self._stream)
 
     def _make_plan(self, a, b, out, bias):
-        """Make a description of the matmul, layouts of b, a and out, and choose the algorithm that cublasLt ranks first.
+        """Make a description of the matmul, layouts of b, a and out, and choose the algorithm cublasLt ranks first.
 
         Plans are kept as long as the process runs: a few dozen, one for each kind of matmul of a model.
         """

@@ -71,8 +71,8 @@ def test_arguments_get_the_types_of_the_kernels_parameters(cupy):
     arrays = [cupy.zeros(3, dtype) for dtype in (np.uint16, np.float32, np.uint16, np.uint32)]
     gpu.launch("scale", (7, 2), 32, *arrays, True, 1 << 40, 0xFFFFFFFF, 1)
     gpu.launch("scale", 5, (32, 4, 2), None, None, None, None, np.int64(-3), -1, 0, np.float64(0.1))
-    (name, grid, block, first, shared, stream), (_, grid_2, block_2, second, _, _) = launches()
-    assert (name, grid, block, shared, stream) == ("scale", (7, 2), (32,), 0, gpu.stream)
+    (name, grid, block, first, stream), (_, grid_2, block_2, second, _) = launches()
+    assert (name, grid, block, stream) == ("scale", (7, 2), (32,), gpu.stream)
     assert (grid_2, block_2) == ((5,), (32, 4, 2))
     assert all(a is b for a, b in zip(first, arrays, strict=False)) and second[:4] == (None,) * 4
     for values, expected in ((first, (1, 1 << 40, 0xFFFFFFFF, 1.0)), (second, (-3, -1, 0, np.float32(0.1)))):
@@ -100,14 +100,6 @@ def test_arguments_that_a_kernel_would_misread(cupy, position, wrong, error):
     with pytest.raises(TypeError, match="scale takes 8 arguments, not 7"):
         gpu.launch("scale", 1, 32, *[None] * 7)
     assert not launches()
-
-
-def test_more_than_48_kib_of_shared_memory_are_asked_for(cupy):
-    gpu = GPU("float32", 64)
-    sizes = [0, 1024, 48 * 1024, 100 * 1024, 64 * 1024, 100 * 1024]     # the stand-in refuses what was not asked for
-    for shared in sizes:
-        gpu.launch("count", 1, 32, None, None, shared=shared)
-    assert [launch[4] for launch in launches()] == sizes
 
 
 def test_parameters_of_the_kernels():
