@@ -53,15 +53,14 @@ def finish_copies():
 def order(entry, work):
     """Tell the GPU to do something; while a graph is recorded, keep it for the graph."""
     if gpu.recording is not None:
-        gpu.recording.append((entry, work))
-        return
+        return gpu.recording.append((entry, work))
     finish_copies()
     gpu.log.append(entry)
     work()
 
 
 class OutOfMemoryError(MemoryError):
-    """CuPy's error, with its words."""
+    pass
 
 
 class CUDARuntimeError(RuntimeError):
