@@ -122,7 +122,7 @@ class GPT:
         than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets, targets is not None)
-        check_rng(rng)
+        check_rng(rng, self.xp)
         masks = draw_masks(self.config, *idx.shape, self.params.flat.dtype, rng)
         with sharing_cores(1, self.engine.threads):
             logits, gpt = gpt_forward(self.xp.asarray(idx), self.params.tree, self.config, masks, layers)
@@ -157,7 +157,7 @@ class GPT:
         with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
         """
         idx, targets = self.check_batch(idx, targets)
-        check_rng(rng)
+        check_rng(rng, self.xp)
         if count is not None:
             check_whole("count", count, 1)
         if add_to is not None:
@@ -286,9 +286,11 @@ def check_scipy():
                         'or choose activation "gelu_tanh"') from None
 
 
-def check_rng(rng):
-    """Raise UserError if rng cannot draw dropout masks."""
-    check("rng", rng, rng is None or isinstance(rng, np.random.Generator | Philox), "a np.random.Generator or None")
+def check_rng(rng, xp):
+    """Raise UserError if rng cannot draw dropout masks on the device: NumPy's generators draw on a CPU only."""
+    kinds = np.random.Generator | Philox if xp is np else Philox
+    wanted = "a np.random.Generator or None" if xp is np else "model.engine.dropout_rng(seed, step, micro_batch) or None"
+    check("rng", rng, rng is None or isinstance(rng, kinds), wanted)
 
 
 def as_integers(array, name):
