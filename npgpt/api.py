@@ -289,7 +289,7 @@ def check_scipy():
 def check_rng(rng, xp):
     """Raise UserError if rng cannot draw dropout masks on the device: NumPy's generators draw on a CPU only."""
     kinds = np.random.Generator | Philox if xp is np else Philox
-    wanted = "a np.random.Generator or None" if xp is np else "model.engine.dropout_rng(seed, step, micro_batch) or None"
+    wanted = "a np.random.Generator or None" if xp is np else "what engine.dropout_rng returns, or None"
     check("rng", rng, rng is None or isinstance(rng, kinds), wanted)
 
 
