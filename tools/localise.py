@@ -1,37 +1,34 @@
-"""Does the gradient check say where a mistake is? Every mutant of `tools/mutate.py` of every backward is judged by it.
+"""Does the gradient check say where a mistake is? It judges every mutant of every backward of the lessons.
 
     python tools/localise.py [LAYER] [--verbose]
 
-For each mutant the first line that the check calls wrong is compared with the line in which the mistake was made:
-"exactly" there (or the code raised an exception there), at the "next" line that has a gradient (the mistake is in a
-line without one, such as `dot = …`), or "elsewhere". Mutants that the check does not see are equivalent, or concern a
-branch that the lesson does not take (biases that are None, an array to write to).
+For each mutant the first line that the check calls wrong is compared with the line of the mistake: "exactly" there (or
+the code raised an exception there), at the "next" line that has a gradient (the mistake is in a line without one, such
+as `dot = …`), or "elsewhere". Mutants that the check does not see are equivalent, or concern a branch that the lesson
+does not take, such as a bias that is None.
 """
 
 import argparse
 import collections
-import inspect
 import re
 import signal
 import sys
 import traceback
 
-from mutate import mutants, swapped_in
-
 from npgpt.study.gradcheck import check, first_wrong, truth
 from npgpt.study.lessons import chosen_lessons
+from npgpt.study.mutants import mutants, swapped_in
 from npgpt.study.source import read_source
 
 PLACES = ("exactly", "next", "elsewhere", "unseen")
-TIME_LIMIT = 5      # seconds; a mutant may loop for ever
+TIME_LIMIT = 5      # seconds; a mutant may loop forever
 
 
 def where(lesson, mutant, known):
     """The line of the backward where the check, or an exception, says that a mutant is wrong; None for nowhere."""
-    function = inspect.unwrap(lesson.backward)
     signal.alarm(TIME_LIMIT)
     try:
-        with swapped_in(mutant, function):
+        with swapped_in(mutant, lesson.backward):
             found = first_wrong(check(lesson, known=known))
         return found and (found.backward_line or 0)
     except Exception as error:
@@ -47,7 +44,7 @@ def where(lesson, mutant, known):
 
 
 def place(lesson, mutant, line):
-    """"exactly", "next" or "elsewhere"; "unseen" where nothing was found."""
+    """"exactly", "next" or "elsewhere"; "unseen" if nothing was found."""
     if line is None:
         return "unseen"
     statements = read_source(lesson.backward).statements
@@ -60,7 +57,7 @@ def place(lesson, mutant, line):
 
 
 def users(lesson, i):
-    """The statements with a gradient that use what statement i binds, by way of statements without one at most."""
+    """The statements with a gradient that use what statement i assigns, directly or through statements without one."""
     statements, forward = read_source(lesson.backward).statements, read_source(lesson.forward).statements
     gradients = {f"d{name}" for name in lesson.inputs} | {f"d{name}" for each in forward for name in each.targets}
     names, found = set(statements[i].targets), []

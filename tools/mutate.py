@@ -1,665 +1,263 @@
 """Mutation test: would the tests notice if a line of a backward were wrong?
 
-    python tools/mutate.py                                  every line of every backward, a minute or two
+    python tools/mutate.py                                  every line of every backward
     python tools/mutate.py linear_backward head_backward    only these
-    python tools/mutate.py --json mutants.json              everything, for a program to read
+    python tools/mutate.py --json mutants.json              all results, for a program to read
 
-It makes small wrong versions ("mutants") of every line of every `*_backward`, one mistake each: a sign flipped, a term
-dropped, a wrong axis, a neighbouring variable, … Each is put in the function's place and the tests that call the
-function are run, until one fails. A mutant that no test fails on is either a gap in the tests, or no mistake at all: a
-line that computes the same. Those stand in `EQUIVALENT`, each with the reason. Exit code 1 if a mutant is missed.
+For every line of every backward it makes each small mistake that `npgpt.study.mutants` knows. Each such mutant takes
+the function's place, and the tests that call the function run until one fails. A mutant that passes all tests is either
+a gap in the tests ("missed") or no mistake, because the line computes the same. The latter are listed in
+`equivalent.txt`, each with the reason, and must give the same results in these tests. Exit code 1 if one is missed.
 
-Needs the extra `test`, and a system with fork. Each mutant lives in a forked child, which shares the imported torch and
-the collected tests with its parent, and takes the mistake with it when it ends.
+Needs the extra `test`, and a system with fork: each mutant lives in a forked child of its own.
 """
 
 import argparse
-import ast
-import contextlib
-import dataclasses
+import collections
 import functools
 import gc
 import importlib
 import inspect
-import itertools
 import json
+import multiprocessing
 import os
-import pkgutil
 import signal
 import sys
-import tempfile
 import threading
 import time
-import traceback
+import warnings
 from pathlib import Path
-from types import CodeType
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = ["tests/layers", "tests/engine/test_scatter.py", "tests/test_api.py", "tests/model/test_dtype.py"]
-LEFT_OUT = "overfits or trains or fresh"    # these take long and only see a loss, which a wrong gradient can lower
-TIME_LIMIT = 60         # seconds; a mutant may loop for ever, which counts as caught
+MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "layers.embedding", "layers.dropout",
+           "layers.attention", "model.transformer", "engine.tiles", "engine.embedding", "engine.row_blocks",
+           "engine.adamw"]
+TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
+         "tests/engine/test_tiles.py", "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers"]
+LEFT_OUT = "many or divided or cores_go or draws"       # slow, or not on gradients
+FAST = 0.05             # seconds: the tests on whose results equivalent mutants are compared
+TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught
 ROUNDING = 32           # units in the last place by which an equivalent mutant, adding in another order, may differ
 
 
-@dataclasses.dataclass
-class Mutant:
-    """One function with one mistake in it. `line` is the line's number in the file, `code` takes `__code__`'s place."""
-
-    function: str
-    file: str
-    line: int
-    kind: str
-    original: str
-    mutated: str
-    code: CodeType
-
-
-def mutants(function):
-    """Every mutant of a function, each once: an iterator of `Mutant`."""
-    function = inspect.unwrap(function)
-    lines, first_line = inspect.getsourcelines(function)
-    file = inspect.getsourcefile(function)
-    tree = ast.increment_lineno(ast.parse("".join(lines)).body[0], first_line - 1)
-    tree.decorator_list = []
-    if ast.get_docstring(tree) is not None:
-        del tree.body[0]
-    tree = FoldNegativeConstants().visit(tree)
-    neighbours = Neighbours(tree, function)
-    seen = {ast.unparse(tree)}
-    for kind, wrong, (before, after) in variations(tree, neighbours):
-        text = ast.unparse(wrong)
-        if text not in seen:
-            seen.add(text)
-            yield Mutant(function.__name__, file, before.lineno, kind, first_line_of(before), first_line_of(after),
-                         compiled(wrong, file))
-
-
-def variations(node, neighbours):
-    """(kind, node with one mistake in it, (statement, statement with the mistake)), for the node and all below it."""
-    for kind, wrong in mistakes(node, neighbours):
-        yield kind, wrong, (node, wrong) if isinstance(node, ast.stmt) else None
-    for field, child in ast.iter_fields(node):
-        parts = child if isinstance(child, list) else [child]
-        for i, part in enumerate(parts):
-            if isinstance(part, ast.AST):
-                for kind, wrong_part, statement in variations(part, neighbours):
-                    wrong_parts = [*parts[:i], wrong_part, *parts[i + 1:]]
-                    wrong = changed(node, **{field: wrong_parts if isinstance(child, list) else wrong_part})
-                    yield kind, wrong, statement or ((node, wrong) if isinstance(node, ast.stmt) else None)
-
-
-def mistakes(node, neighbours):
-    """(kind, replacement) for each small mistake that can be made at this very node."""
-    if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef):
-        yield "dropped statement", ast.copy_location(ast.Pass(), node)
-    match node:
-        case ast.Assign(targets=[ast.Name() | ast.Subscript() as target], value=value):
-            yield "sign", changed(node, value=negative(value))
-            if isinstance(target, ast.Subscript) or target.id in neighbours.before(node.lineno):
-                yield "+= for =", ast.copy_location(ast.AugAssign(target, ast.Add(), value), node)
-        case ast.AugAssign(target, op, value):
-            yield "= for += or -=", ast.copy_location(ast.Assign([target], value), node)
-            yield "sign", changed(node, op=ast.Sub() if isinstance(op, ast.Add) else ast.Add())
-        case ast.If(test):
-            yield "condition", changed(node, test=ast.UnaryOp(ast.Not(), test))
-            yield "condition", changed(node, test=ast.Constant(True))
-        case ast.IfExp(test, body, orelse):
-            yield "condition", changed(node, body=orelse, orelse=body)
-            yield "condition", body
-            yield "condition", orelse
-            yield "sign", changed(node, body=negative(body))
-            yield "sign", changed(node, orelse=negative(orelse))
-        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
-            added = isinstance(op, ast.Add)
-            yield "sign", changed(node, op=ast.Sub() if added else ast.Add())
-            yield "sign", changed(node, left=negative(left))
-            yield "dropped term", left
-            yield "dropped term", right if added else negative(right)
-        case ast.BinOp(left, ast.Mult() | ast.Div() | ast.MatMult() as op, right):
-            yield "dropped factor", left
-            yield "dropped factor", right
-            yield "wrong operator", changed(node, op=ast.Div() if isinstance(op, ast.Mult) else ast.Mult())
-            if isinstance(op, ast.MatMult):
-                yield "swapped", changed(node, left=right, right=left)
-                yield "transposed operand", changed(node, left=transposed(left))
-                yield "transposed operand", changed(node, right=transposed(right))
-        case ast.Compare(left, [op], [right]):
-            for other in COMPARISONS.get(type(op), ()):
-                yield "condition", changed(node, ops=[other()])
-        case ast.Attribute(value, "T"):
-            yield "transposed operand", value
-        case ast.Call(function, arguments, keywords):
-            match function:
-                case ast.Attribute(value, "swapaxes" | "transpose"):
-                    yield "transposed operand", value
-                case ast.Attribute(value, "sum" | "mean" as method):
-                    yield "dropped call", value
-                    other = "mean" if method == "sum" else "sum"
-                    yield "mean for sum", changed(node, func=changed(function, attr=other))
-                case ast.Attribute(value):
-                    yield "dropped call", value
-            if arguments and not isinstance(arguments[0], ast.Starred):     # which stands in no other place
-                yield "dropped call", arguments[0]
-            if getattr(function, "attr", None) != "swapaxes":       # for which the order is all the same
-                for wrong in swapped(arguments):
-                    yield "swapped", changed(node, args=wrong)
-            if len(arguments) > 1:
-                yield "dropped argument", changed(node, args=arguments[:-1])
-            for i in range(len(keywords)):
-                yield f"dropped {keywords[i].arg}", changed(node, keywords=keywords[:i] + keywords[i + 1:])
-        case ast.keyword("axis", ast.Constant(int(axis))):
-            yield "wrong axis", changed(node, value=ast.Constant(axis - 1))
-            yield "wrong axis", changed(node, value=ast.Constant(axis + 1))
-        case ast.Tuple(items) | ast.List(items):
-            for wrong in swapped(items):
-                yield "swapped", changed(node, elts=wrong)
-        case ast.Subscript(value, ctx=ast.Load()):
-            yield "dropped index", value
-        case ast.Name(name, ast.Load()):
-            for other in neighbours.of(name, node.lineno):
-                yield "neighbouring variable", changed(node, id=other)
-        case ast.Constant(bool()):
-            yield "constant", ast.Constant(not node.value)
-        case ast.Constant(int(n)):
-            for other in (n + 1, n - 1, -n):
-                yield "constant", ast.Constant(other)
-        case ast.Constant(float(x)):
-            for other in (2 * x, x * (1 + 1e-6), -x):
-                yield "constant", ast.Constant(other)
-        case ast.Constant(str()):
-            for other in neighbours.keys:
-                yield "neighbouring key", ast.Constant(other)
-
-
-COMPARISONS = {ast.Is: [ast.IsNot], ast.IsNot: [ast.Is], ast.Eq: [ast.NotEq], ast.NotEq: [ast.Eq],
-               ast.Lt: [ast.LtE, ast.GtE], ast.LtE: [ast.Lt, ast.Gt],
-               ast.Gt: [ast.GtE, ast.LtE], ast.GtE: [ast.Gt, ast.Lt]}
-
-
-class FoldNegativeConstants(ast.NodeTransformer):
-    """Makes one constant of a minus and its number, so that `axis=-1` is a number like any other."""
-
-    def visit_UnaryOp(self, node):
-        match node:
-            case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
-                return ast.copy_location(ast.Constant(-number), node)
-        return self.generic_visit(node)
-
-
-class Neighbours:
-    """What one could have written instead: the variables known so far, the module's numbers, the function's keys."""
-
-    def __init__(self, tree, function):
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        self.stored = []        # (line, last line of the innermost function that holds it, name)
-        for node in ast.walk(tree):
-            name = node.arg if isinstance(node, ast.arg) else node.id if is_stored(node) else "_"
-            if name != "_":
-                around = [f for f in functions if f.lineno <= node.lineno <= f.end_lineno]
-                self.stored.append((node.lineno, min(f.end_lineno for f in around), name))
-        self.numbers = [name for name, value in vars(inspect.getmodule(function)).items()
-                        if type(value) in (int, float)]
-        self.keys = list(dict.fromkeys(node.value for node in ast.walk(tree)
-                                       if isinstance(node, ast.Constant) and isinstance(node.value, str)))
-
-    def before(self, line):
-        """The parameters and variables that have a value when the line is reached."""
-        return list(dict.fromkeys(name for stored, last, name in self.stored if stored < line <= last))
-
-    def of(self, name, line):
-        """The names that could stand in a name's place."""
-        variables = self.before(line) + self.numbers
-        local = name in variables or any(name == stored for _, _, stored in self.stored)
-        return [other for other in variables if other != name] if local else []
-
-
-def is_stored(node):
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
-def changed(node, **fields):
-    """A copy of a node with other fields; the parts that stay are shared."""
-    return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
-
-
-def negative(node):
-    return ast.UnaryOp(ast.USub(), node)
-
-
-def transposed(node):
-    """The node with its last two axes swapped; an operand that is transposed already is left as it is."""
-    match node:
-        case ast.Attribute(_, "T") | ast.Call(ast.Attribute(_, "swapaxes")):
-            return node
-    axes = [ast.Constant(-1), ast.Constant(-2)]
-    return ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), axes, [])
-
-
-def swapped(items):
-    """The list with two of its items in each other's place, for every two."""
-    for i, j in itertools.combinations(range(len(items)), 2):
-        wrong = list(items)
-        wrong[i], wrong[j] = items[j], items[i]
-        yield wrong
-
-
-def first_line_of(statement):
-    return ast.unparse(statement).splitlines()[0]
-
-
-def compiled(tree, file):
-    """The code object of a function's tree."""
-    module = compile(ast.fix_missing_locations(ast.Module([tree], [])), file, "exec")
-    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
-
-
-@contextlib.contextmanager
-def swapped_in(mutant, function):
-    """The function with the mutant's code: in place, so that whoever has imported the function gets the mutant."""
-    function = inspect.unwrap(function)
-    original = function.__code__
-    function.__code__ = mutant.code
-    try:
-        yield
-    finally:
-        function.__code__ = original
-
-
-def in_child(work, time_limit=0):
-    """Fork a child that does the work and keeps what it returns in a file: (process id, file). It prints nothing."""
-    file = tempfile.TemporaryFile()
-    child = os.fork()
-    if child:
-        return child, file
-    try:
-        signal.alarm(time_limit)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        file.write(json.dumps(work()).encode())
-        file.flush()
-    except BaseException:
-        file.write(json.dumps(traceback.format_exc()).encode())
-        file.flush()
-    finally:
-        os._exit(0)
-
-
 def functions_under_test():
-    """name -> every `x_backward` of the layers and the model, and the scatter-add that the embedding's is made of."""
-    modules = [f"npgpt.layers.{module.name}" for module in pkgutil.iter_modules([str(ROOT / "npgpt" / "layers")])]
+    """name -> (function, name of the function inside it that is meant, or None)."""
     found = {}
-    for module in map(importlib.import_module, [*modules, "npgpt.model.transformer", "npgpt.engine.scatter"]):
-        for name, value in vars(module).items():
-            if (name.endswith("_backward") or name == "add_rows_by_index") and value.__module__ == module.__name__:
-                found[name] = value
+    for module in (importlib.import_module(f"npgpt.{name}") for name in MODULES):
+        found |= {name: (value, None) for name, value in vars(module).items()
+                  if name.endswith("_backward") and inspect.isfunction(value) and value.__module__ == module.__name__}
+    from npgpt.engine import adamw, embedding, row_blocks
+    return found | {"__add__": (embedding.TokenRows.__add__, None), "adamw_update": (adamw.adamw_update, None),
+                    "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks")}
+
+
+class Collector:
+    """A pytest plugin that keeps the collected tests."""
+
+    def pytest_collection_finish(self, session):
+        self.items = session.items
+
+
+def tests():
+    """name -> function without arguments, for each test of `TESTS` that needs no fixture but the stand-in for a GPU."""
+    import pytest
+    from tests.cuda.gpu import install_emulated_gpu
+
+    def on_gpu(test, **arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            test(cupy=install_emulated_gpu(patch), **arguments)
+
+    collector, found = Collector(), {}
+    if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir",
+                    str(ROOT), "-k", f"not ({LEFT_OUT})", *(str(ROOT / path) for path in TESTS)], [collector]):
+        sys.exit("the tests cannot be collected: run pytest to see why")
+    for item in collector.items:
+        arguments = item.callspec.params if hasattr(item, "callspec") else {}
+        missing = {*inspect.signature(item.obj).parameters} - {*arguments}
+        if missing <= {"cupy"}:
+            run = functools.partial(on_gpu, item.obj) if missing else item.obj
+            found[item.nodeid] = functools.partial(run, **arguments)
     return found
 
 
-def failure(item):
-    """The name of the exception that a collected test ends with, or None."""
+def failure(test):
+    """The exception that a test raises, or None."""
     try:
-        item.ihook.pytest_runtest_setup(item=item)
-        item.runtest()
-    except BaseException as error:      # pytest's own outcomes are no Exceptions
-        return type(error).__name__
-    finally:
-        item.ihook.pytest_runtest_teardown(item=item, nextitem=None)
+        test()
+    except BaseException as error:
+        return error
     return None
 
 
-def clean_run(items, functions):
-    """Run every test once, unmutated: for each how it failed, its seconds, and the functions that it calls."""
-    names = {inspect.unwrap(function).__code__: name for name, function in functions.items()}
-    runs = []
-    for item in items:
+def run_once(all_tests, functions):
+    """Run every test unmutated: for each function the tests that call it, name -> seconds, the fastest first."""
+    callers = {name: {} for name in functions}
+    for name, test in all_tests.items():
         called = set()
 
         def notice(frame, event, _, called=called):
-            if event == "call" and frame.f_code in names:
-                called.add(names[frame.f_code])
+            if event == "call" and frame.f_code.co_name in functions:
+                called.add(frame.f_code.co_name)
 
         start = time.perf_counter()
         threading.setprofile(notice)
         sys.setprofile(notice)
-        failed = failure(item)
+        error = failure(test)
         sys.setprofile(None)
-        runs.append((failed, time.perf_counter() - start, sorted(called)))
-    return runs
+        threading.setprofile(None)
+        if error is not None and type(error).__name__ != "Skipped":
+            sys.exit(f"without a mutant, {name} fails: {error}")
+        for function in called:
+            callers[function][name] = time.perf_counter() - start
+    for function, seconds in callers.items():
+        if not seconds:
+            sys.exit(f"no test calls {function}")
+    return {function: dict(sorted(seconds.items(), key=lambda item: item[1])) for function, seconds in callers.items()}
 
 
-def gradients():
-    """What all backwards give, on all cases and model variants, in both dtypes: an equivalent mutant gives it too."""
+def results(name, some_tests):
+    """The arrays that a function returned, and those it was given, at every return in the main thread."""
+    found = []
+
+    def notice(frame, event, returned):
+        if event == "return" and frame.f_code.co_name == name:
+            arguments = frame.f_code.co_varnames[:frame.f_code.co_argcount]
+            found.extend(arrays_in((returned, *map(frame.f_locals.get, arguments))))
+
+    sys.setprofile(notice)
+    for test in some_tests:
+        failure(test)
+    sys.setprofile(None)
+    return found
+
+
+def arrays_in(value):
+    """Copies of all floating arrays in nested tuples, lists, dicts and `TokenRows`."""
     import numpy as np
-    from tests.model.test_gpt import SMALL, VARIANTS, batch
-
-    from npgpt import GPT, GPTConfig
-    from npgpt.model.transformer import gpt_backward, gpt_forward
-    from tests.cases import arrays_in, layer_cases
-    from tests.torch_gpt import unit_scale
-
-    results = []
-    for dtype in ("float32", "float64"):
-        for case in layer_cases():
-            y, cache = case.forward(**{name: array.astype(dtype) for name, array in case.inputs.items()})
-            dy = np.random.default_rng(1).standard_normal(np.shape(y)).astype(dtype)
-            results += arrays_in((case.backward(dy, cache),))
-        for variant in VARIANTS.values():
-            model = GPT(GPTConfig(**{**SMALL, **variant}), dtype=dtype)
-            unit_scale(model.params)
-            logits, cache = gpt_forward(batch(model.config)[0], model.params, np.random.default_rng(2))
-            grads = model.params.zeros_like()
-            grads.flat[:] = 1.0                     # a buffer that holds the last step's gradients
-            gpt_backward(np.random.default_rng(3).standard_normal(logits.shape).astype(dtype), cache, grads)
-            results.append(grads.flat)
-    return results
+    if type(value).__name__ == "TokenRows":
+        value = vars(value)
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, tuple | list):
+        return [array for each in value for array in arrays_in(each)]
+    return [value.copy()] if isinstance(value, np.ndarray) and value.dtype.kind == "f" else []
 
 
 def difference(ours, theirs):
-    """The largest difference of two lists of results, in units in the last place of each array's largest value."""
+    """The largest difference of two lists of arrays, in units in the last place of each array's largest value."""
     import numpy as np
-
     if [(a.shape, a.dtype) for a in ours] != [(b.shape, b.dtype) for b in theirs]:
         return float("inf")
-    return max(float(abs(a - b).max() / (abs(a).max() * np.finfo(a.dtype).eps))
-               for a, b in zip(ours, theirs, strict=True))
+    return max((float(abs(a - b).max() / (abs(a).max() * np.finfo(a.dtype).eps))
+                for a, b in zip(ours, theirs, strict=True) if not np.array_equal(a, b, equal_nan=True)), default=0.0)
 
 
-def judge(mutant, function, items, expected):
-    """What becomes of a mutant: {"by": the test that fails, "error": how} or {"difference": from the right results}."""
-    with swapped_in(mutant, function):
-        for item in items:
-            error = failure(item)
-            if error is not None:
-                return {"by": item.nodeid, "error": error}
-        return {"difference": difference(expected, gradients())}
+def judge(mutant, function, some_tests, fast, reason=None):
+    """A dict on a mutant: what it is, and its outcome, "caught" ("by": a test), "equivalent" or "missed".
 
-
-def verdicts(todo, functions, tests, expected, jobs):
-    """(mutant, what `judge` says of it) as they come; at most so many children at a time."""
-    todo, running = iter(todo), {}
-    while True:
-        for mutant in itertools.islice(todo, jobs - len(running)):
-            work = functools.partial(judge, mutant, functions[mutant.function], tests[mutant.function], expected)
-            child, file = in_child(work, TIME_LIMIT)
-            running[child] = mutant, file
-        if not running:
-            return
-        child, status = os.wait()
-        mutant, file = running.pop(child)
-        if os.WIFSIGNALED(status):                      # the alarm; or it crashed the interpreter
-            yield mutant, {"by": "", "error": signal.Signals(os.WTERMSIG(status)).name}
-            continue
-        verdict = result_of(file)
-        if "by" in verdict:                             # what caught this one is likely to catch the next
-            tests[mutant.function].sort(key=lambda item, by=verdict["by"]: item.nodeid != by)
-        yield mutant, verdict
-
-
-def result_of(file):
-    """What a child's work returned; an error in the work itself is raised here."""
-    file.seek(0)
-    result = json.load(file)
-    if isinstance(result, str):
-        raise RuntimeError(f"in a child:\n{result}")
-    return result
-
-
-def run(items, functions, jobs):
-    """Judge every mutant of the functions with the tests: a list of dicts, one a mutant, each with its "outcome"."""
-    from tqdm import tqdm
-
-    child, file = in_child(functools.partial(clean_run, items, functions))
-    os.waitpid(child, 0)
-    runs = result_of(file)
-    failed = [item.nodeid for item, (error, _, _) in zip(items, runs, strict=True) if error not in (None, "Skipped")]
-    if failed:
-        sys.exit("the unmutated functions fail these tests:\n  " + "\n  ".join(failed))
-    tests = {}
-    for name in functions:
-        seconds = {item: time for item, (error, time, called) in zip(items, runs, strict=True)
-                   if name in called and error is None}
-        tests[name] = sorted(seconds, key=seconds.get)
-        if not tests[name]:
-            sys.exit(f"no test calls {name}")
-
-    todo = [mutant for function in functions.values() for mutant in mutants(function)]
-    rows = []
-    gc.freeze()         # what is shared with the children stays shared: their collector leaves it alone
-    bar = tqdm(verdicts(todo, functions, tests, gradients(), jobs), total=len(todo), unit="mutant", disable=None)
-    for mutant, verdict in bar:
-        row = {field.name: getattr(mutant, field.name) for field in dataclasses.fields(mutant) if field.name != "code"}
-        row |= verdict
-        row["file"] = str(Path(mutant.file).relative_to(ROOT))
-        reason = EQUIVALENT.get((mutant.function, mutant.original, mutant.mutated))
-        if "by" in verdict:
-            row["outcome"] = "caught"
-        elif reason is not None and verdict["difference"] <= ROUNDING:
-            row |= {"outcome": "equivalent", "reason": reason}
-        else:
-            row["outcome"] = "missed"
-        rows.append(row)
-    return sorted(rows, key=lambda row: (list(functions).index(row["function"]), row["line"]))
-
-
-def stale(rows, functions):
-    """The entries of EQUIVALENT for these functions that no surviving mutant needed."""
-    used = {(row["function"], row["original"], row["mutated"]) for row in rows if row["outcome"] == "equivalent"}
-    return [key for key in EQUIVALENT if key[0] in functions and key not in used]
-
-
-def report(rows, functions):
-    """Print the table, the equivalent mutants with their reasons, and the missed ones."""
-    def line(name, some):
-        outcomes = [row["outcome"] for row in some]
-        crashed = sum(row["outcome"] == "caught" and row["error"] != "AssertionError" for row in some)
-        print(f"{name:26}{len(some):9}{outcomes.count('caught'):9}{crashed:12}{outcomes.count('equivalent'):12}"
-              f"{outcomes.count('missed'):9}")
-
-    print(f"{'function':26}{'mutants':>9}{'caught':>9}{'(crashed)':>12}{'equivalent':>12}{'missed':>9}")
-    for name in functions:
-        line(name, [row for row in rows if row["function"] == name])
-    line("total", rows)
-    print("\nOf the caught, the crashed raised an exception in the first test that failed; the others were just wrong.")
-    for outcome in ("equivalent", "missed"):
-        some = [row for row in rows if row["outcome"] == outcome]
-        print(f"\n{outcome}: {len(some)}")
-        for row in some:
-            how = f"differs by {row['difference']:.1f} units in the last place" if row["difference"] else "same results"
-            print(f"  {row['file']}:{row['line']} {row['function']}: {row['kind']}, {how}\n"
-                  f"      {row['original']}\n    > {row['mutated']}")
-            if outcome == "equivalent":
-                print(f"    = {row['reason']}")
-
-
-class Collected:
-    """A pytest plugin that, instead of running the collected tests, hands them to a function.
-
-    What the function raises is kept in `error`, because pytest would swallow it.
+    some_tests: name -> test; fast: those of them on which the results of an equivalent mutant must be the same.
     """
+    from npgpt.study.mutants import swapped_in
+    signal.alarm(TIME_LIMIT)
+    warnings.simplefilter("ignore")
+    row = {name: value for name, value in vars(mutant).items() if name != "code"}
+    with swapped_in(mutant, function):
+        for name, test in some_tests.items():
+            error = failure(test)
+            if error is not None:
+                return row | {"outcome": "caught", "by": name, "error": type(error).__name__}
+        found = results(mutant.function, fast)
+    differs = difference(results(mutant.function, fast), found)
+    signal.alarm(0)
+    return row | {"outcome": "equivalent" if reason and differs <= ROUNDING else "missed", "difference": differs,
+                  "reason": reason}
 
-    def __init__(self, work):
-        self.work = work
-        self.result = None
-        self.error = SystemExit("the tests cannot be collected: run pytest to see why")
 
-    def pytest_runtestloop(self, session):
-        if not session.testsfailed:
-            try:
-                self.result, self.error = self.work(session.items), None
-            except BaseException as error:
-                self.error = error
-        return True
+def too_long(*_):
+    raise TimeoutError
+
+
+def equivalent():
+    """(function, statement, mutated statement) -> why it computes the same, from equivalent.txt."""
+    found, function, reason, before = {}, "", "", ""
+    for line in (Path(__file__).parent / "equivalent.txt").read_text(encoding="utf-8").splitlines():
+        mark, text = line[:2], line[2:]
+        if mark == "> ":
+            found[function, before, text] = reason
+        elif mark == "< ":
+            before = text
+        elif mark == "= ":
+            reason = text
+        elif line:
+            function = line
+    return found
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("function", nargs="*", help="only mutants of these functions")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="children at a time; by default the cores")
-    parser.add_argument("--json", metavar="FILE", help="write every mutant and what became of it")
+    parser.add_argument("--json", metavar="FILE", help="write every mutant and its outcome")
     args = parser.parse_args(arguments)
 
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"        # before NumPy is imported: the children are what fills the cores
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"        # before NumPy is imported: the children use the cores
     sys.path.insert(0, str(ROOT))
     functions = functions_under_test()
     unknown = set(args.function) - set(functions)
     if unknown:
         sys.exit(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(functions)}")
-    functions = {name: function for name, function in functions.items() if not args.function or name in args.function}
+    functions = {name: functions[name] for name in args.function or functions}
 
-    import pytest
     import torch
+    from tqdm import tqdm
+
+    from npgpt.study.mutants import mutants
 
     start = time.perf_counter()
     torch.set_num_threads(1)
-    torch.ones(1, requires_grad=True).backward(torch.ones(1))       # loads half of torch: once, not in every child
-    plugin = Collected(functools.partial(run, functions=functions, jobs=args.jobs))
-    options = ["-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=", "-s", "--rootdir", str(ROOT),
-               "-k", f"not ({LEFT_OUT})"]
-    pytest.main([*options, *(str(ROOT / path) for path in TESTS)], plugins=[plugin])
-    if plugin.error:
-        raise plugin.error
-    rows = plugin.result
-    report(rows, functions)
-    leftover = stale(rows, functions)
-    for key in leftover:
-        print(f"\nstale, no such survivor: {key}")
+    all_tests, reasons = tests(), equivalent()
+    callers = run_once(all_tests, functions)
+    todo = [mutant for function, inner in functions.values() for mutant in mutants(function, inner)]
+
+    def judge_one(i):           # a mutant's code cannot be pickled: the children have it from their parent
+        mutant, seconds = todo[i], callers[todo[i].function]
+        fast = [all_tests[name] for name in seconds if seconds[name] < FAST]
+        return judge(mutant, functions[mutant.function][0], {name: all_tests[name] for name in seconds}, fast,
+                     reasons.get((mutant.function, mutant.original, mutant.mutated)))
+
+    rows = list(tqdm(in_children(judge_one, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None))
+    print(f"{'function':26}{'mutants':>9}{'caught':>9}{'equivalent':>12}{'missed':>9}")
+    for name in [*functions, "total"]:
+        counts = collections.Counter(row["outcome"] for row in rows if name in (row["function"], "total"))
+        print(f"{name:26}{counts.total():9}{counts['caught']:9}{counts['equivalent']:12}{counts['missed']:9}")
+    for row in rows:
+        if row["outcome"] != "caught":
+            print(f"\n{row['outcome']}: line {row['line']} of {row['function']}: {row['kind']}, differs by "
+                  f"{row['difference']:.1f} units in the last place\n= {row['reason']}\n< {row['original']}\n"
+                  f"> {row['mutated']}")
+    stale = [key for key in reasons if key[0] in functions and not any(
+        key == (row["function"], row["original"], row["mutated"]) and row["outcome"] == "equivalent" for row in rows)]
+    for key in stale:
+        print(f"\nin equivalent.txt, but no such mutant passes the tests: {key}")
     print(f"\n{time.perf_counter() - start:.0f} s")
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
-    return 1 if leftover or any(row["outcome"] == "missed" for row in rows) else 0
+    return 1 if stale or any(row["outcome"] == "missed" for row in rows) else 0
 
 
-ALIAS = "two names of one array"
-ANY_NEGATIVE = "reshape takes any negative length for -1: the one that the others leave"
-EITHER_WAY = "the condition only chooses the faster of two ways to the same sums (they may differ by rounding)"
-MINUS_ZERO = "minus zero is zero"
-SAME_AXIS = "the axes -2 and 2 of four are one"
-NAMES_ONLY = "the three names are for who reads, and for gradcheck: the next line takes dheads"
-COMMUTES = "a product of two numbers is the same in either order"
-DWPE = "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)"
-DWTE = "dwte = np.zeros((vocab_size, C), dtype=dx.dtype, like=dx)"
-EACH_TILE = "for (rows, keys), tile in reversed(list(zip(tiles(T, T, causal), caches[i], strict=True))):"
-DHEADS = "dq, dk, dv = dheads = tiled_attention_backward(dmix, attention)"
-FEW_INDICES = "if len(out) <= ONE_HOT_LIMIT:"
-ONE_HOT = "one_hot = (np.arange(len(out), like=out)[:, None] == index).astype(rows.dtype)"
-ELSEWHERE = "if not isinstance(out, np.ndarray):"
-ONE_LIBRARY = "the three arrays are of one library"
+def in_children(work, n, jobs):
+    """Yield work(0), …, work(n - 1), each from a forked child of its own."""
+    global WORK
+    WORK = work
+    signal.signal(signal.SIGALRM, too_long)
+    gc.freeze()         # the children's garbage collector leaves alone what they share with their parent
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
+        yield from pool.imap(call_work, range(n))
 
-# (function, line, mutated line): why it computes the same. No entry without having thought it through.
-EQUIVALENT = {
-    ("attention_backward", "dkept = dmix @ v.swapaxes(-1, -2)", "dkept = dmix @ v.swapaxes(-1, 2)"): SAME_AXIS,
-    ("attention_backward", "dv = kept.swapaxes(-1, -2) @ dmix", "dv = kept.swapaxes(-1, 2) @ dmix"): SAME_AXIS,
-    ("attention_backward", "dot = row_dot(datt, att)", "dot = row_dot(att, datt)"): COMMUTES,
-    ("attention_backward", "dscaled = dscores @ k", "dscaled = dmasked @ k"): ALIAS,
-    ("attention_backward",
-     "dk = dscores.swapaxes(-1, -2) @ scaled", "dk = dmasked.swapaxes(-1, -2) @ scaled"): ALIAS,
-    ("attention_backward",
-     "dk = dscores.swapaxes(-1, -2) @ scaled", "dk = dscores.swapaxes(-1, 2) @ scaled"): SAME_AXIS,
-    ("tiled_attention_backward",
-     "dheads = np.empty((B, T, 3, H, D), dtype=dmix.dtype, like=dmix).transpose(2, 0, 3, 1, 4)",
-     "dheads = -np.empty((B, T, 3, H, D), dtype=dmix.dtype, like=dmix).transpose(2, 0, 3, 1, 4)"):
-        "what the new array holds does not matter: each of its numbers is set below",
-    ("tiled_attention_backward", EACH_TILE, EACH_TILE.replace(", strict=True", "")):
-        "a group has a cache for each tile: the forward has made them from the same list of tiles",
-    ("tiled_attention_backward", EACH_TILE, EACH_TILE.replace("strict=True", "strict=False")):
-        "a group has a cache for each tile: the forward has made them from the same list of tiles",
-    ("tiled_attention_backward", "spread(backward, range(len(groups)))", "spread(backward, range(len(caches)))"):
-        "there is one list of caches for each group",
-    ("self_attention_backward",
-     "dmix = dmerged.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)",
-     "dmix = dmerged.reshape(B, T, n_head, C // n_head).transpose(0, -2, 1, 3)"): SAME_AXIS,
-    ("self_attention_backward", DHEADS, DHEADS.replace("dq, dk, dv", "dk, dq, dv")): NAMES_ONLY,
-    ("self_attention_backward", DHEADS, DHEADS.replace("dq, dk, dv", "dv, dk, dq")): NAMES_ONLY,
-    ("self_attention_backward", DHEADS, DHEADS.replace("dq, dk, dv", "dq, dv, dk")): NAMES_ONLY,
-    ("self_attention_backward",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * C)",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(T, B, 3 * C)"):
-        "linear_backward makes rows of it: how the B T rows are divided does not matter, only their order",
-    ("self_attention_backward",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, 3 * C)",
-     "dqkv = dheads.transpose(1, 3, 0, 2, 4).reshape(B, T, -3 * C)"): ANY_NEGATIVE,
-    ("embedding_backward", "dposition = dx.sum(axis=0)", "dposition = dtoken.sum(axis=0)"): ALIAS,
-    ("embedding_backward", DWPE, DWPE.replace("np", "-np")): MINUS_ZERO,
-    ("embedding_backward", DWPE, DWPE.replace("dx.", "dtoken.")): ALIAS,
-    ("embedding_backward", DWPE, DWPE.replace("dx.", "dposition.")): "dposition is a sum of dx and has its dtype",
-    ("embedding_backward", DWPE, DWPE.replace("=dx)", "=dtoken)")): ALIAS,
-    ("embedding_backward", DWPE, DWPE.replace("=dx)", "=dposition)")): "dposition is a sum of dx and from its library",
-    ("embedding_backward", "dwpe[:T] = dposition", "dwpe[:T] += dposition"): "the array is new and all zero",
-    ("embedding_backward", DWTE, DWTE.replace("np", "-np")): MINUS_ZERO,
-    ("embedding_backward", DWTE, DWTE.replace("dx.", "dtoken.")): ALIAS,
-    ("embedding_backward", DWTE, DWTE.replace("dx.", "dposition.")): "dposition is a sum of dx and has its dtype",
-    ("embedding_backward", DWTE, DWTE.replace("dx.", "dwpe.")): "dwpe was made with the dtype of dx",
-    ("embedding_backward", DWTE, DWTE.replace("=dx)", "=dtoken)")): ALIAS,
-    ("embedding_backward", DWTE, DWTE.replace("=dx)", "=dposition)")): "dposition is a sum of dx and from its library",
-    ("embedding_backward", DWTE, DWTE.replace("=dx)", "=dwpe)")): "dwpe was made in the library of dx",
-    ("embedding_backward",
-     "add_rows_by_index(dwte, idx.reshape(B * T), dtoken.reshape(B * T, C))",
-     "add_rows_by_index(dwte, idx.reshape(B * T), dx.reshape(B * T, C))"): ALIAS,
-    ("layernorm_backward", "C = xhat.shape[-1]", "C = dy.shape[-1]"): "dy has the shape of xhat",
-    ("layernorm_backward", "C = xhat.shape[-1]", "C = weight.shape[-1]"): "weight has one value for each channel",
-    ("layernorm_backward", "dweight = column_dot(dscaled, xhat)", "dweight = column_dot(dy, xhat)"): ALIAS,
-    ("layernorm_backward", "dweight = column_dot(dscaled, xhat)", "dweight = column_dot(xhat, dscaled)"): COMMUTES,
-    ("layernorm_backward", "dxhat = dscaled * weight", "dxhat = dy * weight"): ALIAS,
-    ("layernorm_backward",
-     "mean_dxhat_xhat = row_dot(dxhat, xhat) / C", "mean_dxhat_xhat = row_dot(xhat, dxhat) / C"): COMMUTES,
-    ("linear_backward", "rows = x.reshape(-1, x.shape[-1])", "rows = x.reshape(-2, x.shape[-1])"): ANY_NEGATIVE,
-    ("linear_backward", "dy_rows = dy.reshape(-1, dy.shape[-1])", "dy_rows = dy.reshape(-2, dy.shape[-1])"):
-        ANY_NEGATIVE,
-    ("linear_backward", "dy_rows = dy.reshape(-1, dy.shape[-1])", "dy_rows = dy.reshape(-1, weight.shape[-1])"):
-        "the last axis of dy is as long as the last one of weight: n_out",
-    ("linear_backward",
-     "dbias = column_sum(dy_rows) if has_bias else None", "dbias = column_sum(dy) if has_bias else None"):
-        "column_sum adds over all axes but the last: the same rows, still divided by batch entry",
-    ("linear_backward", "drows = dy_rows @ weight.T", "drows = dy @ weight.T"):
-        "the same rows, still divided by batch entry; the next line gives dx the shape of x anyway",
-    ("head_backward", "rows = x.reshape(-1, x.shape[-1])", "rows = x.reshape(-2, x.shape[-1])"): ANY_NEGATIVE,
-    ("head_backward", "rows = x.reshape(-1, x.shape[-1])", "rows = x.reshape(-1, weight.shape[-1])"):
-        "the last axis of x is as long as the last one of weight: C",
-    ("head_backward",
-     "dlogit_rows = dlogits.reshape(-1, dlogits.shape[-1])",
-     "dlogit_rows = dlogits.reshape(-2, dlogits.shape[-1])"): ANY_NEGATIVE,
-    ("head_backward", "drows = dlogit_rows @ weight", "drows = dlogits @ weight"):
-        "the same rows, still divided by batch entry; the next line gives dx the shape of x anyway",
-    ("softmax_loss_backward",
-     "at_target = np.take_along_axis(dlogits, column, axis=-1)",
-     "at_target = np.take_along_axis(dlogits, column)"):
-        "-1 is the axis that take_along_axis takes by default (since NumPy 2.3, which has one)",
-    ("block_backward",
-     "dthought = dropout_backward(ddropped_2, drop_2)", "dthought = dropout_backward(dx_out, drop_2)"): ALIAS,
-    ("block_backward", "dx_mid = dx_out + dx_mid_normed", "dx_mid = ddropped_2 + dx_mid_normed"): ALIAS,
-    ("block_backward",
-     "dattended = dropout_backward(ddropped_1, drop_1)", "dattended = dropout_backward(dx_mid, drop_1)"): ALIAS,
-    ("block_backward", "dx = dx_mid + dx_normed", "dx = ddropped_1 + dx_normed"): ALIAS,
-    ("gpt_backward", "grads['wte.weight'] = 0.0", "grads['wte.weight'] = -0.0"): MINUS_ZERO,
-    ("add_rows_by_index", FEW_INDICES, "pass"): EITHER_WAY,
-    ("add_rows_by_index", FEW_INDICES, "if not len(out) <= ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("add_rows_by_index", FEW_INDICES, "if True:"): EITHER_WAY,
-    ("add_rows_by_index", FEW_INDICES, "if len(out) < ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("add_rows_by_index", FEW_INDICES, "if len(out) > ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("add_rows_by_index", FEW_INDICES, "if len(index) <= ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("add_rows_by_index", FEW_INDICES, "if len(rows) <= ONE_HOT_LIMIT:"): EITHER_WAY,
-    ("add_rows_by_index", ONE_HOT, "one_hot = np.arange(len(out), like=out)[:, None] == index"):
-        "the product makes numbers of the dtype of rows of True and False",
-    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("rows.", "out.")): "rows are added to an array of their own dtype",
-    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("rows.", "index.")):
-        "the product with whole numbers is float64, and rounded when it is added: the same sums but for rounding",
-    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("like=out", "like=rows")): ONE_LIBRARY,
-    ("add_rows_by_index", ONE_HOT, ONE_HOT.replace("like=out", "like=index")): ONE_LIBRARY,
-    ("add_rows_by_index", ELSEWHERE, "if True:"): EITHER_WAY,
-    ("add_rows_by_index", ELSEWHERE, ELSEWHERE.replace("out", "ONE_HOT_LIMIT")): EITHER_WAY,
-    ("add_rows_by_index", ELSEWHERE, ELSEWHERE.replace("out", "rows")): ONE_LIBRARY,
-    ("add_rows_by_index", ELSEWHERE, ELSEWHERE.replace("out", "index")): ONE_LIBRARY,
-    ("add_rows_by_index", "order = np.argsort(index, kind='stable')", "order = np.argsort(index)"):
-        "the rows of one index are added in another order, and differ by rounding",
-    ("add_rows_by_index",
-     "starts = np.flatnonzero(np.diff(in_order, prepend=-1))",
-     "starts = np.flatnonzero(np.diff(in_order, prepend=-2))"):
-        "any number below the smallest index, 0, marks the first run",
-    ("add_rows_by_index",
-     "out[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)",
-     "out[in_order[starts]] += np.add.reduceat(rows[order], starts)"): "0 is the axis that reduceat takes by default",
-}
+
+def call_work(i):
+    return WORK(i)
+
 
 if __name__ == "__main__":
     sys.exit(main())

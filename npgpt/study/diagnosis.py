@@ -1,13 +1,12 @@
-"""What is wrong with a gradient: the mistakes that everybody makes once, recognised by their numbers.
+"""What is wrong with a gradient: common mistakes, recognised by their numbers.
 
-Each test of `diagnose` asks: which small change of the gradient that was given makes it the right one?
+Each test of `diagnose` asks: which small change makes the given gradient the right one?
 """
 
 import dataclasses
 import fractions
 import inspect
 import itertools
-import sys
 
 import numpy as np
 
@@ -18,7 +17,7 @@ CLOSE = 1e-6        # relative; looser than the check itself, whose differences 
 
 @dataclasses.dataclass
 class Known:
-    """What a wrong gradient is compared with, all of it by name.
+    """What a wrong gradient is compared with, by name.
 
     gradients: the true ones, those of the inputs first; factors: the forward's arrays that are finite; terms: what the
     package's own backward assigns; numbers: of the forward; rows: how many rows the upstream gradient has; last_only: a
@@ -41,7 +40,7 @@ def gather(truth, forward_record, backward_record):
         if gradient is not None:
             gradients.setdefault(f"d{variable.name}", gradient)
     constants = {name: value for name, value in lesson.constants.items() if isinstance(value, np.ndarray | float)}
-    module = sys.modules[inspect.unwrap(lesson.forward).__module__]
+    module = inspect.getmodule(lesson.forward)
     numbers = {name: value for name, value in {**vars(module), **constants}.items() if isinstance(value, float)}
     factors = {each.name: each.value for each in forward_record}
     factors |= {name: value for name, value in constants.items() if isinstance(value, np.ndarray)}
@@ -58,30 +57,30 @@ def gather(truth, forward_record, backward_record):
 
 
 def close(a, b):
-    """Whether two arrays are one but for rounding."""
+    """Whether two arrays are equal except for rounding."""
     return np.shape(a) == np.shape(b) and errors(a, b)[1] <= CLOSE
 
 
-@np.errstate(all="ignore")      # of a wild gradient not even the tests are finite
+@np.errstate(all="ignore")      # a wild gradient may overflow in the tests
 def diagnose(name, given, true, known):
-    """One sentence about a gradient `name` that is wrong; None where it is none of the known mistakes."""
+    """One sentence about a wrong gradient `name`, or None if the mistake is not recognised."""
     if np.shape(given) != np.shape(true):
         return by_shape(name, given, true, known)
     if not np.isfinite(given).all():
-        return "it holds nan or infinity"
+        return "it holds NaN or infinity"
     if not np.any(given):
         return "it is all zeros: the gradient was dropped"
     if name in known.last_only and close(given, known.last_only[name]):
-        return "of an index that occurs several times only the last gradient was kept: they have to be added"
+        return "for an index that occurs several times, only the last gradient was kept: they have to be added"
     if close(-given, true):
         return "its sign is wrong"
-    # What was handed on unchanged is another line's gradient as well; what it lacks tells more, so that comes first.
+    # A gradient that was passed on unchanged equals another line's gradient; what it lacks says more, so that is first.
     return (by_axes(given, true) or by_number(given, true, known) or by_factor(given, true, known)
             or by_term(name, given, true, known) or misplaced(name, given, known))
 
 
 def by_shape(name, given, true, known):
-    """A diagnosis of a gradient whose shape is wrong; None where the shape tells nothing but that."""
+    """A diagnosis of a gradient whose shape is wrong, or None."""
     given = np.asarray(given)
     shapes = f"its shape is {given.shape}, not {true.shape}"
     if given.ndim == true.ndim >= 2 and given.swapaxes(-1, -2).shape == true.shape:
@@ -98,10 +97,10 @@ def by_shape(name, given, true, known):
 
 
 def misplaced(name, given, known):
-    """Whether it is the gradient of something else."""
+    """Whether it is the gradient of another variable."""
     for other, gradient in known.gradients.items():
         if other != name and close(given, gradient):
-            return f"it is {other}: a gradient stands in another's place"
+            return f"it is {other}: the gradient of another variable"
     return None
 
 
@@ -131,14 +130,14 @@ def by_number(given, true, known):
                  for before, power in (("", 1), ("1 / ", -1))}
         factor = next((name for name, value in names.items() if abs(value - missing) <= CLOSE * abs(missing)),
                       f"{missing:.6g}")
-    mean = f": {known.rows} rows, a mean where a sum belongs" if missing == known.rows or simple == known.rows else ""
+    mean = f": {known.rows} rows, a mean instead of a sum" if missing == known.rows or simple == known.rows else ""
     return f"it is {1.0 / missing:.6g} times what it should be: the factor {factor} is missing{mean}"
 
 
 def by_factor(given, true, known):
-    """Whether it has an array as a factor too little or too much."""
+    """Whether an array is missing as a factor, or is one factor too many."""
     for name, factor in known.factors.items():
-        # Of a constant factor the number is told above; one that is larger than the gradient was summed over.
+        # A factor of more dimensions than the gradient was summed over.
         if np.ndim(factor) > true.ndim or not fits(factor, true):
             continue
         if close(given * factor, true):

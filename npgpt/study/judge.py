@@ -1,14 +1,14 @@
-"""Judging a learner's backward by the per-line check, in a process of its own that may not run long or grow large.
+"""Check a learner's backward line by line, in a process with limits.
 
-`judge` does the work on a function. `run_child` starts this very module on a file; nothing of the file is run in the
-process that calls it. The answer comes back as one line of JSON.
+`judge` checks a function. `run_child` starts this module on a file, so that nothing of the file runs in the calling
+process. The answer comes back as one line of JSON.
 
-This protects from accidents: endless loops, processes left behind, runaway memory, files and output, a garbled answer,
-escape codes in what is shown. It is no sandbox: the code runs as the user, and can read, change and delete the user's
-files, use the network, and claim to be right. Do not check files of people whom you do not trust. All of this holds on
-Linux (for root, the number of processes has no limit; they are still killed at the end). macOS may not limit memory,
-and a process that leaves its process group survives there. On Windows there is only the time limit, and what the code
-has started survives. Limits hold for each process and each file, not for their sum.
+This protects from accidents: endless loops, processes left behind, too much memory, files or output, a damaged answer,
+escape codes. It is no sandbox: the code runs as the user, and can delete the user's files, use the network, and claim
+to be right. Do not check files of people whom you do not trust. All limits hold on Linux (for root, the number of
+processes has no limit; they are still killed at the end). macOS may not limit memory, and a process that leaves its
+process group survives there. On Windows there is only the time limit, and processes that the code started survive.
+Limits hold for each process and each file, not for their sum.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import numpy as np
 from npgpt.errors import UserError, one_line, printable
 from npgpt.study.diagnosis import diagnose, gather
 from npgpt.study.gradcheck import OK, TOLERANCE, WRONG, check, errors, truth
-from npgpt.study.lessons import ModelLesson, lessons
+from npgpt.study.lessons import lessons
 from npgpt.study.process import run
 from npgpt.study.source import read_source
 from npgpt.study.trace import recording
@@ -34,9 +34,9 @@ MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of
 FILE_SIZE = 16 << 20        # bytes of a file that the learner's code writes
 OPEN_FILES = 64
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
-ANSWER = 1 << 20            # bytes of an answer; those of a whole block are some thousand
+ANSWER = 1 << 20            # bytes of an answer; that of a block has a few thousand
 EXCEPTION = 200             # characters of an exception's text that are shown
-NO_GRADIENT = "no dv"       # a verdict beside those of gradcheck.py: a line without a gradient of its own
+NO_GRADIENT = "no dv"       # a verdict beside those of gradcheck.py: the backward has no gradient of that name
 
 
 class LearnerError(Exception):
@@ -49,10 +49,9 @@ class LearnerError(Exception):
 
 @dataclasses.dataclass
 class Line:
-    """What was found out about one gradient: of `variable`, at a line of the learner's file (None: it has none).
+    """The check of one gradient: of `variable`, at a line of the learner's file (or None).
 
-    verdict as in gradcheck.py, or NO_GRADIENT; relative: its error, None where it has none or its shape is wrong;
-    diagnosis: the mistake, where it is a known one.
+    verdict: as in gradcheck.py, or NO_GRADIENT; relative: its error, or None; diagnosis: the mistake, if recognised.
     """
 
     variable: str
@@ -64,10 +63,10 @@ class Line:
 
 @dataclasses.dataclass
 class Report:
-    """The verdict on a backward. notes: what is wrong with it beside the numbers.
+    """The verdict on a backward.
 
-    results: the variables among the lines whose gradients are returned; differs: names that were assigned something
-    else than in the package's backward, in its order.
+    notes: what is wrong beside the numbers; results: the variables whose gradients are returned; differs: names with
+    other values than in the package's backward, in its order.
     """
 
     lines: list[Line]
@@ -95,13 +94,13 @@ class Refusal:
 
 @functools.cache
 def lesson_truth(name):
-    """The `Truth` of a lesson, found once."""
+    """The `Truth` of a lesson, computed once."""
     return truth(lessons()[name])
 
 
 @functools.cache
 def lesson_known(name):
-    """What wrong gradients of a lesson are compared with, and the record of the package's own backward."""
+    """What wrong gradients of a lesson are compared with (`Known`), and the record of the package's backward."""
     known = lesson_truth(name)
     lesson = known.lesson
     with recording([lesson.forward]) as forward_record:
@@ -112,10 +111,10 @@ def lesson_known(name):
 
 
 def judge(name, backward, file):
-    """The `Report` on a function that takes the place of the backward of the lesson `name`.
+    """The `Report` on a function in place of the backward of the lesson `name`.
 
-    file: where the function stands, for the line numbers of errors. Raises LearnerError where it raises something,
-    or does not return what a backward of this lesson returns.
+    file: the function's file, for the line numbers of errors. Raises LearnerError if the function raises something, or
+    does not return what a backward of this lesson returns.
     """
     known = lesson_truth(name)
     lesson = known.lesson
@@ -132,7 +131,7 @@ def judge(name, backward, file):
     for each, true in zip(checks, [*known.inputs.values(), *known.gradients], strict=True):
         gradient = f"d{each.variable}"
         if each.verdict == OK and (gradient == lesson.upstream or lines and lines[-1].variable == each.variable):
-            continue            # what was given; and `y += bias` has two y but one dy
+            continue            # what was given; and `y = y + bias` has two y but one dy
         line = Line(each.variable, each.backward_line, each.verdict, finite(each.relative))
         if each.verdict == WRONG and each.variable in known.inputs:
             judge_result(line, result[gradient], true, comparison)
@@ -144,7 +143,7 @@ def judge(name, backward, file):
 
 
 def judge_result(line, given, true, comparison):
-    """Add the diagnosis of a result that is wrong. LearnerError for a shape that is none of the known mistakes."""
+    """Add the diagnosis of a wrong result. Raises LearnerError for a wrong shape that is not recognised."""
     line.diagnosis = diagnose(f"d{line.variable}", given, true, comparison)
     if line.diagnosis is None and np.shape(given) != true.shape:
         raise LearnerError(f"d{line.variable} has shape {np.shape(given)}, but {line.variable} has shape {true.shape}",
@@ -152,10 +151,10 @@ def judge_result(line, given, true, comparison):
 
 
 def judge_intermediate(line, assigned, true, comparison):
-    """Correct the verdict on a gradient that is on the way, or add the diagnosis; assigned: what it was, in order.
+    """Correct the verdict on an intermediate gradient, or add the diagnosis; assigned: its values, in order.
 
-    Nobody has to use the package's names: that there is no such gradient is no mistake. And it may be put together of
-    parts: it is right once the last part is there.
+    Nobody has to use the package's names, so a missing gradient is no mistake. A gradient may be computed in parts: it
+    is right if one of its values is.
     """
     if not assigned:
         line.verdict, line.relative = NO_GRADIENT, None
@@ -177,24 +176,35 @@ def returned(lesson, backward, dy, cache):
 
     def keeping(*arguments):
         kept.append(backward(*arguments))
+        check_results(lesson, kept[0], line)
         return kept[0]
 
-    expected = lesson.backward(*copy.deepcopy((dy, cache))) if not isinstance(lesson, ModelLesson) else None
-    result = lesson.run_backward(dy, cache, keeping)
     line = last_return(backward)
-    names = [f"d{name}" for name in lesson.inputs][:len(expected) if isinstance(expected, tuple) else 1]
-    wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else f"one array ({names[0]})"
-    if kept[0] is None:
-        raise LearnerError(f"{lesson.backward.__name__} returned None, not {wanted}", line)
-    if isinstance(kept[0], tuple) and (len(kept[0]) != len(names) or len(names) == 1):
-        raise LearnerError(f"{lesson.backward.__name__} returned {len(kept[0])} results, not {wanted}", line)
-    if len(names) > 1 and not isinstance(kept[0], tuple):
-        raise LearnerError(f"{lesson.backward.__name__} returned a {type(kept[0]).__name__}, not {wanted}", line)
-    for name, value in result.items():
+    result = lesson.run_backward(dy, cache, keeping)
+    for name in lesson.inputs:
+        if f"d{name}" not in result:
+            raise LearnerError(f"d{name} is missing in dp", line)
+        value = result[f"d{name}"]
         if not isinstance(value, np.ndarray | np.floating) or value.dtype.kind != "f":
             what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-            raise LearnerError(f"{name} is {what}, not an array of floating numbers", line)
+            raise LearnerError(f"d{name} is {what}, not an array of floating numbers", line)
+    for name in result:
+        if name[1:] not in lesson.inputs:
+            raise LearnerError(f"dp has {name[1:]}, which is no parameter", line)
     return result
+
+
+def check_results(lesson, result, line):
+    """Raise LearnerError if a backward did not return as many results as it should, with the tree in its place."""
+    names = [f"d{name}" for name in lesson.inputs if "." not in name] + ["dp"] * lesson.is_composite
+    wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else f"one array ({names[0]})"
+    number = len(result) if isinstance(result, tuple) else 1
+    if result is None or number != len(names) or isinstance(result, tuple) != (len(names) > 1):
+        what = f"{number} results" if isinstance(result, tuple) else "None" if result is None else \
+            f"a {type(result).__name__}"
+        raise LearnerError(f"{lesson.backward.__name__} returned {what}, not {wanted}", line)
+    if lesson.is_composite and not isinstance(result[-1], dict):
+        raise LearnerError(f"dp is a {type(result[-1]).__name__}, not a tree of gradients (a dict)", line)
 
 
 def last_return(function):
@@ -204,12 +214,12 @@ def last_return(function):
 
 
 def guarded(file, function, *arguments):
-    """Call a function; what it raises becomes a LearnerError with the line of `file` at which it was raised."""
+    """Call a function; an exception becomes a LearnerError with the line of `file` that raised it."""
     try:
         return function(*arguments)
     except LearnerError:
         raise
-    except BaseException as error:      # SystemExit too: nothing of the learner's may end this process unheard
+    except BaseException as error:      # SystemExit too
         line, step = None, error.__traceback__
         while step is not None:
             if step.tb_frame.f_code.co_filename == str(file):
@@ -222,22 +232,22 @@ def describe(error):
     """An exception as one short line: its type and the first line of its text."""
     try:
         text = str(error).strip().split("\n", 1)[0]
-    except BaseException:       # the learner's own exception, whose __str__ does not work either
+    except BaseException:       # an exception whose __str__ fails
         text = ""
     return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, EXCEPTION)
 
 
 def written_to(lesson, before, after):
-    """A note for each argument that a backward has changed in place. before, after: (dy, cache)."""
+    """A note for each argument that a backward changed in place. before, after: (dy, cache)."""
     notes = []
 
     def compare(name, old, new):
         if isinstance(old, np.ndarray):
             if not np.array_equal(old, new, equal_nan=True):
-                notes.append(f"{name} is written to in place: it belongs to the caller, make a new array")
-        elif isinstance(old, tuple | list):
-            for i, (one, other) in enumerate(zip(old, new, strict=True)):
-                compare(f"{name}[{i}]", one, other)
+                notes.append(f"{name} is written to in place: make a new array, because it belongs to the caller")
+        elif isinstance(old, tuple | list | dict):
+            for key in old if isinstance(old, dict) else range(len(old)):
+                compare(f"{name}[{key!r}]", old[key], new[key])
 
     compare(lesson.upstream, before[0], after[0])
     compare("cache", before[1], after[1])
@@ -245,17 +255,12 @@ def written_to(lesson, before, after):
 
 
 def other_dtype(lesson, backward):
-    """A note for each gradient that is not float32 where everything that it is made of is."""
-    if isinstance(lesson, ModelLesson):
-        return []           # its gradients are written to arrays that have their dtype
-    single = {name: value.astype(np.float32) for name, value in lesson.inputs.items()}
-    constants = {name: value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
-                 for name, value in lesson.constants.items()}
-    lesson = dataclasses.replace(lesson, constants=constants)
-    y, cache = lesson.run_forward(single)
+    """A note for each gradient that is not float32 although all inputs are."""
+    lesson = lesson.astype(np.float32)
+    y, cache = lesson.run_forward(lesson.inputs)
     result = lesson.run_backward(np.ones_like(y), cache, backward)
-    return [f"{name} is {value.dtype} where everything else is float32: what was float32 was made larger on the way"
-            for name, value in result.items() if np.asarray(value).dtype != np.float32]
+    return [f"{name} is {value.dtype}, but all inputs are float32" for name, value in result.items()
+            if np.asarray(value).dtype != np.float32]
 
 
 def finite(number):
@@ -263,7 +268,7 @@ def finite(number):
 
 
 def differing(expected, record):
-    """The names that were last assigned something else than in the package's backward, in its order."""
+    """The names whose last value is another than in the package's backward, in its order."""
     differs = []
     for name in dict.fromkeys(each.name for each in expected):
         ours = [each.value for each in expected if each.name == name][-1]
@@ -274,7 +279,7 @@ def differing(expected, record):
 
 
 def load_function(file, name):
-    """The function of that name in a file, which is run; LearnerError as `guarded`."""
+    """Run a file and return its function of that name. Raises LearnerError as `guarded` does."""
     with open(file, "rb") as source:
         code = compile(source.read(), str(file), "exec")
     names = {"__name__": "exercise", "__file__": str(file)}
@@ -283,20 +288,19 @@ def load_function(file, name):
 
 
 def run_child(exercise, seconds):
-    """The `Report` on an exercise, made by a child process that is ended, and all that it started, after `seconds`.
+    """The `Report` on an exercise, from a child process. After `seconds` it is killed, with all that it started.
 
-    UserError where the learner's code raises, runs too long, ends the process or returns something else than wanted.
+    Raises UserError if the learner's code raises, runs too long, ends the process or returns something wrong.
     """
-    # -P keeps those packages away that lie in the learner's folder; -u: what was printed before an end is not lost.
+    # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
     command = [sys.executable, "-P", "-u", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds)]
-    # The child finds the same packages as this process.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
                    "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     how, answer, output = run(command, environment, seconds, (ANSWER, OUTPUT + 1))
     show(output)
     if how is None:
         raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
-                        "seconds: does it loop for ever? (--time-limit gives it longer)")
+                        "seconds: is there an endless loop? (--time-limit gives it longer)")
     try:
         answer = read_answer(answer)
     except (ValueError, RecursionError):
@@ -309,7 +313,7 @@ def run_child(exercise, seconds):
 
 
 def show(output):
-    """Print what the learner's code has printed, up to `OUTPUT` bytes and without what steers a terminal."""
+    """Print the output of the learner's code, up to `OUTPUT` bytes and without escape codes."""
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
     print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
     if len(output) > OUTPUT:
@@ -317,9 +321,9 @@ def show(output):
 
 
 def read_answer(data):
-    """The `Report` or `Refusal` in a child's answer; ValueError or RecursionError for whatever is neither.
+    """The `Report` or `Refusal` in a child's answer. Raises ValueError or RecursionError if it is neither.
 
-    The learner's code may have written there: nothing is taken for granted.
+    The learner's code may have written to it, so everything is validated.
     """
     answer = json.loads(data)
     kind = Refusal if isinstance(answer, dict) and "error" in answer else Report
@@ -330,7 +334,7 @@ def read_answer(data):
 
 
 def checked(value, kind):
-    """A value out of JSON as what its annotation says: a dataclass, list[kind], or plain. ValueError if it is not."""
+    """A value from JSON as what its annotation says: a dataclass, list[kind], or plain. Raises ValueError otherwise."""
     if typing.get_origin(kind) is list:
         return [checked(each, *typing.get_args(kind)) for each in checked(value, list)]
     if dataclasses.is_dataclass(kind):
@@ -346,30 +350,30 @@ def checked(value, kind):
 
 
 def limit(seconds):
-    """Bound what this process may use from now on, where the system can."""
+    """Limit the resources of this process, as far as the system can."""
     try:
         import resource
     except ImportError:         # Windows
         return
-    time = int(seconds) + 5     # more than its supervisor gives it
+    time = int(seconds) + 5     # more than its supervisor allows
     for name, most in (("CPU", time), ("AS", MEMORY), ("FSIZE", FILE_SIZE), ("NOFILE", OPEN_FILES), ("CORE", 0),
-                       ("NPROC", 0)):       # it counts all processes of the user: 0 says that no other may be added
-        with contextlib.suppress(AttributeError, ValueError, OSError):      # each system knows some of them
+                       ("NPROC", 0)):       # it counts all processes of the user: 0 means that no other may be added
+        with contextlib.suppress(AttributeError, ValueError, OSError):      # no system has all of them
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def main(file, name, seconds):
-    """The child: judge the backward in a file and write the answer to standard output, which nobody else writes to."""
+    """The child: judge the backward in a file and write the answer to the original standard output."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)           # what the learner prints goes to standard error
+    os.dup2(2, 1)           # what the learner's code prints goes to standard error
     try:
         lesson_known(name)  # before the learner's code runs, which could change the package
         limit(float(seconds))
         answer = judge(name, load_function(file, lessons()[name].backward.__name__), file)
-    except (LearnerError, UserError) as error:      # UserError: SciPy is missing
+    except (LearnerError, ImportError) as error:        # ImportError: SciPy is missing
         answer = Refusal(one_line(error), getattr(error, "line", None))
     print(json.dumps(dataclasses.asdict(answer)), file=answers, flush=True)
-    os._exit(0)             # threads and exit handlers of the learner's have no say
+    os._exit(0)             # without the learner's threads and exit handlers
 
 
 if __name__ == "__main__":

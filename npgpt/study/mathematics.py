@@ -1,7 +1,13 @@
-"""The derivations beside the source: `derivations/*.md`, one a pair of layers, as HTML with MathML.
+"""The derivations, `derivations/*.md`: for each pair of functions the mathematics of its gradients, and its exercises.
 
-A file is paragraphs with blank lines between them, `## name` headings, `code`, $inline$ and $$display$$ formulas. What
-stands before the first heading introduces the pair; the section `name` derives the gradient of that variable.
+A file is paragraphs with blank lines between them, `## v` headings, `code`, $inline$ and $$display$$ formulas. What
+stands before the first heading introduces the pair; the section `v` derives the gradient of the variable v. Below a
+heading may stand what the exercises know of a line of the backward, which the page does not show:
+
+    line: dv            what the line is known by (see `exercise.key_of`); by default "d" and the heading
+    level: 2            the lowest level of exercises that leaves the line out
+    hint: …             how the line comes about, in words; goes on in indented lines
+    mistake: dv = …     a common mistake, for `npgpt exercise bug`
 """
 
 import dataclasses
@@ -11,6 +17,16 @@ from importlib import resources
 from npgpt.errors import UserError
 
 NAME = re.compile(r"\\mathrm\{((?:\w|\\_)+)\}")
+FIELD = re.compile(r"^(line|level|hint|mistake): ", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """What the exercises know of a line of a backward; level 3: only the whole function leaves it out."""
+
+    hint: str
+    level: int = 3
+    mistake: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +37,38 @@ class Derivation:
     sections: dict[str, list[str]]
 
 
-def read_derivation(name):
-    """The derivation of the pair `name` ("linear", …).
-
-    Raises UserError for a name that has none, and where the extra "study" is not installed.
-    """
+def read_text(name):
+    """The text of the derivation of the pair `name`, for example "linear". Raises UserError if it has none."""
     file = resources.files(__package__) / "derivations" / f"{name}.md"
     if not file.is_file():
         raise UserError(f'there is no derivation of "{name}"')
-    return parse_derivation(file.read_text(encoding="utf-8"))
+    return file.read_text(encoding="utf-8")
+
+
+def blocks(text):
+    """Yield (heading or None, block) for each block of text between blank lines."""
+    heading = None
+    for block in re.split(r"\n\s*\n", text.strip()):
+        if block.startswith("## "):
+            heading = block[3:].strip()
+        yield heading, block
+
+
+def read_notes(name):
+    """{what a line of the backward is known by: its `Note`} of the pair `name`."""
+    notes = {}
+    for heading, block in blocks(read_text(name)):
+        if FIELD.match(block):
+            _, *parts = FIELD.split(block)
+            fields = {key: " ".join(value.split()) for key, value in zip(parts[::2], parts[1::2], strict=True)}
+            notes[fields.get("line", f"d{heading}")] = Note(
+                fields["hint"], int(fields.get("level", 3)), fields.get("mistake"))
+    return notes
+
+
+def read_derivation(name):
+    """The `Derivation` of the pair `name`. Raises UserError if it has none, or without the extra "study"."""
+    return parse_derivation(read_text(name))
 
 
 def parse_derivation(text):
@@ -41,9 +80,9 @@ def parse_derivation(text):
         raise UserError('the study pages need latex2mathml and Jinja2: pip install "npgpt[study]"') from None
 
     def formula(latex, display):
-        # A name of the code becomes one word, where \mathrm would make an element of each letter. It becomes <mi>: to
-        # MathML <mtext> is a space, and an operator between two spaces loses those around it. The converter does not
-        # escape what stands in \text, so no "<" may get that far.
+        # A name of the code becomes one word, because \mathrm would make an element of each letter. It becomes <mi>:
+        # for MathML <mtext> is a space, and an operator between two spaces loses its own. The converter does not
+        # escape the content of \text, so "<" must not reach it.
         latex = NAME.sub(lambda match: rf"\text{{{match[1]}}}".replace(r"\_", "_"), latex).replace("<", r"\lt ")
         return Markup(re.sub(r"<mtext>(\w+)</mtext>", r"<mi>\1</mi>", convert(latex, display=display)))
 
@@ -53,13 +92,11 @@ def parse_derivation(text):
         return formula(piece[1:-1], "inline") if piece.startswith("$") else escape(piece)
 
     introduction, sections = [], {}
-    fragments = introduction
-    for block in re.split(r"\n\s*\n", text.strip()):
-        if block.startswith("## "):
-            fragments = sections[block[3:].strip()] = []
-        elif block.startswith("$$"):
+    for heading, block in blocks(text):
+        fragments = introduction if heading is None else sections.setdefault(heading, [])
+        if block.startswith("$$"):
             fragments.append(formula(block.strip("$\n "), "block"))
-        else:
+        elif not block.startswith("## ") and not FIELD.match(block):
             pieces = re.split(r"(`[^`]+`|\$[^$]+\$)", block)
             fragments.append(Markup("<p>{}</p>").format(Markup("").join(map(inline, pieces))))
     return Derivation(introduction, sections)

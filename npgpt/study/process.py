@@ -1,11 +1,10 @@
-"""Run a command with a time limit, without growing by what it prints, and with nothing left behind.
+"""Run a command with limits on time and output, and kill everything that it leaves behind.
 
-A supervisor stands between this process and the command: this very file, run as a script. It kills all processes of the
-command when the command ends, when its time is up, and when this process ends, in whatever way. On Linux it is the
-subreaper of its descendants: the kernel hands it every process whose parent has ended, so that neither a new session
-nor a double fork escapes. Elsewhere only the process group is killed (on Windows only the command).
-
-The supervisor imports nothing but the standard library, so it starts quickly.
+A supervisor runs between this process and the command: this file, run as a script. It kills all processes of the
+command when the command ends, when its time is up, and when this process ends. On Linux it is the subreaper of its
+descendants: the kernel makes it the parent of every orphan, so neither a new session nor a double fork escapes.
+Elsewhere only the process group is killed (on Windows only the command). The supervisor imports only the standard
+library, to start quickly.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-GRACE = 5.0                     # seconds that the supervisor has to end everything before it is ended itself
+GRACE = 5.0                     # seconds that the supervisor has to kill everything before it is killed itself
 PR_SET_CHILD_SUBREAPER = 36     # of Linux's <sys/prctl.h>
 
 
@@ -38,7 +37,7 @@ def run(command, environment, seconds, most):
             reader.start()
         in_time = ended(readers, seconds)       # the supervisor holds both pipes open until everything has ended
     finally:
-        child.stdin.close()                     # the supervisor takes this as its order to end everything
+        child.stdin.close()                     # this tells the supervisor to kill everything
         try:
             child.wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -62,7 +61,7 @@ def read(pipe, kept, most):
 
 
 def ended(threads, seconds):
-    """Wait for threads, `seconds` at most. Returns whether all have ended."""
+    """Wait for threads for at most `seconds`. Returns whether all have ended."""
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -70,8 +69,8 @@ def ended(threads, seconds):
 
 
 def supervise(command):
-    """Be the supervisor: run the command until it ends or standard input does, then kill what it has left behind."""
-    with contextlib.suppress(ImportError, OSError, TypeError, AttributeError):      # there is none
+    """Be the supervisor: run the command until it or standard input ends, then kill what it left behind."""
+    with contextlib.suppress(ImportError, OSError, TypeError, AttributeError):      # only Linux has it
         import ctypes
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -88,7 +87,7 @@ def supervise(command):
 
 
 def end_children():
-    """Kill all descendants of this process: as the subreaper it gets those whose parent ends as children."""
+    """Kill all descendants of this process. Orphans become its children, because it is the subreaper."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)

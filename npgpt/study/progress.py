@@ -13,8 +13,8 @@ FILE = "progress.json"
 class Progress:
     """The progress in one folder. `entries`: name of an exercise -> {"solved": date, "tries": n, "hints": {key: n}}.
 
-    An exercise that was never checked has no entry; "solved" is there once it was solved. Every change is saved at
-    once, whole or not at all. Raises UserError where the file is damaged, OSError as reading and writing do.
+    An exercise that was never checked has no entry, one that was never solved has no "solved". Every change is saved at
+    once, atomically. Raises UserError if the file is damaged, OSError as reading and writing do.
     """
 
     def __init__(self, folder):
@@ -24,15 +24,15 @@ class Progress:
         except FileNotFoundError:
             self.entries = {}
         except ValueError as error:
-            raise UserError(f"{self.path} is damaged ({error}): mend it, or delete it to begin anew; the exercises "
-                            "themselves are not in it") from None
+            raise UserError(f"{self.path} is damaged ({error}): repair it, or delete it to start again; it does not "
+                            "hold the exercises themselves") from None
 
     def entry(self, name):
-        """What is known of an exercise, to be read."""
+        """The entry of an exercise, read only."""
         return self.entries.get(name, {"tries": 0, "hints": {}})
 
     def tried(self, name, solved):
-        """Note that an exercise was checked, and today's date where it was solved for the first time."""
+        """Count a check of an exercise, and note today's date if it was solved for the first time."""
         entry = self.entries.setdefault(name, self.entry(name))
         entry["tries"] += 1
         if solved:

@@ -7,23 +7,18 @@ from npgpt.study.judge import load_function
 from npgpt.study.source import read_source
 
 
-def own_source(lesson):
-    """The lines of the package's backward, and their statements by key."""
-    lines = read_source(lesson.backward).lines
-    return lines, {key_of(each): each for each in statements(ast.parse("\n".join(lines)).body[0])}
-
-
 def solved(lesson, level):
     """The text of an exercise with the package's own statements in its blanks."""
-    lines, by_key = own_source(lesson)
+    lines = read_source(lesson.backward).lines
+    own = ast.parse("\n".join(lines)).body[0]
     text = level_text(lesson, level, "file.py").split("\n")
     function = find_function("file.py", ast.parse("\n".join(text)), lesson.backward)
     for blank in reversed([each for each in statements(function) if is_blank(each)]):
-        if level == 3:
-            body = ast.parse("\n".join(lines)).body[0].body
-            answer = lines[body[0].end_lineno:]
-        else:
-            statement = by_key.get(key_of(blank)) or by_key.get("np.put_along_axis") or by_key["add_rows_by_index"]
+        answer = lines[own.body[0].end_lineno:]
+        if level < 3:       # a bare `...` stands for the call of a function, which assigns nothing
+            key = key_of(blank)
+            [statement] = [each for each in statements(own)
+                           if key_of(each) == key or key == "..." and isinstance(each, ast.Expr)]
             answer = lines[statement.lineno - 1:statement.end_lineno]
         text[blank.lineno - 1:blank.end_lineno] = answer
     return "\n".join(text)

@@ -1,4 +1,4 @@
-"""The supervisor: it ends all that a command has started, however this ends, and nobody fills this process's memory."""
+"""The supervisor kills all that a command started, however it ends, and drops output beyond a limit."""
 
 import os
 import signal
@@ -12,9 +12,10 @@ import pytest
 
 from npgpt.study import process
 
+pytestmark = pytest.mark.slow           # starts many processes, and waits for them
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 PYTHON = [sys.executable, "-I", "-S"]
-# Every process that is started writes its number into a file; the first one waits for all, and then does as told.
+# Every process writes its id into a file; the first one waits for all.
 LEAVES = """
 import os, sys, time
 def note():
