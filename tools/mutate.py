@@ -61,6 +61,7 @@ class Collector:
 def tests():
     """name -> function without arguments, for each test of `TESTS` that needs no fixture but the stand-in for a GPU."""
     import pytest
+
     from tests.cuda.gpu import install_emulated_gpu
 
     def on_gpu(test, **arguments):
