@@ -15,7 +15,7 @@ from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_memory, check_path, check_whole
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine
-from npgpt.engine.cuda.fused import CudaEngine, why_not_fused
+from npgpt.engine.cuda.engine import CudaEngine, why_not_fused
 from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores, sharing_cores
@@ -79,8 +79,8 @@ class GPT:
 
     def _engine(self, threads, kernels):
         if self.why_not_fused is None:
-            from npgpt.engine.cuda.card import Card  # loads CUDA libraries
-            return CudaEngine(self.params, Card(self.dtype, self.config.head_size))
+            from npgpt.engine.cuda.gpu import GPU  # loads CUDA libraries
+            return CudaEngine(self.params, GPU(self.dtype, self.config.head_size))
         if self.xp is not np:
             return ReferenceEngine(self.params, 1)
         return CPUEngine(self.params, threads) if kernels == "fused" and threads > 1 else ReferenceEngine(
@@ -122,7 +122,7 @@ class GPT:
         than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets, targets is not None)
-        check_rng(rng)
+        check_rng(rng, self.xp)
         masks = draw_masks(self.config, *idx.shape, self.params.flat.dtype, rng)
         with sharing_cores(1, self.engine.threads):
             logits, gpt = gpt_forward(self.xp.asarray(idx), self.params.tree, self.config, masks, layers)
@@ -157,7 +157,7 @@ class GPT:
         with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
         """
         idx, targets = self.check_batch(idx, targets)
-        check_rng(rng)
+        check_rng(rng, self.xp)
         if count is not None:
             check_whole("count", count, 1)
         if add_to is not None:
@@ -286,9 +286,11 @@ def check_scipy():
                         'or choose activation "gelu_tanh"') from None
 
 
-def check_rng(rng):
-    """Raise UserError if rng cannot draw dropout masks."""
-    check("rng", rng, rng is None or isinstance(rng, np.random.Generator | Philox), "a np.random.Generator or None")
+def check_rng(rng, xp):
+    """Raise UserError if rng cannot draw dropout masks on the device: NumPy's generators draw on a CPU only."""
+    kinds = np.random.Generator | Philox if xp is np else Philox
+    wanted = "a np.random.Generator or None" if xp is np else "what engine.dropout_rng returns, or None"
+    check("rng", rng, rng is None or isinstance(rng, kinds), wanted)
 
 
 def as_integers(array, name):

@@ -1,135 +1,107 @@
-"""A strict stand-in for CuPy, so that tests without a card can prove that lines stay on one.
+"""A strict stand-in for CuPy 14.2, so that tests without a GPU can show that lines stay on one.
 
-Its arrays hold NumPy's, but do only what CuPy 14.2's do. What goes wrong unseen on a card is refused here, counted, or
-goes as wrong: a NumPy array that is mixed in, a wait for the card (`syncs`, and where: `sync_places`), a copy to it
-(`uploads`), an index out of range, which wraps, memory that nobody wrote to, an assignment whose result depends on the
-order of threads. What CuPy does not have is missing.
+Its arrays hold NumPy arrays, but do only what CuPy's do. It has no function that CuPy lacks, and only those that npgpt
+needs. What goes wrong silently on a GPU is refused, counted, or goes wrong here too: a NumPy array in an operation
+raises; a wait for the GPU is noted (`gpu.waits`); an index out of range wraps; new memory is NaN; an
+assignment to a repeated index raises; a copy from pinned memory happens late.
 
 >>> xp = strict_cupy.install(monkeypatch)       # from now on `import cupy` gives the stand-in
 """
 
+import collections
+import contextlib
+import ctypes
 import sys
 import types
-import weakref
 
 import numpy as np
 import scipy.special
 
-syncs = 0               # how often the host waited for the card
-sync_places = []        # "file:line" of who made it wait
-uploads = 0             # arrays copied to the card; CuPy copies them into pinned memory first, and so does not wait
-_memory = {"used": 0, "size": None}
-_in_memory = set()      # ids of the NumPy arrays that own the memory in use
-CARD_BYTES = 80 << 30   # of a card whose memory nobody has limited
+gpu = types.SimpleNamespace()           # the state of the GPU; `install` says what it holds
 
 
 def install(monkeypatch):
-    """Put the stand-in in the place of CuPy until the test ends, with all counts at zero; returns the module."""
-    reset()
-    monkeypatch.setattr(sys.modules[__name__], "_memory", {"used": 0, "size": None})
-    for name, module in MODULES.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    """Put the stand-in in the place of CuPy until the test ends, and nothing on the GPU; returns the module."""
+    gpu.waits = []                      # "file:line" of who waited for the GPU
+    gpu.log = []                        # what it was told to do: tuples, the kind first
+    gpu.pending = collections.deque()   # copies and events that the stream has not come to yet: functions
+    gpu.recording = None                # what is recorded as a CUDA graph: a list
+    gpu.allocator = None                # set by using_allocator
+    gpu.memory = 80 << 30               # bytes: a larger array raises OutOfMemoryError
+    gpu.capability = "90"
+    gpu.run_kernel = None               # (options, name, grid, block, arguments): runs a RawKernel
+    for name, stand_in in MODULES.items():
+        monkeypatch.setitem(sys.modules, name, stand_in)
     return cupy
 
 
-def reset():
-    """Count from zero again."""
-    global syncs, uploads
-    syncs = uploads = 0
-    sync_places.clear()
-
-
-def set_memory_limit(size):
-    """Make the card so small, in bytes, that what does not fit raises OutOfMemoryError."""
-    _memory["size"] = size
-
-
 def wait():
-    """Count that the host waits for the card, and note the line outside this file that made it."""
-    global syncs
-    syncs += 1
+    """Note the line outside this file that makes the host wait for the GPU."""
     frame = sys._getframe()
     while frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    sync_places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    gpu.waits.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    finish_copies()
+
+
+def finish_copies():
+    """The stream comes to the copies that were asked for, and reads what is in the pinned memory now."""
+    while gpu.pending:
+        gpu.pending.popleft()()
+
+
+def order(entry, work):
+    """Tell the GPU to do something; while a graph is recorded, keep it for the graph."""
+    if gpu.recording is not None:
+        return gpu.recording.append((entry, work))
+    finish_copies()
+    gpu.log.append(entry)
+    work()
 
 
 class OutOfMemoryError(MemoryError):
-    """What CuPy raises, with its words."""
-
-    def __init__(self, size, total, limit=0):
-        limited = f", limit set to: {limit:,} bytes" if limit else ""
-        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes{limited}).")
+    pass
 
 
-def _occupy(array):
-    """Count the memory of a NumPy array as the card's, until it is freed."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    if id(array) in _in_memory:
-        return
-    size = -(-array.nbytes // 512) * 512        # CuPy's pool hands out multiples of 512 bytes
-    if _memory["size"] is not None and _memory["used"] + size > _memory["size"]:
-        raise OutOfMemoryError(size, _memory["used"])
-    memory, key = _memory, id(array)
-    memory["used"] += size
-    _in_memory.add(key)
-
-    def free():
-        memory["used"] -= size
-        _in_memory.discard(key)
-    weakref.finalize(array, free)
+class CUDARuntimeError(RuntimeError):
+    """What CuPy raises if the driver reports an error."""
 
 
-def _to_card(value):
-    """What a NumPy function returned, as the stand-in's: 0-d arrays too, since CuPy never returns a scalar."""
-    if isinstance(value, tuple | list):
-        return type(value)(map(_to_card, value)) if type(value) in (tuple, list) else tuple(map(_to_card, value))
-    value = np.asarray(value)
-    if value.dtype.kind not in "biufc":
-        raise ValueError(f"Unsupported dtype {value.dtype}")
-    _occupy(value)
+def on_gpu(value):
+    """Wrap what a NumPy function returned: 0-d arrays too, since CuPy never returns a scalar."""
     array = ndarray.__new__(ndarray)
-    array._array = value
+    array._array = np.asarray(value)
+    if array._array.base is None:               # no view: it takes memory
+        if gpu.allocator is not None:
+            gpu.allocator(array.nbytes)
+        if array.nbytes > gpu.memory:
+            raise OutOfMemoryError(f"Out of memory allocating {array.nbytes:,} bytes (allocated so far: 0 bytes).")
     return array
 
 
-def _from_card(value):
-    """What a function was given, for NumPy's. A NumPy array is refused, as an operand of any size is by CuPy."""
+def _from_gpu(value):
+    """Unwrap an argument for NumPy. A NumPy array is refused, as CuPy refuses it, whatever its size."""
     if isinstance(value, ndarray):
         return value._array
     if isinstance(value, tuple | list):
-        return type(value)(map(_from_card, value))
+        return type(value)(map(_from_gpu, value))
     if isinstance(value, np.ndarray):
         raise TypeError(f"Unsupported type {type(value)}")
     return value
 
 
 class ndarray:
-    """An array on the card. Operators and most methods are added below, from tables."""
+    """An array on the GPU. Operators and most methods are added below, from tables."""
 
-    __array_priority__ = 100
     __hash__ = None
-
-    def __init__(self, shape, dtype=float, order="C"):
-        self._array = _garbage(np.empty(shape, dtype, order))
-        _occupy(self._array)
-
-    shape, ndim, size, dtype, itemsize, nbytes, strides = (
+    shape, ndim, size, dtype, itemsize, nbytes, strides, flags = (
         property(lambda self, name=name: getattr(self._array, name))
-        for name in ("shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides"))
-    T = property(lambda self: _to_card(self._array.T))
-    device = property(lambda self: Device(0))
-
-    @property
-    def flags(self):
-        flags = self._array.flags
-        return types.SimpleNamespace(c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous,
-                                     owndata=flags.owndata)
+        for name in ("shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags"))
+    T = property(lambda self: on_gpu(self._array.T))
+    data = property(lambda self: types.SimpleNamespace(ptr=self._array.ctypes.data))
 
     def __array__(self, dtype=None, copy=None):     # NumPy asks for this wherever it wants an array of its own
-        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy "
-                        "array explicitly.")
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         if "out" in kwargs:
@@ -151,90 +123,54 @@ class ndarray:
 
     def __getitem__(self, key):
         key, advanced = _host_key(key, self.shape)
-        return _to_card(self._array[key].copy() if advanced else self._array[key])
+        return on_gpu(self._array[key].copy() if advanced else self._array[key])
 
     def __setitem__(self, key, value):
         key, advanced = _host_key(key, self.shape)
-        if not isinstance(value, ndarray):
-            value = asarray(value, self.dtype) if advanced else np.asarray(value, self.dtype)
-            if not advanced and value.ndim:
-                raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
-        if advanced and value.size > 1:
+        if not isinstance(value, ndarray) and np.ndim(value):
+            raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
+        if advanced and np.size(getattr(value, "_array", value)) > 1:
             written = np.arange(self.size).reshape(self.shape)[key]
             if np.unique(written).size < written.size:
-                raise ValueError("an index repeats: which of its values is stored is undefined on a card")
+                raise ValueError("an index repeats: which of its values is stored is undefined on a GPU")
         self._array[key] = getattr(value, "_array", value)
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         wait()
-        if out is None:
-            return self._array.copy(order)
-        out[...] = self._array
-        return out
+        return self._array.copy(order)
 
     def set(self, arr, stream=None):
-        global uploads
+        """Copy a NumPy array here: later, from the same memory, if a stream is to do it."""
         if not isinstance(arr, np.ndarray) or arr.dtype != self.dtype:
             raise TypeError(f"only a NumPy array of {self.dtype} can be set")
-        if arr.shape != self.shape or not self.flags.c_contiguous:
+        if arr.shape != self.shape or not self.flags.c_contiguous or not arr.flags.c_contiguous:
             raise ValueError("only an array of the same shape can be set, and to a contiguous one")
-        uploads += 1
-        self._array[...] = arr
-
-    def astype(self, dtype, order="K", copy=True):
-        return self if not copy and self.dtype == dtype else _to_card(self._array.astype(dtype, order))
-
-    def view(self, dtype=None):
-        return _to_card(self._array.view() if dtype is None else self._array.view(dtype))
+        if gpu.recording is not None:
+            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported")
+        address = arr.ctypes.data
+        gpu.pending.append(lambda: ctypes.memmove(self._array.ctypes.data, address, self.nbytes))
+        if stream is None:
+            finish_copies()
 
     def fill(self, value):
-        if isinstance(value, ndarray):
-            wait()                              # CuPy looks whether it is 0; `a[...] = value` does not
-        self[...] = value
-
-    def reshape(self, *shape, order="C"):
-        return _to_card(self._array.reshape(*shape, order=order))
-
-    def transpose(self, *axes):
-        return _to_card(self._array.transpose(*axes))
-
-    def flatten(self):
-        return _to_card(self._array.flatten())
-
-    def copy(self, order="C"):
-        return _to_card(self._array.copy(order))
+        order(("fill", self, value), lambda: self._array.fill(value))
 
 
 def _host_key(key, shape):
-    """An index for NumPy that reads what CuPy would: out of range it wraps. And whether there is an array in it."""
-    keys = [asarray(k) if isinstance(k, list | np.ndarray | bool | np.bool_) else k
-            for k in (key if isinstance(key, tuple) else (key,))]
-    axes = [0 if k is None or k is Ellipsis else k.ndim if isinstance(k, ndarray) and k.dtype == bool else 1
-            for k in keys]
+    """Return an index for NumPy that reads what CuPy would, and whether it holds an array; out of range it wraps."""
+    keys = key if isinstance(key, tuple) else (key,)
+    n_axes = sum(k is not None and k is not Ellipsis for k in keys)
     axis, host_keys = 0, []
-    for k, n in zip(keys, axes, strict=True):
-        if k is Ellipsis:
-            axis += len(shape) - sum(axes)
-        elif isinstance(k, ndarray) and k.dtype == bool:
-            wait()                              # for the number of True, which the shape depends on; also to assign
-            k = k._array
-        elif isinstance(k, ndarray):
-            if k.dtype.kind not in "iu":
-                raise IndexError(f"arrays used as indices must be of integer or boolean type. (actual: {k.dtype})")
-            k = k._array % shape[axis]
-        axis += n
-        host_keys.append(k)
+    for k in keys:
+        if isinstance(k, list | np.ndarray | bool | np.bool_) or getattr(k, "dtype", None) == np.bool_:
+            raise TypeError("an index that CuPy would copy to the GPU, or whose number of True it would wait for")
+        host_keys.append(k._array % shape[axis] if isinstance(k, ndarray) else k)
+        axis += len(shape) - n_axes if k is Ellipsis else k is not None
     return tuple(host_keys), any(isinstance(k, ndarray) for k in keys)
 
 
-def _garbage(array):
-    """Memory that nobody has written to holds anything: a test is to see that it was read."""
-    array[...] = np.nan if array.dtype.kind in "fc" else True if array.dtype == bool else np.iinfo(array.dtype).min + 3
-    return array
-
-
 class ufunc:
-    """An elementwise function of arrays on the card and scalars, Python's or NumPy's; of no NumPy array, 0-d or not."""
+    """An elementwise function of arrays on the GPU and scalars, Python's or NumPy's; of no NumPy array, 0-d or not."""
 
     def __init__(self, function, name):
         self._function, self.__name__ = function, name
@@ -243,268 +179,171 @@ class ufunc:
         for arg in args:
             if not isinstance(arg, ndarray | np.generic) and type(arg) not in (bool, int, float, complex):
                 raise TypeError(f"Unsupported type {type(arg)}")
-        with np.errstate(all="ignore"):         # a card warns of nothing
-            result = self._function(*map(_from_card, args), out=_from_card(out), dtype=dtype, casting=casting)
-        return _to_card(result) if out is None else out
-
-    def _only(self, method, *names):
-        if self.__name__ not in names:
-            raise NotImplementedError(f"`cupy_{self.__name__}.{method}` is not supported yet")
+        with np.errstate(all="ignore"):         # a GPU warns of nothing
+            result = self._function(*map(_from_gpu, args), out=_from_gpu(out), dtype=dtype, casting=casting)
+        return on_gpu(result) if out is None else out
 
     def at(self, a, indices, b=None):
-        self._only("at", "add", "maximum", "minimum")     # of floats
+        if self.__name__ not in ("add", "maximum", "minimum"):      # of floats
+            raise NotImplementedError(f"`cupy_{self.__name__}.at` is not supported yet")
         key, _ = _host_key(indices, a.shape)
-        self._function.at(a._array, key, asarray(b, a.dtype)._array)
-
-    def reduce(self, array, axis=0, dtype=None, out=None, keepdims=False):
-        self._only("reduce", "add", "multiply")
-        return _to_card(self._function.reduce(array._array, axis, dtype, _from_card(out), keepdims))
-
-    def accumulate(self, array, axis=0, dtype=None, out=None):
-        self._only("accumulate", "add", "multiply")
-        return _to_card(self._function.accumulate(array._array, axis, dtype, _from_card(out)))
-
-    def reduceat(self, array, indices, axis=0, dtype=None, out=None):
-        """Differences of the running sum, as in CuPy: in float32 they lose what the sum before them has rounded off."""
-        self._only("reduceat", "add")
-        rows, bounds = np.moveaxis(array._array, axis, 0), np.append(_from_card(indices), array.shape[axis])
-        running = np.concatenate([np.zeros_like(rows[:1]), rows.cumsum(0, dtype)])
-        single = (bounds[:-1] >= bounds[1:]).reshape(-1, *[1] * (rows.ndim - 1))
-        sums = np.where(single, rows[bounds[:-1]], running[bounds[1:]] - running[bounds[:-1]])
-        return _to_card(np.moveaxis(sums, 0, axis))
+        self._function.at(a._array, key, _from_gpu(b))
 
 
-def matmul(a, b, out=None):
+def matmul(a, b):
     if not isinstance(a, ndarray) or not isinstance(b, ndarray):
         raise TypeError(f"Unsupported type {type(a)} or {type(b)}")
-    if out is not None and (not out.flags.c_contiguous or out.dtype != np.promote_types(a.dtype, b.dtype)):
-        raise ValueError("out is not contiguous or of another dtype: CuPy would make an array and copy it there")
-    result = np.matmul(a._array, b._array, out=_from_card(out))
-    return _to_card(result) if out is None else out
+    return on_gpu(np.matmul(a._array, b._array))
 
 
-def asarray(a, dtype=None, order=None, *, copy=None):
-    return array(a, dtype, copy or False, order)
-
-
-def array(obj, dtype=None, copy=True, order="K"):
-    global uploads
-    if isinstance(obj, ndarray):
-        return obj.astype(dtype or obj.dtype, order or "K", copy=copy)
-    if isinstance(obj, list | tuple) and any(isinstance(item, ndarray) for item in obj):
-        return _to_card(np.stack([asarray(item, dtype)._array for item in obj]))
-    result = np.array(obj, dtype, order=order or "K")
-    uploads += result.ndim > 0          # a single number travels with the kernel's arguments
-    return _to_card(result)
-
-
-def asnumpy(a):
-    return a.get() if isinstance(a, ndarray) else np.asarray(a)
-
-
-def take(a, indices, axis=None):
-    return _to_card(np.take(a._array, _from_card(indices), axis, mode="wrap"))
+def asarray(a, dtype=None, order=None):
+    return on_gpu(np.array(getattr(a, "_array", a), dtype))
 
 
 def take_along_axis(a, indices, axis):
-    return a[_along_axis(a, indices, axis)]
+    return on_gpu(np.take_along_axis(a._array, indices._array % a.shape[axis], axis))
 
 
 def put_along_axis(arr, indices, values, axis):
-    arr[_along_axis(arr, indices, axis)] = values
+    np.put_along_axis(arr._array, indices._array % arr.shape[axis], _from_gpu(values), axis)
 
 
-def _along_axis(a, indices, axis):
-    """The index that CuPy makes of indices along an axis: each other axis counted through."""
-    if not isinstance(indices, ndarray) or indices.ndim != a.ndim:
-        raise TypeError("indices must be an array on the card, of as many axes")
-    key = [_to_card(positions) for positions in np.indices(a.shape, sparse=True)]
-    key[axis] = indices
-    return tuple(key)
-
-
-def where(condition, x=None, y=None):
-    if x is None:
-        return nonzero(condition)
-    for operand in (condition, x, y):
-        _from_card(operand)
-    return _to_card(np.where(condition._array, _from_card(x), _from_card(y)))
-
-
-def nonzero(a):
-    wait()
-    return _to_card(a._array.nonzero())
-
-
-def repeat(a, repeats, axis=None):
-    if not isinstance(repeats, int):
-        wait()
-    return _to_card(np.repeat(a._array, _from_card(repeats), axis))
-
-
-def copyto(dst, src, casting="same_kind"):
-    np.copyto(dst._array, _from_card(src), casting)
+def where(condition, x, y):                     # without x and y it would wait
+    return on_gpu(np.where(condition._array, _from_gpu(x), _from_gpu(y)))
 
 
 def empty(shape, dtype=float, order="C"):
-    return ndarray(shape, dtype, order)
+    array = on_gpu(np.empty(shape, dtype, order))
+    array._array.view(np.uint8)[...] = 0xFF     # NaN, and an index out of any range
+    return array
 
 
-def empty_like(prototype, dtype=None, order="K"):
-    result = _to_card(np.empty_like(prototype._array, dtype, order))
-    _garbage(result._array)
-    return result
-
-
-def get_array_module(*args):
-    return cupy if any(isinstance(arg, ndarray) for arg in args) else np
-
-
-def _wrapped(name, parameters, waits=False):
-    """NumPy's function of a name, for arrays on the card and with the parameters that CuPy's has."""
-    parameters = parameters.split()
-    numpys = getattr(np, name)
+def _wrapped(name, parameters):
+    """NumPy's function of a name, for arrays on the GPU and with the parameters that CuPy's has."""
+    parameters, numpys = parameters.split(), getattr(np, name)
 
     def function(*args, **named):
-        if "*" not in parameters and (len(args) > len(parameters) or not named.keys() <= set(parameters)):
+        if len(args) > len(parameters) or not named.keys() <= set(parameters):
             raise TypeError(f"cupy.{name} takes only {', '.join(parameters)}")
-        if named.get("kind") not in (None, "stable"):
-            raise ValueError("kind can only be None or 'stable'")
-        if waits:
-            wait()
-        result = numpys(*map(_from_card, args), **{key: _from_card(value) for key, value in named.items()})
-        return named["out"] if named.get("out") is not None else _to_card(result)
+        result = numpys(*map(_from_gpu, args), **{key: _from_gpu(value) for key, value in named.items()})
+        return named["out"] if named.get("out") is not None else on_gpu(result)
     return function
 
 
-# CuPy's parameters, in its order as far as NumPy has the same order.
-REDUCTIONS = {"sum": "a axis dtype out keepdims", "prod": "a axis dtype out keepdims", "max": "a axis out keepdims",
-              "min": "a axis out keepdims", "mean": "a axis dtype out keepdims", "argmax": "a axis", "argmin": "a axis",
-              "var": "a axis dtype out ddof keepdims", "std": "a axis dtype out ddof keepdims",
-              "all": "a axis out keepdims", "any": "a axis out keepdims", "cumsum": "a axis dtype out",
-              "cumprod": "a axis dtype out"}
-METHODS = {"swapaxes": "a axis1 axis2", "squeeze": "a axis", "ravel": "a order", "clip": "a a_min a_max out",
-           "argsort": "a axis kind", "argpartition": "a kth axis", "dot": "a b out", **REDUCTIONS}
-FUNCTIONS = {"transpose": "a axes", "expand_dims": "a axis", "broadcast_to": "array shape", "stack": "tup axis out",
-             "concatenate": "tup axis out", "split": "ary indices_or_sections axis", "tile": "A reps", "flip": "a axis",
-             "roll": "a shift axis", "triu": "m k", "tril": "m k", "tri": "N M k dtype", "eye": "N M k dtype",
-             "sort": "a axis kind", "partition": "a kth axis", "diff": "a n axis prepend append", "reshape": "a",
-             "searchsorted": "a v side", "einsum": "*", "outer": "a b", "copy": "a order", "isclose": "a b rtol atol",
-             "zeros": "shape dtype order", "ones": "shape dtype order", "full": "shape fill_value dtype order",
-             "arange": "start stop step dtype", "zeros_like": "a dtype order", "ones_like": "a dtype order",
-             "full_like": "a fill_value dtype order", **METHODS}
-WAITING = {"flatnonzero": "a", "argwhere": "a", "bincount": "x weights minlength",
-           "unique": "ar return_index return_inverse return_counts axis"}
-UFUNCS = """negative positive absolute exp exp2 expm1 log log2 log1p sqrt square sin cos tanh sign floor ceil trunc
-    reciprocal isnan isinf isfinite logical_not invert add subtract multiply divide true_divide floor_divide power
-    remainder maximum minimum less less_equal greater greater_equal equal not_equal logical_and logical_or logical_xor
-    bitwise_and bitwise_or bitwise_xor left_shift right_shift""".split()
-OPERATORS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "floordiv": "floor_divide",
-             "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-             "lshift": "left_shift", "rshift": "right_shift"}
-COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
-               "ne": "not_equal", "neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
-READS = {"item": np.ndarray.item, "tolist": np.ndarray.tolist, "tobytes": np.ndarray.tobytes, "__float__": float,
-         "__int__": int, "__bool__": bool, "__repr__": repr, "__str__": str, "__format__": format}
-CONSTANTS = """inf nan pi e newaxis bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64
-    dtype generic integer floating""".split()
-
-
 class Device:
-    """A card, of the one there is."""
+    """The only GPU there is."""
+
+    mem_info = property(lambda self: (gpu.memory, 80 << 30))
+    compute_capability = property(lambda self: gpu.capability)
 
     def __init__(self, device=0):
         self.id = device
 
     def use(self):
-        if self.id >= cuda.runtime.getDeviceCount():
-            raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
         return self
-
-    def synchronize(self):
-        wait()
-
-    @property
-    def mem_info(self):
-        size = CARD_BYTES if _memory["size"] is None else _memory["size"]
-        return size - _memory["used"], size
-
-    def __repr__(self):
-        return f"<CUDA Device {self.id}>"
 
 
 class Stream:
-    """The one queue of a card's work."""
+    """The one queue of the GPU's work."""
+
+    ptr = 0x57EA
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def record(self, event):
+        gpu.pending.append(lambda: setattr(event, "done", True))
+        return event
+
+    def begin_capture(self):
+        gpu.recording = []
+
+    def end_capture(self):
+        recorded, gpu.recording = gpu.recording, None
+
+        def launch(stream):
+            gpu.log.append(("replay", stream))
+            for entry, work in recorded:
+                order(entry, work)
+        return types.SimpleNamespace(launch=launch)
 
     def synchronize(self):
         wait()
 
 
-class MemoryPool:
-    """What CuPy takes memory from. This one keeps nothing that could be given back."""
+class RawKernel:
+    """A kernel, which `run_kernel` runs if a test has set it."""
 
-    def free_all_blocks(self):
-        pass
+    def __init__(self, options, name):
+        self._options, self._name = options, name
 
-    def used_bytes(self):
-        return _memory["used"]
-
-    def total_bytes(self):
-        return _memory["used"]
-
-    def get_limit(self):
-        return 0
+    def __call__(self, grid, block, args, stream=None):
+        assert type(grid) is type(block) is tuple
+        order(("launch", self._name, grid, block, args, stream),
+              lambda: gpu.run_kernel and gpu.run_kernel(self._options, self._name, grid, block, args))
 
 
-class CUDARuntimeError(RuntimeError):
-    """What CuPy raises where the driver reports an error."""
+@contextlib.contextmanager
+def using_allocator(allocator):
+    before, gpu.allocator = gpu.allocator, allocator
+    try:
+        yield
+    finally:
+        gpu.allocator = before
 
 
-def _module(name, **contents):
-    module = types.ModuleType(name)
-    vars(module).update(contents)
-    return module
+# CuPy's parameters, in its order.
+METHODS = {"sum": "a axis dtype out keepdims", "mean": "a axis dtype out keepdims", "max": "a axis out keepdims",
+           "min": "a axis out keepdims", "swapaxes": "a axis1 axis2"}
+FUNCTIONS = {"transpose": "a axes", "vdot": "a b", "stack": "tup axis out", "concatenate": "tup axis out",
+             "triu": "m k", "zeros": "shape dtype order", "full": "shape fill_value dtype order",
+             "arange": "start stop step dtype", "zeros_like": "a dtype order subok shape",
+             "full_like": "a fill_value dtype order subok shape", **METHODS}
+UFUNCS = "exp log sqrt tanh maximum minimum isfinite".split()
+OPERATORS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "and": "bitwise_and",
+             "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift"}
+COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
+               "ne": "not_equal", "neg": "negative"}
+READS = {"item": np.ndarray.item, "tolist": np.ndarray.tolist, "__float__": float, "__int__": int, "__bool__": bool,
+         "__repr__": repr, "__format__": format}
+VIEWS = "astype view reshape transpose copy".split()
 
-
-POOL, STREAM = MemoryPool(), Stream()
 SPECIAL = {"erf": ufunc(scipy.special.erf, "erf")}      # where CuPy looks for functions that are not its own
-runtime = _module("cupy.cuda.runtime", getDeviceCount=lambda: 1, CUDARuntimeError=CUDARuntimeError,
-                  getDeviceProperties=lambda device: {"name": b"a stand-in for a card"})
-memory = _module("cupy.cuda.memory", OutOfMemoryError=OutOfMemoryError)
-nvrtc = types.SimpleNamespace(getVersion=lambda: (13, 0))
-cuda = _module("cupy.cuda", Device=Device, Stream=Stream, MemoryPool=MemoryPool, runtime=runtime, memory=memory,
-               nvrtc=nvrtc, cublas=None, is_available=lambda: runtime.getDeviceCount() > 0,
-               get_current_stream=lambda: STREAM)
-cupy = _module(
-    "cupy", ndarray=ndarray, ufunc=ufunc, cuda=cuda, asarray=asarray, array=array, asnumpy=asnumpy, take=take,
-    where=where, take_along_axis=take_along_axis, put_along_axis=put_along_axis, nonzero=nonzero, repeat=repeat,
-    copyto=copyto, empty=empty, empty_like=empty_like, matmul=matmul, get_array_module=get_array_module,
-    get_default_memory_pool=lambda: POOL, shape=np.shape.__wrapped__, ndim=np.ndim.__wrapped__,
-    size=np.size.__wrapped__,
-    **{name: getattr(np, name) for name in CONSTANTS},
-    **{name: ufunc(getattr(np, name), getattr(np, name).__name__) for name in UFUNCS},
-    **{name: _wrapped(name, parameters) for name, parameters in FUNCTIONS.items()},
-    **{name: _wrapped(name, parameters, waits=True) for name, parameters in WAITING.items()})
-MODULES = {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": runtime, "cupy.cuda.memory": memory}
+runtime = types.SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=CUDARuntimeError,
+                                getDeviceProperties=lambda device: {"name": b"a stand-in for a GPU"})
+cuda = types.SimpleNamespace(
+    Device=Device, Stream=Stream, Event=lambda disable_timing=False: types.SimpleNamespace(done=False),
+    runtime=runtime, memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError), cublas=None,
+    nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)), using_allocator=using_allocator,
+    alloc_pinned_memory=lambda size: np.zeros(-(-size // 512) * 512, np.uint8))
+cupy = types.SimpleNamespace(
+    ndarray=ndarray, ufunc=ufunc, cuda=cuda, RawKernel=RawKernel, empty=empty, asarray=asarray, matmul=matmul,
+    where=where, take_along_axis=take_along_axis, put_along_axis=put_along_axis, shape=np.shape.__wrapped__,
+    RawModule=lambda *, code, options: types.SimpleNamespace(get_function=lambda name: RawKernel(options, name)),
+    **{name: ufunc(getattr(np, name), getattr(np, name).__name__)
+       for name in (*UFUNCS, *OPERATORS.values(), *COMPARISONS.values(), "divide")},
+    **{name: _wrapped(name, parameters) for name, parameters in FUNCTIONS.items()})
+MODULES = {"cupy": cupy, "cupy.cuda": cuda}
 
 
-def _method(function, reverse=False, in_place=False):
-    """A function as a method of its first argument, or for operators: of its second, or writing over its first."""
-    if reverse:
-        return lambda self, other: function(other, self)
-    if in_place:
-        return lambda self, other: function(self, other, out=self)
-    return lambda self, *args, **named: function(self, *args, **named)
+def _add_method(name, function):
+    setattr(ndarray, name, lambda self, *args, **named: function(self, *args, **named))
 
 
-for name in [*METHODS, "take", "repeat", "nonzero"]:
-    setattr(ndarray, name, _method(getattr(cupy, name)))
+for name in METHODS:
+    _add_method(name, getattr(cupy, name))
 for name, function in COMPARISONS.items():
-    setattr(ndarray, f"__{name}__", _method(getattr(cupy, function)))
+    _add_method(f"__{name}__", getattr(cupy, function))
 for name, function in {**OPERATORS, "matmul": "matmul"}.items():
-    setattr(ndarray, f"__{name}__", _method(getattr(cupy, function)))
-    setattr(ndarray, f"__r{name}__", _method(getattr(cupy, function), reverse=True))
-for name, function in OPERATORS.items():
-    setattr(ndarray, f"__i{name}__", _method(getattr(cupy, function), in_place=True))
+    function = getattr(cupy, function)
+    _add_method(f"__{name}__", function)
+    _add_method(f"__r{name}__", lambda self, other, function=function: function(other, self))
+    if name in OPERATORS:
+        _add_method(f"__i{name}__", lambda self, other, function=function: function(self, other, out=self))
+for name in VIEWS:
+    _add_method(name, lambda self, *args, name=name, **named: on_gpu(getattr(self._array, name)(*args, **named)))
 for name, read in READS.items():
-    setattr(ndarray, name, lambda self, *args, read=read: read(self.get(), *args))
+    _add_method(name, lambda self, *args, read=read: read(self.get(), *args))

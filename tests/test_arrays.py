@@ -1,12 +1,13 @@
-"""Devices, and what is said where there is no GPU."""
+"""Devices, and the messages where there is no GPU."""
 
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError, arrays
-from npgpt.arrays import array_module, causal_mask, is_on_host, library_of, number, to_host
+from npgpt.arrays import array_module, is_on_host, library_of, number, to_host
 from tests import strict_cupy
 
 INSTALL = r'pip install "npgpt\[cuda12\]" or "npgpt\[cuda13\]", or use --device cpu$'
@@ -42,7 +43,7 @@ def test_two_cupys_are_named(installed):
         array_module("gpu")
 
 
-def test_no_driver_and_no_card_are_told_apart(monkeypatch):
+def test_no_driver_and_no_gpu_are_told_apart(monkeypatch):
     cupy = strict_cupy.install(monkeypatch)
     monkeypatch.setattr(arrays, "is_installed", lambda name: name == "cupy-cuda12x")
 
@@ -62,11 +63,11 @@ def test_no_driver_and_no_card_are_told_apart(monkeypatch):
     with pytest.raises(UserError, match=r"lacks libraries of CUDA \(libnvrtc.so.13 was not found\): .*" + INSTALL):
         array_module("gpu")
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 0)
-    with pytest.raises(UserError, match="no NVIDIA card.*--device cpu"):
+    with pytest.raises(UserError, match="no NVIDIA GPU.*--device cpu"):
         array_module("gpu:0")
 
 
-def test_the_card_of_a_number(monkeypatch):
+def test_the_gpu_of_a_number(monkeypatch):
     cupy = strict_cupy.install(monkeypatch)
     monkeypatch.setattr(arrays, "is_installed", lambda name: name == "cupy-cuda12x")
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 2)
@@ -74,7 +75,7 @@ def test_the_card_of_a_number(monkeypatch):
     monkeypatch.setattr(cupy.cuda.Device, "use", lambda self: used.append(self.id))
     assert array_module("gpu") is array_module("auto") is array_module("gpu:1") is cupy
     assert used == [1]
-    with pytest.raises(UserError, match="no card 2: the 2 here are numbered from 0"):
+    with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
         array_module("gpu:2")
 
 
@@ -84,12 +85,9 @@ def test_what_is_where(monkeypatch):
     assert is_on_host(here) and is_on_host(here[0]) and is_on_host(1.5) and not is_on_host(there)
     assert library_of(here) is np and library_of(there) is cupy
     assert number(here[1]) == 1.0 and type(number(here[1])) is float and number(there[1]) is not None
-    assert strict_cupy.syncs == 0
+    assert strict_cupy.gpu.waits == []
     assert to_host(here) is here
     np.testing.assert_array_equal(to_host(there), here)
-    mask = causal_mask(3, like=there)
-    assert isinstance(mask, strict_cupy.ndarray)
-    np.testing.assert_array_equal(mask.get(), causal_mask(3, like=here))
 
 
 @pytest.mark.parametrize("device", ["cuda", "gpu:", "gpu:x", ""])
@@ -98,7 +96,7 @@ def test_an_unknown_device_is_refused(device):
         array_module(device)
 
 
-def test_causal_mask():
-    mask = causal_mask(3, like=np.zeros(1, np.float32))
-    assert mask.dtype == np.float32
-    np.testing.assert_array_equal(mask, [[0, -np.inf, -np.inf], [0, 0, -np.inf], [0, 0, 0]])
+def test_on_a_cpu_nothing_of_cuda_is_imported():
+    subprocess.run([sys.executable, "-c", "import sys, npgpt; npgpt.GPT(npgpt.GPTConfig(65, 8, 1, 1, 8)); "
+                                          "assert not {'cupy', 'cuda', 'npgpt.engine.cuda.gpu'} & set(sys.modules)"],
+                   check=True)

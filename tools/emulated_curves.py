@@ -1,8 +1,8 @@
-"""Train a small model with the fused kernels, emulated on this CPU, beside the layers' own lines; print how far apart.
+"""Train a small model by the fused kernels, emulated on this CPU, and by the layers' own lines; compare the losses.
 
     python tools/emulated_curves.py [--steps 200]
 
-The same weights and batches for each; float32, tf32 and bfloat16 round as a card does. Needs g++; takes minutes.
+The same weights and batches for each; float32, tf32 and bfloat16 round as a GPU does. Needs g++; takes minutes.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from npgpt import GPT, AdamW, GPTConfig
-from npgpt.engine.cuda.fused import FusedGPT
-from tests.cuda.card import EmulatedCard
+from npgpt.engine.cuda.engine import CudaEngine
+from tests.cuda.gpu import EmulatedGPU
 
 B, T = 4, 32
 CONFIG = GPTConfig(vocab_size=256, block_size=T, n_layer=2, n_head=2, n_embd=64)
@@ -24,11 +24,11 @@ TEXT = "".join(f"{a} of {b} and {c}, not {a}; " for a in ("love", "war", "sleep"
 
 
 def losses(precision, steps):
-    """The loss of each step: of the lines in float32 where precision is None, else of the kernels."""
+    """The loss of each step: of the lines in float32 if precision is None, else of the kernels."""
     model = GPT(CONFIG, seed=0, threads=1)
     if precision:
-        model.fused = FusedGPT(model.params, EmulatedCard(precision, CONFIG.head_size))
-    optimizer = AdamW(model.params, lr=1e-3, betas=(0.9, 0.99))
+        model.engine = CudaEngine(model.params, EmulatedGPU(precision, CONFIG.head_size))
+    optimizer = AdamW(model.params, lr=1e-3, betas=(0.9, 0.99), engine=model.engine)
     ids = np.frombuffer(TEXT.encode(), np.uint8).astype(np.int64)
     rng, curve = np.random.default_rng(0), []
     for _ in range(steps):

@@ -117,7 +117,7 @@ def gpt_forward(idx, p, config, masks, ops):
     x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])               # (B, T, C)
     mask = None
     if config.causal:                       # no position sees a later one: -inf above the diagonal
-        mask = np.triu(np.full((T, T), -np.inf, dtype=x.dtype, like=x), k=1)                        # (T, T)
+        mask = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)                                 # (T, T)
     ln_e = None
     if config.embedding_layer_norm:
         x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                    # (B, T, C)

@@ -1,4 +1,4 @@
-"""Kernels beside layers: arrays as kernels take them at each precision, and how near to float64 results must be."""
+"""Kernels against layers: arrays as kernels take them at each precision, and how close to float64 results must be."""
 
 import functools
 import os
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from npgpt.engine.philox import Philox
-from npgpt.layers.dropout import dropout_mask
-from tests.cuda.card import round_to_bfloat16, widen
+from npgpt.model.masks import dropout_mask
 from tests.cuda.emulate import compile_kernels
+from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
 
-# Kernels are emulated on the CPU, or run on a card where tests/gpu asks for it: there is no float64 there.
-ON_CARD = os.environ.get("NPGPT_TEST_KERNELS") == "card"
+# Kernels are emulated on the CPU, or run on a GPU if tests/gpu asks for it: there is no float64 there.
+ON_GPU = os.environ.get("NPGPT_TEST_KERNELS") == "gpu"
 
 # float64: `float` stands for double, and nothing is lost. bfloat16: only for kernels that take `real`.
 every_precision = pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
@@ -26,9 +26,9 @@ SEED, STEP, MICRO_BATCH = 2**40 + 12345, 7, 3
 @functools.cache
 def kernels(precision, head_size=64):
     """The kernels at a precision: "float64", "float32", "tf32" or "bfloat16"."""
-    if ON_CARD:
-        from tests.gpu.kernels import CardKernels
-        return CardKernels("float32" if precision == "float64" else precision, head_size)
+    if ON_GPU:
+        from tests.gpu.kernels import GPUKernels
+        return GPUKernels("float32" if precision == "float64" else precision, head_size)
     return compile_kernels(precision == "bfloat16", precision == "float64", head_size, int(precision == "tf32"))
 
 
@@ -37,7 +37,7 @@ class Device:
 
     def __init__(self, precision):
         self.kernels = kernels(precision)
-        self.float = np.dtype(np.float64 if precision == "float64" and not ON_CARD else np.float32)
+        self.float = np.dtype(np.float64 if precision == "float64" and not ON_GPU else np.float32)
         self.real = np.dtype(np.uint16) if precision == "bfloat16" else self.float
         self.launch = self.kernels.launch
 
@@ -48,7 +48,7 @@ class Device:
         return round_to_bfloat16(a) if self.real == np.uint16 else self.floats(a)
 
     def nans(self, *shape):
-        """What a kernel has to assign to: an array of `float`."""
+        """An array of `float` for a kernel to write to."""
         return np.full(shape, np.nan, self.float)
 
     def real_nans(self, *shape):
@@ -59,7 +59,7 @@ device = functools.cache(Device)
 
 
 def exact(a):
-    """What an array of a device holds, in float64."""
+    """The values of an array, in float64."""
     return widen(a).astype(np.float64)
 
 

@@ -31,8 +31,6 @@ CHECKS = ("-fsanitize=null,alignment,bounds,thread", "--param=tsan-instrument-fu
 KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?void\s+'
                     r'(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(([^()]*)\)\s*{')
 PARAMETER = re.compile(r"^(const )?([\w ]+?)(\*?) ?(\w+)$")
-DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\s*\d+\s*\)\s*)?([\w ]+?)\s*(\w+)"
-                            r"\s*\[\s*\]\s*;")
 
 GUARD_BYTES = 4096      # on both sides of each array, as emulator.h has it
 GUARD = 0xFF
@@ -60,7 +58,7 @@ def compile_text(text, precision="float32", head_size=64, double=True):
     options = (*defines(precision, head_size), f"-DDOUBLE={int(double)}")
     parameters = kernel_parameters(text)
     program = "\n".join(['#include "emulator.h"', "namespace {", '#line 1 "kernels.cu"',
-                         DYNAMIC_SHARED.sub(_dynamic_shared, text), "}",
+                         text, "}",
                          *(_wrapper(name, parameters[name]) for name in parameters)])
     return Kernels(_library(gpp, program, options), parameters, double, precision == "bfloat16")
 
@@ -87,11 +85,11 @@ class Kernels:
                         "unsigned long long": np.dtype(np.uint64)}
         self._launches = 0
 
-    def launch(self, name, grid, block, *arguments, shared=0, order=None):
+    def launch(self, name, grid, block, *arguments, order=None):
         """Run a kernel. A pointer takes an array or None, and what the kernel writes is in the array afterwards.
 
-        shared: bytes of dynamic shared memory. order: "forward", "reverse" or a number, in which order blocks, warps
-        and lanes get their turn; without it a shuffled order that is another one at the next launch.
+        order: "forward", "reverse" or a number: the order in which blocks, warps and lanes get their turn; without it
+        a shuffled order that changes with each launch.
         """
         if name not in self._parameters:
             raise ValueError(f"no kernel {name}: there are {', '.join(self.names)}")
@@ -122,7 +120,7 @@ class Kernels:
         order = self._launches if order is None else order
         run = getattr(self._library, f"run_{name}")
         run.restype = ctypes.c_char_p
-        message = run(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), ctypes.c_size_t(shared),
+        message = run(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block),
                       ctypes.c_int(ORDERS.get(order, 2)), ctypes.c_uint(ORDERS.get(order, order)))
         if message:
             raise RuntimeError(f"{name}: {self._with_line(message.decode())}")
@@ -206,19 +204,14 @@ def _parameter(name, text):
     return bool(const), kind.strip(), bool(pointer), parameter
 
 
-def _dynamic_shared(match):
-    kind, name = match.groups()
-    return f"{kind}* {name} = reinterpret_cast<{kind}*>(emulator::dynamic_shared);"
-
-
 def _wrapper(name, parameters):
     """A function that takes a kernel's arguments as an array of pointers to them, as CUDA's own launch does."""
     arguments = ", ".join(f"*static_cast<{'const ' if const and pointer else ''}{kind}{'*' * pointer}*>(arguments[{i}])"
                           for i, (const, kind, pointer, _) in enumerate(parameters))
     return (f'extern "C" [[gnu::visibility("default")]] const char* run_{name}(void** arguments, '
-            "const unsigned* grid, const unsigned* block, size_t shared, int order, unsigned seed) {\n"
+            "const unsigned* grid, const unsigned* block, int order, unsigned seed) {\n"
             f"    return emulator::run([](void** arguments) {{ {name}({arguments}); }}, arguments, "
-            "{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, BFLOAT16 ? 2 : 4, order, seed);\n}")
+            "{grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, BFLOAT16 ? 2 : 4, order, seed);\n}")
 
 
 def _library(gpp, text, options):

@@ -96,7 +96,6 @@ int current;                    // the thread that runs
 void (*kernel)(void**);
 void** arguments;
 char message[1024];             // of the first error
-char* dynamic_shared;
 unsigned blocks_begun;
 
 int lane() { return current % LANES; }
@@ -204,11 +203,10 @@ std::vector<int> ordered(int n, int order, Random& random) {
     return numbers;
 }
 
-bool run_block(int threads, size_t shared, int order, Random& random) {
+bool run_block(int threads, int order, Random& random) {
     blocks_begun++;
     // What a block finds in shared memory is not to be relied on.
     memset(__start_shared_memory, POISON, __stop_shared_memory - __start_shared_memory);
-    memset(dynamic_shared, POISON, shared);
     memset(warps, POISON, sizeof(Warp) * (threads / LANES));
     for (int i = 0; i < threads; i++) {
         fibers[i].state = READY;
@@ -247,23 +245,19 @@ struct Signals {                // caught as long as this lives
     }
 };
 
-// Returns null, or a message about what went wrong. shared: bytes of dynamic shared memory. shared_item: bytes of the
-// smallest values that the kernel has in shared memory.
-const char* run(void (*run_kernel)(void**), void** run_arguments, dim3 grid, dim3 block, size_t shared,
+// Returns null, or a message about what went wrong. shared_item: bytes of the smallest values that the kernel has in
+// shared memory.
+const char* run(void (*run_kernel)(void**), void** run_arguments, dim3 grid, dim3 block,
                 size_t shared_item, int order, unsigned seed) {
     kernel = run_kernel, arguments = run_arguments, gridDim = grid, blockDim = block, message[0] = 0;
     Signals signals;
     Random random{seed * 0x9E3779B97F4A7C15u + 1};
-    std::vector<char> dynamic(shared + 2 * GUARD_BYTES + 128);
-    dynamic_shared = dynamic.data() + GUARD_BYTES;
-    dynamic_shared += -reinterpret_cast<uintptr_t>(dynamic_shared) & 127;
-    add_region("dynamic shared memory", dynamic_shared, shared, shared_item, GUARD_BYTES, true);
     add_region("shared memory", __start_shared_memory, __stop_shared_memory - __start_shared_memory, shared_item, 0,
                true);
     for (int i : ordered(grid.x * grid.y * grid.z, order, random)) {
         block_number = i;
         blockIdx = {i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)};
-        if (run_block(block.x * block.y * block.z, shared, order, random)) continue;
+        if (run_block(block.x * block.y * block.z, order, random)) continue;
         for (Fiber& fiber : fibers) fiber.started = false;      // they are somewhere inside the kernel
         size_t length = strlen(message);
         snprintf(message + length, sizeof message - length, ", block (%u, %u, %u), thread (%u, %u, %u)",

@@ -22,10 +22,9 @@ constexpr int LANES = 32;
 constexpr size_t SLOT_BYTES = 128;
 typedef char Slots[LANES][SLOT_BYTES];      // what each lane of a warp gives to the others
 
-extern char* dynamic_shared;                // `extern __shared__`
 extern unsigned blocks_begun;               // in all launches: a number that no two blocks share
 
-const char* run(void (*kernel)(void**), void** arguments, dim3 grid, dim3 block, size_t shared, size_t shared_item,
+const char* run(void (*kernel)(void**), void** arguments, dim3 grid, dim3 block, size_t shared_item,
                 int order, unsigned seed);
 
 // For kernels. Of these, `fail` and then `leave` end a launch with an error message.

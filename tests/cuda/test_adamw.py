@@ -1,12 +1,14 @@
-"""AdamW's kernel against training/adamw.py, over steps."""
+"""AdamW's kernel against `adamw_update`, over steps."""
 
 import math
 
 import numpy as np
 import pytest
 
-from npgpt.training.adamw import adamw_update
+from npgpt.engine.adamw import adamw_update
 from tests.cuda.compare import assert_close, device, exact, float_precisions
+
+pytestmark = pytest.mark.slow
 
 BETA1, BETA2, EPS, DECAY = 0.9, 0.95, 1e-3, 0.1        # eps large, so that its place shows
 

@@ -5,13 +5,15 @@ import pytest
 
 from npgpt.engine.philox import Philox
 from npgpt.layers.attention import attention_backward, attention_forward
-from npgpt.layers.dropout import dropout_mask
-from tests.cuda.card import round_to_bfloat16, widen
-from tests.cuda.compare import MICRO_BATCH, ON_CARD, SEED, STEP, dropout, kernels
+from npgpt.model.masks import dropout_mask
+from tests.cuda.compare import MICRO_BATCH, ON_GPU, SEED, STEP, dropout, kernels
+from tests.engine.cuda.cublaslt import round_to_bfloat16, widen
+
+pytestmark = pytest.mark.slow
 
 ROWS, THREADS = 64, 128     # of a block: attention.cu
-# The largest relative error, and where scores are in the hundreds: of float64, but on a card it is float32.
-LIMIT, OF_LARGE_SCORES = (3e-5, 2e-3) if ON_CARD else (1e-9, 1e-9)
+# The largest relative error, and where scores are in the hundreds: of float64, but on a GPU it is float32.
+LIMIT, OF_LARGE_SCORES = (3e-5, 2e-3) if ON_GPU else (1e-9, 1e-9)
 
 
 def random_case(B, T, H, D, scale_of_scores=1.0, seed=0):
@@ -44,7 +46,7 @@ def by_layers(q, k, v, dout, causal, dropout_mask=None):
             **dict(zip(("dq", "dk", "dv"), attention_backward(dout, cache), strict=True))}
 
 
-def by_kernels(gpu, q, k, v, dout, causal, p=0.0, site=0, dtype=np.float32 if ON_CARD else np.float64):
+def by_kernels(gpu, q, k, v, dout, causal, p=0.0, site=0, dtype=np.float32 if ON_GPU else np.float64):
     """The same from the kernels. dtype: of the activations; np.uint16 holds the bits of bfloat16s."""
     B, H, T, D = q.shape
     statistics = np.float64 if dtype == np.float64 else np.float32
@@ -142,11 +144,11 @@ def test_bfloat16(head_size, causal, p):
 
 
 def test_float32():
-    """Products of float32 from instructions that take 11 bits: as close as float32 is, or nearly so on a card, which
+    """Products of float32 from instructions that take 11 bits: as close as float32 is, or nearly so on a GPU, which
     cuts off what does not fit into a sum where the emulator rounds it."""
     case = random_case(1, 130, 1, 64)
     actual = by_kernels(kernels("float32"), *case, True, dtype=np.float32)
-    assert_below(norm_errors(actual, by_layers(*case, True)), 1e-5 if ON_CARD else 1e-6)
+    assert_below(norm_errors(actual, by_layers(*case, True)), 1e-5 if ON_GPU else 1e-6)
 
 
 def test_tf32():

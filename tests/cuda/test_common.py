@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from npgpt.engine.philox import Philox
-from npgpt.layers.dropout import dropout_mask
+from npgpt.model.masks import dropout_mask
 from tests.cuda.compare import MICRO_BATCH, SEED, STEP, device, dropout, every_precision
+
+pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
 

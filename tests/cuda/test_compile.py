@@ -9,6 +9,8 @@ from npgpt.engine.cuda.source import PRECISIONS, defines, source
 from tests.cuda.emulate import kernel_parameters
 from tests.cuda.nvrtc import Nvrtc
 
+pytestmark = pytest.mark.slow
+
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 HEAD_SIZES = (32, 64, 128)
 

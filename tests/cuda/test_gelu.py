@@ -6,6 +6,8 @@ import pytest
 from npgpt.layers.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tests.cuda.compare import assert_close, device, every_precision, exact
 
+pytestmark = pytest.mark.slow
+
 FORMS = {0: (gelu_tanh_forward, gelu_tanh_backward), 1: (gelu_exact_forward, gelu_exact_backward)}
 
 

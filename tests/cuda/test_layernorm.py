@@ -6,6 +6,8 @@ import pytest
 from npgpt.layers.layernorm import layernorm_backward, layernorm_forward
 from tests.cuda.compare import assert_close, device, dropout, every_precision, exact, layer_mask
 
+pytestmark = pytest.mark.slow
+
 EPS = 1e-5
 
 # N, C, threads of a block: a row fits in twelve times as many

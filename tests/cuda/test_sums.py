@@ -7,6 +7,8 @@ import pytest
 
 from tests.cuda.compare import assert_close, device, every_precision, exact, float_precisions
 
+pytestmark = pytest.mark.slow
+
 
 @every_precision
 @pytest.mark.parametrize("N, C, P, block", [(1, 8, 1, 32), (3, 64, 2, 32), (37, 128, 5, 32), (37, 384, 37, 64),

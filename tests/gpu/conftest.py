@@ -1,4 +1,4 @@
-"""Tests that need a card: here they are skipped, with the reason, where there is none."""
+"""Tests that need a GPU: without one they are skipped, with the reason."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The tests of every kernel, in tests/cuda, once more, with the kernels on the card."""
+"""The tests of every kernel, in tests/cuda, once more, with the kernels on the GPU."""
 
 import contextlib
 import os
@@ -10,27 +10,25 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1] / "cuda"
 EMULATORS_OWN = {"test_emulate", "test_compile"}
-
-
 NAMES = sorted({path.stem for path in TESTS.glob("test_*.py")} - EMULATORS_OWN)
 
 
 @pytest.fixture(scope="module")
 def runs():
-    """{name: its process}, where nothing is emulated: all at once, since most of their time they load and compile."""
+    """{name: its process}: all at once, because most of their time they load and compile."""
     with contextlib.ExitStack() as stack:
         processes = {}
         for name in NAMES:
             command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(TESTS / f"{name}.py")]
             processes[name] = stack.enter_context(subprocess.Popen(
-                command, env={**os.environ, "NPGPT_TEST_KERNELS": "card"}, cwd=TESTS.parents[1], text=True,
+                command, env={**os.environ, "NPGPT_TEST_KERNELS": "gpu"}, cwd=TESTS.parents[1], text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
             stack.callback(processes[name].kill)
         yield processes
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_the_card(runs, name):
+def test_on_the_gpu(runs, name):
     """None of them may be skipped."""
     output, _ = runs[name].communicate()
     assert runs[name].returncode == 0 and "skipped" not in output, output[-5000:]

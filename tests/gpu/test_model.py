@@ -1,4 +1,4 @@
-"""Whole models on the card against the CPU in float64: losses, every gradient, replays, and always the same bits."""
+"""Whole models on the GPU against the CPU in float64: losses, every gradient, replays, and the same bits again."""
 
 import math
 
@@ -27,13 +27,13 @@ MODELS = {
 
 
 def norm(array):
-    """The length of an array on the card, which it computes itself: some have a hundred million numbers."""
+    """The norm of an array, computed on the GPU: some have a hundred million numbers."""
     return math.sqrt(float((array * array).sum()))
 
 
 @pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS)
 def expected(request, cupy):
-    """(config, weights, batches, loss and gradients of each as the CPU has them); the gradients are on the card."""
+    """(config, weights, batches, the CPU's loss and gradients of each); the gradients are on the GPU."""
     fields, B, T = request.param
     # A Philox is for one shard. A single row is one, whatever the number of threads, and the large models have one.
     here = GPT(GPTConfig(**fields), seed=1, dtype="float64", threads=None if B == 1 else 1)
@@ -55,20 +55,23 @@ def test_gradients(expected, kernels, dtype):
     """Three batches: the first runs as it is, the second is recorded as a graph, the third replays it."""
     config, params, batches, results = expected
     there = GPT(config, seed=None, dtype=dtype, device="gpu", kernels=kernels)
-    assert (there.fused is not None) == (kernels == "fused")
+    assert (there.why_not_fused is None) == (kernels == "fused")
     there.params.flat[:] = there.xp.asarray(params.flat, dtype=there.params.flat.dtype)
     within = WITHIN[kernels, dtype]
+    if kernels == "fused" and dtype == "float32" and batches.shape[-1] == 1024:
+        within = 5e-5           # tensor cores cut sums off instead of rounding: a bias of 1e-5 at T = 1024
     for step, ((idx, targets), (loss, grads)) in enumerate(zip(batches, results, strict=True)):
-        there_loss, there_grads = there.loss_and_grads(idx, targets, there.dropout_rng(11, step, 0))
+        there_loss, there_grads = there.loss_and_grads(idx, targets, there.engine.dropout_rng(11, step, 0))
         assert float(there_loss) == pytest.approx(loss, rel=within)
         sizes = {name: norm(gradient) for name, gradient in grads.items()}
         errors = {name: norm(there_grads[name] - gradient) for name, gradient in grads.items()}
-        size, n = math.hypot(*sizes.values()), there_grads.flat.size
+        size, n = math.hypot(*sizes.values()), there.params.flat.size
         assert math.hypot(*errors.values()) < within * size
         for name, gradient in grads.items():        # none may hide behind the large ones
             floor = 1e-3 * size * math.sqrt(gradient.size / n)
             assert errors[name] < 10 * within * (sizes[name] + floor), name
-        assert float(there.evaluate(idx, targets)) > 0
+        if config.embd_dropout == 0.0:
+            assert float(there.evaluate(idx, targets)) == pytest.approx(loss, rel=within)
 
 
 def test_bits_repeat_and_nothing_waits():
@@ -80,10 +83,10 @@ def test_bits_repeat_and_nothing_waits():
         runs = []
         for _ in range(2):
             model = GPT(config, seed=0, dtype=dtype, device="gpu")
-            optimizer = AdamW(model.params, lr=1e-2)
+            optimizer = AdamW(model.params, lr=1e-2, engine=model.engine)
             for step, (idx, targets) in enumerate(batches):
                 with cupyx.allow_synchronize(False):
-                    _, grads = model.loss_and_grads(idx, targets, model.dropout_rng(1, step, 0))
+                    _, grads = model.loss_and_grads(idx, targets, model.engine.dropout_rng(1, step, 0))
                     optimizer.step(grads, max_norm=1.0)
             runs.append(model.params.flat.get())
         np.testing.assert_array_equal(*runs)
@@ -94,11 +97,10 @@ def test_adamw(max_norm):
     config = GPTConfig(vocab_size=65, block_size=64, n_layer=2, n_head=2, n_embd=128)
     here = GPT(config, seed=0, dtype="float64")
     there = GPT(config, seed=0, device="gpu")
-    lines, kernels = AdamW(here.params, lr=1e-2), AdamW(there.params, lr=1e-2)
+    lines, kernels = AdamW(here.params, lr=1e-2), AdamW(there.params, lr=1e-2, engine=there.engine)
     for idx, targets in np.random.default_rng(0).integers(0, 65, (4, 2, 2, 64)):
         _, grads = here.loss_and_grads(idx, targets)
-        grads_there = there.params.zeros_like()
-        grads_there.flat[:] = there.xp.asarray(grads.flat, dtype=np.float32)
+        grads_there = {name: there.xp.asarray(grads[name], dtype=np.float32) for name in grads}
         assert float(kernels.step(grads_there, max_norm)) == pytest.approx(lines.step(grads, max_norm), rel=1e-5)
     assert relative_error(there.params.flat.get() - GPT(config, seed=0).params.flat,
                           here.params.flat - GPT(config, seed=0).params.flat) < 1e-3

@@ -1,4 +1,4 @@
-"""Training on the card: curves of both precisions side by side, the command line, and a card that is full."""
+"""Training on the GPU: loss curves of all precisions, the command line, and a GPU whose memory is full."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ def losses(dtype, kernels="fused", steps=200):
     ids = np.frombuffer(TEXT.encode(), np.uint8).astype(np.int64)
     config = GPTConfig(vocab_size=256, block_size=64, n_layer=4, n_head=4, n_embd=128)
     model = GPT(config, seed=0, dtype=dtype, device="gpu", kernels=kernels)
-    optimizer = AdamW(model.params, lr=1e-3, betas=(0.9, 0.99))
+    optimizer = AdamW(model.params, lr=1e-3, betas=(0.9, 0.99), engine=model.engine)
     rng, curve = np.random.default_rng(0), []
     for _ in range(steps):
         starts = rng.integers(0, len(ids) - 65, 12)
@@ -38,7 +38,7 @@ def test_200_steps_are_alike_in_all_precisions():
 
 
 def test_the_command_line(tmp_path, capsys):
-    """Train, go on, on the CPU and back; sample; evaluate."""
+    """Train; continue on the CPU and back; sample; evaluate."""
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_text(TEXT)
     shape = ["--n-layer", "2", "--n-head", "2", "--n-embd", "64", "--block-size", "32", "--warmup-iters", "5",
@@ -67,7 +67,7 @@ def limited(cupy, size):
         pool.set_limit(size=0)
 
 
-def test_a_full_card_is_one_line(tmp_path, capsys, cupy):
+def test_a_full_gpu_is_one_line(tmp_path, capsys, cupy):
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
     with limited(cupy, 256 << 20):

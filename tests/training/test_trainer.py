@@ -1,6 +1,7 @@
 """What the loop computes, keeps and refuses."""
 
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from npgpt import GPT, GPTConfig, UserError
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
 from npgpt.data.batches import random_crops
 from npgpt.data.tokenizers import CharTokenizer
-from npgpt.training.adamw import NotFiniteError
+from npgpt.engine.adamw import NotFiniteError
 from npgpt.training.metrics import append_metrics, read_metrics
 from npgpt.training.options import TrainOptions, load_preset, preset_names
 from npgpt.training.trainer import BATCHES, Trainer
@@ -23,24 +24,32 @@ def trainer_of(out_dir, dropout=0.0, **options):
                               "warmup_iters": 0, "lr_decay_iters": 0, "dtype": "float64", **options})
     config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, dropout=dropout)
     model = GPT(config, options.seed, options.dtype)
-    return Trainer(model, CharTokenizer("abcdefghijk"), TOKENS, TOKENS[:50], "letters", options, out_dir)
+    return Trainer(model, TOKENS, TOKENS[:50], options, out_dir, CharTokenizer("abcdefghijk"), "letters")
+
+
+def loss_and_grads(trainer, step):
+    """What a trainer gives to its optimizer at a step, which is not taken."""
+    given = []
+    trainer.step, trainer.optimizer.step = step, lambda grads, max_norm: given.append(grads)
+    return trainer.train_step()["loss"], given[0]
 
 
 def test_accumulated_micro_batches_equal_the_full_batch(tmp_path):
     trainer = trainer_of(tmp_path, gradient_accumulation_steps=3)
-    loss, grads = trainer.loss_and_grads(step=7)
+    loss, grads = loss_and_grads(trainer, 7)
     rngs = [np.random.default_rng([trainer.options.seed, BATCHES, 7, i]) for i in range(3)]
     batches = [random_crops(TOKENS, 4, 8, rng) for rng in rngs]
     idx, targets = (np.concatenate(part) for part in zip(*batches, strict=True))
     assert len({row.tobytes() for row in idx}) > 8
     _, full_loss = trainer.model.forward(idx, targets)
     assert loss == pytest.approx(full_loss, rel=1e-12)
-    np.testing.assert_allclose(grads.flat, trainer.model.backward().flat, rtol=1e-9, atol=1e-14)
+    for name, gradient in trainer.model.backward().items():
+        np.testing.assert_allclose(grads[name], gradient, rtol=1e-9, atol=1e-14, err_msg=name)
 
 
 def test_each_step_draws_another_batch_and_each_seed_others(tmp_path):
     def batch(seed, step):
-        return trainer_of(tmp_path, seed=seed).loss_and_grads(step)[0]
+        return loss_and_grads(trainer_of(tmp_path, seed=seed), step)[0]
 
     assert len({batch(1, 0), batch(1, 1), batch(2, 0)}) == 3
     assert batch(1, 1) == batch(1, 1)
@@ -54,7 +63,7 @@ def test_each_step_micro_batch_and_seed_drops_other_values(tmp_path, monkeypatch
     def loss(step, micro_batches=1, seed=1):
         trainer = trainer_of(tmp_path, dropout=0.5, seed=seed, gradient_accumulation_steps=micro_batches)
         trainer.model.params.flat[:] = np.random.default_rng(0).standard_normal(trainer.model.params.flat.size)
-        return trainer.loss_and_grads(step)[0]
+        return loss_and_grads(trainer, step)[0]
 
     assert loss(0) == loss(0)
     assert len({loss(0), loss(1), loss(2), loss(0, seed=2), loss(0, micro_batches=2)}) == 5
@@ -98,15 +107,15 @@ def test_evaluation_is_the_mean_over_crops_of_each_split(tmp_path):
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_what_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, what):
     trainer = trainer_of(tmp_path)
-    compute = trainer.loss_and_grads
+    compute = trainer.model.engine.loss_and_grads
 
-    def poisoned(step):
-        loss, grads = compute(step)
-        if step == 5:
-            loss, grads["ln_f.bias"] = (float("nan"), 0.0) if what == "loss" else (loss, float("inf"))
-        return loss, grads
+    def poisoned(*batch):
+        loss, grads = compute(*batch)
+        if trainer.step == 5 and what == "gradient":
+            grads["ln_f.bias"][:] = np.inf
+        return (np.nan if trainer.step == 5 and what == "loss" else loss), grads
 
-    monkeypatch.setattr(trainer, "loss_and_grads", poisoned)
+    monkeypatch.setattr(trainer.model.engine, "loss_and_grads", poisoned)
     with pytest.raises(NotFiniteError, match=f"the {what}.* at step 5: .* checkpoint of step 4"):
         trainer.run(progress=False)
     checkpoint = read_checkpoint(find_checkpoint(tmp_path))
@@ -154,3 +163,21 @@ def test_a_preset_with_an_unknown_field_or_no_toml_is_refused(tmp_path):
         load_preset(path)
     with pytest.raises(UserError, match="char-cpu"):
         load_preset("char-tpu")
+
+
+def test_the_speed_is_that_of_the_steps_since_the_last_record(tmp_path, monkeypatch):
+    """The time of evaluations does not count."""
+    trainer, clock = trainer_of(tmp_path, max_iters=10, eval_interval=7, log_interval=5), [0.0]
+    step, evaluate = trainer.train_step, trainer.evaluate_and_save
+
+    def taking(seconds, function):
+        def timed(*arguments):
+            clock[0] += seconds
+            return function(*arguments)
+        return timed
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    trainer.train_step, trainer.evaluate_and_save = taking(0.5, step), taking(1000.0, evaluate)
+    trainer.run(progress=False)
+    records = [record for record in read_metrics(tmp_path) if "tokens_per_second" in record]
+    assert [record["tokens_per_second"] for record in records] == [4 * 8 / 0.5] * 2

@@ -1,1 +1,1 @@
-"""The CUDA kernels of the fused engine: their sources, and what joins them."""
+"""The CUDA engine: the fused kernels' sources, and what runs them."""

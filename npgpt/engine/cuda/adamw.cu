@@ -1,10 +1,10 @@
-// AdamW, training/adamw.py: adamw_update on all parameters at once.
+// AdamW: adamw_update of engine/adamw.py, on all parameters at once.
 
-// adamw: p, m and v (n) are updated in place, g (n) clip is the gradient. Weights are decayed where they are elements
-// of matrices, the first n_matrix. Both numbers are multiples of 4.
+// adamw: p, m and v (n) change in place; g (n) times clip is the gradient. Only matrices decay, the first n_matrix
+// values. Both numbers are multiples of 4.
 //
-// norm[0]: the gradient's norm; where it is infinite or NaN nothing is changed. max_norm: gradients of a larger norm
-// are scaled down to it; 0: none are. hyper, three numbers on the device that change from step to step: [lr, step_size,
+// norm[0]: the gradient's norm; if it is infinite or NaN, nothing changes. max_norm: gradients of a larger norm are
+// scaled down to it; 0: no clipping. hyper: three numbers on the device that change with each step, [lr, step_size,
 // correction].
 //
 // Any grid; ceil(n / 1024) blocks of 256 threads have one quad a thread.

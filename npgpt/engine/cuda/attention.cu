@@ -1,19 +1,19 @@
 // Attention without its (T, T) weights in memory (Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691).
 //
 // All kernels: a block has ROWS rows of one head of one batch entry, 16 a warp, and goes through the rows of the other
-// side (keys for queries, queries for keys) in tiles of STEP that its warps share. While they work on two tiles, the
-// next two are on their way. The grid is (H, B, ceil(T / ROWS)), the block THREADS; shared memory is static.
+// side (keys for queries, queries for keys) in tiles of STEP that its warps share. The next two tiles are copied while
+// the warps work on two. The grid is (H, B, ceil(T / ROWS)), the block THREADS; shared memory is static.
 //
 // Exponentials are powers of 2, as in quick_exp: exp(x) = 2^(x log2(e)).
 
 constexpr int ROW_BYTES = HEAD_SIZE * sizeof(real);
 constexpr int STEP = ROW_BYTES <= 128 ? 64 : ROW_BYTES <= 256 ? 32 : 16;     // four tiles fit into 48 KiB
-constexpr int RESIDENT = BFLOAT16 && HEAD_SIZE <= 64 ? 3 : 2;       // blocks that a multiprocessor's registers hold
+constexpr int RESIDENT = BFLOAT16 && HEAD_SIZE <= 64 ? 3 : 2;       // blocks that fit the registers of a multiprocessor
 
-// May query i look at key j? Keys from T on are padding of the last tile.
+// May query i see key j? Keys from T on are padding of the last tile.
 __device__ __forceinline__ bool visible(int i, int j, int T, int causal) { return j < T && (!causal || j <= i); }
 
-// The largest and the sum over a row of a block: its columns are spread over the four lanes that share lane / 4.
+// The maximum and the sum over a row of a block: its columns are spread over the four lanes that share lane / 4.
 __device__ __forceinline__ float row_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -24,9 +24,9 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Scores of a block become -infinity where the query may not look at the key, and so their exponentials 0. The block's
-// first score is that of `query` for `key`; its rows are queries, or keys where it is transposed. Only blocks on the
-// edges need it: for the others, a test of each score would take longer than all else that is done with it.
+// Set scores of a block to -infinity if the query may not see the key, so that their exponentials are 0. The block's
+// first score is that of `query` for `key`; its rows are queries, or keys if it is transposed. Only blocks on the edges
+// need this: for the others, testing each score would take longer than all other work on it.
 template <bool transposed>
 __device__ __forceinline__ void hide(Sums& scores, int query, int key, int T, int causal) {
     for (int n = 0; n < 8; n++) {
@@ -41,8 +41,8 @@ __device__ __forceinline__ void hide(Sums& scores, int query, int key, int T, in
 template <bool transposed>
 __device__ __forceinline__ unsigned kept_weights(
         long long head, int query, int key, int T, float p, const unsigned* stream, unsigned site) {
-    // Philox takes long, and gives the words of four elements. So each lane draws eight neighbours, in two groups of
-    // four or, where T is not a multiple of 4, in three, and takes its values' bits from the lanes that drew them.
+    // Philox is slow, and gives the words of four elements. So each lane draws eight neighbours, in two groups of four
+    // (three if T is not a multiple of 4), and takes its values' bits from the lanes that drew them.
     const int lane = threadIdx.x % 32;
     const long long first = (head * T + query + lane % 16) * T + key + lane / 16 * 8;
     const int offset = first % 4;
@@ -70,8 +70,8 @@ __device__ __forceinline__ void drop(Sums& block, unsigned kept, float p) {
 
 // attention_forward: out = dropout(softmax(q k^T scale)) v, and lse = log(sum(exp(scores))), a number for each query.
 //
-// qkv (B, T, 3C), out (B, T, C), lse (B, H, T). A block has ROWS queries. The softmax is computed as the keys go by:
-// where a tile raises a query's largest score, what was summed so far is scaled down to it.
+// qkv (B, T, 3C), out (B, T, C), lse (B, H, T). A block has ROWS queries. This is the online softmax: if a tile raises
+// a query's largest score, the sums so far are scaled down to it.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_forward(
         real* out, float* lse, const real* qkv, int T, int H, float scale, int causal,
         float p, const unsigned* stream, unsigned site) {
@@ -97,16 +97,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_forwar
     copy_tiles(0, 0);
     for (int start = 0, pair = 0; start < n_keys; start += STEP, pair ^= 1) {
         wait_for_copies();
-        __syncthreads();                                            // all have come, and the other pair has been read
+        __syncthreads();                                            // copied, and the other pair has been read
         if (start + STEP < n_keys) copy_tiles(pair ^ 1, start + STEP);
         const Row *k_tile = tiles[pair][0], *v_tile = tiles[pair][1];
 
         Sums s[STEP / BLOCK] = {};                                  // a block of scores for each 16 keys
-        #pragma unroll                                              // here and below, or s would not stay in registers
+        #pragma unroll                                              // here and below, to keep s in registers
         for (int j = 0; j < STEP / BLOCK; j++)
             for (int c = 0; c < BLOCKS; c++) multiply_add(s[j], q[c], load_right(k_tile, j * BLOCK, c * BLOCK));
 
-        if (!visible(first_of_warp, start + STEP - 1, T, causal)) { // some of the tile's scores are not
+        if (!visible(first_of_warp, start + STEP - 1, T, causal)) { // some scores of the tile are hidden
             #pragma unroll
             for (int j = 0; j < STEP / BLOCK; j++) hide<false>(s[j], first_of_warp, start + j * BLOCK, T, causal);
         }
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_backwa
     copy_tiles(0, begin);
     for (int start = begin, pair = 0; start < T; start += STEP, pair ^= 1) {
         wait_for_copies();
-        __syncthreads();                                            // all have come, and the other pair has been read
+        __syncthreads();                                            // copied, and the other pair has been read
         if (start + STEP < T) copy_tiles(pair ^ 1, start + STEP);
         const Row *q_tile = tiles[pair][0], *dout_tile = tiles[pair][1];
         const float *lse_tile = statistics[pair][0], *delta_tile = statistics[pair][1];
@@ -270,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_backwa
     copy_tiles(0, 0);
     for (int start = 0, pair = 0; start < n_keys; start += STEP, pair ^= 1) {
         wait_for_copies();
-        __syncthreads();                                            // all have come, and the other pair has been read
+        __syncthreads();                                            // copied, and the other pair has been read
         if (start + STEP < n_keys) copy_tiles(pair ^ 1, start + STEP);
         const Row *k_tile = tiles[pair][0], *v_tile = tiles[pair][1];
 

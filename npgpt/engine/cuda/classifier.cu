@@ -1,7 +1,7 @@
 // Softmax cross-entropy, layers/loss.py, forward and backward at once.
 
-// The pack of logits at column c of a row, as floats. Behind the last of the V columns they are -infinity, and so their
-// exponentials 0.
+// The pack of logits at column c of a row, as floats. Beyond the V columns they are -infinity, so that their
+// exponentials are 0.
 __device__ __forceinline__ void load_logits(float (&values)[PACK], const real* row, int c, int V) {
     const Pack pack = load_pack(row + c);
     for (int k = 0; k < PACK; k++) values[k] = to_float(pack.values[k]);
@@ -10,12 +10,12 @@ __device__ __forceinline__ void load_logits(float (&values)[PACK], const real* r
         if (c + k >= V) values[k] = -INFINITY;
 }
 
-// classifier: losses[n] = share * -log softmax(logits[n])[targets[n]], and with `gradient` the derivative of that takes
-// the place of the logits: dlogits = share * (probs - [column == target]). share is 1 / (number of targets that count).
-// Where the target is -1, loss and dlogits are 0.
+// classifier: losses[n] = share * -log softmax(logits[n])[targets[n]]. With `gradient`, the gradient overwrites the
+// logits: dlogits = share * (probs - [column == target]). share is 1 / (number of targets that count). If the target is
+// -1, loss and dlogits are 0.
 //
-// logits (N, stride), a row's first V columns count, the others are padding: not read as logits, their dlogits are 0.
-// stride is a multiple of 8; losses, targets (N).
+// logits (N, stride), a row's first V columns count; the others are padding: not read, and their dlogits are 0. stride
+// is a multiple of 8; losses, targets (N).
 //
 // Grid N: a block has one row, and reads it twice; the second time it is still in the L2 cache. Block: stride / PACK
 // threads, rounded up to a multiple of 32, at most 1024.
@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(1024) classifier(
     }
     const float target_logit = to_float(row[target < 0 ? 0 : target]);
 
-    // The largest logit and the sum of exp(logit - largest), in one pass: where the largest grows, what was summed so
-    // far is scaled down to it.
+    // The largest logit and the sum of exp(logit - largest), in one pass: if the largest grows, the sum so far is
+    // scaled down to it.
     float largest = -LARGEST, total = 0;
     for (int c = PACK * threadIdx.x; c < V; c += PACK * blockDim.x) {
         float values[PACK], before = largest;
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(1024) classifier(
     if (target >= 0 && threadIdx.x == 0)
         losses[blockIdx.x] = share * (logf(total) - (target_logit - row_largest));
     if (!gradient) return;
-    __syncthreads();                                // the target's logit was read: it may be written over
+    __syncthreads();                                // the target's logit has been read: it may be overwritten
 
     const float factor = share / total;             // dlogits = probs * share, less share at the target
     for (int c = PACK * threadIdx.x; c < stride; c += PACK * blockDim.x) {

@@ -6,7 +6,7 @@
 struct bfloat16 { unsigned short bits; };       // the upper half of a float's bits
 
 #if BFLOAT16
-typedef bfloat16 real;                          // activations, their gradients, operands of matrix products
+typedef bfloat16 real;                          // activations, their gradients, operands of matmuls
 #else
 typedef float real;
 #endif
@@ -18,8 +18,8 @@ typedef float real;
 constexpr float LARGEST = 3.402823466e38f;      // the largest float
 constexpr float LOG2_E = 1.4426950408889634;
 
-// exp(x) as a power of 2, which the machine has an instruction for: a quarter of expf's work, and its relative error is
-// about |x| 2^-24.
+// exp(x) as a power of 2, for which the GPU has an instruction: a quarter of expf's work. Its relative error is about
+// |x| 2^-24.
 __device__ __forceinline__ float quick_exp(float x) { return exp2f(x * LOG2_E); }
 
 __device__ __forceinline__ float to_float(float x) { return x; }
@@ -46,9 +46,8 @@ typedef Neighbours<real, PACK> Pack;
 __device__ __forceinline__ Pack load_pack(const real* from) { return *reinterpret_cast<const Pack*>(from); }
 __device__ __forceinline__ void store_pack(real* to, const Pack& pack) { *reinterpret_cast<Pack*>(to) = pack; }
 
-// A quad: four neighbours as floats, whatever they are in memory, so that a thread can put together what is float there
-// (the residual stream) and what is real; and as many as Philox draws random words for. The index of the first is a
-// multiple of 4.
+// A quad: four neighbours as floats, whatever their type in memory, so that a thread can combine floats (the residual
+// stream) with reals. Philox also draws four random words at a time. The index of the first is a multiple of 4.
 struct Quad {
     float values[4];
     __device__ __forceinline__ float& operator[](int k) { return values[k]; }
@@ -85,7 +84,7 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// n sums at once. All threads of the block, which is one-dimensional, must come here.
+// n sums at once. All threads of the block, which is one-dimensional, must call this.
 template <int n> __device__ __forceinline__ void block_sums(float (&x)[n]) {
     __shared__ float warp_sums[n][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
@@ -95,7 +94,7 @@ template <int n> __device__ __forceinline__ void block_sums(float (&x)[n]) {
         if (lane == 0) warp_sums[i][warp] = x[i];
     __syncthreads();
     for (int i = 0; i < n; i++) x[i] = lane < n_warps ? warp_sums[i][lane] : 0;
-    __syncthreads();                            // the array may now be written to again
+    __syncthreads();                            // the next call may write to the array
     for (int i = 0; i < n; i++) x[i] = warp_sum(x[i]);
 }
 

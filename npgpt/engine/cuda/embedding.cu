@@ -1,4 +1,4 @@
-// Embedding: layers/embedding.py, and the dropout that follows it in model/gpt.py.
+// Embedding: layers/embedding.py, and the dropout after it in model/transformer.py.
 
 // embedding_forward: x (N, C) = dropout(wte[idx] + wpe[t]); idx (N) = (B, T), wte (V, C), wpe (block_size, C).
 //
@@ -34,13 +34,13 @@ extern "C" __global__ void dropout_backward(
 // embedding_backward_wte: dwte[token] += the sum of the rows of dx (N, C) at which the token was read.
 //
 // order (N): the numbers of the rows, sorted by token; tokens (n_tokens[0]): the distinct ones; starts (n_tokens[0] +
-// 1): where in order each token's rows begin. Row by row it would be `dwte[idx[n]] += dx[n]`, but on a GPU rows with
-// the same token would be added at the same time and be lost, or with atomics in another order every time.
+// 1): where in order each token's rows begin. `dwte[idx[n]] += dx[n]` for all rows at once would lose rows of the same
+// token; atomics would add them in an order that changes from run to run.
 //
 // Grid (n_tokens[0] or more, ceil(C / 128)): a block has one token and 128 columns, a lane has 4 columns, and each warp
-// of the block takes its share of the rows, so that a letter that is there thousands of times is no loop of thousands.
-// Block: 32 to 512 threads; 128 for a vocabulary of tens of thousands, where most tokens are there once, 512 for
-// letters.
+// of the block takes its share of the rows, so that a frequent token is not one long loop.
+// Block: 32 to 512 threads; the engine takes 128 for large vocabularies, in which most tokens occur once, and 512 for
+// characters.
 extern "C" __global__ void __launch_bounds__(512) embedding_backward_wte(
         float* dwte, const float* dx, const int* order, const int* starts, const int* tokens, const int* n_tokens,
         int C) {

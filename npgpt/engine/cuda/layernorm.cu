@@ -1,5 +1,5 @@
-// LayerNorm, layers/layernorm.py, together with the residual addition and the dropout that stand around it in
-// model/gpt.py's block_forward: each row goes through memory once.
+// LayerNorm, layers/layernorm.py, fused with the residual addition and the dropout before it in block_forward of
+// model/transformer.py: each row is read and written once.
 //
 // A block has a row at a time and keeps it in registers, up to ROW_QUADS quads a thread: thread n has the quads n,
 // n + blockDim.x, ... Block: ceil(C / 384) warps, so 64 threads for C = 768; at most 512 threads, so C is at most 6144.
@@ -8,16 +8,16 @@ constexpr int ROW_QUADS = 3;
 
 // residual_layernorm_forward: x_out = x + dropout(branch); y, mean, rstd = layernorm_forward(x_out).
 //
-// x, branch, x_out, y (N, C); mean, rstd (N); weight, bias (C). Where branch is null nothing is added, and x_out may be
+// x, branch, x_out, y (N, C); mean, rstd (N); weight, bias (C). If branch is null nothing is added, and x_out may be
 // null. bias may be null. x_out may be x. Grid N.
 extern "C" __global__ void __launch_bounds__(512) residual_layernorm_forward(
         float* x_out, real* y, float* mean, float* rstd, const float* x, const real* branch, const float* weight,
         const float* bias, int C, float eps, float p, const unsigned* stream, unsigned site) {
     const long long row = static_cast<long long>(blockIdx.x) * C;
-    Quad centred[ROW_QUADS];                        // at first x itself
+    Quad centred[ROW_QUADS];                        // x itself at first
     Neighbours<real, 4> addend[ROW_QUADS];
     #pragma unroll
-    for (int q = 0; q < ROW_QUADS; q++) {           // all are read before one is used: so they wait together
+    for (int q = 0; q < ROW_QUADS; q++) {           // all reads before the first use, so that their latencies overlap
         const int c = 4 * (threadIdx.x + q * blockDim.x);
         if (c >= C) continue;
         centred[q] = load_quad(x + row + c);
@@ -64,16 +64,17 @@ extern "C" __global__ void __launch_bounds__(512) residual_layernorm_forward(
     }
 }
 
-// layernorm_backward: dx = layernorm_backward(dy), with `set`; without it that is added to dx, which the residual
-// stream passed by the branch. dbranch = dropout_backward(dx), the gradient of the branch that was added into x; may be
-// null.
+// layernorm_backward: with `set`, dx = layernorm_backward(dy); without it, this is added to dx, the gradient that the
+// residual stream carries past the branch. dbranch = dropout_backward(dx), the gradient of the branch that was added
+// into x; may be null.
 //
-// dy, x, dx, dbranch (N, C); mean, rstd (N); weight (C). xhat is computed again from x. dweight_parts and dbias_parts
+// dy, x, dx, dbranch (N, C); mean, rstd (N); weight (C). xhat is recomputed from x. dweight_parts and dbias_parts
 // (gridDim.x, C), to be summed by column_sum_parts: what a block's rows add to dweight and dbias. dbias_parts may be
 // null.
 //
-// A block takes every gridDim.x-th row and keeps its shares of dweight and dbias in registers. Grid: as many blocks as
-// the GPU runs at once, 576 threads on each of its multiprocessors (1188 blocks of 64 on an H100), not more than N.
+// A block takes every gridDim.x-th row and keeps its shares of dweight and dbias in registers. Grid: any number of
+// blocks up to N; more than the GPU runs at once only add parts to sum. The engine launches 8 for each multiprocessor
+// (PARTS in engine.py).
 extern "C" __global__ void __launch_bounds__(512) layernorm_backward(
         float* dx, real* dbranch, float* dweight_parts, float* dbias_parts, const real* dy, const float* x,
         const float* mean, const float* rstd, const float* weight, int N, int C, int set,
@@ -82,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(512) layernorm_backward(
     for (int n = blockIdx.x; n < N; n += gridDim.x) {
         const long long row = static_cast<long long>(n) * C;
         const float row_mean = mean[n], row_rstd = rstd[n];
-        Quad xhat[ROW_QUADS], dxhat[ROW_QUADS], before[ROW_QUADS] = {};     // xhat is at first x
+        Quad xhat[ROW_QUADS], dxhat[ROW_QUADS], before[ROW_QUADS] = {};     // xhat is x at first
         Neighbours<real, 4> dscaled[ROW_QUADS];
         #pragma unroll
         for (int q = 0; q < ROW_QUADS; q++) {

@@ -1,11 +1,11 @@
-"""Matrix products on the card by NVIDIA's cublasLt, called through ctypes.
+"""Matmuls on the GPU by NVIDIA's cublasLt, called through ctypes.
 
     matmul = Matmul(stream.ptr, workspace)
     matmul(x, weight, y, bias=b)                    # y = x @ weight + b
     matmul(x.T, dy, dweight, add=True)              # dweight += x.T @ dy
 
-CuPy has products of its own, but none that adds to its output or adds a bias on the way, and none in a CUDA graph.
-Names and numbers below are those of cublasLt.h, which are the same in CUDA 12 and 13.
+CuPy's own matmul cannot add to its output, add a bias on the way, or be recorded in a CUDA graph.
+Names and numbers below are those of cublasLt.h, the same in CUDA 12 and 13.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ def load_cublaslt():
         from cuda.pathfinder import load_nvidia_dynamic_lib
         library = ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
     except (ImportError, OSError, RuntimeError) as error:       # pathfinder's own exceptions are RuntimeErrors
-        raise UserError("cannot load cublasLt, NVIDIA's library of matrix products: pip install 'npgpt[cuda12]' or "
+        raise UserError("cannot load cublasLt, NVIDIA's library of matmuls: pip install 'npgpt[cuda12]' or "
                         "'npgpt[cuda13]', whichever your driver supports") from error
     for name, arguments in PROTOTYPES.items():
         getattr(library, name).argtypes = arguments
@@ -68,14 +68,14 @@ def load_cublaslt():
 
 
 class Matmul:
-    """Products of 2-D device arrays on one stream; see `__call__`.
+    """Matmuls of 2-D device arrays on one stream; see `__call__`.
 
-    workspace: a device array of bytes that the products may use while they run, 32 MiB for all the fast algorithms of
-    a Hopper card. Products of one stream can share it, as they run one after the other. tf32: products of float32
-    arrays round their operands to tf32 (10 bits of mantissa), for the tensor cores.
+    workspace: a device array of bytes for use while a matmul runs; 32 MiB allow all fast algorithms of a Hopper GPU.
+    Matmuls of one stream can share it, because they run one after the other. tf32: matmuls of float32 arrays round
+    their operands to tf32 (10 bits of mantissa), for the tensor cores.
 
-    A CUDA graph may hold products, but no plan may be made while it is captured (CUDA 13.3 refuses): whoever captures
-    sets `frozen` meanwhile, so that this is noticed with any CUDA.
+    A CUDA graph may hold matmuls, but no plan may be made during its capture (CUDA 13.3 refuses). `GPU.capture` sets
+    `frozen` meanwhile, so that every version of CUDA refuses.
     """
 
     def __init__(self, stream, workspace, tf32=False):
@@ -87,11 +87,11 @@ class Matmul:
         self._handle = self._create("cublasLtCreate")
 
     def __call__(self, a, b, out, bias=None, add=False):
-        """out (M, N) = a (M, K) @ b (K, N), plus bias (N,) in every row, plus what is in out where `add` is true.
+        """Compute out (M, N) = a (M, K) @ b (K, N), plus bias (N,) in every row, plus out itself if `add` is true.
 
-        Arrays are CuPy's, row-major with rows at any distance, or the transpose (`.T`) of such an array. a and b are
-        both float32 or both bfloat16 (as uint16); out is float32, or bfloat16 as they are. The bias is of out's dtype.
-        Sums are made in float32 and rounded once, at the end.
+        Arrays are CuPy's, row-major with any row stride, or the transpose (`.T`) of such an array. a and b are both
+        float32 or both bfloat16 (as uint16); out is float32, or of their dtype. The bias is of out's dtype. Sums are
+        accumulated in float32 and rounded once, at the end.
         """
         if _is_transposed(out):         # out.T = b.T @ a.T, and out.T is row-major
             if bias is not None:
@@ -99,10 +99,10 @@ class Matmul:
             a, b, out = b.T, a.T, out.T
         _check(a, b, out, bias)
 
-        # cublasLt thinks in columns: what is a row-major (M, N) array to us is to it the column-major (N, M) matrix
-        # that is our array's transpose, at no cost. So we ask for out^T = b^T a^T, which it calls D = op(A) op(B):
-        # b comes first. It also knows row-major matrices (CUBLASLT_ORDER_ROW), but fewer algorithms and no bias for
-        # them. Its bias has an entry for each row of D, that is for each column of out: just what we need.
+        # cublasLt is column-major: it reads our row-major (M, N) array as the (N, M) transpose, at no cost. So we ask
+        # for out^T = b^T a^T, which it calls D = op(A) op(B): b comes first. It also has row-major matrices
+        # (CUBLASLT_ORDER_ROW), but fewer algorithms and no bias for them. Its bias has an entry for each row of D, so
+        # for each column of out: what we need.
         key = tuple((x.shape, x.strides, x.dtype, _alignment(x)) for x in (a, b, out))
         key += (None if bias is None else _alignment(bias),)
         plan = self._plans.get(key)
@@ -117,12 +117,12 @@ class Matmul:
                    byref(algorithm), self._workspace.data.ptr, self._workspace.nbytes, self._stream)
 
     def _make_plan(self, a, b, out, bias):
-        """A description of the product, layouts of b, a and out, and the algorithm that cublasLt thinks fastest.
+        """Make a description of the matmul, layouts of b, a and out, and choose the algorithm cublasLt ranks first.
 
-        Plans are kept as long as the process runs: a few dozen, one for each kind of product of a model.
+        Plans are kept as long as the process runs: a few dozen, one for each kind of matmul of a model.
         """
         if self.frozen:
-            raise RuntimeError(f"a new product {a.shape} @ {b.shape} inside a CUDA graph: run it once before")
+            raise RuntimeError(f"a new matmul {a.shape} @ {b.shape} inside a CUDA graph: run it once before")
         compute = self._float32_compute if a.dtype == np.float32 else CUBLAS_COMPUTE_32F
         description = self._create("cublasLtMatmulDescCreate", compute, CUDA_R_32F)     # alpha and beta are float32
         for attribute, x in ((TRANSA, b), (TRANSB, a)):
@@ -130,7 +130,7 @@ class Matmul:
             self._set("cublasLtMatmulDesc", description, attribute, c_int32(operation))
         if bias is not None:
             self._set("cublasLtMatmulDesc", description, EPILOGUE, c_uint32(EPILOGUE_BIAS))
-            # The choice below does not read the bias, but wants to see how its address is aligned.
+            # The choice below depends on the alignment of the bias, not on its values.
             self._set("cublasLtMatmulDesc", description, BIAS_POINTER, c_void_p(bias.data.ptr))
         layouts = tuple(self._layout(x) for x in (b, a, out))
 
@@ -143,7 +143,7 @@ class Matmul:
             self._handle, description, *layouts, layouts[-1], preference, 1, byref(result), byref(found))
         self._call("cublasLtMatmulPreferenceDestroy", preference)
         if status == CUBLAS_STATUS_NOT_SUPPORTED or (status == 0 and (found.value == 0 or result.state != 0)):
-            raise UserError(f"cublasLt has no algorithm on this card for a product {a.shape} @ {b.shape} of "
+            raise UserError(f"cublasLt has no algorithm on this GPU for a matmul {a.shape} @ {b.shape} of "
                             f"{_name(a)} to {_name(out)}: use --dtype float32, or --device cpu")
         self._check_status("cublasLtMatmulAlgoGetHeuristic", status)
         return description, layouts, result.algorithm
@@ -181,7 +181,7 @@ def _is_transposed(x):
 
 
 def _leading_dimension(x):
-    """How far apart in memory the rows of the row-major array are, in elements."""
+    """The row stride of the row-major array, in elements."""
     return x.strides[1 if _is_transposed(x) else 0] // x.dtype.itemsize
 
 
@@ -196,7 +196,7 @@ def _check(a, b, out, bias):
         raise ValueError(f"shapes do not fit: {a.shape} @ {b.shape} -> {out.shape}"
                          + ("" if bias is None else f" with a bias {bias.shape}"))
     if a.dtype != b.dtype or a.dtype not in TYPES or out.dtype not in (np.float32, a.dtype):
-        raise ValueError(f"no product of {a.dtype} and {b.dtype} to {out.dtype}")
+        raise ValueError(f"no matmul of {a.dtype} and {b.dtype} to {out.dtype}")
     if bias is not None and (bias.dtype != out.dtype or bias.strides != (bias.dtype.itemsize,)):
         raise ValueError(f"the bias is not contiguous, or {bias.dtype} for an output of {out.dtype}")
 

@@ -1,9 +1,9 @@
-// Random numbers without a state: a function of the element that they are for (Salmon et al. 2011, "Parallel random
-// numbers: as easy as 1, 2, 3", Philox4x32-10). So the backward draws the forward's dropout masks a second time, and
-// none is kept. npgpt/engine/philox.py is the same in NumPy.
+// Counter-based random numbers: a pure function of the element (Salmon et al. 2011, "Parallel random numbers: as easy
+// as 1, 2, 3", Philox4x32-10). So the backward draws the forward's dropout masks again, and none is kept.
+// npgpt/engine/philox.py is the same in NumPy.
 //
-// The kernels that drop out take: p, the probability of a zero (0: no dropout, the rest is not looked at); stream, four
-// numbers on the device, [seed low, seed high, step, micro-batch]; site, the number of the place in the model.
+// Kernels with dropout take: p, the probability of a zero (0: no dropout, the others are ignored); stream, four numbers
+// on the device, [seed low, seed high, step, micro-batch]; site, the number of the place in the model.
 
 struct Words { unsigned values[4]; };
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ Words philox(Words counter, unsigned key_0, unsigned 
         counter = {{static_cast<unsigned>(product_1 >> 32) ^ c[1] ^ key_0, static_cast<unsigned>(product_1),
                     static_cast<unsigned>(product_0 >> 32) ^ c[3] ^ key_1, static_cast<unsigned>(product_0)}};
         key_0 += 0x9E3779B9;                    // the golden ratio
-        key_1 += 0xBB67AE85;                    // the root of 3, less 1
+        key_1 += 0xBB67AE85;                    // the square root of 3, minus 1
     }
     return counter;
 }
@@ -24,9 +24,9 @@ __device__ __forceinline__ Words random_words(unsigned group, const unsigned* st
     return philox({{group, site, stream[3], stream[2]}}, stream[0], stream[1]);
 }
 
-// What dropout multiplies by: 0 where the word, seen as a number from 0 up to 1, is below p, else 1 / (1 - p).
+// The factor of dropout: 0 if the word, as a number in [0, 1), is below p, else 1 / (1 - p).
 __device__ __forceinline__ float factor_of(unsigned word, float p) {
-    const float uniform = static_cast<float>(word >> 8) * float(1.0 / (1 << 24));     // as many bits as a float has
+    const float uniform = static_cast<float>(word >> 8) * float(1.0 / (1 << 24));     // exact: a float has 24 bits
     return uniform >= p ? 1 / (1 - p) : 0;
 }
 
@@ -34,13 +34,13 @@ __device__ __forceinline__ float factor_of(unsigned word, float p) {
 __device__ __forceinline__ float dropout_factor(long long element, float p, const unsigned* stream, unsigned site) {
     if (p == 0) return 1;
     const Words words = random_words(static_cast<unsigned>(element >> 2), stream, site);
-    unsigned word = words.values[0];            // chosen so, and not by an index, words stay in registers
+    unsigned word = words.values[0];            // without an index, the words stay in registers
     for (int k = 1; k < 4; k++)
         if ((element & 3) == k) word = words.values[k];
     return factor_of(word, p);
 }
 
-// The factors of four neighbours, for a quarter of the work; `first` is a multiple of 4.
+// The factors of four neighbours by one call of Philox; `first` is a multiple of 4.
 __device__ __forceinline__ Quad dropout_factors(long long first, float p, const unsigned* stream, unsigned site) {
     if (p == 0) return {{1, 1, 1, 1}};
     const Words words = random_words(static_cast<unsigned>(first >> 2), stream, site);

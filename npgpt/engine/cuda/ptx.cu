@@ -1,6 +1,6 @@
-// The machine instructions that CUDA C++ has no plain word for, each in a function of its own: the only inline assembly
-// of the kernels (PTX ISA 8.0, https://docs.nvidia.com/cuda/parallel-thread-execution/; all are there from sm_80 on).
-// tests/cuda/ptx_emulated.h stands in for this file where the kernels run without a GPU.
+// The instructions for which CUDA C++ has no function, one function each: the only inline assembly of the kernels (PTX
+// ISA 8.0, https://docs.nvidia.com/cuda/parallel-thread-execution/; all exist since sm_80). tests/cuda/ptx_emulated.h
+// replaces this file if the kernels run without a GPU.
 //
 // The matrix instructions work on a warp's registers. Lane l has of each operand, with g = l / 4 and t = l % 4:
 //
@@ -54,7 +54,7 @@ __device__ __forceinline__ void start_copy_float(float* to_shared, const float* 
                  :: "r"(address), "l"(from_global), "r"(there ? 4 : 0) : "memory");
 }
 
-// Waits for the copies that this thread started. Those of other threads are there after a __syncthreads that follows.
+// Waits for the copies that this thread started. Those of other threads are complete after the next __syncthreads.
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&matrices)[4]
                  : "r"(address) : "memory");
 }
 
-// d += a b, products of bfloat16s summed in float.
+// d += a b, factors in bfloat16, sums in float.
 __device__ __forceinline__ void mma_bfloat16(float* d, const unsigned (&a)[4], const unsigned (&b)[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -84,7 +84,7 @@ __device__ __forceinline__ void mma_bfloat16(float* d, const unsigned (&a)[4], c
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// d += a b, products of numbers that went through round_to_tf32, summed in float.
+// d += a b, factors rounded by round_to_tf32, sums in float.
 __device__ __forceinline__ void mma_tf32(float* d, const float (&a)[4], const float (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"

@@ -1,7 +1,7 @@
-// Sums over columns and over whole arrays (backend/sums.py), in a fixed order.
+// Sums over columns and over whole arrays, in a fixed order.
 
-// column_sum: parts (gridDim.x, C), to be summed by column_sum_parts: block p's share of the sum over the rows of a (N,
-// C).
+// column_sum: parts (gridDim.x, C), which column_sum_parts adds up: row p is block p's share of the sum over the rows
+// of a (N, C).
 //
 // A block takes every gridDim.x-th row, a thread PACK columns. Grid (P, 1): 4 blocks for each multiprocessor of the GPU
 // are enough, not more than N. Block: C / PACK threads, rounded up to a multiple of 32, at most 1024.
@@ -62,7 +62,7 @@ extern "C" __global__ void square_sum(float* parts, const float* a, long long n)
     if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-// global_norm: out[0] = the root of the sum of parts (P), as in training/adamw.py. One block, of 1024 threads.
+// global_norm: out[0] = the square root of the sum of parts (P). One block, of 1024 threads.
 extern "C" __global__ void __launch_bounds__(1024) global_norm(float* out, const float* parts, int P) {
     float total = 0;
     for (int i = threadIdx.x; i < P; i += blockDim.x) total += parts[i];

@@ -1,19 +1,19 @@
 // Matrices in blocks of 16 x 16, each in the registers of one warp, and in tiles of rows in shared memory.
 //
-// A block lies across a warp as the matrix instructions of ptx.cu want it, the same for operands and for sums, so that
-// a product's result can be the next product's operand where it stands. Lane l holds four pairs of neighbours in a row:
+// A block is spread over a warp as the matrix instructions of ptx.cu require, the same for operands and sums. So the
+// result of a matmul can be an operand of the next without moving. Lane l holds four pairs of neighbours in a row:
 //
 //     pair m: row 8 (m % 2) + l / 4, columns 8 (m / 2) + 2 (l % 4) and the next
 //
-// Only right operands have pairs 1 and 2 exchanged: an instruction takes half of such a block, 8 rows of it, and wants
-// their two pairs in registers that are neighbours. Else they would have to be moved there, for every product.
+// Only right operands have pairs 1 and 2 exchanged: an instruction takes half of such a block, 8 rows, and needs their
+// two pairs in adjacent registers. Otherwise every matmul would have to move them.
 
 constexpr int BLOCK = 16;
 constexpr int BLOCKS = HEAD_SIZE / BLOCK;           // blocks across one head's columns
 constexpr int PACKS = HEAD_SIZE / PACK;             // of 16 bytes, likewise
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
-constexpr int ROWS = WARPS * BLOCK;                 // of one head, that a block of threads works out
+constexpr int ROWS = WARPS * BLOCK;                 // of one head, that a block of threads computes
 constexpr int STRIDE = HEAD_SIZE + PACK;            // 16 bytes more, so that packs of 8 rows lie in different banks
 
 typedef real Row[STRIDE];                           // a row of a tile in shared memory: a head's columns and padding
@@ -24,15 +24,15 @@ typedef unsigned Pair;                              // the first in the low half
 struct Pair { float first, second; };
 #endif
 
-struct Operand { Pair pairs[4]; };                  // a block that is multiplied, from the left
-struct RightOperand { Pair pairs[4]; };             // the same from the right
+struct Operand { Pair pairs[4]; };                  // the left factor of a matmul
+struct RightOperand { Pair pairs[4]; };             // the right factor
 struct Sums { float values[8]; };                   // a block of sums: values 2m and 2m + 1 are pair m
 
 // Where this lane's value n of a block is.
 __device__ __forceinline__ int row_in_block(int n) { return 8 * (n / 2 % 2) + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int column_in_block(int n) { return 8 * (n / 4) + 2 * (threadIdx.x % 4) + n % 2; }
 
-// Sums, rounded to what a product takes.
+// Sums, rounded to the type of an operand.
 __device__ __forceinline__ Operand to_operand(const Sums& sums) {
     Operand operand;
     for (int m = 0; m < 4; m++) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ Operand load_block(const Row* tile, int row, int colu
     return block;
 }
 
-// The same block, to be multiplied from the right.
+// The same block as a right factor.
 __device__ __forceinline__ RightOperand load_right(const Row* tile, int row, int column) {
     RightOperand block;
     const int lane = threadIdx.x % 32;
@@ -75,7 +75,7 @@ __device__ __forceinline__ RightOperand load_right(const Row* tile, int row, int
     return block;
 }
 
-// That transposed: element (i, j) is tile[row + j][column + i].
+// The transpose of it: element (i, j) is tile[row + j][column + i].
 __device__ __forceinline__ RightOperand load_right_transposed(const Row* tile, int row, int column) {
     RightOperand block;
     const int lane = threadIdx.x % 32;
@@ -91,9 +91,9 @@ __device__ __forceinline__ RightOperand load_right_transposed(const Row* tile, i
 }
 
 #if !BFLOAT16
-// d (16, 8) += a (16, 8) b (8, 8) in float, though the instruction takes tf32, with 10 bits behind the point. What the
-// rounding leaves over is rounded to tf32 too (high + low = a to 2^-21), and three products give all of the float
-// product but low * low. With TF32 there is only high * high.
+// d (16, 8) += a (16, 8) b (8, 8) in float, by an instruction that takes tf32 (10 bits of mantissa). The rounding error
+// is rounded to tf32 too (high + low = a to 2^-21), and three matmuls give all of the float matmul except low * low.
+// With TF32 there is only high * high.
 __device__ __forceinline__ void mma_float(float* d, const float (&a)[4], const float (&b)[2]) {
     float a_high[4], b_high[2];
     for (int n = 0; n < 4; n++) a_high[n] = round_to_tf32(a[n]);
@@ -116,8 +116,8 @@ __device__ __forceinline__ void multiply_add(Sums& sums, const Operand& a, const
 #if BFLOAT16
         mma_bfloat16(&sums.values[4 * half], a.pairs, {left, right});
 #else
-        // An instruction sums over 8 columns; which of its steps a column takes is free, if both operands agree. So the
-        // pairs' first ones go first, then their second ones, and sums can become operands without leaving their lanes.
+        // An instruction sums over 8 columns, in any order that both operands share. Here the first values of all pairs
+        // come first, then the second ones, so that sums can become operands without leaving their lanes.
         const Pair* p = a.pairs;
         float* d = &sums.values[4 * half];
         mma_float(d, {p[0].first, p[1].first, p[0].second, p[1].second}, {left.first, left.second});
@@ -126,30 +126,30 @@ __device__ __forceinline__ void multiply_add(Sums& sums, const Operand& a, const
     }
 }
 
-// Starts to copy rows `first` to `first` + n_rows of one head to a tile; all threads of the block work on it. Row n of
-// the head is at head + n * width; there are `end`, and the tile gets zeros for those that would follow.
+// Starts to copy rows `first` to `first` + n_rows of one head to a tile, by all threads of the block. Row n of the head
+// is at head + n * width. The head has `end` rows; the tile gets zeros for rows beyond.
 template <int n_rows>
 __device__ __forceinline__ void copy_tile(Row* tile, const real* head, int width, int first, int end) {
-    for (unsigned begin = 0; begin < n_rows * PACKS; begin += THREADS) {    // so the compiler knows how many times
+    for (unsigned begin = 0; begin < n_rows * PACKS; begin += THREADS) {    // the compiler knows how many iterations
         const unsigned n = begin + threadIdx.x;
         if (n_rows * PACKS % THREADS && n >= n_rows * PACKS) break;
         const int row = n / PACKS, column = n % PACKS * PACK;
-        const long long from = min(first + row, end - 1);   // for zeros too the address must be valid
+        const long long from = min(first + row, end - 1);   // the address must be valid for zeros, too
         start_copy(&tile[row][column], head + from * width + column, first + row < end);
     }
 }
 
-// The block's own rows, `first` to `first` + ROWS of one head, into registers, 16 a warp. By way of a tile.
+// The block's own rows, `first` to `first` + ROWS of one head, into registers, 16 a warp, by way of a tile.
 __device__ __forceinline__ void load_rows(
         Operand (&rows)[BLOCKS], const real* head, int width, int first, int end, Row* tile) {
     copy_tile<ROWS>(tile, head, width, first, end);
     wait_for_copies();
     __syncthreads();
     for (int c = 0; c < BLOCKS; c++) rows[c] = load_block(tile, threadIdx.x / 32 * BLOCK, c * BLOCK);
-    __syncthreads();                                // the tile may now be written to again
+    __syncthreads();                                // from here on the tile may be overwritten
 }
 
-// The way back, of sums: rounded, each times its row's factor, which is factors[r] for row 8 r + lane / 4 of the warp.
+// The reverse, for sums: rounded, each times its row's factor, which is factors[r] for row 8 r + lane / 4 of the warp.
 __device__ __forceinline__ void store_rows(
         const Sums (&rows)[BLOCKS], const float (&factors)[2], real* head, int width, int first, int end, Row* tile) {
     __syncthreads();                                // the tile is no longer read from
@@ -164,6 +164,6 @@ __device__ __forceinline__ void store_rows(
         const int row = n / PACKS, column = n % PACKS * PACK;
         if (first + row < end)
             *reinterpret_cast<uint4*>(head + static_cast<long long>(first + row) * width + column) =
-                *reinterpret_cast<const uint4*>(&tile[row][column]);    // as a Pack it would be written in parts
+                *reinterpret_cast<const uint4*>(&tile[row][column]);    // a Pack would be written in parts
     }
 }

@@ -1,4 +1,4 @@
-"""cublasLt without a card: the products that its descriptions say, made on the CPU by the rules of its manual."""
+"""cublasLt without a GPU: what a matmul's descriptions ask for, computed by NumPy by the rules of cublasLt's manual."""
 
 import ctypes
 import functools
@@ -6,9 +6,9 @@ from ctypes import CFUNCTYPE, POINTER, c_float, c_int, c_int32, c_int64, c_size_
 
 import numpy as np
 
-SUCCESS, INVALID_VALUE, NOT_SUPPORTED = 0, 7, 15
+SUCCESS, INVALID_VALUE = 0, 7
+STATUS_NAMES = {INVALID_VALUE: b"CUBLAS_STATUS_INVALID_VALUE", 14: b"CUBLAS_STATUS_INTERNAL_ERROR"}
 HANDLE = 0xACCE55
-VOID, HANDLE_OUT, SIZE_OUT = c_void_p, POINTER(c_void_p), POINTER(c_size_t)
 
 # number: type and default of each attribute that cublasLt.h has and we use or rely on
 DESCRIPTION = {0: (c_int32, None), 1: (c_int32, None), 2: (c_int32, 0), 3: (c_int32, 0), 4: (c_int32, 0),
@@ -19,117 +19,50 @@ PREFERENCE = {1: (c_uint64, 0), 5: (c_uint32, 256), 6: (c_uint32, 256), 7: (c_ui
 DTYPES = {0: np.dtype(np.float32), 14: np.dtype(np.uint16)}     # CUDA_R_32F, CUDA_R_16BF
 
 
-class Device:
-    """A NumPy array that looks like an array on a card: its library has an address, a shape and strides, no more."""
-
-    def __init__(self, array):
-        self.array, self.shape, self.strides, self.dtype = array, array.shape, array.strides, array.dtype
-        self.nbytes = array.nbytes
-        self.data = type("Memory", (), {"ptr": array.ctypes.data})
-
-    @property
-    def T(self):
-        return Device(self.array.T)
-
-
-def to_bfloat16(a):
-    """Bits of the nearest bfloat16, ties to even."""
-    bits = np.ascontiguousarray(a, np.float32).view(np.uint32)
+def round_to_bfloat16(values):
+    """The bits of the bfloat16 that is nearest, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def to_float(a):
-    return (a.astype(np.uint32) << 16).view(np.float32) if a.dtype == np.uint16 else a
-
-
-class Descriptors:
-    """The part of cublasLt that needs no card, in Python: objects with attributes, written and read as bytes."""
-
-    def __init__(self):
-        self.objects = {}
-
-    def cublasLtMatmulDescCreate(self, out, compute, scale):
-        return self._create(out, DESCRIPTION, {0: compute, 1: scale})
-
-    def cublasLtMatrixLayoutCreate(self, out, kind, rows, cols, leading_dimension):
-        return self._create(out, LAYOUT, {0: kind, 2: rows, 3: cols, 4: leading_dimension})
-
-    def cublasLtMatmulPreferenceCreate(self, out):
-        return self._create(out, PREFERENCE, {})
-
-    def cublasLtMatmulPreferenceDestroy(self, handle):
-        del self.objects[handle]
-        return SUCCESS
-
-    def _create(self, out, attributes, values):
-        handle = 1000 + 8 * len(self.objects)
-        self.objects[handle] = {number: kind(values.get(number, default))
-                                for number, (kind, default) in attributes.items()}
-        out[0] = handle
-        return SUCCESS
-
-    def set(self, handle, attribute, buffer, size):
-        value = self.objects[handle].get(attribute)
-        if value is None or ctypes.sizeof(value) != size:
-            return INVALID_VALUE
-        ctypes.memmove(ctypes.addressof(value), buffer, size)
-        return SUCCESS
-
-    def get(self, handle, attribute, buffer, size, written):
-        value = self.objects[handle][attribute]
-        assert size == ctypes.sizeof(value)
-        ctypes.memmove(buffer, ctypes.addressof(value), size)
-        return SUCCESS
-
-    cublasLtMatmulDescSetAttribute = cublasLtMatrixLayoutSetAttribute = cublasLtMatmulPreferenceSetAttribute = set
-    cublasLtMatmulDescGetAttribute = cublasLtMatrixLayoutGetAttribute = cublasLtMatmulPreferenceGetAttribute = get
+def widen(array):
+    """The values of an array, of bfloat16 if it holds those bits."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array
 
 
 class Library:
-    """cublasLt: descriptors by `descriptors` (those above, or the true library), products by NumPy.
+    """Functions go through ctypes with the prototypes of the header, so that a wrong number or kind of argument shows.
 
-    Functions go through ctypes with the prototypes of the header, so that a wrong number or kind of argument shows.
+    run: does a matmul, given as a function, or records it.
     """
 
-    SET, GET = (VOID, c_int, VOID, c_size_t), (VOID, c_int, VOID, c_size_t, SIZE_OUT)
+    HANDLE_OUT, SET = POINTER(c_void_p), (c_void_p, c_int, c_void_p, c_size_t)
     PROTOTYPES = {
+        "cublasLtCreate": (HANDLE_OUT,),
         "cublasLtMatmulDescCreate": (HANDLE_OUT, c_int, c_int),
         "cublasLtMatrixLayoutCreate": (HANDLE_OUT, c_int, c_uint64, c_uint64, c_int64),
         "cublasLtMatmulPreferenceCreate": (HANDLE_OUT,),
-        "cublasLtMatmulPreferenceDestroy": (VOID,),
+        "cublasLtMatmulPreferenceDestroy": (c_void_p,),
         "cublasLtMatmulDescSetAttribute": SET,
         "cublasLtMatmulPreferenceSetAttribute": SET,
-        "cublasLtMatmulDescGetAttribute": GET,
-        "cublasLtMatrixLayoutGetAttribute": GET,
-        "cublasLtMatmulPreferenceGetAttribute": GET,
-    }
-    ON_THE_CARD = {
-        "cublasLtCreate": (HANDLE_OUT,),
-        "cublasLtMatmulAlgoGetHeuristic": (*[VOID] * 7, c_int, VOID, POINTER(c_int)),
-        "cublasLtMatmul": (*[VOID] * 14, c_size_t, VOID),
+        "cublasLtMatmulAlgoGetHeuristic": (*[c_void_p] * 7, c_int, c_void_p, POINTER(c_int)),
+        "cublasLtMatmul": (*[c_void_p] * 14, c_size_t, c_void_p),
     }
 
-    def __init__(self, descriptors):
-        self.calls = []             # the products made: what their descriptions said
+    def __init__(self, run=lambda work: work()):
+        self.run = run
+        self.calls = []             # the matmuls made: what their descriptions said
         self.heuristics = []        # what each question for an algorithm said
-        self.run = lambda product: product()        # what a graph records instead
         self.heuristic_status, self.algorithms_found, self.algorithm_state = SUCCESS, 1, SUCCESS
-        self._chosen = {}
-        self._raised = None
+        self._objects, self._chosen, self._raised = {}, {}, None
         for name, arguments in self.PROTOTYPES.items():
-            function = getattr(descriptors, name)
-            if isinstance(descriptors, Descriptors):
-                function = CFUNCTYPE(c_int, *arguments)(self._reporting(function))
-            elif name.endswith("GetAttribute"):         # the others have the prototypes that npgpt gave them
-                function.argtypes, function.restype = arguments, c_int
-            setattr(self, name, function)
-        for name, arguments in self.ON_THE_CARD.items():
-            setattr(self, name, CFUNCTYPE(c_int, *arguments)(self._reporting(getattr(self, "_" + name))))
+            method = getattr(self, "_" + name.removeprefix("cublasLt"))
+            setattr(self, name, CFUNCTYPE(c_int, *arguments)(self._reporting(method)))
 
     def _reporting(self, function):
         def call(*arguments):
             try:
-                return function(*arguments)
+                return function(*arguments) or SUCCESS
             except BaseException as error:      # ctypes would print it and go on
                 self._raised = error
                 return INVALID_VALUE
@@ -138,28 +71,42 @@ class Library:
     def cublasLtGetStatusName(self, status):
         if self._raised:
             raise self._raised
-        return {INVALID_VALUE: b"CUBLAS_STATUS_INVALID_VALUE", NOT_SUPPORTED: b"CUBLAS_STATUS_NOT_SUPPORTED",
-                14: b"CUBLAS_STATUS_INTERNAL_ERROR"}[status]
+        return STATUS_NAMES[status]
 
-    def read(self, kind, handle, attributes):
-        """{number: value} of all attributes of a description, a layout or a preference."""
-        values = {}
-        for number, (attribute_type, _) in attributes.items():
-            value = attribute_type()
-            status = getattr(self, f"cublasLt{kind}GetAttribute")(
-                handle, number, ctypes.addressof(value), ctypes.sizeof(value), ctypes.byref(c_size_t()))
-            assert status == SUCCESS, (kind, number)
-            values[number] = value.value
-        return values
-
-    def _cublasLtCreate(self, out):
+    def _Create(self, out):
         out[0] = HANDLE
-        return SUCCESS
 
-    def _cublasLtMatmulAlgoGetHeuristic(self, handle, description, A, B, C, D, preference, count, results, found):
+    def _MatmulDescCreate(self, out, compute, scale):
+        self._make(out, DESCRIPTION, {0: compute, 1: scale})
+
+    def _MatrixLayoutCreate(self, out, kind, rows, cols, leading_dimension):
+        self._make(out, LAYOUT, {0: kind, 2: rows, 3: cols, 4: leading_dimension})
+
+    def _MatmulPreferenceCreate(self, out):
+        self._make(out, PREFERENCE, {})
+
+    def _MatmulPreferenceDestroy(self, handle):
+        del self._objects[handle]
+
+    def _make(self, out, attributes, values):
+        out[0] = handle = 1000 + 8 * len(self._objects)
+        self._objects[handle] = {number: kind(values.get(number, default))
+                                 for number, (kind, default) in attributes.items()}
+
+    def _set(self, handle, attribute, buffer, size):
+        value = self._objects[handle][attribute]
+        assert ctypes.sizeof(value) == size
+        ctypes.memmove(ctypes.addressof(value), buffer, size)
+
+    _MatmulDescSetAttribute = _MatmulPreferenceSetAttribute = _set
+
+    def _read(self, handle):
+        return {number: value.value for number, value in self._objects[handle].items()}
+
+    def _MatmulAlgoGetHeuristic(self, handle, description, A, B, C, D, preference, count, results, found):
         assert handle == HANDLE and count == 1
-        asked = self.read("MatmulPreference", preference, PREFERENCE)
-        asked["bias"] = _alignment(self.read("MatmulDesc", description, DESCRIPTION)[8])
+        asked = self._read(preference)
+        asked["bias"] = _alignment(self._read(description)[8])
         self.heuristics.append(asked)
         # 96 bytes: the algorithm (64), its workspace's size (8), state (4), waves (4), four reserved numbers
         algorithm = bytes([len(self.heuristics)] * 64)
@@ -169,36 +116,34 @@ class Library:
         self._chosen[algorithm] = (description, A, B, C, D), asked
         return self.heuristic_status
 
-    def _cublasLtMatmul(self, handle, description, alpha, A, layout_A, B, layout_B, beta, C, layout_C, D, layout_D,
-                        algorithm, workspace, workspace_size, stream):
-        said = self.read("MatmulDesc", description, DESCRIPTION)
+    def _Matmul(self, handle, description, alpha, A, layout_A, B, layout_B, beta, C, layout_C, D, layout_D, algorithm,
+                workspace, workspace_size, stream):
+        said = self._read(description)
         descriptions, asked = self._chosen[ctypes.string_at(algorithm, 64)]
         assert descriptions == (description, layout_A, layout_B, layout_C, layout_D)    # the algorithm is for these
         assert all(_alignment(address) >= asked[number] for number, address in ((5, A), (6, B), (7, C), (8, D)))
         assert workspace_size == asked[1] and _alignment(said[8]) >= asked["bias"]
         alpha, beta = (c_float.from_address(factor).value for factor in (alpha, beta))
-
-        layouts = [self.read("MatrixLayout", layout, LAYOUT) for layout in (layout_A, layout_B, layout_C, layout_D)]
-        self.run(functools.partial(_product, said, layouts, alpha, A, B, beta, C, D))
+        layouts = [self._read(layout) for layout in (layout_A, layout_B, layout_C, layout_D)]
+        self.run(functools.partial(_multiply, said, layouts, alpha, A, B, beta, C, D))
         self.calls.append({"compute": said[0], "scale": said[1], "stream": stream, "handle": handle,
                            "workspace": workspace, "pointer mode": said[2], "bias type": said[26],
                            "transposed": (said[3], said[4]), "beta": beta})
-        return SUCCESS
 
 
-def _product(said, layouts, alpha, A, B, beta, C, D):
+def _multiply(said, layouts, alpha, A, B, beta, C, D):
     """D = alpha op(A) op(B) + beta C + bias."""
     left, right = _operand(A, layouts[0], said[3]), _operand(B, layouts[1], said[4])
     before, out = _matrix(C, layouts[2]), _matrix(D, layouts[3])
     product = alpha * (left.astype(np.float64) @ right.astype(np.float64))
     assert product.shape == out.shape == before.shape
     if beta != 0:                           # with 0, C is not read at all: it may hold NaN
-        product += beta * to_float(before)
+        product += beta * widen(before)
     if said[7] == 4:                        # CUBLASLT_EPILOGUE_BIAS: an entry for each row, to all columns
-        product += to_float(_memory(said[8], len(product), out.dtype))[:, None]
+        product += widen(_memory(said[8], len(product), out.dtype))[:, None]
     else:
         assert said[7] == 1                 # CUBLASLT_EPILOGUE_DEFAULT
-    out[...] = to_bfloat16(product) if out.dtype == np.uint16 else product
+    out[...] = round_to_bfloat16(product) if out.dtype == np.uint16 else product
 
 
 def _matrix(address, layout):
@@ -211,8 +156,8 @@ def _matrix(address, layout):
 
 
 def _operand(address, layout, operation):
-    matrix = to_float(_matrix(address, layout))
     assert operation in (0, 1)              # CUBLAS_OP_N, CUBLAS_OP_T
+    matrix = widen(_matrix(address, layout))
     return matrix.T if operation == 1 else matrix
 
 

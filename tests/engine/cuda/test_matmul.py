@@ -1,8 +1,4 @@
-"""Products by cublasLt: what we ask it for is the product that NumPy's line says, for every layout and type.
-
-No card is needed: `cublaslt.Library` stands in for cublasLt. Where that can be loaded, descriptions go through its own
-functions too, and are read back from there.
-"""
+"""Matmuls by cublasLt: what we ask it for is what NumPy's line says, for every layout and type. No GPU is needed."""
 
 import ctypes
 import itertools
@@ -13,93 +9,70 @@ import pytest
 from npgpt.engine.cuda import matmul as module
 from npgpt.engine.cuda.matmul import Matmul
 from npgpt.errors import UserError
-from tests.engine.cuda.cublaslt import Descriptors, Device, Library, to_bfloat16, to_float
+from tests import strict_cupy
+from tests.engine.cuda.cublaslt import Library, round_to_bfloat16, widen
+from tests.strict_cupy import on_gpu
 
 M, K, N = 5, 7, 6
 STREAM = 0x57EA
 
 TYPES = [(np.float32, np.float32), (np.uint16, np.uint16), (np.uint16, np.float32)]         # of the factors, of out
-INPUTS_AND_OUTPUTS = pytest.mark.parametrize(("dtype", "out_dtype"), TYPES, ids=["fp32", "bf16", "bf16-fp32"])
 YES_AND_NO = (False, True)
 TRANSPOSED = list(itertools.product(YES_AND_NO, YES_AND_NO))        # a, b
 
 
 @pytest.fixture
 def library(monkeypatch):
-    library = Library(Descriptors())
+    strict_cupy.install(monkeypatch)
+    library = Library()
     monkeypatch.setattr(module, "load_cublaslt", lambda: library)
     return library
 
 
 @pytest.fixture
 def matmul(library):
-    return Matmul(STREAM, Device(np.zeros(1024, np.uint8)))
+    return Matmul(STREAM, on_gpu(np.zeros(1024, np.uint8)))
 
 
 def random(rng, shape, dtype, transposed=False, margin=3):
     """A matrix inside a larger one, or the transpose of such a one: the matrix, and all of the memory around it."""
     rows, cols = shape[::-1] if transposed else shape
     around = rng.standard_normal((rows + 1, cols + margin)).astype(np.float32)
-    around = to_bfloat16(around) if dtype == np.uint16 else around
+    around = round_to_bfloat16(around) if dtype == np.uint16 else around
     inside = around[:rows, margin // 2:margin // 2 + cols]
     return inside.T if transposed else inside, around
 
 
-def nan_like(array):
-    return np.full_like(array, 0x7FC0 if array.dtype == np.uint16 else np.nan)
-
-
 def assert_product(out, a, b, bias=None, before=None):
-    expected = to_float(a).astype(np.float64) @ to_float(b).astype(np.float64)
-    expected += 0 if bias is None else to_float(bias)
-    expected += 0 if before is None else to_float(before)
+    expected = widen(a).astype(np.float64) @ widen(b).astype(np.float64)
+    expected += 0 if bias is None else widen(bias)
+    expected += 0 if before is None else widen(before)
     tolerance = 2**-8 if out.dtype == np.uint16 else 1e-6
-    np.testing.assert_allclose(to_float(out), expected, rtol=tolerance, atol=1e-6)
+    np.testing.assert_allclose(widen(out), expected, rtol=tolerance, atol=1e-6)
 
 
-def check_product(matmul, library, a_transposed, b_transposed, margin, dtype, out_dtype, add, with_bias):
+@pytest.mark.parametrize(("dtype", "out_dtype"), TYPES, ids=["fp32", "bf16", "bf16-fp32"])
+@pytest.mark.parametrize("margin", [0, 3], ids=["whole", "part of a matrix"])
+@pytest.mark.parametrize(("a_transposed", "b_transposed"), TRANSPOSED)
+@pytest.mark.parametrize("add", YES_AND_NO)
+@pytest.mark.parametrize("with_bias", YES_AND_NO)
+def test_is_numpys_product(matmul, library, a_transposed, b_transposed, margin, dtype, out_dtype, add, with_bias):
     rng = np.random.default_rng(0)
     a, _ = random(rng, (M, K), dtype, a_transposed, margin)
     b, _ = random(rng, (K, N), dtype, b_transposed, margin)
     bias = random(rng, (1, N), out_dtype)[0][0] if with_bias else None
     out, around = random(rng, (M, N), out_dtype, False, margin)
     if not add:
-        out[...] = nan_like(out)                        # what is there may not matter
+        out[...] = 0x7FC0 if out_dtype == np.uint16 else np.nan         # what is there may not matter
     before, around_before = out.copy(), around.copy()
 
-    matmul(Device(a), Device(b), Device(out), bias=None if bias is None else Device(bias), add=add)
+    matmul(on_gpu(a), on_gpu(b), on_gpu(out), bias=None if bias is None else on_gpu(bias), add=add)
 
     assert_product(out, a, b, bias, before if add else None)
     around_before[:M, margin // 2:margin // 2 + N] = out
     np.testing.assert_array_equal(around, around_before)        # nothing is written beside it
     call = library.calls[-1]
     assert call["transposed"] == (b_transposed, a_transposed) and call["beta"] == add
-
-
-@INPUTS_AND_OUTPUTS
-@pytest.mark.parametrize("margin", [0, 3], ids=["whole", "part of a matrix"])
-@pytest.mark.parametrize(("a_transposed", "b_transposed"), TRANSPOSED)
-@pytest.mark.parametrize("add", YES_AND_NO)
-@pytest.mark.parametrize("with_bias", YES_AND_NO)
-def test_is_numpys_product(matmul, library, a_transposed, b_transposed, margin, dtype, out_dtype, add, with_bias):
-    check_product(matmul, library, a_transposed, b_transposed, margin, dtype, out_dtype, add, with_bias)
-
-
-def test_cublaslts_own_descriptions_say_the_same(monkeypatch):
-    """Written by us and read back by its own functions, which need no card; only the product is made by NumPy."""
-    try:
-        library = Library(module.load_cublaslt())
-    except UserError as error:
-        pytest.skip(str(error))
-    monkeypatch.setattr(module, "load_cublaslt", lambda: library)
-    for tf32 in YES_AND_NO:
-        matmul = Matmul(STREAM, Device(np.zeros(1024, np.uint8)), tf32)
-        for transposed, margin, (dtype, out_dtype), add, with_bias in itertools.product(
-                TRANSPOSED, (0, 3), TYPES, YES_AND_NO, YES_AND_NO):
-            check_product(matmul, library, *transposed, margin, dtype, out_dtype, add, with_bias)
-            call = library.calls[-1]
-            assert call["compute"] == (77 if tf32 and dtype == np.float32 else 68)
-            assert (call["scale"], call["pointer mode"], call["bias type"]) == (0, 0, -1)
 
 
 @pytest.mark.parametrize(("a_transposed", "b_transposed"), TRANSPOSED)
@@ -110,10 +83,10 @@ def test_an_output_that_is_a_transpose(matmul, a_transposed, b_transposed, add):
     b, _ = random(rng, (K, N), np.float32, b_transposed)
     out, _ = random(rng, (M, N), np.float32, transposed=True)
     before = out.copy()
-    matmul(Device(a), Device(b), Device(out), add=add)
+    matmul(on_gpu(a), on_gpu(b), on_gpu(out), add=add)
     assert_product(out, a, b, before=before if add else None)
     with pytest.raises(ValueError, match="no bias"):
-        matmul(Device(a), Device(b), Device(out), bias=Device(before[0].copy()))
+        matmul(on_gpu(a), on_gpu(b), on_gpu(out), bias=on_gpu(before[0].copy()))
 
 
 @pytest.mark.parametrize("shape", [(1, K, N), (M, 1, N), (M, K, 1), (1, 1, 1)], ids=str)
@@ -124,31 +97,16 @@ def test_vectors_are_matrices_too(matmul, shape):
         a, _ = random(rng, (m, k), np.float32, a_transposed)
         b, _ = random(rng, (k, n), np.float32, b_transposed)
         out = np.full((m, n), np.nan, np.float32)
-        matmul(Device(a), Device(b), Device(out))
+        matmul(on_gpu(a), on_gpu(b), on_gpu(out))
         assert_product(out, a, b)
-
-
-def test_a_layer_and_its_gradients(matmul):
-    """The lines of linear_forward and linear_backward."""
-    rng = np.random.default_rng(3)
-    x, weight, bias, dy = (rng.standard_normal(shape).astype(np.float32) for shape in ((M, K), (K, N), (N,), (M, N)))
-    y, dx, dweight = np.empty_like(dy), np.empty_like(x), np.ones_like(weight)
-    on_card = [Device(array) for array in (x, weight, bias, dy, y, dx, dweight)]
-    x_, weight_, bias_, dy_, y_, dx_, dweight_ = on_card
-    matmul(x_, weight_, y_, bias=bias_)
-    matmul(dy_, weight_.T, dx_)
-    matmul(x_.T, dy_, dweight_, add=True)
-    np.testing.assert_allclose(y, x @ weight + bias, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(dx, dy @ weight.T, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(dweight, 1 + x.T @ dy, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "tf32", "compute"), [
     (np.float32, False, 68), (np.float32, True, 77), (np.uint16, False, 68), (np.uint16, True, 68)])
 def test_sums_are_in_float32(library, dtype, tf32, compute):
-    workspace = Device(np.zeros(1024, np.uint8))
+    workspace = on_gpu(np.zeros(1024, np.uint8))
     matmul = Matmul(STREAM, workspace, tf32)
-    a, b, out = (Device(np.ones((4, 4), dtype)) for _ in range(3))
+    a, b, out = (on_gpu(np.ones((4, 4), dtype)) for _ in range(3))
     matmul(a, b, out)
     (call,) = library.calls
     assert (call["compute"], call["scale"], call["pointer mode"], call["bias type"]) == (compute, 0, 0, -1)
@@ -169,7 +127,7 @@ def test_a_plan_serves_all_products_of_its_kind(matmul, library):
         a, b, out, bias = (array(s, 1024 * i + o) for s, o in (((M, K), 0), ((K, N), 64), ((M, N), 128), ((N,), 192)))
         for add in YES_AND_NO:
             before = out.copy()
-            matmul(Device(a), Device(b), Device(out), bias=Device(bias), add=add)
+            matmul(on_gpu(a), on_gpu(b), on_gpu(out), bias=on_gpu(bias), add=add)
             assert_product(out, a, b, bias, before if add else None)
     assert len(library.calls) == 4 and len(library.heuristics) == 1
     assert library.heuristics[0] == {1: 1024, 5: 256, 6: 256, 7: 256, 8: 256, "bias": 256}
@@ -185,7 +143,7 @@ def test_a_plan_serves_all_products_of_its_kind(matmul, library):
     ]
     for n, arrays in enumerate(others, 2):
         for _ in range(2):
-            matmul(*(array if array is None else Device(array) for array in arrays))
+            matmul(*(array if array is None else on_gpu(array) for array in arrays))
         assert_product(arrays[2], arrays[0], arrays[1], arrays[3])
         assert len(library.heuristics) == n
     assert [asked[8] for asked in library.heuristics] == [256, 256, 256, 16, 256, 256, 256]
@@ -193,7 +151,7 @@ def test_a_plan_serves_all_products_of_its_kind(matmul, library):
 
 
 def test_no_plan_is_made_while_a_graph_is_captured(matmul, library):
-    a, b, out = (Device(np.ones((4, 4), np.float32)) for _ in range(3))
+    a, b, out = (on_gpu(np.ones((4, 4), np.float32)) for _ in range(3))
     matmul(a, b, out)
     matmul.frozen = True
     matmul(a, b, out)
@@ -203,18 +161,18 @@ def test_no_plan_is_made_while_a_graph_is_captured(matmul, library):
 
 
 @pytest.mark.parametrize(("status", "found", "state"), [(15, 0, 0), (0, 0, 0), (0, 1, 15)])
-def test_a_card_without_an_algorithm_is_one_line(matmul, library, status, found, state):
+def test_a_gpu_without_an_algorithm_is_one_line(matmul, library, status, found, state):
     library.heuristic_status, library.algorithms_found, library.algorithm_state = status, found, state
-    with pytest.raises(UserError, match=r"no algorithm on this card for a product \(2, 4\) @ \(4, 8\) of bfloat16 to "
+    with pytest.raises(UserError, match=r"no algorithm on this GPU for a matmul \(2, 4\) @ \(4, 8\) of bfloat16 to "
                                         r"float32: use --dtype float32") as error:
-        matmul(Device(np.zeros((2, 4), np.uint16)), Device(np.zeros((4, 8), np.uint16)),
-               Device(np.zeros((2, 8), np.float32)))
+        matmul(on_gpu(np.zeros((2, 4), np.uint16)), on_gpu(np.zeros((4, 8), np.uint16)),
+               on_gpu(np.zeros((2, 8), np.float32)))
     assert "\n" not in str(error.value)
 
 
 def test_other_errors_have_their_name(matmul, library):
     library.heuristic_status = 14
-    a, b, out = (Device(np.ones((4, 4), np.float32)) for _ in range(3))
+    a, b, out = (on_gpu(np.ones((4, 4), np.float32)) for _ in range(3))
     with pytest.raises(RuntimeError, match="cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_INTERNAL_ERROR"):
         matmul(a, b, out)
 
@@ -231,22 +189,22 @@ def zeros(*shape, dtype=np.float32):
     (zeros(2, 6)[:, ::2], zeros(3, 5), zeros(2, 5), None, "neither row-major nor a transpose"),
     (zeros(2, 3), zeros(3, 5)[::-1], zeros(2, 5), None, "neither row-major nor a transpose"),
     (np.lib.stride_tricks.as_strided(zeros(4), (2, 3), (4, 4)), zeros(3, 5), zeros(2, 5), None, "neither row-major"),
-    (zeros(2, 3), zeros(3, 5, dtype=np.uint16), zeros(2, 5), None, "no product of float32 and uint16"),
-    (zeros(2, 3), zeros(3, 5), zeros(2, 5, dtype=np.uint16), None, "no product"),
-    (*(zeros(2, 2, dtype=np.float64),) * 3, None, "no product"),
+    (zeros(2, 3), zeros(3, 5, dtype=np.uint16), zeros(2, 5), None, "no matmul of float32 and uint16"),
+    (zeros(2, 3), zeros(3, 5), zeros(2, 5, dtype=np.uint16), None, "no matmul"),
+    (*(zeros(2, 2, dtype=np.float64),) * 3, None, "no matmul"),
     (zeros(2, 3), zeros(3, 5), zeros(2, 5), zeros(5, dtype=np.uint16), "the bias"),
     (zeros(2, 3), zeros(3, 5), zeros(2, 5), zeros(10)[::2], "the bias"),
 ], ids=range(12))
 def test_arrays_that_cublaslt_would_misread(matmul, library, a, b, out, bias, message):
     with pytest.raises(ValueError, match=message):
-        matmul(Device(a), Device(b), Device(out), bias=None if bias is None else Device(bias))
+        matmul(on_gpu(a), on_gpu(b), on_gpu(out), bias=None if bias is None else on_gpu(bias))
     assert not library.calls
 
 
 def test_the_prototypes_are_those_of_the_header():
-    theirs = Library.PROTOTYPES | Library.ON_THE_CARD
     for name, arguments in module.PROTOTYPES.items():
-        assert [ctypes.sizeof(kind) for kind in arguments] == [ctypes.sizeof(kind) for kind in theirs[name]], name
+        theirs = Library.PROTOTYPES[name]
+        assert [ctypes.sizeof(kind) for kind in arguments] == [ctypes.sizeof(kind) for kind in theirs], name
     assert ctypes.sizeof(module.HeuristicResult) == 96 and module.HeuristicResult.state.offset == 72
 
 

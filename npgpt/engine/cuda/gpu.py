@@ -1,4 +1,4 @@
-"""A GPU as the fused engine sees it: kernels by name, matrix products, buffers, and steps recorded as CUDA graphs."""
+"""A GPU as the CUDA engine uses it: kernels by name, matmuls, buffers, and steps recorded as CUDA graphs."""
 
 import collections
 import operator
@@ -13,15 +13,15 @@ from npgpt.engine.cuda.source import defines, source
 from npgpt.errors import UserError
 
 WORKSPACE = 32 << 20        # bytes for cublasLt, as NVIDIA advises for Hopper
-OLDEST = 80                 # compute capability 8.0: the first cards with bfloat16 and asynchronous copies
+OLDEST = 80                 # compute capability 8.0: the first GPUs with bfloat16 and asynchronous copies
 
 KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(([^()]*)\)")
 PARAMETER = re.compile(r"(?:const )?([\w ]+?) ?(\*?) ?(\w+)$")
 SCALARS = {"float": np.float32, "int": np.int32, "unsigned": np.uint32, "long long": np.int64}
 
 
-class Card:
-    """The card that CuPy works on, for kernels of one precision ("float32", "tf32" or "bfloat16") and head size.
+class GPU:
+    """The GPU that CuPy works on, for kernels of one precision ("float32", "tf32" or "bfloat16") and head size.
 
     real: the dtype of activations, uint16 for the bits of bfloat16. xp: CuPy.
 
@@ -37,7 +37,7 @@ class Card:
                             "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or use --kernels reference")
         capability = int(cupy.cuda.Device().compute_capability)
         if capability < OLDEST:
-            raise UserError(f"the fused kernels need a card of compute capability 8.0 or more (A100, RTX 30), and this "
+            raise UserError(f"the fused kernels need a GPU of compute capability 8.0 or more (A100, RTX 30), and this "
                             f"one has {capability / 10}: use --kernels reference")
         self.precision = precision
         self.real = np.dtype(np.uint16 if precision == "bfloat16" else np.float32)
@@ -57,11 +57,11 @@ class Card:
         with self.stream:
             array.fill(0)
 
-    def launch(self, name, grid, block, *arguments, shared=0):
+    def launch(self, name, grid, block, *arguments):
         """Run a kernel: `grid` blocks of `block` threads, each a number or a tuple of up to three.
 
-        A pointer takes a device array or None, everything else a number. shared: bytes of dynamic shared memory. All
-        kernels are compiled at the first launch, by NVRTC, which takes seconds; CuPy keeps the result on disk.
+        A pointer parameter takes a device array or None, any other a number. NVRTC compiles all kernels at the first
+        launch, which takes seconds; CuPy keeps the result on disk.
         """
         if name not in self._kernels:
             self._kernels[name] = self._module.get_function(name)
@@ -70,13 +70,11 @@ class Card:
             raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(arguments)}")
         values = tuple(self._value(f"{name}: {parameter}", kind, pointer, argument)
                        for (kind, pointer, parameter), argument in zip(parameters, arguments, strict=True))
-        if shared and shared > kernel.max_dynamic_shared_size_bytes:
-            kernel.max_dynamic_shared_size_bytes = shared           # more than 48 KiB have to be asked for
         grid, block = ((size,) if isinstance(size, int) else size for size in (grid, block))
-        kernel(grid, block, values, shared_mem=shared, stream=self.stream)
+        kernel(grid, block, values, stream=self.stream)
 
     def _value(self, what, kind, pointer, argument):
-        """What CuPy passes on as it is: it looks at no kernel's parameters, and passes a Python int as 64 bits."""
+        """Check and convert an argument: CuPy does not know the parameters, and passes a Python int as 64 bits."""
         dtype = self._dtypes[kind]
         if pointer:
             if argument is not None and (argument.dtype != dtype or not argument.flags.c_contiguous):
@@ -88,8 +86,8 @@ class Card:
     def upload(self, array, host):
         """Copy a NumPy array into a device array of the same shape and dtype; `host` may be changed right afterwards.
 
-        The copy starts when the stream gets there, from pinned memory, which has to be left alone until then: it is
-        given back to CuPy's pool when an event says that the copy is done.
+        The stream copies later, from pinned memory. That memory goes back to CuPy's pool only after an event has said
+        that the copy is done.
         """
         while self._copying and self._copying[0][0].done:
             self._copying.popleft()
@@ -100,13 +98,13 @@ class Card:
         self._copying.append((self.stream.record(self.xp.cuda.Event(disable_timing=True)), staged))
 
     def capture(self, step):
-        """Record what `step` launches, without running it; the graph's `launch()` runs it, as often as one likes.
+        """Record what `step` launches, without running it. The graph's `launch()` runs it, any number of times.
 
-        The graph holds the addresses and numbers that step passed: what differs from one time to the next it has to
-        read from arrays, and those arrays have to stay. Call step once before: kernels are compiled and plans for
-        products made at their first use, and neither can be recorded. Nor can uploads, arrays that step allocates
-        (another would get their memory after it, while the graph goes on writing there), CuPy's own lines, which run
-        on another stream, or anything that waits for the card. Most of these raise here.
+        The graph holds the addresses and numbers that step passed. So step must read what changes from arrays, and
+        those arrays must stay. Call step once before: the first use compiles kernels and makes matmul plans, and
+        neither can be recorded. Nor can uploads, allocations (later arrays would get the memory, while the graph still
+        writes there), CuPy's own lines, which run on another stream, or anything that waits for the GPU. Most of these
+        raise here.
         """
         cupy = self.xp
         self.stream.begin_capture()
@@ -117,7 +115,7 @@ class Card:
         except BaseException:
             try:
                 self.stream.end_capture()
-            except cupy.cuda.runtime.CUDARuntimeError:      # says that the recording was spoilt: step's error says why
+            except cupy.cuda.runtime.CUDARuntimeError:      # it says that the recording failed; step's error says why
                 pass
             raise
         finally:
@@ -125,7 +123,7 @@ class Card:
         return Graph(self.stream.end_capture(), self.stream)
 
     def synchronize(self):
-        """Wait until everything is done."""
+        """Wait until all work is done."""
         self.stream.synchronize()
 
 

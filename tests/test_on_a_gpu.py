@@ -1,0 +1,220 @@
+"""Every line on a strict stand-in for CuPy: nothing leaves the GPU, and a training step never waits for it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, layers
+from npgpt.arrays import to_host
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.data.tokenizers import make_tokenizer
+from npgpt.engine.adamw import NotFiniteError
+from npgpt.engine.philox import Philox
+from tests import strict_cupy
+from tests.cuda.gpu import install_emulated_gpu
+
+SMALL = {"vocab_size": 30, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
+
+
+def normal(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+HEADS, MASK = normal(2, 2, 3, 4), np.array([[0, -np.inf, -np.inf], [0, 0, -np.inf], [-np.inf] * 3])
+LAYERS = {      # name -> arguments of the forward
+    "linear": (normal(2, 3, 4), normal(4, 5), normal(5)),
+    "head": (normal(2, 3, 4), normal(7, 4)),
+    "layernorm": (normal(2, 3, 4), normal(4), normal(4)),
+    "gelu_tanh": (normal(2, 3, 4),),
+    "gelu_exact": (normal(2, 3, 4),),
+    "dropout": (normal(2, 3, 4), normal(2, 3, 4)),
+    "embedding": (np.array([[5, 1, 5], [0, 5, 1]]), normal(7, 4), normal(6, 4)),
+    "attention": (HEADS, HEADS + 0.5, HEADS - 0.5, 0.5, MASK, normal(2, 2, 3, 3)),
+    "cross_entropy": (normal(2, 3, 7), np.array([[5, -1, 6], [0, 5, -1]])),
+}
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch):
+    return install_emulated_gpu(monkeypatch)
+
+
+def model(device="gpu", **fields):
+    return GPT(GPTConfig(**{**SMALL, **fields}), seed=0, dtype="float64", device=device, kernels="reference", threads=1)
+
+
+def batches(n=1, V=30):
+    some = np.random.default_rng(0).integers(0, V, (n, 2, 3, 8))
+    some[:, 1, 0, 2] = -1       # a target that does not count
+    return some
+
+
+def assert_equal(there, here, rtol=1e-9):
+    """A result on the GPU is the CPU's, of the same dtype: an array, or a tuple of results."""
+    if isinstance(here, tuple):
+        for pair in zip(there, here, strict=True):
+            assert_equal(*pair, rtol)
+        return
+    assert isinstance(there, strict_cupy.ndarray) and there.dtype == here.dtype
+    np.testing.assert_allclose(there.get(), here, rtol=rtol, atol=rtol * 1e-2 * max(1e-300, abs(here).max()))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name, cupy):
+    """In float32, which no line may turn into float64; the tests of whole models compare in float64."""
+    here = [np.float32(each) if getattr(each, "dtype", None) == np.float64 else each for each in LAYERS[name]]
+    there = [cupy.asarray(each) if isinstance(each, np.ndarray) else each for each in here]
+    forward, backward = getattr(layers, f"{name}_forward"), getattr(layers, f"{name}_backward")
+    y, cache = forward(*here)
+    y_there, cache_there = forward(*there)
+    dy = 0.7 if name == "cross_entropy" else np.float32(normal(*y.shape))
+    dx_there = backward(dy if name == "cross_entropy" else cupy.asarray(dy), cache_there)
+    assert strict_cupy.gpu.waits == []
+    assert_equal((y_there, dx_there), (y, backward(dy, cache)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("fields", [{}, {"dropout": 0.2}, {"bias": False}, {"tie_word_embeddings": False},
+                                    {"causal": False}, {"embedding_layer_norm": True}, {"activation": "gelu"}], ids=str)
+def test_a_step_waits_for_nothing(fields, cupy):
+    """And has the numbers of the CPU, dropout masks included where they come from Philox."""
+    there, here = model(**fields), model("cpu", **fields)
+    optimizers = AdamW(there.params, engine=there.engine), AdamW(here.params)
+    records = []
+    for step, (idx, targets) in enumerate(batches(3)):
+        loss, grads = there.loss_and_grads(idx, targets, there.engine.dropout_rng(1, step, 0))
+        records.append((loss, optimizers[0].step(grads, max_norm=0.5), there.evaluate(idx, targets)))
+    assert strict_cupy.gpu.waits == []
+
+    for record, (step, (idx, targets)) in zip(records, enumerate(batches(3)), strict=True):
+        loss, grads = here.loss_and_grads(idx, targets, Philox(1, step))
+        expected = loss, optimizers[1].step(grads, max_norm=0.5), here.evaluate(idx, targets)
+        assert [float(value) for value in record] == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(there.params.flat.get(), here.params.flat, rtol=1e-7, atol=1e-9)
+
+
+def test_forward_and_backward_and_what_is_saved(tmp_path):
+    there, here = model(), model("cpu")
+    (idx, targets), = batches()
+    logits, loss = there.forward(idx, targets)
+    expected, expected_loss = here.forward(idx, targets)
+    assert_equal(logits, expected)
+    assert loss == pytest.approx(expected_loss)
+    grads, expected = there.backward(), here.backward()
+    for name in expected:
+        assert_equal(grads[name], expected[name])
+    there.save_pretrained(tmp_path)
+    for device in ("cpu", "gpu"):
+        again = GPT.from_pretrained(tmp_path, dtype="float64", device=device, kernels="reference")
+        np.testing.assert_array_equal(to_host(again.params.flat), there.params.flat.get())
+
+
+def test_generation_waits_once_a_token():
+    there, here = model(), model("cpu")
+    (idx, _), = batches()
+    strict_cupy.gpu.waits.clear()
+    tokens = there.generate(idx[:, :3], 12, seed=3)         # more than the context of 8 holds
+    assert len(strict_cupy.gpu.waits) == 12, strict_cupy.gpu.waits
+    np.testing.assert_array_equal(tokens, here.generate(idx[:, :3], 12, seed=3))
+
+
+def test_what_is_refused():
+    """Ids out of range before they wrap, and dtypes without kernels."""
+    with pytest.raises(UserError, match="from 0 to 29"):
+        model().loss_and_grads(np.full((1, 4), 30), np.zeros((1, 4), int))
+    with pytest.raises(UserError, match="bfloat16 needs the fused kernels.*reference.*float32"):
+        GPT(GPTConfig(**SMALL), dtype="bfloat16", device="gpu", kernels="reference")
+    with pytest.raises(UserError, match="they need a GPU"):
+        GPT(GPTConfig(**SMALL), dtype="tf32")
+
+
+TEXT = "All the world's a stage, and all the men and women merely players. " * 8
+OPTIONS = TrainOptions(batch_size=2, max_iters=12, lr_decay_iters=12, warmup_iters=2, eval_interval=100, eval_iters=2,
+                       log_interval=5, gradient_accumulation_steps=2)
+
+
+def trainer(out_dir, kernels, device="gpu", dropout=0.0, **changes):
+    """A trainer of the lines in float64, or of the kernels in float32."""
+    tokenizer = make_tokenizer("char", TEXT)
+    tokens = tokenizer.encode(TEXT)
+    config = GPTConfig(**{**SMALL, "n_head": 1, "vocab_size": tokenizer.vocab_size, "dropout": dropout})
+    dtype = "float32" if kernels == "fused" else "float64"
+    made = GPT(config, seed=0, dtype=dtype, device=device, kernels=kernels, threads=1)
+    assert (made.why_not_fused is None) == (kernels == "fused" and device == "gpu")
+    return Trainer(made, tokens[:400], tokens[400:], dataclasses.replace(OPTIONS, dtype=dtype, **changes), out_dir,
+                   tokenizer, "a text")
+
+
+both = pytest.mark.parametrize("kernels", ["reference", "fused"])
+
+
+@both
+def test_the_trainer_waits_twice_a_log_interval(tmp_path, monkeypatch, kernels):
+    """For the loss, and for the gradient's norm, which is there by then. The last step is read to be saved."""
+    made = trainer(tmp_path, kernels, dropout=0.1)
+    monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
+    monkeypatch.setattr(made, "save", lambda: None)
+    strict_cupy.gpu.waits.clear()
+    made.run(progress=False)
+    assert len(strict_cupy.gpu.waits) == 2 * len([5, 10, 12]), strict_cupy.gpu.waits
+    assert all("trainer.py" in place for place in strict_cupy.gpu.waits)
+
+
+@both
+def test_a_run_continues_on_the_other_device(tmp_path, kernels):
+    """From the GPU to the CPU and back; the checkpoints are the same files."""
+    expected = trainer(None, kernels, "cpu")
+    expected.run(progress=False)
+    for device, until in (("gpu", 4), ("cpu", 8), ("gpu", 12)):
+        part = trainer(tmp_path, kernels, device, max_iters=until)
+        if until > 4:
+            part.restore(read_checkpoint(find_checkpoint(tmp_path)))
+        part.run(progress=False)
+    for ours, theirs in ((part.model.params, expected.model.params), (part.optimizer.v, expected.optimizer.v)):
+        difference = np.linalg.norm(ours.flat.get() - theirs.flat) / np.linalg.norm(theirs.flat)
+        assert difference < {"reference": 1e-9, "fused": 1e-4}[kernels]
+
+
+@both
+@pytest.mark.parametrize(("name", "at", "options"), [
+    ("loss", 7, {"stop_at": 7}), ("grad_norm", 7, {"stop_at": 7}), ("grad_norm", 4, {"eval_interval": 4}),
+    ("loss", 4, {"log_interval": 4})], ids=["stopped", "stopped, norm", "evaluated", "logged"])
+def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path, kernels, name, at, options):
+    """Whatever makes the trainer save or go on from it: the end of an interval, or Ctrl-C in the middle of one."""
+    options = {"log_interval": 100, **options}
+    stop_at = options.pop("stop_at", None)
+    made = trainer(tmp_path, kernels, **options)
+    step = made.train_step
+
+    def spoiling():
+        record = step()
+        made.stop_requested = made.step == stop_at
+        return {**record, name: made.model.xp.asarray(np.inf)} if made.step == at else record
+
+    made.train_step = spoiling
+    with pytest.raises(NotFiniteError, match="inf at step .*the checkpoint of step 0"):
+        made.run(progress=False)
+    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
+
+
+def test_the_command_line(train, npgpt):
+    """Train, sample and evaluate on the GPU; continue on the CPU in float32, but not as another kind of parameters."""
+    gpu = ["--device", "gpu"]
+    code, out, _ = train(*gpu, "--dtype", "bfloat16", "--n-head", 1, "--n-embd", 16, "--max-iters", 3)
+    assert code == 0 and "fused kernels" in out
+    assert npgpt("sample", "out", *gpu, "--max-new-tokens", 5)[0] == 0
+    code, out, _ = npgpt("eval", "out", *gpu, "--kernels", "reference")
+    assert code == 0 and "perplexity" in out
+    again = ["train", "--resume", "--max-iters", 6]
+    for flags, words in (([], "--dtype float32"), (["--dtype", "float64"], "dtype is bfloat16")):
+        code, _, err = npgpt(*again, *flags)
+        assert code == 2 and words in err
+    assert npgpt(*again, "--dtype", "float32")[0] == 0
+
+
+def test_a_full_gpu_is_one_line(train):
+    strict_cupy.gpu.memory = 1 << 20
+    code, _, err = train("--device", "gpu", "--kernels", "reference", "--batch-size", 64, "--n-embd", 256)
+    assert code == 2
+    for words in ("memory is full", "needs", "are free", "--batch-size"):
+        assert words in err.splitlines()[-1]
