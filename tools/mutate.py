@@ -24,6 +24,7 @@ import signal
 import sys
 import threading
 import time
+import types
 import warnings
 from pathlib import Path
 
@@ -56,13 +57,6 @@ def functions_under_test():
                     "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks")}
 
 
-class Collector:
-    """A pytest plugin that keeps the collected tests."""
-
-    def pytest_collection_finish(self, session):
-        self.items = session.items
-
-
 def tests():
     """name -> function without arguments, for each test of `TESTS` that needs no fixture but these two."""
     import pytest
@@ -72,11 +66,12 @@ def tests():
         with pytest.MonkeyPatch.context() as monkeypatch:
             test(**arguments, **{needs: install(monkeypatch) if needs == "cupy" else monkeypatch})
 
-    collector, found = Collector(), {}
+    items, found = [], {}
+    collector = types.SimpleNamespace(pytest_collection_finish=lambda session: items.extend(session.items))
     if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir",
                     str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
         sys.exit("the tests cannot be collected: run pytest to see why")
-    for item in collector.items:
+    for item in items:
         arguments = item.callspec.params if hasattr(item, "callspec") else {}
         needs = {*inspect.signature(item.obj).parameters} - {*arguments}
         if not needs:
@@ -174,19 +169,16 @@ def too_long(*_):
 
 def in_children(work, n, jobs):
     """Yield work(0), …, work(n - 1), each from a forked child of its own."""
-    Child.work = work           # a function inside a function cannot be pickled: the children have it from their parent
+    global WORK         # a function inside a function cannot be pickled: the children have it from their parent
+    WORK = work
     signal.signal(signal.SIGALRM, too_long)
-    gc.freeze()                 # the children's garbage collector leaves alone what they share with their parent
+    gc.freeze()         # the children's garbage collector leaves alone what they share with their parent
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
-        yield from pool.imap(Child.run, range(n))
+        yield from pool.imap(call_work, range(n))
 
 
-class Child:
-    work = None
-
-    @staticmethod
-    def run(i):
-        return Child.work(i)
+def call_work(i):
+    return WORK(i)
 
 
 def equivalent():

@@ -42,8 +42,8 @@ def mutants(function, inner=None):
         text = ast.unparse(wrong)
         if text not in seen and part.lineno < before.lineno <= part.end_lineno:
             seen.add(text)
-            yield Mutant(name, file, before.lineno, kind, first_line_of(before),
-                         first_line_of(after), compiled(wrong, file))
+            original, mutated = (ast.unparse(statement).splitlines()[0] for statement in (before, after))
+            yield Mutant(name, file, before.lineno, kind, original, mutated, compiled(wrong, file))
 
 
 def variations(node, neighbours):
@@ -167,7 +167,8 @@ class Neighbours:
         self.stored = []        # (line, last line of the innermost function that holds it, name)
         self.aliases = {}       # name -> the variable that it is another name of: `dtoken = dx`
         for node in ast.walk(tree):
-            name = node.arg if isinstance(node, ast.arg) else node.id if is_stored(node) else "_"
+            stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            name = node.arg if isinstance(node, ast.arg) else node.id if stored else "_"
             if name != "_":
                 around = [f for f in functions if f.lineno <= node.lineno <= f.end_lineno]
                 self.stored.append((node.lineno, min(f.end_lineno for f in around), name))
@@ -189,10 +190,6 @@ class Neighbours:
             return []
         return [other for other in self.before(line) + self.numbers
                 if self.aliases.get(other, other) != self.aliases.get(name, name)]
-
-
-def is_stored(node):
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def changed(node, **fields):
@@ -219,10 +216,6 @@ def swapped(items):
         wrong = list(items)
         wrong[i], wrong[j] = items[j], items[i]
         yield wrong
-
-
-def first_line_of(statement):
-    return ast.unparse(statement).splitlines()[0]
 
 
 def compiled(tree, file):
