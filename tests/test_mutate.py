@@ -16,6 +16,8 @@ from npgpt.study.mutants import mutants, swapped_in
 from tests.cases import layer_cases
 from tests.layers.test_gradients import test_equals_finite_differences as check
 
+pytestmark = pytest.mark.slow
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 mutate = importlib.import_module("mutate")
 

@@ -14,6 +14,8 @@ from npgpt.engine.philox import Philox
 from tests import strict_cupy
 from tests.cuda.gpu import install_emulated_gpu
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"vocab_size": 30, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
 
 

@@ -16,6 +16,8 @@ import measure  # noqa: E402
 from report import markdown  # noqa: E402
 from shapes import ROWS  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 MACHINE = {"CPU": "Some CPU", "GPU": None}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
 

@@ -3,6 +3,7 @@
 import math
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -55,10 +56,10 @@ def test_bytes_of_an_unfinished_character_are_held_back(capsys, monkeypatch):
     """A model that spells a three-byte character: nothing is written until the third byte is there."""
     written = []
     spelled = iter("€".encode() + b"!" + "é".encode()[:1])
-    monkeypatch.setattr("npgpt.cli.sample.stream_tokens", lambda *args: (np.array([token]) for token in spelled))
+    model = SimpleNamespace(stream=lambda *args: (np.array([token]) for token in spelled))
     monkeypatch.setattr("sys.stdout", type("Out", (), {"write": lambda self, s: written.append(s),
                                                        "flush": lambda self: None})())
-    print_sample(None, ByteTokenizer(), "a", 5, 1.0, None, None, 0)
+    print_sample(model, ByteTokenizer(), "a", 5, 1.0, None, None, 0)
     assert written == ["a", "", "", "€", "!", "", "\ufffd", "\n"]
 
 

@@ -11,6 +11,8 @@ from npgpt.model.parameters import Parameters
 from tests import strict_cupy
 from tests.cuda.gpu import EmulatedGPU, install_emulated_gpu
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"vocab_size": 65, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 32}
 VARIANTS = {
     "plain": {},
