@@ -45,7 +45,7 @@ def adamw_step(optimizer, grads, max_norm, threads):
         raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
     clip = 1.0 if max_norm is None else at_most_one(max_norm / (norm + 1e-6))
     optimizer.t += 1
-    pieces = slices(optimizer, grads, SLICE if is_on_host(params.flat) else params.flat.size)
+    pieces = list(slices(optimizer, grads, SLICE if is_on_host(params.flat) else params.flat.size))
 
     def update(some):
         for p, g, m, v, weight_decay in pieces[some]:
@@ -56,18 +56,24 @@ def adamw_step(optimizer, grads, max_norm, threads):
 
 
 def slices(optimizer, grads, size):
-    """(p, g, m, v, weight decay) of at most `size` values each: every matrix, then all vectors, which do not decay."""
-    params, start = optimizer.params, 0
-    matrices, vectors = ([name for name in params.shapes if (len(params.shapes[name]) == 2) == is_matrix]
-                         for is_matrix in (True, False))
-    arrays = [(*(each[name].reshape(-1) for each in (params, grads, optimizer.m, optimizer.v)), optimizer.weight_decay)
-              for name in matrices]
-    if vectors:             # they are small: one call for all of them
-        start = params.n_matrix
-        arrays.append((params.flat[start:], np.concatenate([grads[name] for name in vectors]),
-                       optimizer.m.flat[start:], optimizer.v.flat[start:], 0.0))
-    return [(p[i:i + size], g[i:i + size], m[i:i + size], v[i:i + size], decay)
-            for p, g, m, v, decay in arrays for i in range(0, p.size, size)]
+    """(p, g, m, v, weight decay) of at most `size` values each; vectors do not decay.
+
+    A large matrix is cut; small arrays that lie side by side are taken together, with a copy of their gradients.
+    """
+    params, flat = optimizer.params, [each.flat for each in (optimizer.params, optimizer.m, optimizer.v)]
+    groups, start = [], 0                           # [names, first value, end, whether they are matrices]
+    for name in params.flat_names:
+        is_matrix, end = len(params.shapes[name]) == 2, start + params[name].size
+        if groups and groups[-1][3] == is_matrix and end - groups[-1][1] <= size:
+            groups[-1] = [*groups[-1][0], name], groups[-1][1], end, is_matrix
+        else:
+            groups.append(([name], start, end, is_matrix))
+        start = end
+    for names, start, end, is_matrix in groups:
+        g = grads[names[0]].reshape(-1) if len(names) == 1 else np.concatenate([grads[n].reshape(-1) for n in names])
+        for i in range(0, end - start, size):
+            p, m, v = (each[start + i:min(start + i + size, end)] for each in flat)
+            yield p, g[i:i + size], m, v, optimizer.weight_decay if is_matrix else 0.0
 
 
 def at_most_one(value):

@@ -31,7 +31,7 @@ class CPUEngine(ReferenceEngine):
             pair = [f"{name}_forward", f"{name}_backward"]
             blocked |= zip(pair, in_row_blocks(*(getattr(layers, each) for each in pair)), strict=True)
         tied = params.config.tie_word_embeddings
-        self.ops = table(**blocked, attention_forward=tiled_attention_forward,
+        self.ops = table(**blocked, linear_forward=linear_forward_in_place, attention_forward=tiled_attention_forward,
                          attention_backward=tiled_attention_backward,
                          embedding_backward=functools.partial(fast_embedding_backward, tied=tied))
 
@@ -83,6 +83,14 @@ class CPUEngine(ReferenceEngine):
 
         in_threads(add, even_parts(len(names), self.threads))
         return add_to
+
+
+def linear_forward_in_place(x, weight, bias=None):
+    """Compute what `linear_forward` does; the bias is added in place, which saves an array as large as y."""
+    y, cache = layers.linear_forward(x, weight)
+    if bias is not None:
+        y += bias
+    return y, (*cache[:-1], bias is not None)
 
 
 def loss_in_blocks(logits, targets, count, gradient):

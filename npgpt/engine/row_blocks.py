@@ -25,11 +25,11 @@ def in_row_blocks(forward, backward):
     are the layer's, except for the order in which the blocks' sums are added.
     """
     def forward_in_blocks(x, *arguments, **named):
+        if x.nbytes <= BLOCK_BYTES:
+            y, cache = forward(x, *arguments, **named)
+            return y, (None, cache)
         rows = x.reshape(-1, x.shape[-1])
         blocks = row_blocks(rows)
-        if len(blocks) == 1:
-            y, cache = forward(x, *arguments, **named)
-            return y, (blocks, [cache])
         y = np.empty_like(rows)
 
         def run(block):
@@ -40,8 +40,8 @@ def in_row_blocks(forward, backward):
 
     def backward_in_blocks(dy, cache):
         blocks, caches = cache
-        if len(blocks) == 1:
-            return backward(dy, caches[0])
+        if blocks is None:
+            return backward(dy, caches)
         dy_rows = dy.reshape(-1, dy.shape[-1])
         dx = np.empty_like(dy_rows)
 

@@ -17,10 +17,13 @@ KEPT = 512          # keys: with more of them the attention weights are recomput
 
 def tiled_attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     """Compute what `attention_forward` does, with the same arguments."""
-    T, S = q.shape[2], k.shape[2]
-    mix = np.empty_like(q)                                          # (B, H, T, D), in memory as q is
+    (B, H, T, _), S = q.shape, k.shape[2]
     arguments = q, k, v, scale, mask, dropout_mask
+    if T <= QUERIES and S <= KEPT and B * H * T * S * q.itemsize <= BLOCK_BYTES:        # one tile
+        mix, cache = attention_forward(*arguments)
+        return mix, (None, None, None, cache)
     groups, tiles = head_groups(q, S), query_blocks(T, S, mask)
+    mix = np.empty_like(q)                                          # (B, H, T, D), in memory as q is
 
     def forward(group):
         caches = []
@@ -38,6 +41,8 @@ def tiled_attention_backward(dmix, cache):
     The last tile has all keys, so it comes first and sets their gradients; the others add to them.
     """
     arguments, groups, tiles, caches = cache
+    if groups is None:
+        return attention_backward(dmix, caches)
     dq, dk, dv = (np.empty_like(each) for each in arguments[:3])
 
     def backward(i):

@@ -76,9 +76,9 @@ class Parameters(Mapping):
         sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.flat = xp.zeros(sum(sizes.values()), dtype=dtype)
         self._views, start = {}, 0
-        order = sorted(self.shapes.items(), key=lambda item: (len(item[1]) < 2, item[0] != "lm_head.weight"))   # stable
-        for name, shape in order:
-            self._views[name] = self.flat[start:start + sizes[name]].reshape(shape)
+        self.flat_names = sorted(self.shapes, key=lambda name: (len(self.shapes[name]) < 2, name != "lm_head.weight"))
+        for name in self.flat_names:                # a stable sort: otherwise in their order
+            self._views[name] = self.flat[start:start + sizes[name]].reshape(self.shapes[name])
             start += sizes[name]
         self.n_matrix = sum(size for name, size in sizes.items() if len(self.shapes[name]) == 2)
         self.tree = nest({name: self._views[name] for name in self.shapes})
