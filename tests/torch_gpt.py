@@ -23,7 +23,7 @@ def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
     return times(att, dropout_mask) @ v
 
 
-def torch_self_attention(x, p, config, layer, mask, att_mask):
+def torch_self_attention(x, p, config, layer, mask, dropout_mask):
     """Self-attention as in nanoGPT; the head size is that of the weights, whatever the width of x is."""
     B, T, _ = x.shape
     qkv = (x @ p["c_attn"]["weight"] + p["c_attn"].get("bias", 0.0)).chunk(3, dim=-1)
@@ -31,7 +31,7 @@ def torch_self_attention(x, p, config, layer, mask, att_mask):
     scale = 1.0 / math.sqrt(q.shape[-1]) if config.scale_attn_weights else 1.0
     if config.scale_attn_by_inverse_layer_idx:
         scale /= layer + 1
-    mix = torch_attention(q, k, v, scale, mask, att_mask)
+    mix = torch_attention(q, k, v, scale, mask, dropout_mask)
     return mix.transpose(1, 2).reshape(B, T, -1) @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
 
 

@@ -31,10 +31,10 @@ def mlp_backward(dy, cache, ops):
                 "c_proj": {"weight": dc_proj_weight, "bias": dc_proj_bias}}
 
 
-def self_attention_forward(x, p, config, layer, mask, att_mask, ops):
+def self_attention_forward(x, p, config, layer, mask, dropout_mask, ops):
     """Compute self-attention with H heads: one linear layer makes q, k and v, another one mixes the heads' results.
 
-    x (B, T, C), mask (T, T) with 0 where a position sees another and -inf where not, or None; att_mask (B, H, T, T)
+    x (B, T, C), mask (T, T) with 0 where a position sees another and -inf where not, or None; dropout_mask (B, H, T, T)
     drops attention weights, or None -> y (B, T, C), cache. The scores are divided by sqrt(D), because the dot product
     of two random vectors of D unit values has variance D.
     """
@@ -43,7 +43,7 @@ def self_attention_forward(x, p, config, layer, mask, att_mask, ops):
     heads = qkv.reshape(B, T, 3, config.n_head, -1)                             # (B, T, 3, H, D)
     q, k, v = heads.transpose(2, 0, 3, 1, 4)                                    # 3 x (B, H, T, D), views
     scale = config.attention_scale(layer, head_size=q.shape[-1])
-    mix, attention = ops.attention_forward(q, k, v, scale, mask, att_mask)      # (B, H, T, D)
+    mix, attention = ops.attention_forward(q, k, v, scale, mask, dropout_mask)  # (B, H, T, D)
     merged = mix.transpose(0, 2, 1, 3).reshape(B, T, -1)                        # (B, T, C) heads side by side
     y, c_proj = ops.linear_forward(merged, **p["c_proj"])                       # (B, T, C)
     return y, (c_attn, attention, c_proj, mix.shape)
@@ -56,7 +56,7 @@ def self_attention_backward(dy, cache, ops):
     dmerged, dc_proj_weight, dc_proj_bias = ops.linear_backward(dy, c_proj)     # (B, T, C)
     # merged = mix.transpose(0, 2, 1, 3).reshape(B, T, -1)
     dmix = dmerged.reshape(B, T, H, D).transpose(0, 2, 1, 3)                    # (B, H, T, D)
-    # mix, attention = ops.attention_forward(q, k, v, scale, mask, att_mask)
+    # mix, attention = ops.attention_forward(q, k, v, scale, mask, dropout_mask)
     dq, dk, dv = ops.attention_backward(dmix, attention)                        # 3 x (B, H, T, D)
     # q, k, v = heads.transpose(2, 0, 3, 1, 4)
     dheads = np.stack([d.transpose(0, 2, 1, 3) for d in (dq, dk, dv)], axis=2)  # (B, T, 3, H, D)
@@ -68,21 +68,21 @@ def self_attention_backward(dy, cache, ops):
                 "c_proj": {"weight": dc_proj_weight, "bias": dc_proj_bias}}
 
 
-def block_forward(x, p, config, layer, mask, drop, ops):
+def block_forward(x, p, config, layer, mask, dropout_masks, ops):
     """Compute one transformer block: x + attention(norm(x)), then the same with the MLP.
 
-    x (B, T, C), p the block's parameters, layer its number, mask as in `self_attention_forward`, drop its dropout masks
-    (`BlockMasks`) -> x_out (B, T, C), cache. The two additions are the residual stream: each layer adds to it.
+    x (B, T, C), p the block's parameters, layer its number, mask as in `self_attention_forward`, dropout_masks a
+    `BlockMasks` -> x_out (B, T, C), cache. The two additions are the residual stream: each layer adds to it.
     """
     eps = config.layer_norm_epsilon
-    norm_1, ln_1 = ops.layernorm_forward(x, **p["ln_1"], eps=eps)                                   # (B, T, C)
-    attended, attn = self_attention_forward(norm_1, p["attn"], config, layer, mask, drop.att, ops)  # (B, T, C)
-    dropped_1, drop_1 = ops.dropout_forward(attended, drop.attn)                                    # (B, T, C)
-    x_mid = x + dropped_1                                                                           # (B, T, C)
-    norm_2, ln_2 = ops.layernorm_forward(x_mid, **p["ln_2"], eps=eps)                               # (B, T, C)
-    mlp_out, mlp = mlp_forward(norm_2, p["mlp"], config, ops)                                       # (B, T, C)
-    dropped_2, drop_2 = ops.dropout_forward(mlp_out, drop.mlp)                                      # (B, T, C)
-    x_out = x_mid + dropped_2                                                                       # (B, T, C)
+    norm_1, ln_1 = ops.layernorm_forward(x, **p["ln_1"], eps=eps)                                            # (B, T, C)
+    attended, attn = self_attention_forward(norm_1, p["attn"], config, layer, mask, dropout_masks.att, ops)  # (B, T, C)
+    dropped_1, drop_1 = ops.dropout_forward(attended, dropout_masks.attn)                                    # (B, T, C)
+    x_mid = x + dropped_1                                                                                    # (B, T, C)
+    norm_2, ln_2 = ops.layernorm_forward(x_mid, **p["ln_2"], eps=eps)                                        # (B, T, C)
+    mlp_out, mlp = mlp_forward(norm_2, p["mlp"], config, ops)                                                # (B, T, C)
+    dropped_2, drop_2 = ops.dropout_forward(mlp_out, dropout_masks.mlp)                                      # (B, T, C)
+    x_out = x_mid + dropped_2                                                                                # (B, T, C)
     return x_out, (ln_1, attn, drop_1, ln_2, mlp, drop_2)
 
 
@@ -91,7 +91,7 @@ def block_backward(dx_out, cache, ops):
     ln_1, attn, drop_1, ln_2, mlp, drop_2 = cache
     # x_out = x_mid + dropped_2: both terms get the whole gradient
     ddropped_2 = dx_out
-    # dropped_2, drop_2 = ops.dropout_forward(mlp_out, drop.mlp)
+    # dropped_2, drop_2 = ops.dropout_forward(mlp_out, dropout_masks.mlp)
     dmlp_out = ops.dropout_backward(ddropped_2, drop_2)
     # mlp_out, mlp = mlp_forward(norm_2, p["mlp"], config, ops)
     dnorm_2, dp_mlp = mlp_backward(dmlp_out, mlp, ops)
@@ -100,9 +100,9 @@ def block_backward(dx_out, cache, ops):
     dx_mid = dx_out + dx_mid_normed         # x_mid is used twice: by the MLP's branch and by the residual stream
     # x_mid = x + dropped_1
     ddropped_1 = dx_mid
-    # dropped_1, drop_1 = ops.dropout_forward(attended, drop.attn)
+    # dropped_1, drop_1 = ops.dropout_forward(attended, dropout_masks.attn)
     dattended = ops.dropout_backward(ddropped_1, drop_1)
-    # attended, attn = self_attention_forward(norm_1, p["attn"], config, layer, mask, drop.att, ops)
+    # attended, attn = self_attention_forward(norm_1, p["attn"], config, layer, mask, dropout_masks.att, ops)
     dnorm_1, dp_attn = self_attention_backward(dattended, attn, ops)
     # norm_1, ln_1 = ops.layernorm_forward(x, **p["ln_1"], eps=eps)
     dx_normed, dln_1_weight, dln_1_bias = ops.layernorm_backward(dnorm_1, ln_1)
@@ -111,24 +111,24 @@ def block_backward(dx_out, cache, ops):
                 "ln_2": {"weight": dln_2_weight, "bias": dln_2_bias}, "mlp": dp_mlp}
 
 
-def gpt_forward(idx, p, config, masks, ops):
-    """Compute the logits: idx (B, T) integers, p all parameters, masks (`Masks`) -> logits (B, T, V), cache."""
+def gpt_forward(idx, p, config, dropout_masks, ops):
+    """Compute the logits: idx (B, T) integers, p all parameters, dropout_masks (`Masks`) -> logits (B, T, V), cache."""
     T, eps = idx.shape[1], config.layer_norm_epsilon
-    x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])               # (B, T, C)
+    x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])           # (B, T, C)
     mask = None
     if config.causal:                       # no position sees a later one: -inf above the diagonal
-        mask = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)                                 # (T, T)
+        mask = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)                             # (T, T)
     ln_e = None
     if config.embedding_layer_norm:
-        x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                    # (B, T, C)
-    x, drop = ops.dropout_forward(x, masks.embd)                                                    # (B, T, C)
+        x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                # (B, T, C)
+    x, drop = ops.dropout_forward(x, dropout_masks.embd)                                        # (B, T, C)
     blocks = []
     for i in range(config.n_layer):
-        x, block = block_forward(x, p["h"][i], config, i, mask, masks.blocks[i], ops)               # (B, T, C)
+        x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)   # (B, T, C)
         blocks.append(block)
-    x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)                                        # (B, T, C)
-    head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]      # (V, C)
-    logits, head = ops.head_forward(x, head_weight)                                                 # (B, T, V)
+    x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)                                    # (B, T, C)
+    head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]  # (V, C)
+    logits, head = ops.head_forward(x, head_weight)                                             # (B, T, V)
     return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)
 
 
@@ -141,10 +141,11 @@ def gpt_backward(dlogits, cache, ops):
     # x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)
     dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)
     dp["ln_f"] = {"weight": dln_f_weight, "bias": dln_f_bias}
-    # for i in range(config.n_layer): x, block = block_forward(x, p["h"][i], config, i, mask, masks.blocks[i], ops)
+    # for i in range(config.n_layer):
+    #     x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)
     for i in reversed(range(config.n_layer)):
         dx, dp["h"][i] = block_backward(dx, blocks[i], ops)
-    # x, drop = ops.dropout_forward(x, masks.embd)
+    # x, drop = ops.dropout_forward(x, dropout_masks.embd)
     dx = ops.dropout_backward(dx, drop)
     # x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)
     if ln_e is not None:

@@ -125,10 +125,10 @@ def lessons():
 
     add("mlp", "MLP", below("h.0.mlp."), config=config, ops=layers)
     add("self_attention", "Self-attention", below("h.0.attn."), config=config, layer=0, mask=future,
-        att_mask=masks.blocks[0].att, ops=layers)
-    add("block", "Transformer block", below("h.0."), config=config, layer=0, mask=future, drop=masks.blocks[0],
-        ops=layers)
-    add("gpt", "The whole GPT-2", params, idx=idx, config=config, masks=masks, ops=layers)
+        dropout_mask=masks.blocks[0].att, ops=layers)
+    add("block", "Transformer block", below("h.0."), config=config, layer=0, mask=future,
+        dropout_masks=masks.blocks[0], ops=layers)
+    add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
     return made
 
 
