@@ -1,4 +1,4 @@
-"""config.json, transformers' description of a GPT-2, to GPTConfig and back."""
+"""Convert config.json, transformers' description of a GPT-2, to GPTConfig and back."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pr
 
 
 def read_config(path):
-    """The GPTConfig in a config.json. UserError where it is no GPT-2's, or sets what npgpt does not support."""
+    """Read the GPTConfig from a config.json; UserError if it is no GPT-2's, or sets what npgpt does not support."""
     try:
         fields = read_json(path)
     except OSError as error:
@@ -63,7 +63,7 @@ def read_config(path):
 
 
 def config_from_fields(fields):
-    """The GPTConfig of config.json's fields, a dict; UserError that names the field where there is none."""
+    """Return the GPTConfig for config.json's fields, a dict; UserError that names the field that does not fit."""
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this describes no GPT-2: "model_type" must be "gpt2"')
     if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
@@ -85,7 +85,7 @@ def config_from_fields(fields):
 
 
 def config_to_fields(config, dtype="float32"):
-    """The fields of config.json for a GPTConfig; read again they give the same config.
+    """Return the fields of config.json for a GPTConfig; reading them gives the same config.
 
     A model that transformers' GPT-2 would compute otherwise (an encoder, a LayerNorm after the embedding) is given the
     "model_type" npgpt, so that transformers refuses it.
@@ -98,12 +98,12 @@ def config_to_fields(config, dtype="float32"):
 
 
 def unsupported_by_transformers(config):
-    """The name of the field with which a model is none that transformers' GPT-2 can compute, or None."""
+    """Return the name of the field that transformers' GPT-2 does not support, or None."""
     if not config.causal:
         return "causal"
     return "embedding_layer_norm" if config.embedding_layer_norm else None
 
 
 def with_all_biases(config):
-    """The same model with every bias there (zero where there was none): transformers' GPT-2 has them all."""
+    """Return the config of the same model with all biases, as transformers' GPT-2 has them."""
     return dataclasses.replace(config, bias=True, qkv_bias=True)

@@ -1,4 +1,4 @@
-"""Reading GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
+"""Read GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
 import contextlib
 import os
@@ -16,12 +16,12 @@ MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpo
 
 
 def find_model(name_or_path, revision=None):
-    """The folder or .safetensors file of a model: a path that exists, or a hub id, which is downloaded or cached.
+    """Return the folder or .safetensors file of a model: an existing path, or a hub id, downloaded or from the cache.
 
-    Raises UserError where it is neither, and as `hub.fetch_model` does.
+    Raises UserError if it is neither, and as `hub.fetch_model` does.
     """
     path = Path(name_or_path)
-    # os.path says no where Path raises: a name too long for the system is an unknown model like any other.
+    # os.path returns False where Path raises: a name too long for the system is an unknown model like any other.
     if os.path.isdir(path) or path.suffix == ".safetensors":
         if not os.path.exists(path):
             raise UserError(f"{path} does not exist")
@@ -30,7 +30,7 @@ def find_model(name_or_path, revision=None):
 
 
 def open_model(path):
-    """(GPTConfig, load) of a folder or .safetensors file; load(params) fills a `Parameters` of that config.
+    """Return (GPTConfig, load) for a folder or .safetensors file; load(params) fills a `Parameters` of that config.
 
     Nothing large is read or allocated here, but everything is checked: raises UserError for a config that npgpt does
     not support, a file that is not whole, and tensors that are missing, extra or of another shape or type, by name.

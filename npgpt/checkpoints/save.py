@@ -1,4 +1,4 @@
-"""Writing a model as transformers reads it."""
+"""Write a model in transformers' format."""
 
 import json
 from pathlib import Path

@@ -8,9 +8,9 @@ TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.json", "tokenizer_config.json", "s
 
 
 def model_tokenizer(folder, vocab_size):
-    """The tokenizer beside a model: npgpt's own file, a tokenizer.json, or GPT-2's where the vocabulary has its size.
+    """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size.
 
-    UserError where there is none, or where it knows more tokens than the model.
+    Raises UserError if it is missing, or has more tokens than the model.
     """
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)

@@ -84,7 +84,7 @@ class Trainer:
         disable = None if progress is None else not progress
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0.1) as bar:
-            if self.step == 0:          # also where it was saved already, but nothing was measured after that
+            if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
                 self.evaluate_and_save(bar)
             tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
             began, first, record = time.perf_counter(), self.step, None

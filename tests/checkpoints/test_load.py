@@ -1,4 +1,4 @@
-"""Files that are not what they should be are refused by name, before anything large is made of them."""
+"""Files with the wrong content are refused by name, before anything large is allocated."""
 
 import json
 import struct
