@@ -22,7 +22,6 @@ import secrets
 import shutil
 from pathlib import Path
 
-import filelock
 import numpy as np
 
 from npgpt.checkpoints.config_json import config_to_fields, read_config
@@ -72,6 +71,8 @@ def locked(out_dir):
 
     Raises: UserError if another process holds the lock.
     """
+    import filelock  # 4 MB that only training needs
+
     make_folder(out_dir)
     lock = filelock.FileLock(Path(out_dir) / LOCK_FILE)
     try:

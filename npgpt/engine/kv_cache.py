@@ -31,8 +31,6 @@ class KVCache:
         self.arrays = params.xp.zeros(shape, dtype=params.flat.dtype)
         self.layers = iter(())                  # the layers that the forward in progress has still to run
         self.layer_ops = without_caches(ops)
-        self.ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
-                         attention_forward=self.attention_forward, head_forward=self.head_forward)
 
     def read(self, idx):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
@@ -48,8 +46,11 @@ class KVCache:
         if T == 1:
             idx = np.concatenate([idx, np.zeros((self.rows - self.B, 1), dtype=idx.dtype)])
         self.layers = iter(range(config.n_layer))
+        # Made for each read: kept, the table would hold this cache, and this cache the table, and free no memory.
+        ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
+                    attention_forward=self.attention_forward, head_forward=self.head_forward)
         masks = draw_masks(config, *idx.shape, self.params.flat.dtype)
-        logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, self.ops)
+        logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
         self.length += T
         return to_host(logits[:self.B, 0])
 

@@ -1,9 +1,13 @@
 """Sampling: what each argument keeps, and that a seed reproduces."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
+from npgpt.engine.kv_cache import KVCache
 from npgpt.model.generate import sample
 from tests.cases import small_parts
 from tests.torch_gpt import unit_scale
@@ -141,3 +145,17 @@ def test_rows_added_for_speed_change_nothing(B):
         logits, logits_alone = read(part), read_alone(part[-1:])
     assert logits.shape == (B, 11)
     np.testing.assert_allclose(logits[-1:], logits_alone, rtol=1e-9, atol=1e-12)
+
+
+def test_the_cache_is_freed_as_soon_as_nobody_holds_it():
+    """A reference cycle would keep the keys and values of every text until the garbage collector runs."""
+    model = GPT(GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4))
+    cache = KVCache(model.params, model.engine.ops, 1)
+    cache.read(np.array([[1, 2]]))
+    freed = weakref.ref(cache)
+    gc.disable()
+    try:
+        del cache
+        assert freed() is None
+    finally:
+        gc.enable()
