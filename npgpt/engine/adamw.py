@@ -45,35 +45,34 @@ def adamw_step(optimizer, grads, max_norm, threads):
         raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
     clip = 1.0 if max_norm is None else at_most_one(max_norm / (norm + 1e-6))
     optimizer.t += 1
-    pieces = list(slices(optimizer, grads, SLICE if is_on_host(params.flat) else params.flat.size))
+    parts = slices(params, SLICE if is_on_host(params.flat) else params.flat.size)
 
     def update(some):
-        for p, g, m, v, weight_decay in pieces[some]:
+        for names, first, start, end in parts[some]:        # start and end within the arrays of those names
+            p, m, v = (each.flat[first + start:first + end] for each in (params, optimizer.m, optimizer.v))
+            flat = [grads[name].reshape(-1) for name in names]
+            g = flat[0][start:end] if len(flat) == 1 else np.concatenate(flat)
+            weight_decay = optimizer.weight_decay if first < params.n_matrix else 0.0
             adamw_update(p, g, m, v, optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps, weight_decay, clip)
 
-    in_threads(update, even_parts(len(pieces), threads))
+    in_threads(update, even_parts(len(parts), threads))
     return norm
 
 
-def slices(optimizer, grads, size):
-    """(p, g, m, v, weight decay) of at most `size` values each; vectors do not decay.
+def slices(params, size):
+    """Divide all parameters into parts of at most `size` values: (names, where they begin in `flat`, start, end).
 
-    A large matrix is cut; small arrays that lie side by side are taken together, with a copy of their gradients.
+    A large array is cut, start and end say where. Small ones that lie side by side are one part: fewer calls.
     """
-    params, flat = optimizer.params, [each.flat for each in (optimizer.params, optimizer.m, optimizer.v)]
-    groups, start = [], 0                           # [names, first value, end, whether they are matrices]
+    groups, end = [], 0
     for name in params.flat_names:
-        is_matrix, end = len(params.shapes[name]) == 2, start + params[name].size
-        if groups and groups[-1][3] == is_matrix and end - groups[-1][1] <= size:
-            groups[-1] = [*groups[-1][0], name], groups[-1][1], end, is_matrix
-        else:
-            groups.append(([name], start, end, is_matrix))
-        start = end
-    for names, start, end, is_matrix in groups:
-        g = grads[names[0]].reshape(-1) if len(names) == 1 else np.concatenate([grads[n].reshape(-1) for n in names])
-        for i in range(0, end - start, size):
-            p, m, v = (each[start + i:min(start + i + size, end)] for each in flat)
-            yield p, g[i:i + size], m, v, optimizer.weight_decay if is_matrix else 0.0
+        begin, end = end, end + params[name].size
+        if groups and groups[-1][1] < params.n_matrix <= begin or not groups or end - groups[-1][1] > size:
+            groups.append(([], begin))
+        groups[-1][0].append(name)
+    ends = [first for _, first in groups[1:]] + [end]
+    return [(names, first, start, min(start + size, last - first))
+            for (names, first), last in zip(groups, ends, strict=True) for start in range(0, last - first, size)]
 
 
 def at_most_one(value):
