@@ -16,6 +16,7 @@ from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_memory,
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.cuda.engine import CudaEngine, why_not_fused
+from npgpt.engine.ops import HEADLESS
 from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores, sharing_cores
@@ -113,45 +114,67 @@ class GPT:
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
                 f"{self.engine.where})")
 
-    def forward(self, idx, targets=None, rng=None):
+    def forward(self, idx, targets=None, rng=None, mask=None):
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
-        np.random.Generator as rng turns dropout on. Returns logits (B, T, V) and the mean loss in nats (a float, or
-        None). Every layer runs as it stands, and what `backward` needs is kept. Raises UserError for a context longer
-        than `block_size` or ids out of range.
+        np.random.Generator as rng turns dropout on. mask: floats that are added to the attention scores, (T, T) or
+        (B, 1, T, T): 0 if a position sees another, -inf if not; a causal model still hides later positions. Returns
+        logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands, and what
+        `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets, targets is not None)
-        check_rng(rng, self.xp)
-        masks = draw_masks(self.config, *idx.shape, self.params.flat.dtype, rng)
-        with sharing_cores(1, self.engine.threads):
-            logits, gpt = gpt_forward(self.xp.asarray(idx), self.params.tree, self.config, masks, layers)
+        logits, gpt = self._run_forward(idx, rng, mask, layers)
         if targets is None:
             self._cache = None
             return logits, None
         loss, cross_entropy = cross_entropy_forward(logits, self.xp.asarray(targets))
-        self._cache = (gpt, cross_entropy)
+        self._cache = (gpt, cross_entropy, logits.shape)
         return logits, float(loss)
 
     __call__ = forward
 
-    def backward(self):
+    def hidden(self, idx, rng=None, mask=None):
+        """Compute what the head would read, (B, T, C): the output of an encoder.
+
+        `backward(dhidden)` then gives the gradients. The arguments and errors are those of `forward`.
+        """
+        idx, _ = self.check_batch(idx, None, with_targets=False)
+        hidden, gpt = self._run_forward(idx, rng, mask, HEADLESS)
+        self._cache = (gpt, None, hidden.shape)
+        return hidden
+
+    def _run_forward(self, idx, rng, mask, ops):
+        check_rng(rng, self.xp)
+        mask = self.check_mask(mask, *idx.shape)
+        masks = draw_masks(self.config, *idx.shape, self.params.flat.dtype, rng)
+        with sharing_cores(1, self.engine.threads):
+            return gpt_forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
+                               None if mask is None else self.xp.asarray(mask))
+
+    def backward(self, dhidden=None):
         """Compute the gradients of the last `forward`'s loss: a dict with the names and shapes of `params`, newly made.
 
-        Raises UserError if the last forward had no targets.
+        After `hidden`, it takes the gradient of what that returned, dhidden (B, T, C); the head's own gradients are 0.
+        Raises UserError if the last forward had no targets, or if dhidden is missing, extra, or of another shape.
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
-        gpt, cross_entropy = self._cache
-        dlogits = cross_entropy_backward(1.0, cross_entropy)
+        gpt, cross_entropy, shape = self._cache
+        if cross_entropy is None:
+            check("dhidden", dhidden, np.shape(dhidden) == shape, f"an array of shape {shape}, as hidden returned")
+            dx, ops = self.xp.asarray(dhidden, self.params.flat.dtype), HEADLESS
+        else:
+            check("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
+            dx, ops = cross_entropy_backward(1.0, cross_entropy), layers
         with sharing_cores(1, self.engine.threads):
-            return self.params.flatten(gpt_backward(dlogits, gpt, layers))
+            return self.params.flatten(gpt_backward(dx, gpt, ops))
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.
 
-        idx, targets, rng as in `forward`; on a GPU an rng comes from `engine.dropout_rng`. count: what the sum of the
-        losses is divided by, by default the number of targets that count. add_to: gradients of an earlier call, to
+        idx, targets, rng, mask as in `forward`; on a GPU an rng comes from `engine.dropout_rng`. count: what the sum of
+        the losses is divided by, by default the number of targets that count. add_to: gradients of an earlier call, to
         which these are added in place (for gradient accumulation, with the targets of all micro-batches as count).
         Returns the loss, a float (on a GPU a 0-d array there: nothing waits for the GPU), and the gradients, a dict
         with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
@@ -163,17 +186,19 @@ class GPT:
         if add_to is not None:
             named = hasattr(add_to, "keys") and add_to.keys() == self.params.keys()
             check("add_to", add_to, named, "gradients that loss_and_grads returned")
-        loss, grads = self.engine.loss_and_grads(idx, targets, rng, count, add_to)
+        mask = self.check_mask(mask, *idx.shape)
+        loss, grads = self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
         if add_to is None and self.engine.reuses_grads:
             grads = {name: gradient.copy() for name, gradient in grads.items()}
         return loss, grads
 
-    def evaluate(self, idx, targets):
+    def evaluate(self, idx, targets, mask=None):
         """Compute the mean loss of one batch, in nats, without dropout; nothing is kept, not even during the forward.
 
         A float; on a GPU a 0-d array there.
         """
-        return self.engine.loss(*self.check_batch(idx, targets))
+        idx, targets = self.check_batch(idx, targets)
+        return self.engine.loss(idx, targets, self.check_mask(mask, *idx.shape))
 
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
@@ -226,6 +251,22 @@ class GPT:
         if targets.max() == IGNORE_INDEX:
             raise UserError("every target is -1 (ignored): the loss would be the mean of nothing")
         return idx, targets
+
+
+    def check_mask(self, mask, B, T):
+        """Return a mask as an array of the parameters' dtype on the host, (T, T) or (B, 1, T, T), or None.
+
+        UserError unless it has one of these shapes, or can be broadcast to it, and holds no NaN and no +inf.
+        """
+        if mask is None:
+            return None
+        mask = as_array("mask", mask)
+        check("mask", mask, mask.dtype.kind == "f" and not (np.isnan(mask) | (mask == np.inf)).any(),
+              "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf)")
+        shape = (T, T) if mask.ndim == 2 else (B, 1, T, T)
+        right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
+        check("the shape of mask", mask.shape, right, f"{(T, T)} or {(B, 1, T, T)}")
+        return np.broadcast_to(mask.astype(self.params.flat.dtype), shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,8 +134,9 @@ def layer_cases(ops_of=lambda config: layers):
                              ("linear on rows", (4,), True)):
         case(name, {"x": unit(*rows, C), "weight": unit(C, 7)} | ({"bias": unit(7)} if bias else {}),
              ops.linear_forward, ops.linear_backward, lambda torch, x, weight, bias=0.0: x @ weight + bias)
-    case("head", {"x": unit(B, T, C), "weight": unit(V, C)}, ops.head_forward, ops.head_backward,
-         lambda torch, x, weight: torch.nn.functional.linear(x, weight))
+    for name, bias in (("head", {}), ("head with bias", {"bias": unit(V)})):
+        case(name, {"x": unit(B, T, C), "weight": unit(V, C)} | bias, ops.head_forward, ops.head_backward,
+             lambda torch, x, weight, bias=None: torch.nn.functional.linear(x, weight, bias))
 
     # layernorm; the large eps shows whether the backward knows about it
     for eps, bias in ((1e-5, True), (0.5, True), (0.5, False)):
@@ -168,10 +169,12 @@ def layer_cases(ops_of=lambda config: layers):
     one_without, three_without = future.copy(), np.zeros((T, T))
     one_without[1], three_without[[0, 2, 3]] = -np.inf, -np.inf
     mask_att = drawn_mask(B, H, T, T)
+    added = np.where(rng.random((B, 1, T, T)) < 0.3, -np.inf, unit(B, 1, T, T))     # one for each batch entry
+    added[1, 0, :4] = -np.inf
     for name, queries, mask, dropped in (
             ("causal", T, future, None), ("every position", T, None, None), ("causal, dropout", T, future, mask_att),
             ("two queries on five keys", 2, future[-2:], None), ("a query without keys", T, one_without, None),
-            ("queries without keys, dropout", T, three_without, mask_att)):
+            ("queries without keys, dropout", T, three_without, mask_att), ("a mask for each entry", T, added, None)):
         case(f"attention, {name}", {"q": unit(B, H, queries, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)},
              lambda q, k, v, mask=mask, dropped=dropped:
              ops.attention_forward(q, k, v, 0.7, as_x(mask, q), as_x(dropped, q)), ops.attention_backward,
@@ -209,7 +212,7 @@ def layer_cases(ops_of=lambda config: layers):
         return {name.removeprefix(part): unit(*shape) / (3 if len(shape) == 2 else 1)
                 for name, shape in parameter_shapes(config).items() if name.startswith(part)}
 
-    for fields in ({}, {"activation": "gelu"}, {"bias": False, "n_inner": 7}):
+    for fields in ({}, {"activation": "gelu"}, {"bias": False, "n_inner": 7}, {"bias": False, "mlp_bias": True}):
         composite("mlp", fields, (), torch_mlp)
     for fields, mask, dropped in (
             ({}, future, None), ({"n_head": 1}, future, None), ({"causal": False}, None, None),
@@ -223,15 +226,19 @@ def layer_cases(ops_of=lambda config: layers):
     composite("block", {}, (1, future, BlockMasks()), torch_block)
     composite("block", {"layer_norm_epsilon": 0.5, "bias": False}, (1, None, masks), torch_block)
 
-    for fields in ({}, {"vocab_size": 700}, {"vocab_size": 700, "tie_word_embeddings": False},
-                   {"embedding_layer_norm": True, "bias": False, "causal": False, "activation": "gelu"}):
+    for fields, given_mask in (
+            ({}, None), ({"vocab_size": 700}, None), ({"vocab_size": 700, "tie_word_embeddings": False}, None),
+            ({"embedding_layer_norm": True, "bias": False, "causal": False, "activation": "gelu"}, None),
+            ({"final_layer_norm": False, "lm_head_bias": True}, added), ({"causal": False}, unit(T, T)),
+            ({"final_layer_norm": False, "lm_head_bias": True, "tie_word_embeddings": False}, None)):
         config = GPTConfig(**{**SMALL, **fields})
         idx = rng.integers(0, config.vocab_size, (B, T))
-        case(f"gpt {fields}", parameters(config),
-             lambda config=config, idx=idx, **p: transformer.gpt_forward(
-                 integers(idx, p["wte.weight"]), nest(p), config, draw_masks(config, B, T, None), ops_of(config)),
+        case(f"gpt {fields}" + ", mask" * (given_mask is not None), parameters(config),
+             lambda config=config, idx=idx, mask=given_mask, **p: transformer.gpt_forward(
+                 integers(idx, p["wte.weight"]), nest(p), config, draw_masks(config, B, T, None), ops_of(config),
+                 as_x(mask, p["wte.weight"])),
              lambda dlogits, cache, config=config: tuple(
                  flatten(transformer.gpt_backward(dlogits, cache, ops_of(config)))[name]
                  for name in parameter_shapes(config)),
-             lambda torch, config=config, idx=idx, **p: torch_gpt(p, config, idx))
+             lambda torch, config=config, idx=idx, mask=given_mask, **p: torch_gpt(p, config, idx, mask=mask))
     return cases

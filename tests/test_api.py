@@ -1,5 +1,6 @@
 """The whole model: every variant's logits, loss and every gradient against torch; what the API promises."""
 
+import dataclasses
 import math
 import tracemalloc
 from unittest import mock
@@ -12,7 +13,7 @@ from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
 from npgpt.model.parameters import parameter_shapes
 from npgpt.training.metrics import read_metrics
 from tests.cases import layer_calls, small_parts
-from tests.torch_gpt import ours_and_torchs, unit_scale
+from tests.torch_gpt import ours_and_torchs, torch_gpt, torch_loss, torch_parameters, unit_scale
 
 SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 3, "n_embd": 12}
 VARIANTS = {
@@ -29,6 +30,12 @@ VARIANTS = {
     "exact gelu": {"activation": "gelu"},
     "dropout": {"dropout": 0.3},
     "three dropouts": {"embd_pdrop": 0.1, "attn_pdrop": 0.3, "resid_pdrop": 0.5},
+    "dropout in the mlp alone": {"mlp_pdrop": 0.4},
+    "dropout after attention alone": {"resid_pdrop": 0.4, "mlp_pdrop": 0.0},
+    "no biases but the mlp's": {"bias": False, "mlp_bias": True},
+    "no final layernorm": {"final_layer_norm": False},
+    "bias of the head": {"lm_head_bias": True},
+    "bias of an untied head": {"lm_head_bias": True, "tie_word_embeddings": False, "final_layer_norm": False},
     "scores divided by the layer": {"scale_attn_by_inverse_layer_idx": True},
     "narrow mlp": {"n_inner": 7},
     "large eps": {"layer_norm_epsilon": 0.1},
@@ -67,6 +74,76 @@ def test_every_gradient_equals_torch(variant):
         np.testing.assert_allclose(grads[name], tensor.grad.numpy(), rtol=1e-9, atol=1e-12 * scale, err_msg=name)
 
 
+def padding(rows, time):
+    """A mask (rows, 1, time, time) that hides the last token of a row, the last two of the next, and so on."""
+    seen = np.arange(time) < time - np.arange(rows)[:, None] % 3                # (rows, time)
+    return np.broadcast_to(np.where(seen, 0.0, -np.inf)[:, None, None, :], (rows, 1, time, time))
+
+
+MASKS = {"of all entries": np.random.default_rng(8).standard_normal((6, 6)), "of each entry": padding(3, 6),
+         "of the keys": padding(3, 6)[:, :, :1]}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
+    """The loss, the state that the head reads, and every gradient, from the loss and from a gradient of that state."""
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    for options in ({"kernels": "reference"}, {"threads": 2}):
+        model = model_of({"causal": causal, "tie_word_embeddings": False, "lm_head_bias": True}, **options)
+        idx, targets = batch(model.config)
+        tensors = torch_parameters(model.params)
+        loss = torch_loss(torch_gpt(tensors, model.config, idx, mask=mask), targets)
+        loss.backward()
+        with small_parts(), mock.patch("npgpt.engine.cpu.number_of_shards", lambda *_: 2):
+            ours, grads = model.loss_and_grads(idx, targets, mask=mask)
+            assert model.evaluate(idx, targets, mask) == pytest.approx(loss.item(), rel=1e-12)
+        assert [ours, model(idx, targets, mask=mask)[1]] == pytest.approx([loss.item()] * 2, rel=1e-12)
+        expected = {name: tensor.grad.numpy() for name, tensor in tensors.items()}
+        assert_close(grads, expected)
+        assert_close(model.backward(), expected)
+
+        tensors = torch_parameters(model.params)
+        state = torch_gpt(tensors, model.config, idx, mask=mask, headless=True)
+        dhidden = np.random.default_rng(9).standard_normal(state.shape)
+        state.backward(torch.from_numpy(dhidden))
+        hidden = model.hidden(idx, mask=mask)
+        np.testing.assert_allclose(hidden, state.detach().numpy(), rtol=1e-9, atol=1e-12)
+        assert_close(model.backward(dhidden), {name: np.zeros(tensor.shape) if tensor.grad is None else
+                                               tensor.grad.numpy() for name, tensor in tensors.items()})
+
+
+def test_tokens_behind_the_padding_change_nothing():
+    """An encoder on padded texts gives each the hidden states that it has alone."""
+    model = model_of({"causal": False})
+    idx, _ = batch(model.config)
+    hidden = model.hidden(idx, mask=padding(3, 6))
+    for row, n in enumerate((6, 5, 4)):
+        np.testing.assert_allclose(hidden[row, :n], model.hidden(idx[row:row + 1, :n])[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("mask", [np.tri(6, dtype=bool), np.full((6, 6), np.nan), np.full((6, 6), np.inf),
+                                  np.zeros((5, 6)), np.zeros((2, 1, 6, 6)), np.zeros((3, 3, 6, 6)), np.zeros(6), "x"],
+                         ids=["bool", "nan", "inf", "shape", "entries", "heads", "vector", "text"])
+def test_other_masks_are_refused(mask):
+    model = model_of({})
+    for call in (model.forward, model.loss_and_grads, model.evaluate):
+        with pytest.raises(UserError, match="mask"):
+            call(*batch(model.config), mask=mask)
+
+
+def test_backward_of_hidden_needs_its_gradient():
+    model = model_of({})
+    idx, targets = batch(model.config)
+    model.hidden(idx)
+    for wrong in (None, np.zeros((3, 6, 11))):
+        with pytest.raises(UserError, match=r"dhidden must be an array of shape \(3, 6, 12\)"):
+            model.backward(wrong)
+    model.forward(idx, targets)
+    with pytest.raises(UserError, match="dhidden"):
+        model.backward(np.zeros((3, 6, 12)))
+
+
 def assert_close(grads, expected):
     """Each gradient to 1e-9, on the scale of its largest value; the names in the same order."""
     assert list(grads) == list(expected)
@@ -77,7 +154,7 @@ def assert_close(grads, expected):
 @EACH_VARIANT
 def test_the_cpu_engine_equals_the_reference_engine(variant):
     """On any number of threads and shards; with dropout if the batch stays whole, as each shard draws its own."""
-    without = {**variant, "dropout": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+    without = {**variant, "dropout": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "mlp_pdrop": 0.0}
     for n_threads, shards in ((2, 1), (3, 1), (2, 2), (8, 5)):
         fields = variant if shards == 1 else without
         reference, model = model_of(fields, kernels="reference", threads=2), model_of(fields, threads=n_threads)
@@ -157,7 +234,7 @@ def test_evaluation_and_prompts_keep_no_caches(options):
         finally:
             tracemalloc.stop()
 
-    keeping = peak(lambda: model.engine.run(idx, targets, None, 4 * 128))
+    keeping = peak(lambda: model.engine.run(idx, targets, None, 4 * 128, None))
     assert peak(lambda: model.evaluate(idx, targets)) < keeping / 3
     read = model.engine.reader(4)       # whose keys and values are allocated here
     assert peak(lambda: read(idx)) < keeping / 3
@@ -205,6 +282,9 @@ def test_initial_weights():
     for name, array in params.items():
         assert abs(array.mean() - (".ln" in f".{name}" and name.endswith("weight"))) < 0.002, name
     np.testing.assert_array_equal(GPT(config, seed=1, dtype="float64").params.flat.astype("float32"), params.flat)
+    wide = GPT(dataclasses.replace(config, initializer_range=0.06), seed=1).params
+    for name, array in params.items():
+        np.testing.assert_allclose(wide[name], 3 * array if array.ndim == 2 else array, rtol=1e-6)
     assert not np.array_equal(GPT(config, seed=2).params.flat, params.flat)
 
 

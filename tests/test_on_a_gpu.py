@@ -26,7 +26,7 @@ def normal(*shape):
 HEADS, MASK = normal(2, 2, 3, 4), np.array([[0, -np.inf, -np.inf], [0, 0, -np.inf], [-np.inf] * 3])
 LAYERS = {      # name -> arguments of the forward
     "linear": (normal(2, 3, 4), normal(4, 5), normal(5)),
-    "head": (normal(2, 3, 4), normal(7, 4)),
+    "head": (normal(2, 3, 4), normal(7, 4), normal(7)),
     "layernorm": (normal(2, 3, 4), normal(4), normal(4)),
     "gelu_tanh": (normal(2, 3, 4),),
     "gelu_exact": (normal(2, 3, 4),),
@@ -77,7 +77,8 @@ def test_layers(name, cupy):
 
 
 @pytest.mark.parametrize("fields", [{}, {"dropout": 0.2}, {"bias": False}, {"tie_word_embeddings": False},
-                                    {"causal": False}, {"embedding_layer_norm": True}, {"activation": "gelu"}], ids=str)
+                                    {"causal": False}, {"embedding_layer_norm": True}, {"activation": "gelu"},
+                                    {"final_layer_norm": False, "lm_head_bias": True}], ids=str)
 def test_a_step_waits_for_nothing(fields, cupy):
     """And has the numbers of the CPU, dropout masks included where they come from Philox."""
     there, here = model(**fields), model("cpu", **fields)

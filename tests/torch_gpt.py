@@ -17,7 +17,7 @@ def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
 
     # Applied to unit vectors as values it gives the attention weights, on which dropout acts.
     units = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-    mask = None if mask is None else torch.from_numpy(mask)
+    mask = None if mask is None else torch.tensor(mask)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         att = torch.nn.functional.scaled_dot_product_attention(q, k, units, mask, scale=scale)
     return times(att, dropout_mask) @ v
@@ -49,13 +49,17 @@ def torch_block(x, p, config, layer, mask, drop):
     return x + times(torch_mlp(norm(x, p["ln_2"], config), p["mlp"], config), drop.mlp)
 
 
-def torch_gpt(parameters, config, idx, rng=None):
-    """Logits (B, T, V) for tensors named as ours are; rng draws the dropout masks in our model's order."""
+def torch_gpt(parameters, config, idx, rng=None, mask=None, headless=False):
+    """Logits (B, T, V) for tensors named as ours are; rng draws the dropout masks in our model's order.
+
+    headless: what the head reads instead, (B, T, C).
+    """
     import torch
 
     p, (B, T), C = nest(parameters), idx.shape, config.n_embd
     embd, att, resid = (config.dropout if own is None else own
                         for own in (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop))
+    mlp = resid if config.mlp_pdrop is None else config.mlp_pdrop
 
     def draw(p_drop, *shape):
         return dropout_mask(rng, shape, p_drop, parameters["wte.weight"].detach().numpy().dtype)
@@ -64,11 +68,17 @@ def torch_gpt(parameters, config, idx, rng=None):
     if config.embedding_layer_norm:
         x = norm(x, p["ln_e"], config)
     x = times(x, draw(embd, B, T, C))
-    mask = torch.full((T, T), -math.inf, dtype=x.dtype).triu(1).numpy() if config.causal else None
+    if config.causal:
+        mask = np.zeros((T, T)) if mask is None else mask
+        mask = np.where(np.tri(T, dtype=bool), mask, -np.inf).astype(parameters["wpe.weight"].detach().numpy().dtype)
     for i in range(config.n_layer):
-        drop = BlockMasks(draw(att, B, config.n_head, T, T), draw(resid, B, T, C), draw(resid, B, T, C))
+        drop = BlockMasks(draw(att, B, config.n_head, T, T), draw(resid, B, T, C), draw(mlp, B, T, C))
         x = torch_block(x, p["h"][i], config, i, mask, drop)
-    return norm(x, p["ln_f"], config) @ p.get("lm_head", p["wte"])["weight"].T
+    if config.final_layer_norm:
+        x = norm(x, p["ln_f"], config)
+    if headless:
+        return x
+    return torch.nn.functional.linear(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
 
 
 def times(x, mask):

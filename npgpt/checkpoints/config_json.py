@@ -22,6 +22,7 @@ FIELDS = {
     "embd_pdrop": ("embd_pdrop", 0.1),
     "attn_pdrop": ("attn_pdrop", 0.1),
     "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
+    "initializer_range": ("initializer_range", 0.02),
     "scale_attn_weights": ("scale_attn_weights", True),
     "scale_attn_by_inverse_layer_idx": ("scale_attn_by_inverse_layer_idx", False),
     "tie_word_embeddings": ("tie_word_embeddings", True),
@@ -30,13 +31,14 @@ FIELDS = {
 }
 
 # What transformers' GPT-2 has no field for; kept in config.json under "npgpt".
-OWN_FIELDS = ("bias", "qkv_bias", "causal", "embedding_layer_norm", "dropout")
+OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
+              "dropout", "mlp_pdrop")
 
 # Fields that do not change what the model computes from the same weights.
 HARMLESS = {
     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
     "attn_implementation", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id", "do_sample",
-    "dtype", "early_stopping", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range",
+    "dtype", "early_stopping", "finetuning_task", "gradient_checkpointing", "id2label",
     "is_encoder_decoder", "label2id", "length_penalty", "license", "max_length", "min_length", "model_type",
     "n_special", "name", "no_repeat_ngram_size", "num_beams", "num_labels", "num_return_sequences",
     "output_attentions", "output_hidden_states", "pad_token_id", "predict_special_tokens", "prefix", "problem_type",
@@ -87,7 +89,7 @@ def config_from_fields(fields):
 def config_to_fields(config, dtype="float32"):
     """Return the fields of config.json for a GPTConfig; reading them gives the same config.
 
-    A model that transformers' GPT-2 would compute otherwise (an encoder, a LayerNorm after the embedding) is given the
+    A model that transformers' GPT-2 would compute otherwise (see `unsupported_by_transformers`) is given the
     "model_type" npgpt, so that transformers refuses it.
     """
     fields = {theirs: config.used(ours) for theirs, (ours, _) in FIELDS.items()}
@@ -99,11 +101,10 @@ def config_to_fields(config, dtype="float32"):
 
 def unsupported_by_transformers(config):
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
-    if not config.causal:
-        return "causal"
-    return "embedding_layer_norm" if config.embedding_layer_norm else None
+    theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False}
+    return next((name for name, value in theirs.items() if getattr(config, name) != value), None)
 
 
 def with_all_biases(config):
     """Return the config of the same model with all biases, as transformers' GPT-2 has them."""
-    return dataclasses.replace(config, bias=True, qkv_bias=True)
+    return dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)

@@ -32,7 +32,7 @@ from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, loa
 from npgpt.training.trainer import Trainer
 
 SAMPLE_TOKENS = 300
-DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"}
+DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
 
 
 def add_arguments(parser):

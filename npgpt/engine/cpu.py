@@ -39,7 +39,7 @@ class CPUEngine(ReferenceEngine):
     def where(self):
         return f"{self.threads} threads"
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         count = count or counted(targets)
         n = number_of_shards(self.params.config, *idx.shape, self.threads)
         parts = even_parts(len(idx), 1 if isinstance(rng, Philox) else n)       # a Philox, a GPU's, cannot be split
@@ -47,29 +47,29 @@ class CPUEngine(ReferenceEngine):
         rngs = [rng] * n if n == 1 or rng is None else rng.spawn(n)
         with sharing_cores(n, self.threads):
             results = in_threads(self.run, [idx[part] for part in parts], [targets[part] for part in parts], rngs,
-                                 [count] * n)
+                                 [count] * n, [mask_part(mask, part) for part in parts])
         grads = results[0][1]
         for _, others in results[1:]:
             grads = self.added(others, grads)
         return sum(loss for loss, _ in results), self.added(grads, add_to)
 
-    def run(self, idx, targets, rng, count):
+    def run(self, idx, targets, rng, count, mask):
         config = self.params.config
         masks = draw_masks(config, *idx.shape, self.params.flat.dtype, rng)
-        logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops)
+        logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
         loss = loss_in_blocks(logits, targets, count, gradient=True)
         return loss, self.params.flatten(gpt_backward(logits, gpt, self.ops))       # the logits are dlogits now
 
-    def loss(self, idx, targets, count=None):
+    def loss(self, idx, targets, mask=None):
         parts = even_parts(len(idx), self.threads)
         with sharing_cores(len(parts), self.threads):
             losses = in_threads(self.run_forward, [idx[part] for part in parts], [targets[part] for part in parts],
-                                [count or counted(targets)] * len(parts))
+                                [counted(targets)] * len(parts), [mask_part(mask, part) for part in parts])
         return sum(losses)
 
-    def run_forward(self, idx, targets, count):
+    def run_forward(self, idx, targets, count, mask):
         masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
-        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops))
+        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
         return loss_in_blocks(logits, targets, count, gradient=False)
 
     def added(self, grads, add_to):
@@ -83,6 +83,11 @@ class CPUEngine(ReferenceEngine):
 
         in_threads(add, even_parts(len(names), self.threads))
         return add_to
+
+
+def mask_part(mask, part):
+    """What is added to the attention scores of some batch entries: mask (T, T) or (B, 1, T, T), or None."""
+    return mask if mask is None or mask.ndim == 2 else mask[part]
 
 
 def linear_forward_in_place(x, weight, bias=None):

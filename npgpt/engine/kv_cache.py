@@ -70,6 +70,6 @@ class KVCache:
             mask = np.concatenate([np.zeros_like(mask, shape=(T, self.length)), mask], axis=1)
         return self.layer_ops.attention_forward(q, keys[:, :, :end], values[:, :, :end], scale, mask, dropout_mask)
 
-    def head_forward(self, x, weight):
+    def head_forward(self, x, weight, bias):
         """The logits of the last position only: the head is the largest matmul."""
-        return self.layer_ops.head_forward(x[:, -1:], weight)
+        return self.layer_ops.head_forward(x[:, -1:], weight, bias)

@@ -34,9 +34,8 @@ def activation_values(config, B, T, whole=False):
     if not whole:
         seen = 0 if T > KEPT else (T + min(T, QUERIES)) // 2 if config.causal else T
     block = 8 * C + 3 * F + H * seen
-    if config.resid_dropout:
-        block += 2 * C                      # two masks
-    if config.attn_dropout:
+    block += C * sum(config.used(name) > 0.0 for name in ("resid_pdrop", "mlp_pdrop"))      # masks
+    if config.used("attn_pdrop"):
         block += 2 * H * T                  # a mask, and the float32 random numbers it is drawn from
     # Besides the caches: the logits (and the loss's temporaries), and the temporaries of the last block's backward: six
     # of the MLP's width, or four of the attention's.

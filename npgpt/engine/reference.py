@@ -36,41 +36,46 @@ class ReferenceEngine:
         device = self.params.xp.cuda.Device()
         return f"{self.params.xp.cuda.runtime.getDeviceProperties(device.id)['name'].decode()}, reference lines"
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         """Compute the loss and all gradients of one batch.
 
         idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: what the sum of the
         losses is divided by, by default the number of targets that count; add_to: gradients that a call returned, to
-        which these are added in place. Returns the loss, a `number`, and the gradients, a dict name -> array.
+        which these are added in place; mask: what is added to the attention scores, (T, T) or (B, 1, T, T) on the host,
+        or None. Returns the loss, a `number`, and the gradients, a dict name -> array.
         """
         count = count or counted(targets)
         with sharing_cores(1, self.threads):
-            loss, grads = self.run(idx, targets, rng, count)
+            loss, grads = self.run(idx, targets, rng, count, mask)
         return number(loss), self.added(grads, add_to)
 
-    def run(self, idx, targets, rng, count):
+    def run(self, idx, targets, rng, count, mask):
         """One forward and backward: the loss times its share of `count`, and the gradients."""
         share = counted(targets) / count
-        idx, targets = self.params.xp.asarray(idx), self.params.xp.asarray(targets)
+        idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype, rng)
-        logits, gpt = gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops)
+        logits, gpt = gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         dlogits = cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(gpt_backward(dlogits, gpt, self.ops))
 
-    def loss(self, idx, targets, count=None):
+    def loss(self, idx, targets, mask=None):
         """The mean loss of one batch, a `number`, without dropout; no layer's cache is kept."""
         with sharing_cores(1, self.threads):
-            return number(self.run_forward(idx, targets, count or counted(targets)))
+            return number(self.run_forward(idx, targets, counted(targets), mask))
 
-    def run_forward(self, idx, targets, count):
+    def run_forward(self, idx, targets, count, mask):
         """One forward without caches: the loss times its share of `count`."""
         share = counted(targets) / count
-        idx, targets = self.params.xp.asarray(idx), self.params.xp.asarray(targets)
+        idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
-        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops))
+        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
         loss, _ = cross_entropy_forward(logits, targets)
         return loss * share
+
+    def on_device(self, *arrays):
+        """Arrays that may be None, where the model is."""
+        return [None if array is None else self.params.xp.asarray(array) for array in arrays]
 
     def added(self, grads, add_to):
         """grads, or add_to with grads added to it."""

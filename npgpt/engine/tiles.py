@@ -64,7 +64,8 @@ def tiled_attention_backward(dmix, cache):
 def tile_forward(arguments, group, rows, keys):
     """`attention_forward` on one tile of its arguments."""
     q, k, v, scale, mask, dropout_mask = arguments
-    mask = None if mask is None else mask[rows, keys]
+    if mask is not None:
+        mask = (mask if mask.ndim == 2 else mask[group[0]])[..., rows, keys]
     dropout_mask = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
     q, k, v = q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys]
     return attention_forward(q, k, v, scale, mask, dropout_mask)
@@ -79,7 +80,7 @@ def query_blocks(T, S, mask):
     ends = [S] * len(blocks)
     if mask is not None:
         for i, rows in enumerate(blocks[:-1]):
-            seen = np.flatnonzero((mask[rows] > -np.inf).any(axis=0))
+            seen = np.flatnonzero((mask[..., rows, :] > -np.inf).reshape(-1, S).any(axis=0))
             ends[i] = seen[-1] + 1 if len(seen) else 1
     return [(rows, slice(0, end)) for rows, end in zip(blocks, ends, strict=True)]
 

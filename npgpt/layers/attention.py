@@ -7,8 +7,8 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     """Compute mix = softmax(q k^T scale + mask) v for each batch entry and head.
 
     q (B, H, T, D) queries, k and v (B, H, S, D) keys and values (S = T in training), scale a Python float, mask (T, S)
-    with 0 where a query may see a key and -inf where not, or None; dropout_mask (B, H, T, S) of zeros and 1 / (1 - p),
-    or None -> mix (B, H, T, D), cache. (Vaswani et al. 2017, arXiv:1706.03762.)
+    or (B, 1, T, S) with 0 where a query may see a key and -inf where not, or None; dropout_mask (B, H, T, S) of zeros
+    and 1 / (1 - p), or None -> mix (B, H, T, D), cache. (Vaswani et al. 2017, arXiv:1706.03762.)
 
     A query whose keys are all masked has the weights 0, so its mix and its gradients are 0, as in torch's
     scaled_dot_product_attention. A plain softmax would divide 0 by 0.

@@ -9,9 +9,9 @@ from npgpt.errors import UserError
 MOST_LAYERS = 1024
 MOST_WIDTH = 2**24      # of every other size: far above all real models, and small enough to compute with
 
-# A field that may be None -> the property with the value that is used.
-DERIVED = {"n_inner": "mlp_width", "qkv_bias": "attention_bias", "embd_pdrop": "embd_dropout",
-           "attn_pdrop": "attn_dropout", "resid_pdrop": "resid_dropout"}
+# A field that may be None -> the field that it follows then. (n_inner follows n_embd: see `mlp_width`.)
+FOLLOWS = {"qkv_bias": "bias", "mlp_bias": "bias", "embd_pdrop": "dropout", "attn_pdrop": "dropout",
+           "resid_pdrop": "dropout", "mlp_pdrop": "resid_pdrop"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,29 +19,40 @@ class GPTConfig:
     """The shape of a GPT. The defaults are GPT-2's own choices at the size of the `char-cpu` preset.
 
     A field that may be None follows another field until it is given. It stays None in the config, so that
-    `dataclasses.replace(config, dropout=0.0)` changes all three dropouts; the properties give the value that is used.
+    `dataclasses.replace(config, dropout=0.0)` changes all dropouts; `used` gives the value that is used.
     Raises UserError (a ValueError), naming the field, for values that make no model.
     """
 
+    # sizes
     vocab_size: int = 65                    # V
     block_size: int = 64                    # the longest context, in tokens
     n_layer: int = 4
     n_head: int = 4
     n_embd: int = 128                       # C, the width
-    dropout: float = 0.0                    # after the embedding, on the attention weights, after attention and MLP
-    bias: bool = True                       # biases in the linear layers and LayerNorms
-    activation: str = "gelu_tanh"           # OpenAI's form; "gelu" is the exact one, nanoGPT's
-    layer_norm_epsilon: float = 1e-5
-    tie_word_embeddings: bool = True        # the head's matrix is the token embedding
-    qkv_bias: bool | None = None            # biases of queries, keys and values; None: as `bias`
-    causal: bool = True                     # False: an encoder, every position sees every other
-    scale_attn_weights: bool = True         # scores divided by sqrt(head size)
-    embedding_layer_norm: bool = False      # a LayerNorm, "ln_e", right after the embedding
     n_inner: int | None = None              # the MLP's hidden width; None: 4 n_embd
+    # biases
+    bias: bool = True                       # in the linear layers and LayerNorms
+    qkv_bias: bool | None = None            # of queries, keys and values; None: as `bias`
+    mlp_bias: bool | None = None            # of the MLP's two linear layers; None: as `bias`
+    lm_head_bias: bool = False              # of the logits, also if their matrix is tied
+    # dropout
+    dropout: float = 0.0                    # after the embedding, on the attention weights, after attention and MLP
     embd_pdrop: float | None = None         # dropout after the embedding; None: as `dropout`
     attn_pdrop: float | None = None         # dropout on the attention weights; None: as `dropout`
-    resid_pdrop: float | None = None        # dropout after attention and MLP; None: as `dropout`
+    resid_pdrop: float | None = None        # dropout after attention and after the MLP; None: as `dropout`
+    mlp_pdrop: float | None = None          # dropout after the MLP; None: as `resid_pdrop`
+    # attention
+    causal: bool = True                     # False: an encoder, every position sees every other
+    scale_attn_weights: bool = True         # scores divided by sqrt(head size)
     scale_attn_by_inverse_layer_idx: bool = False   # scores of block i divided by i + 1 as well
+    # the rest of the model
+    activation: str = "gelu_tanh"           # OpenAI's form; "gelu" is the exact one, nanoGPT's
+    layer_norm_epsilon: float = 1e-5
+    embedding_layer_norm: bool = False      # a LayerNorm, "ln_e", right after the embedding
+    final_layer_norm: bool = True           # a LayerNorm, "ln_f", right before the head
+    tie_word_embeddings: bool = True        # the head's matrix is the token embedding
+    initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's, for hundreds of channels
+    # tokens
     bos_token_id: int | None = None         # the token that begins a text
     eos_token_id: int | None = None         # the token that ends a text
 
@@ -57,22 +68,27 @@ class GPTConfig:
         for name in ("bos_token_id", "eos_token_id"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name))
-        for name in ("bias", "tie_word_embeddings", "causal", "scale_attn_weights", "embedding_layer_norm", "qkv_bias",
-                     "scale_attn_by_inverse_layer_idx"):
-            check(name, self.used(name), isinstance(self.used(name), bool), "true or false")
-        for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"):
+        for field in dataclasses.fields(self):
+            if field.type in (bool, bool | None):
+                check(field.name, self.used(field.name), isinstance(self.used(field.name), bool), "true or false")
+        for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"):
             check_real(name, self.used(name), below=1.0)
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
+        check_real("initializer_range", self.initializer_range)
         check("activation", self.activation, self.activation in ("gelu_tanh", "gelu"),
               '"gelu_tanh" (OpenAI\'s) or "gelu" (exact)')
 
     def used(self, name):
-        """The value of a field that is used: the field's own, or what follows from others if it is None."""
-        return getattr(self, DERIVED.get(name, name))
+        """Return the value of a field that is used: its own, or that of the field it follows if it is None."""
+        if name == "n_inner":
+            return self.mlp_width
+        value = getattr(self, name)
+        return self.used(FOLLOWS[name]) if value is None and name in FOLLOWS else value
 
     def derived(self):
-        """The same config with None for every field whose value would follow from other fields anyway."""
-        alike = [name for name in DERIVED if dataclasses.replace(self, **{name: None}).used(name) == self.used(name)]
+        """Return the same config with None for every field whose value would follow from other fields anyway."""
+        alike = [name for name in ("n_inner", *FOLLOWS)
+                 if dataclasses.replace(self, **{name: None}).used(name) == self.used(name)]
         return dataclasses.replace(self, **dict.fromkeys(alike))
 
     @property
@@ -84,26 +100,6 @@ class GPTConfig:
     def mlp_width(self):
         """F, the width of the MLP's hidden layer."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
-
-    @property
-    def attention_bias(self):
-        """Whether the linear layer of queries, keys and values has a bias."""
-        return self.bias if self.qkv_bias is None else self.qkv_bias
-
-    @property
-    def embd_dropout(self):
-        """The dropout probability after the embedding."""
-        return self.dropout if self.embd_pdrop is None else self.embd_pdrop
-
-    @property
-    def attn_dropout(self):
-        """The dropout probability on the attention weights."""
-        return self.dropout if self.attn_pdrop is None else self.attn_pdrop
-
-    @property
-    def resid_dropout(self):
-        """The dropout probability after attention and after the MLP."""
-        return self.dropout if self.resid_pdrop is None else self.resid_pdrop
 
     def attention_scale(self, layer, head_size=None):
         """The factor of the attention scores of block `layer`, from the two `scale_attn` fields and the head size."""

@@ -34,9 +34,9 @@ def dropout_mask(rng, shape, p, dtype):
 def draw_masks(config, B, T, dtype, rng=None):
     """Draw the `Masks` of a model for B rows of T tokens; without an rng all of them are None (evaluation)."""
     C, H = config.n_embd, config.n_head
-    embd = dropout_mask(rng, (B, T, C), config.embd_dropout, dtype)
-    blocks = [BlockMasks(att=dropout_mask(rng, (B, H, T, T), config.attn_dropout, dtype),
-                         attn=dropout_mask(rng, (B, T, C), config.resid_dropout, dtype),
-                         mlp=dropout_mask(rng, (B, T, C), config.resid_dropout, dtype))
+    embd = dropout_mask(rng, (B, T, C), config.used("embd_pdrop"), dtype)
+    blocks = [BlockMasks(att=dropout_mask(rng, (B, H, T, T), config.used("attn_pdrop"), dtype),
+                         attn=dropout_mask(rng, (B, T, C), config.used("resid_pdrop"), dtype),
+                         mlp=dropout_mask(rng, (B, T, C), config.used("mlp_pdrop"), dtype))
               for _ in range(config.n_layer)]
     return Masks(embd, blocks)

@@ -12,7 +12,7 @@ from npgpt.errors import UserError
 def parameter_shapes(config):
     """name -> shape of every parameter of a model, with the names, layouts and order of GPT-2's checkpoints.
 
-    Linear weights are (in, out). A tied head has no entry of its own.
+    Linear weights are (in, out). A tied head has no matrix of its own.
     """
     C, V = config.n_embd, config.vocab_size
     shapes = {}
@@ -28,14 +28,17 @@ def parameter_shapes(config):
         layer("ln_e", (C,))
     for i in range(config.n_layer):
         layer(f"h.{i}.ln_1", (C,))
-        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.attention_bias)
+        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.used("qkv_bias"))
         layer(f"h.{i}.attn.c_proj", (C, C))
         layer(f"h.{i}.ln_2", (C,))
-        layer(f"h.{i}.mlp.c_fc", (C, config.mlp_width))
-        layer(f"h.{i}.mlp.c_proj", (config.mlp_width, C))
-    layer("ln_f", (C,))
+        layer(f"h.{i}.mlp.c_fc", (C, config.mlp_width), bias=config.used("mlp_bias"))
+        layer(f"h.{i}.mlp.c_proj", (config.mlp_width, C), bias=config.used("mlp_bias"))
+    if config.final_layer_norm:
+        layer("ln_f", (C,))
     if not config.tie_word_embeddings:
         layer("lm_head", (V, C), bias=False)
+    if config.lm_head_bias:
+        shapes["lm_head.bias"] = (V,)
     return shapes
 
 
@@ -114,16 +117,18 @@ class Parameters(Mapping):
 
 
 def initialize(params, seed):
-    """Draw GPT-2's initial weights: normal with standard deviation 0.02, biases 0, LayerNorm gains 1.
+    """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0, LayerNorm gains 1.
 
-    The two projections that add to the residual stream have 0.02 / sqrt(2 n_layer), so that the variance of the stream
-    does not grow with the number of layers. NumPy draws them in float32 for every device and dtype: the same seed gives
-    the same model everywhere.
+    For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
+    the stream does not grow with the number of layers. NumPy draws them in float32 for every device and dtype: the same
+    seed gives the same model everywhere.
     """
     rng = np.random.default_rng(seed)
     for name, shape in params.shapes.items():
         if len(shape) == 2:
-            deviation = 0.02 / math.sqrt(2 * params.config.n_layer) if name.endswith("c_proj.weight") else 0.02
+            deviation = params.config.initializer_range
+            if name.endswith("c_proj.weight"):
+                deviation /= math.sqrt(2 * params.config.n_layer)
             params[name] = params.xp.asarray(rng.standard_normal(shape, dtype=np.float32) * deviation)
         elif name.endswith(".weight"):
             params[name] = 1.0

@@ -34,9 +34,9 @@ def mlp_backward(dy, cache, ops):
 def self_attention_forward(x, p, config, layer, mask, dropout_mask, ops):
     """Compute self-attention with H heads: one linear layer makes q, k and v, another one mixes the heads' results.
 
-    x (B, T, C), mask (T, T) with 0 where a position sees another and -inf where not, or None; dropout_mask (B, H, T, T)
-    drops attention weights, or None -> y (B, T, C), cache. The scores are divided by sqrt(D), because the dot product
-    of two random vectors of D unit values has variance D.
+    x (B, T, C), mask (T, T) or (B, 1, T, T) with 0 where a position sees another and -inf where not, or None;
+    dropout_mask (B, H, T, T) drops attention weights, or None -> y (B, T, C), cache. The scores are divided by sqrt(D),
+    because the dot product of two random vectors of D unit values has variance D.
     """
     B, T, _ = x.shape
     qkv, c_attn = ops.linear_forward(x, **p["c_attn"])                          # (B, T, 3 C)
@@ -111,13 +111,17 @@ def block_backward(dx_out, cache, ops):
                 "ln_2": {"weight": dln_2_weight, "bias": dln_2_bias}, "mlp": dp_mlp}
 
 
-def gpt_forward(idx, p, config, dropout_masks, ops):
-    """Compute the logits: idx (B, T) integers, p all parameters, dropout_masks (`Masks`) -> logits (B, T, V), cache."""
+def gpt_forward(idx, p, config, dropout_masks, ops, mask=None):
+    """Compute the logits of GPT-2.
+
+    idx (B, T) integers, p all parameters, dropout_masks a `Masks`, mask (T, T) or (B, 1, T, T) to be added to the
+    attention scores (0 if a position sees another, -inf if not), or None -> logits (B, T, V), cache.
+    """
     T, eps = idx.shape[1], config.layer_norm_epsilon
     x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])           # (B, T, C)
-    mask = None
     if config.causal:                       # no position sees a later one: -inf above the diagonal
-        mask = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)                             # (T, T)
+        future = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)                           # (T, T)
+        mask = future if mask is None else mask + future                                        # like mask
     ln_e = None
     if config.embedding_layer_norm:
         x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                # (B, T, C)
@@ -126,9 +130,12 @@ def gpt_forward(idx, p, config, dropout_masks, ops):
     for i in range(config.n_layer):
         x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)   # (B, T, C)
         blocks.append(block)
-    x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)                                    # (B, T, C)
+    ln_f = None
+    if config.final_layer_norm:
+        x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)                                # (B, T, C)
     head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]  # (V, C)
-    logits, head = ops.head_forward(x, head_weight)                                             # (B, T, V)
+    head_bias = p["lm_head"]["bias"] if config.lm_head_bias else None                           # (V,)
+    logits, head = ops.head_forward(x, head_weight, head_bias)                                  # (B, T, V)
     return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)
 
 
@@ -136,11 +143,12 @@ def gpt_backward(dlogits, cache, ops):
     """Undo `gpt_forward`: dlogits (B, T, V) -> dp, the gradient of every parameter."""
     embedding, ln_e, drop, blocks, ln_f, head, config = cache
     dp = {"h": {}}
-    # logits, head = ops.head_forward(x, head_weight)
-    dx, dhead_weight = ops.head_backward(dlogits, head)
+    # logits, head = ops.head_forward(x, head_weight, head_bias)
+    dx, dhead_weight, dhead_bias = ops.head_backward(dlogits, head)
     # x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)
-    dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)
-    dp["ln_f"] = {"weight": dln_f_weight, "bias": dln_f_bias}
+    if ln_f is not None:
+        dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)
+        dp["ln_f"] = {"weight": dln_f_weight, "bias": dln_f_bias}
     # for i in range(config.n_layer):
     #     x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)
     for i in reversed(range(config.n_layer)):
@@ -155,7 +163,7 @@ def gpt_backward(dlogits, cache, ops):
     dwte, dwpe = ops.embedding_backward(dx, embedding)
     if config.tie_word_embeddings:
         dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head
-    else:
-        dp["lm_head"] = {"weight": dhead_weight}
+        dhead_weight = None
+    dp["lm_head"] = {"weight": dhead_weight, "bias": dhead_bias}
     dp["wte"], dp["wpe"] = {"weight": dwte}, {"weight": dwpe}
     return dp

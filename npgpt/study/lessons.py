@@ -108,13 +108,13 @@ def lessons():
     add("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": unit(C)}, eps=EPS)
     add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
     add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(T + 1, C)}, idx=idx)
-    add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C)})
+    add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": unit(V)})
     add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), 0.3, np.float64))
     add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)},
         scale=1.0 / math.sqrt(D), mask=future, dropout_mask=dropout_mask(rng, (B, H, T, T), 0.3, np.float64))
 
     config = GPTConfig(vocab_size=V, block_size=T + 1, n_layer=2, n_head=H, n_embd=C, layer_norm_epsilon=EPS,
-                       dropout=0.3, embedding_layer_norm=True)
+                       dropout=0.3, embedding_layer_norm=True, lm_head_bias=True)
     params = {name: unit(*shape) * (0.5 if len(shape) == 2 else 1.0)
               for name, shape in parameter_shapes(config).items()}
     masks = draw_masks(config, B, T, np.float64, rng)

@@ -67,7 +67,7 @@ def test_dropout_may_be_set_anew_and_the_shape_may_not(npgpt, folder, text_file)
     refused(npgpt(*command, "--tokenizer", "char"), "tokenizer of theirs is byte")
     refused(npgpt(*command, "--crop-length", 17), "crop_length 17 is more than block_size 16")
     assert npgpt(*command, "--dropout", 0.5)[0] == 0
-    assert GPT.from_pretrained(find_checkpoint("out")).config.attn_dropout == 0.5
+    assert GPT.from_pretrained(find_checkpoint("out")).config.used("attn_pdrop") == 0.5
 
 
 def test_a_model_that_is_nowhere_or_has_no_tokenizer_is_one_line(npgpt, folder, tmp_path):

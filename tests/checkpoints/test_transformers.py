@@ -94,6 +94,7 @@ def test_what_npgpt_saves_transformers_opens(variant, tmp_path):
 
 
 @pytest.mark.parametrize("variant", [{"bias": False}, {"qkv_bias": False}, {"bias": False, "qkv_bias": True},
+                                     {"bias": False, "mlp_bias": True, "mlp_pdrop": 0.3},
                                      {"activation": "gelu", "tie_word_embeddings": False, "n_inner": 5}], ids=str)
 def test_models_without_biases_are_exported_with_zeros(variant, tmp_path):
     ours = GPT(GPTConfig(**{"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 3, "n_embd": 12, **variant}),
@@ -105,7 +106,8 @@ def test_models_without_biases_are_exported_with_zeros(variant, tmp_path):
     assert np.array_equal(GPT.from_pretrained(tmp_path, dtype="float64").forward(IDX)[0], ours.forward(IDX)[0])
 
 
-@pytest.mark.parametrize("variant", [{"causal": False}, {"embedding_layer_norm": True}], ids=str)
+@pytest.mark.parametrize("variant", [{"causal": False}, {"embedding_layer_norm": True}, {"final_layer_norm": False},
+                                     {"lm_head_bias": True}], ids=str)
 def test_a_model_that_transformers_cannot_compute_is_not_exported(variant, tmp_path):
     with pytest.raises(UserError, match=next(iter(variant))):
         GPT(GPTConfig(**variant)).save_pretrained(tmp_path)

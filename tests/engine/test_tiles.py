@@ -13,6 +13,7 @@ B, H, T, D = 5, 4, 7, 6         # all different, so that none can stand for anot
 SCALE = 0.7
 TILE = 3 * T * 8                # bytes of one head's scores with 3 queries, float64
 CAUSAL = np.triu(np.full((T, T), -np.inf), k=1)
+EACH = np.where(np.random.default_rng(1).random((B, 1, T, T)) < 0.4, -np.inf, 0.5)      # a mask for each entry
 
 
 def inputs(dtype=np.float64):
@@ -23,14 +24,15 @@ def inputs(dtype=np.float64):
 
 
 @pytest.mark.parametrize("kept", [T - 1, T], ids=["weights recomputed", "weights kept"])
-@pytest.mark.parametrize(("causal", "dropped"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("mask", "dropped"), [(CAUSAL, True), (CAUSAL, False), (None, True), (CAUSAL + EACH, False)],
+                         ids=["causal, dropout", "causal", "dropout", "each entry"])
 @pytest.mark.parametrize(("queries", "tile_bytes"), [
     (3, 1), (3, 3 * TILE), (3, 2 * H * TILE), (1, TILE), (7, 1), (100, 1 << 20)], ids=[
     "one head each", "three heads of one entry", "two entries", "one query", "all queries", "one tile"])
-def test_equals_the_lesson_on_any_number_of_cores(queries, tile_bytes, causal, dropped, kept):
+def test_equals_the_lesson_on_any_number_of_cores(queries, tile_bytes, mask, dropped, kept):
     for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-5)):
         q, k, v, dmix, drop = inputs(dtype)
-        arguments = q, k, v, SCALE, CAUSAL.astype(dtype) if causal else None, drop if dropped else None
+        arguments = q, k, v, SCALE, None if mask is None else mask.astype(dtype), drop if dropped else None
         mix, cache = attention_forward(*arguments)
         results = []
         for cores in (1, 2, 3):
@@ -52,6 +54,7 @@ def test_keys_that_no_query_of_a_tile_sees_are_left_out():
     assert keys(7, 7, CAUSAL) == [(0, 3, 3), (3, 6, 6), (6, 7, 7)]
     assert keys(4, 7, CAUSAL[3:]) == [(0, 3, 6), (3, 4, 7)]
     assert keys(4, 9, None) == [(0, 3, 9), (3, 4, 9)]
+    assert keys(7, 7, np.stack([np.full((7, 7), -np.inf), CAUSAL])[:, None]) == keys(7, 7, CAUSAL)
     nothing = np.full((7, 7), -np.inf)
     assert keys(7, 7, nothing) == [(0, 3, 1), (3, 6, 1), (6, 7, 7)]     # the last tile sets the gradients of all keys
 

@@ -14,6 +14,7 @@ from npgpt.checkpoints.config_json import config_from_fields, config_to_fields
     ("n_layer", True), ("dropout", 1.0), ("dropout", -0.1), ("dropout", "a"), ("dropout", float("nan")),
     ("layer_norm_epsilon", 0.0), ("layer_norm_epsilon", float("inf")), ("activation", "relu"), ("bias", 1),
     ("qkv_bias", "no"), ("causal", None), ("n_inner", 0), ("attn_pdrop", 1.0), ("eos_token_id", -1), ("n_embd", None),
+    ("mlp_bias", 1), ("lm_head_bias", None), ("final_layer_norm", "no"), ("mlp_pdrop", 1.0),
 ])
 def test_a_field_that_makes_no_sense_is_named(field, value):
     with pytest.raises(UserError, match=field):
@@ -25,6 +26,14 @@ def test_heads_divide_the_width():
         GPTConfig(n_embd=128, n_head=3)
 
 
+def dropouts(config):
+    return [config.used(name) for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop")]
+
+
+def biases(config):
+    return [config.used(name) for name in ("qkv_bias", "mlp_bias")]
+
+
 def round_trip(config):
     """The config as config.json gives it back."""
     return config_from_fields(json.loads(json.dumps(config_to_fields(config))))
@@ -33,21 +42,22 @@ def round_trip(config):
 @pytest.mark.parametrize("stored", [lambda config: config, round_trip], ids=["as made", "saved and read"])
 def test_what_is_not_given_follows_what_is_also_after_replace(stored):
     config = stored(GPTConfig(n_embd=64, n_head=2, bias=False, dropout=0.2))
-    assert (config.attention_bias, config.mlp_width, config.head_size) == (False, 256, 32)
-    assert (config.embd_dropout, config.attn_dropout, config.resid_dropout) == (0.2, 0.2, 0.2)
+    assert biases(config) == [False, False] and (config.mlp_width, config.head_size) == (256, 32)
+    assert dropouts(config) == [0.2, 0.2, 0.2, 0.2]
     other = dataclasses.replace(config, dropout=0.0, n_embd=32, bias=True)
-    assert (other.attention_bias, other.mlp_width, other.head_size) == (True, 128, 16)
-    assert (other.embd_dropout, other.attn_dropout, other.resid_dropout) == (0.0, 0.0, 0.0)
+    assert biases(other) == [True, True] and (other.mlp_width, other.head_size) == (128, 16)
+    assert dropouts(other) == [0.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("stored", [lambda config: config, round_trip], ids=["as made", "saved and read"])
 def test_what_is_given_stays(stored):
-    given = GPTConfig(n_inner=7, qkv_bias=False, dropout=0.2, embd_pdrop=0.1, attn_pdrop=0.0, resid_pdrop=0.5)
+    given = GPTConfig(n_inner=7, qkv_bias=False, mlp_bias=False, dropout=0.2, embd_pdrop=0.1, attn_pdrop=0.0,
+                      resid_pdrop=0.5, mlp_pdrop=0.4, final_layer_norm=False, lm_head_bias=True)
     config = stored(given)
     assert config == given
     other = dataclasses.replace(config, dropout=0.3, n_embd=64)
-    assert (other.attention_bias, other.mlp_width) == (False, 7)
-    assert (other.embd_dropout, other.attn_dropout, other.resid_dropout) == (0.1, 0.0, 0.5)
+    assert biases(other) == [False, False] and other.mlp_width == 7
+    assert dropouts(other) == [0.1, 0.0, 0.5, 0.4]
 
 
 def test_the_scale_of_the_scores():

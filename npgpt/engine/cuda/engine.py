@@ -37,8 +37,9 @@ def why_not_fused(config, dtype):
     """Return None if there are kernels for this model in this dtype; else the reason, as a clause."""
     if dtype == "float64":
         return "there are none for float64"
-    if config.embedding_layer_norm:
-        return "there are none for embedding_layer_norm"
+    for name, has_kernels in (("embedding_layer_norm", False), ("final_layer_norm", True), ("lm_head_bias", False)):
+        if getattr(config, name) != has_kernels:
+            return f"there are none for {name}={not has_kernels}"
     if config.head_size % 16 or config.head_size > 128:
         return f"they need a head size of 16, 32, … or 128, and it is {config.head_size}"
     if config.n_embd % 8 or config.mlp_width % 8 or config.n_embd > 6144:
@@ -71,10 +72,13 @@ class CudaEngine(ReferenceEngine):
     def where(self):
         return super().where.replace("reference lines", "fused kernels")
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None):
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         """As in `ReferenceEngine`, with rng a `Philox` or None. The gradients are always the same arrays: the next call
-        overwrites them, or adds to them if it gets them as add_to.
+        overwrites them, or adds to them if it gets them as add_to. There are no kernels for a mask: with one the
+        reference lines run, in float32.
         """
+        if mask is not None:
+            return super().loss_and_grads(idx, targets, rng, count, add_to, mask)
         count = count or counted(targets)
         add = add_to is self.grads
         s = self._upload(idx, targets, rng)
@@ -88,9 +92,11 @@ class CudaEngine(ReferenceEngine):
         self._run((idx.shape, count, add, dropout), step)
         return s.loss[0].copy(), self.grads if add else self.added(self.grads, add_to)
 
-    def loss(self, idx, targets, count=None):
+    def loss(self, idx, targets, mask=None):
         """The mean loss of one batch without dropout, a 0-d array on the GPU."""
-        count = count or counted(targets)
+        if mask is not None:
+            return super().loss(idx, targets, mask)
+        count = counted(targets)
         s = self._upload(idx, targets, None)
 
         def step():
@@ -182,7 +188,7 @@ class CudaEngine(ReferenceEngine):
             # x_out = x_mid + dropped_2, and the next LayerNorm: ln_1 of the next block, or ln_f
             following = f"h.{i + 1}.ln_1" if i + 1 < config.n_layer else "ln_f"
             self._add_and_normalise(s, 2 * i + 2, s.branch, following, drop["mlp", i])
-        # logits, head = ops.head_forward(x, head_weight)
+        # logits, head = ops.head_forward(x, head_weight, …)
         gpu.matmul(s.norm[-1], self._padded_head(self.weights, s).T, s.logits)
 
     def _loss(self, s, count, gradient):
@@ -199,7 +205,7 @@ class CudaEngine(ReferenceEngine):
         attention_grid = (H, s.B, blocks(s.T, ATTENTION_ROWS))
         drop = dropout_sites(config, s.stream if dropout else None)
 
-        # logits, head = ops.head_forward(x, head_weight)
+        # logits, head = ops.head_forward(x, head_weight, …)
         gpu.matmul(s.logits.T, s.norm[-1], self._padded_head(grads, s), add=add)
         gpu.matmul(s.logits, self._padded_head(self.weights, s), s.dnorm)
         # x, ln_f = ops.layernorm_forward(x, …): the first to set dx; dbranch is the last MLP's dmlp_out
@@ -343,10 +349,9 @@ def dropout_sites(config, stream):
     """
     nothing, n = (0.0, None, 0), 0
     drop = {None: nothing}
-    for kind, p, *layer in [("embd", config.embd_dropout)] + [
-            (kind, p, i) for i in range(config.n_layer)
-            for kind, p in (("att", config.attn_dropout), ("attn", config.resid_dropout),
-                            ("mlp", config.resid_dropout))]:
+    for kind, p, *layer in [("embd", config.used("embd_pdrop"))] + [
+            (kind, config.used(field), i) for i in range(config.n_layer)
+            for kind, field in (("att", "attn_pdrop"), ("attn", "resid_pdrop"), ("mlp", "mlp_pdrop"))]:
         drop[(kind, *layer) if layer else kind] = nothing if stream is None or p == 0.0 else (p, stream, n)
         n += p > 0.0
     return drop

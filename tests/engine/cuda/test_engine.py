@@ -19,8 +19,10 @@ VARIANTS = {
     "dropout": {"dropout": 0.2},
     "some dropouts": {"embd_pdrop": 0.3, "attn_pdrop": 0.0, "resid_pdrop": 0.1},
     "attention's dropout alone": {"attn_pdrop": 0.4},
+    "the mlp's dropout alone": {"mlp_pdrop": 0.4},
     "no biases": {"bias": False},
     "only biases of qkv": {"bias": False, "qkv_bias": True},
+    "only biases of the mlp": {"bias": False, "mlp_bias": True},
     "untied": {"tie_word_embeddings": False},
     "exact gelu": {"activation": "gelu"},
     "encoder": {"causal": False},
@@ -115,8 +117,23 @@ def test_what_was_recorded_is_replayed_only_for_the_same():
             assert engine.loss_and_grads(idx, targets, rng())[0] == pytest.approx(loss, rel=1e-12)
         assert engine.loss(idx, targets) == pytest.approx(loss, rel=1e-12)
     for count in range(40, 57):
-        assert engine.loss(idx, targets, count) == pytest.approx(loss * 58 / count, rel=1e-12)
+        assert float(engine.loss_and_grads(idx, targets, count=count)[0]) == pytest.approx(loss * 58 / count, rel=1e-12)
         assert len(engine._graphs) <= GRAPHS
+
+
+def test_with_a_mask_the_lines_run():
+    """There are no kernels for one; the gradients are added to those of the kernels."""
+    plain, engine, idx, targets = models()
+    mask = np.where(np.random.default_rng(4).random((3, 1, 20, 20)) < 0.3, -np.inf, 0.0)
+    expected_loss, expected = plain.loss_and_grads(idx, targets, mask=mask)
+    assert engine.loss(idx, targets, mask) == pytest.approx(expected_loss, rel=1e-12)
+    loss, grads = engine.loss_and_grads(idx, targets, mask=mask)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+    assert_same(grads, expected)
+    _, expected = plain.loss_and_grads(idx, targets, add_to=expected)
+    _, grads = engine.loss_and_grads(idx, targets)
+    _, grads = engine.loss_and_grads(idx, targets, add_to=grads, mask=mask)
+    assert_same(grads, expected)
 
 
 @pytest.mark.parametrize("variant", [{}, {"tie_word_embeddings": False, "vocab_size": 700},
@@ -187,6 +204,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
 
 @pytest.mark.parametrize(("fields", "dtype", "words"), [
     ({}, "float64", "float64"), ({"embedding_layer_norm": True}, "float32", "embedding_layer_norm"),
+    ({"final_layer_norm": False}, "float32", "final_layer_norm"), ({"lm_head_bias": True}, "tf32", "lm_head_bias"),
     ({"n_embd": 36, "n_head": 3}, "bfloat16", "head size"), ({"n_embd": 512, "n_head": 2}, "tf32", "head size"),
     ({"n_inner": 100}, "float32", "n_inner 100"), ({"n_embd": 6272, "n_head": 49}, "float32", "n_embd is 6272")])
 def test_what_the_kernels_cannot_do(fields, dtype, words):
