@@ -1,0 +1,162 @@
+"""The models of published write-ups, by GPTConfig or a few calls of the layers, against torch's own modules in float64.
+
+The oracle is not tests/torch_gpt.py, which was written beside our lines, but torch.nn.TransformerEncoder.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig, layers
+from npgpt.model.parameters import parameter_shapes
+from npgpt.model.transformer import mlp_backward, mlp_forward, self_attention_backward, self_attention_forward
+from tests.torch_gpt import torch_loss
+
+torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+
+GPT2 = {"vocab_size": 50257, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}
+WORDPIECE = {"vocab_size": 30522, "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 64, "qkv_bias": False,
+             "embedding_layer_norm": True, "final_layer_norm": False, "lm_head_bias": True}
+PUBLISHED = {       # name -> fields, number of parameters
+    "GPT-2": (GPT2, 124_439_808),
+    "a head of its own, no biases of queries, keys and values":
+        ({**GPT2, "tie_word_embeddings": False, "qkv_bias": False}, 163_009_536),
+    "nanoGPT's baby GPT": ({"vocab_size": 65, "block_size": 256, "n_layer": 6, "n_head": 6, "n_embd": 384,
+                            "bias": False, "activation": "gelu"}, 10_646_784 + 256 * 384),      # and positions
+    "BERT's tokens, no final layernorm, a head with bias": ({**WORDPIECE, "tie_word_embeddings": False}, 4_144_826),
+    "the same, tied": (WORDPIECE, 4_144_826 - 30522 * 64),
+    "an encoder": ({"vocab_size": 30522, "block_size": 512, "n_layer": 2, "n_head": 4, "n_embd": 64, "causal": False},
+                   30522 * 64 + 512 * 64 + 2 * 49_984 + 128),
+}
+EACH = pytest.mark.parametrize(("fields", "count"), PUBLISHED.values(), ids=PUBLISHED)
+B, T = 3, 7
+
+
+@EACH
+def test_the_number_of_parameters(fields, count):
+    assert sum(map(math.prod, parameter_shapes(GPTConfig(**fields)).values())) == count
+
+
+def torchs(model):
+    """(a function idx, mask -> hidden and logits by torch's modules, name -> (module's parameter, is transposed))."""
+    config = model.config
+    gelu = torch.nn.functional.gelu if config.activation == "gelu" else torch.nn.GELU(approximate="tanh")
+    block = torch.nn.TransformerEncoderLayer(config.n_embd, config.n_head, config.mlp_width, 0.0, gelu, norm_first=True,
+                                             batch_first=True)
+    final = torch.nn.LayerNorm(config.n_embd) if config.final_layer_norm else None
+    stack = torch.nn.TransformerEncoder(block, config.n_layer, final, enable_nested_tensor=False)
+    modules = {"wte": torch.nn.Embedding(config.vocab_size, config.n_embd),
+               "wpe": torch.nn.Embedding(config.block_size, config.n_embd), "ln_f": final,
+               "ln_e": torch.nn.LayerNorm(config.n_embd) if config.embedding_layer_norm else torch.nn.Identity(),
+               "lm_head": torch.nn.Linear(config.n_embd, config.vocab_size)}
+    theirs = {f"{name}.{kind}": (getattr(modules[name], kind, None), False)
+              for name in modules for kind in ("weight", "bias")}
+    for i, each in enumerate(stack.layers):
+        attention = each.self_attn
+        for name, module in (("ln_1", each.norm1), ("ln_2", each.norm2), ("attn.c_proj", attention.out_proj),
+                             ("mlp.c_fc", each.linear1), ("mlp.c_proj", each.linear2)):
+            theirs[f"h.{i}.{name}.weight"] = module.weight, not name.startswith("ln")
+            theirs[f"h.{i}.{name}.bias"] = module.bias, False
+        theirs[f"h.{i}.attn.c_attn.weight"] = attention.in_proj_weight, True
+        theirs[f"h.{i}.attn.c_attn.bias"] = attention.in_proj_bias, False
+    if config.tie_word_embeddings:
+        theirs["lm_head.weight"] = modules["lm_head"].weight, False
+        modules["lm_head"].weight = modules["wte"].weight
+    stack.double()
+    for module in modules.values():
+        if module is not None:
+            module.double()
+    with torch.no_grad():
+        for name, (parameter, transposed) in theirs.items():
+            if parameter is not None:           # a bias that our model lacks is 0 there
+                value = torch.tensor(model.params[name]) if name in model.params else torch.zeros(())
+                parameter.copy_(value.T if transposed else value)
+
+    def run(idx, padded):
+        x = modules["ln_e"](modules["wte"](torch.tensor(idx)) + modules["wpe"].weight[:idx.shape[1]])
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(idx.shape[1], dtype=x.dtype)
+        padding = torch.zeros(padded.shape, dtype=x.dtype).masked_fill(torch.tensor(padded), -math.inf)
+        hidden = stack(x, mask if config.causal else None, padding, is_causal=config.causal)
+        return hidden, modules["lm_head"](hidden)
+
+    return run, theirs
+
+
+def compared(fields):
+    """{"logits": (ours, torch's), …}, with every gradient, for texts of three lengths, padded.
+
+    The widths of the 124M models are reduced.
+    """
+    if fields["n_embd"] > 64:
+        fields = {**fields, "vocab_size": 80, "n_layer": 2, "n_head": 3, "n_embd": 24, "block_size": 9}
+    model = GPT(GPTConfig(**fields), dtype="float64", seed=None)
+    rng = np.random.default_rng(0)
+    for name, shape in model.params.shapes.items():
+        deviation = 1.0 if len(shape) == 1 else math.sqrt(1 / shape[0]) if name.endswith("c_proj.weight") else 0.5
+        model.params[name] = rng.standard_normal(shape) * deviation
+    idx, targets = rng.integers(0, model.config.vocab_size, (2, B, T))
+    padded = np.arange(T) >= np.array([[T], [T - 2], [T - 3]])              # (B, T)
+    targets[padded] = -1
+    mask = np.where(padded, -np.inf, 0.0)[:, None, None, :]
+    run, theirs = torchs(model)
+    hidden, logits = run(idx, padded)
+    torch_loss(logits, targets).backward()
+    _, grads = model.loss_and_grads(idx, targets, mask=mask)
+    return {"logits": (model.forward(idx, mask=mask)[0], logits), "hidden": (model.hidden(idx, mask=mask), hidden)} | {
+        name: (grads[name], parameter.grad.T if transposed else parameter.grad)
+        for name, (parameter, transposed) in theirs.items() if name in grads}
+
+
+def assert_equal(ours, theirs, name=""):
+    theirs = theirs.detach().numpy()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11 * abs(theirs).max(), err_msg=name)
+
+
+@EACH
+def test_outputs_and_gradients_are_those_of_torchs_modules(fields, count):
+    pairs = compared(fields)
+    assert len(pairs) == 2 + len(parameter_shapes(GPTConfig(**fields))) or fields["n_embd"] > 64
+    for name, (ours, theirs) in pairs.items():
+        assert_equal(ours, theirs, name)
+
+
+def test_a_block_that_is_not_pre_norm():
+    """x = ln(x); x = x + attn(x): the residual stream itself is normalised. From the layers, in twelve lines."""
+    config = GPTConfig(n_embd=12, n_head=3)
+    rng = np.random.default_rng(1)
+    p = {"ln_1": {"weight": rng.standard_normal(12), "bias": rng.standard_normal(12)},
+         "ln_2": {"weight": rng.standard_normal(12), "bias": rng.standard_normal(12)},
+         "attn": {"c_attn": {"weight": rng.standard_normal((12, 36)) / 3},
+                  "c_proj": {"weight": rng.standard_normal((12, 12))}},
+         "mlp": {"c_fc": {"weight": rng.standard_normal((12, 48)) / 3},
+                 "c_proj": {"weight": rng.standard_normal((48, 12))}}}
+    x, dx_out = rng.standard_normal((2, B, T, 12))
+    future = np.triu(np.full((T, T), -np.inf), k=1)
+
+    norm_1, ln_1 = layers.layernorm_forward(x, **p["ln_1"], eps=1e-5)
+    attended, attn = self_attention_forward(norm_1, p["attn"], config, 0, future, None, layers)
+    norm_2, ln_2 = layers.layernorm_forward(norm_1 + attended, **p["ln_2"], eps=1e-5)
+    mlp_out, mlp = mlp_forward(norm_2, p["mlp"], config, layers)
+    x_out = norm_2 + mlp_out
+
+    dnorm_2, dmlp = mlp_backward(dx_out, mlp, layers)
+    dx_mid, *_ = layers.layernorm_backward(dx_out + dnorm_2, ln_2)
+    dnorm_1, dattn = self_attention_backward(dx_mid, attn, layers)
+    dx, *_ = layers.layernorm_backward(dx_mid + dnorm_1, ln_1)
+
+    leaf = torch.tensor(x, requires_grad=True)
+    weights = [torch.tensor(p[part][name]["weight"], requires_grad=True)
+               for part, name in (("attn", "c_attn"), ("attn", "c_proj"), ("mlp", "c_fc"), ("mlp", "c_proj"))]
+    functional = torch.nn.functional
+    y = functional.layer_norm(leaf, (12,), *map(torch.tensor, p["ln_1"].values()))
+    q, k, v = ((y @ weights[0]).unflatten(2, (3, 3, 4)).permute(2, 0, 3, 1, 4))
+    mix = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = y + mix.transpose(1, 2).flatten(2) @ weights[1]
+    y = functional.layer_norm(y, (12,), *map(torch.tensor, p["ln_2"].values()))
+    y = y + functional.gelu(y @ weights[2], approximate="tanh") @ weights[3]
+    y.backward(torch.tensor(dx_out))
+    assert_equal(x_out, y)
+    assert_equal(dx, leaf.grad)
+    for weight, ours in zip(weights, (dattn["c_attn"], dattn["c_proj"], dmlp["c_fc"], dmlp["c_proj"]), strict=True):
+        assert_equal(ours["weight"], weight.grad)
