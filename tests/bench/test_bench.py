@@ -28,7 +28,7 @@ def answers(*seconds, result=4.0, memory=10**6):
 
 
 def setup(tmp_path, **more):
-    return {"threads": 1, "old": None, "out_dir": tmp_path, **more}
+    return {"threads": 1, "old": None, "out_dir": tmp_path, "instructions": None, **more}
 
 
 def test_the_figures_and_ratios_of_training():
