@@ -10,6 +10,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 TINYSHAKESPEARE = Path(os.environ.get("NPGPT_DATA_DIR") or ROOT / "data") / "tinyshakespeare" / "input.txt"
+PRESETS = ROOT / "npgpt" / "training" / "presets"
 SIDES = ("npgpt", "equal", "old", "floor", "torch", "compile", "transformers")     # in the order of their turns
 SEED = 0            # of the weights, batches and prompts: every side has the same; a whole run's is its round
 LR = 3e-4
@@ -125,8 +126,8 @@ class Recipe:
 
 
 def preset_fields(preset):
-    """What a preset of npgpt says, a dict."""
-    return tomllib.loads((ROOT / "npgpt" / "training" / "presets" / f"{preset}.toml").read_text())
+    """What a preset of npgpt says, or a TOML file, a dict."""
+    return tomllib.loads((PRESETS / preset).with_suffix(".toml").read_text())
 
 
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "vocab_size": 65, "T": 256, "block_size": 256}
