@@ -28,7 +28,7 @@ def answers(*seconds, result=4.0, memory=10**6):
 
 
 def setup(tmp_path, **more):
-    return {"threads": 1, "old": None, "out_dir": tmp_path, **more}
+    return {"threads": 1, "old": None, "out_dir": tmp_path, "instructions": None, **more}
 
 
 def test_the_figures_and_ratios_of_training():
@@ -54,6 +54,41 @@ def test_the_figures_of_generation_are_for_one_token():
     ours, theirs = row["sides"]["npgpt"], row["sides"]["transformers"]
     assert ours["seconds"]["median"] == pytest.approx(0.1) and ours["tokens_per_second"] == pytest.approx(2 / 0.1)
     assert row["floor_seconds"] == 0.05 and theirs["ratio"]["median"] == pytest.approx(3.0) and not theirs["same"]
+
+
+def test_the_losses_of_whole_runs_are_shown_by_step_and_seed():
+    def runs(*curves):
+        return [{"seconds": 40.0, "result": curve, "memory": 10**6} for curve in curves]
+
+    row = measure.figures(ROWS["E"], {
+        "npgpt": runs([[0, 4.2], [600, 1.9]], [[0, 4.3], [600, 2.0]]), "torch": runs([[0, 4.1], [500, 2.1]])}, {})
+    text = markdown({"machine": {**MACHINE, "in use": {"NumPy": "X86_V3"}}, "rows": {"E": row}})
+    assert "npgpt, char-cpu, validation loss 1.9500 |" in text and "PyTorch, char-nanogpt, validation loss 2.1" in text
+    assert "| E: validation loss at step | preset | seed | 0 | 500 | 600 |" in text
+    assert "| npgpt | char-cpu | 1 | 4.3000 |  | 2.0000 |" in text
+    assert "| PyTorch | char-nanogpt | 0 | 4.1000 | 2.1000 |  |" in text
+    assert "Instructions, as the libraries say: NumPy: X86_V3." in text
+
+
+def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_path, monkeypatch):
+    """npgpt and PyTorch, each as a program, for 2 steps of nanoGPT's recipe."""
+    pytest.importorskip("torch", reason="the peer")
+    monkeypatch.setattr(sys, "argv", ["worker.py", "prepare"])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    import shapes
+    import worker
+
+    (tmp_path / "text.txt").write_text("".join(chr(97 + i * i % 26) for i in range(2000)))
+    monkeypatch.setattr(worker, "TINYSHAKESPEARE", tmp_path / "text.txt")
+    preset = tmp_path / "short.toml"
+    preset.write_text((shapes.PRESETS / "char-nanogpt.toml").read_text().replace("max_iters = 2000", "max_iters = 2"))
+    recipe = shapes.Recipe({"npgpt": str(preset), "torch": str(preset)})
+    worker.prepare(recipe, tmp_path)
+    for side in recipe.sides:
+        work = worker.whole_run(side, recipe, tmp_path, 1)
+        curves = [work.step(seed) for seed in (0, 1)]
+        assert [[step for step, _ in curve] for curve in curves] == [[0, 2], [0, 2]]
+        assert curves[0] != curves[1] and all(2.5 < loss < 4.0 for curve in curves for _, loss in curve)
 
 
 def test_the_powers_of_the_scaling():

@@ -140,7 +140,7 @@ def test_presets_are_valid():
     for name in preset_names():
         fields = load_preset(name)
         TrainOptions(**{key: value for key, value in fields.items() if key in TrainOptions.__dataclass_fields__})
-    assert preset_names() == ["bpe-small", "char-cpu", "char-gpu", "finetune"]
+    assert preset_names() == ["bpe-small", "char-cpu", "char-gpu", "char-nanogpt", "finetune"]
 
 
 @pytest.mark.parametrize(("options", "says"), [

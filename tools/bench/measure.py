@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from shapes import ROOT, ROWS, SIDES
+from instructions import environment
+from shapes import ROOT, ROWS, SIDES, Recipe
 
 CHUNK_SECONDS = 1.5     # how long a side works before it is another's turn
 PAUSE_SECONDS = 0.1     # between turns: the threads of the last side go on looking for work for a while
@@ -26,20 +27,19 @@ class Side:
     """The process of one side (see worker.py). It ends with the `with` block, and so does what it has started."""
 
     def __init__(self, side, row, folder, setup):
-        """setup: a dict of "threads", "old" (the folder of the older npgpt) and "out_dir"."""
+        """setup: a dict of "threads", "old" (the folder of the older npgpt), "out_dir" and "instructions"."""
         self.log = Path(setup["out_dir"]) / "stderr" / f"{row}-{side}.txt"
         self.log.parent.mkdir(exist_ok=True)
         threads = str(setup["threads"])
         paths = [str(setup["old"] if side == "old" else ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
-                       **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)}
-        for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):      # they keep OpenBLAS from its choice for the CPU
-            environment.pop(name, None)
+        variables = {**environment(setup["instructions"]),
+                     "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
+                     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)}
         with open(self.log, "w") as log:
             # In a session of its own: a signal to its group ends torch.compile's and `npgpt train`'s processes, too.
             self.process = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("worker.py"), side, row, folder, threads],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, encoding="utf-8",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=variables, encoding="utf-8",
                 start_new_session=True)
 
     def ask(self, steps, limit=120):
@@ -111,7 +111,8 @@ def figures(shape, answers, failed):
     """What the answers of a row's sides say, a dict for JSON.
 
     A side's time is the median of its rounds; its ratio the median of its rounds' times, each divided by npgpt's in
-    the same round. Its result after the first turn must be that of the first side, npgpt's if it has not failed.
+    the same round. Its result after the first turn must be that of the first side, npgpt's if it has not failed. Whole
+    runs draw batches of their own; their results are the validation losses, one list for each round.
     """
     passes = shape.new_tokens or 1      # through the model, in a step
     rounds = {side: [answer["seconds"] / passes for answer in of_side[shape.warm_up:]]
@@ -119,12 +120,16 @@ def figures(shape, answers, failed):
     floor = min((answer["seconds"] for answer in answers.get("floor", ())), default=None)
     row = {"description": shape.description, "floor_seconds": floor and shape.floor(floor), "sides": {}}
     for side in [side for side in SIDES if side in rounds]:
-        results = [answers[other][0]["result"] for other in (side, next(iter(rounds)))]
         row["sides"][side] = {
-            "seconds": spread(rounds[side]), "rounds": rounds[side], "result": results[0], "same": shape.same(*results),
+            "seconds": spread(rounds[side]), "rounds": rounds[side],
             "ratio": spread(np.divide(rounds[side], rounds["npgpt"])) if "npgpt" in rounds else None,
             "tokens_per_second": shape.tokens and shape.tokens / float(np.median(rounds[side])),
             "memory": answers[side][-1]["memory"]}
+        if isinstance(shape, Recipe):
+            row["sides"][side] |= {"preset": shape.sides[side], "curves": [each["result"] for each in answers[side]]}
+        else:
+            result, expected = (answers[other][0]["result"] for other in (side, next(iter(rounds))))
+            row["sides"][side] |= {"result": result, "same": shape.same(result, expected)}
     row["sides"].update({side: {"failed": traceback} for side, traceback in failed.items()})
     return row
 

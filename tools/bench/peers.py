@@ -1,5 +1,5 @@
 """The peers: GPT-2 in PyTorch as nanoGPT has it, and transformers. Imports nothing of npgpt, which would change how
-memory is allocated. As a program it is nanoGPT's training loop: python peers.py PRESET FOLDER OUT_DIR THREADS."""
+memory is allocated. As a program it is nanoGPT's training loop: python peers.py PRESET FOLDER OUT_DIR THREADS SEED."""
 
 import math
 import sys
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from shapes import LR, SEED, Recipe, Work
+from shapes import LR, Work, preset_fields
 from torch import nn
 from torch.nn import functional as F
 
@@ -129,12 +129,12 @@ def generation(shape, folder):
     return Work(step)
 
 
-def train(recipe, folder, out_dir):
+def train(recipe, folder, out_dir, seed):
     """nanoGPT's training loop, for recipes without dropout; ckpt.pt in out_dir is written when validation is better."""
-    model = initial_model(recipe, folder)
+    model = initial_model(recipe, folder / f"seed-{seed}")
     optimizer = adamw(model, recipe.learning_rate, (recipe.beta1, recipe.beta2), recipe.weight_decay)
     splits = {split: np.fromfile(folder / f"{split}.bin", np.uint16).astype(np.int64) for split in ("train", "val")}
-    rng, best_loss = np.random.default_rng(SEED), math.inf
+    rng, best_loss = np.random.default_rng(seed), math.inf
 
     def batch(split):
         starts = rng.integers(0, len(splits[split]) - recipe.block_size, recipe.batch_size)
@@ -168,6 +168,6 @@ def learning_rate(step, recipe):
 
 
 if __name__ == "__main__":
-    preset, folder, out_dir, threads = sys.argv[1:]
+    preset, folder, out_dir, threads, seed = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    train(SimpleNamespace(**Recipe(preset).fields), Path(folder), Path(out_dir))
+    train(SimpleNamespace(**preset_fields(preset)), Path(folder), Path(out_dir), int(seed))

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
-LABELS = {"npgpt": "npgpt", "old": "npgpt, older", "floor": "the floor", "torch": "PyTorch",
-          "compile": "torch.compile", "transformers": "transformers"}
+LABELS = {"npgpt": "npgpt", "equal": "npgpt, equal work", "old": "npgpt, older", "floor": "the floor",
+          "torch": "PyTorch", "compile": "torch.compile", "transformers": "transformers"}
 HEADER = ("row", "what", "side", "time", "times npgpt's", "tokens/s", "floor / time", "memory")
 
 
@@ -20,16 +20,22 @@ def write_report(results, folder):
 
 
 def markdown(results):
-    """The machine, a table with a line for each side of each row, and the tracebacks of those that failed."""
-    parts = [", ".join(f"{key} {value}" for key, value in results["machine"].items() if value)]
-    table = [HEADER, ["---"] * len(HEADER)]
-    for name, row in results["rows"].items():
-        table += lines(name, row)
-    parts.append("\n".join("| " + " | ".join(line) + " |" for line in table))
+    """The machine, tables of the rows and of whole runs' losses, and the tracebacks of the sides that failed."""
+    machine = dict(results["machine"])
+    in_use = "; ".join(f"{library}: {says}" for library, says in machine.pop("in use", {}).items())
+    parts = [", ".join(f"{key} {value}" for key, value in machine.items() if value),
+             f"Instructions, as the libraries say: {in_use}." if in_use else "",
+             table(HEADER, [line for name, row in results["rows"].items() for line in lines(name, row)])]
+    parts += [losses(name, row["sides"]) for name, row in results["rows"].items()]
     parts += [f"Time grows as {power}." for power in [powers(results["rows"])] if power]
     parts += [f"{name}, {side}:\n\n```\n{figures['failed']}\n```" for name, row in results["rows"].items()
               for side, figures in row["sides"].items() if "failed" in figures]
-    return "\n\n".join(parts).strip() + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def table(header, rows):
+    """A Markdown table."""
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
 
 
 def lines(name, row):
@@ -42,12 +48,28 @@ def lines(name, row):
         seconds, ratio = figures["seconds"], figures["ratio"]
         unit, factor = ("s", 1) if seconds["median"] >= 1 else ("ms", 1000)
         median, low, high = (digits(factor * seconds[key]) for key in ("median", "low", "high"))
-        remark = {None: f", validation loss {figures['result']}", True: "", False: ", **other result**"}
-        yield (*first, LABELS[side] + remark[figures["same"]], f"{median} {unit} ({low} to {high})",
+        yield (*first, LABELS[side] + remark(figures), f"{median} {unit} ({low} to {high})",
                "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio) if ratio and side != "npgpt" else "",
                digits(figures["tokens_per_second"]) if figures["tokens_per_second"] else "",
                f"{row['floor_seconds'] / seconds['median']:.0%}" if row["floor_seconds"] else "",
                f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "")
+
+
+def remark(figures):
+    """What a side's result says: nothing if it is the same as npgpt's; of whole runs the mean of their last losses."""
+    if "curves" in figures:
+        return f", {figures['preset']}, validation loss {np.mean([curve[-1][1] for curve in figures['curves']]):.4f}"
+    return "" if figures["same"] else ", **other result**"
+
+
+def losses(name, sides):
+    """A table of the validation losses by step of whole runs, a line for each side and seed; or None."""
+    runs = {(LABELS[side], figures["preset"], str(seed)): dict(curve) for side, figures in sides.items()
+            for seed, curve in enumerate(figures.get("curves", ()))}
+    steps = sorted({step for curve in runs.values() for step in curve})
+    header = (f"{name}: validation loss at step", "preset", "seed", *map(str, steps))
+    return table(header, [(*run, *(f"{curve[step]:.4f}" if step in curve else "" for step in steps))
+                          for run, curve in runs.items()]) if runs else None
 
 
 def digits(number):

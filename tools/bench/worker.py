@@ -26,7 +26,8 @@ if sys.argv[1] in ("npgpt", "old", "prepare"):
 
 import numpy as np
 import threadpoolctl
-from shapes import LR, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work
+from instructions import in_use, of_the_cpu
+from shapes import LR, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work, preset_fields
 
 PACKAGES = ("numpy", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
 
@@ -81,26 +82,26 @@ def generation(shape, folder, threads):
 
 
 def whole_run(side, shape, folder, threads):
-    """A training run in a process of its own; the result is its last validation loss."""
+    """A training run in a process of its own, with the seed i; the result is its [step, validation loss] pairs."""
     def step(i):
         out_dir = tempfile.mkdtemp(dir=folder)
-        command = [Path(__file__).with_name("peers.py"), shape.preset, folder, out_dir, threads]
+        command = [Path(__file__).with_name("peers.py"), shape.sides[side], folder, out_dir, threads, i]
         if side != "torch":
-            command = ["-m", "npgpt.cli", "train", "--preset", shape.preset, "--corpus", folder / "corpus.txt",
-                       "--tokenizer", "char", "--out-dir", out_dir, "--threads", threads, *shape.options]
+            command = ["-m", "npgpt.cli", "train", "--preset", shape.sides[side], "--corpus", folder / "corpus.txt",
+                       "--tokenizer", "char", "--out-dir", out_dir, "--threads", threads, "--seed", i, *shape.options]
         losses = []
         # With `folder` as current folder: `-m` would prefer an npgpt of the current folder to that of PYTHONPATH.
         with subprocess.Popen([sys.executable, *map(str, command)], cwd=folder, stdout=subprocess.PIPE,
                               text=True) as process:
             for line in process.stdout:
                 print(line, end="", file=sys.stderr)
-                if found := re.search(r"validation loss (\d\S*)$", line.rstrip()):
-                    losses.append(float(found[1]))
-                    if losses[-1] <= shape.until:
+                if found := re.search(r"step +(\d+):.* validation loss (\d+\.\d+)", line):
+                    losses.append([int(found[1]), float(found[2])])
+                    if losses[-1][1] <= shape.until:
                         process.kill()
-                        return losses[-1]
+                        return losses
         if process.returncode == 0 and losses and not shape.until:
-            return losses[-1]
+            return losses
         raise RuntimeError(f"the run ended with code {process.returncode}; validation losses: {losses}")
 
     return Work(step, memory=lambda: resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
@@ -115,13 +116,22 @@ def prepare(shape, folder):
         tokens = np.array([characters[character] for character in text], np.uint16)
         for split, part in zip(("train", "val"), np.split(tokens, [int(0.9 * len(tokens))]), strict=True):
             part.tofile(folder / f"{split}.bin")
-        shape = SimpleNamespace(**shape.fields, vocab_size=len(characters), new_tokens=0)
-    model = GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd, shape.dropout),
-                seed=SEED)
+        if "torch" in shape.sides:
+            recipe = SimpleNamespace(**preset_fields(shape.sides["torch"]), vocab_size=len(characters))
+            for seed in range(shape.max_rounds):
+                initial_model(recipe, seed).save_pretrained(folder / f"seed-{seed}")
+        return
+    model = initial_model(shape, SEED)
     for name, array in model.params.items():
         if shape.new_tokens and name.startswith("h.") and array.ndim == 2:
             array *= 10.0       # untrained blocks repeat one token for ever: any two programs would agree on it
     model.save_pretrained(folder)
+
+
+def initial_model(shape, seed):
+    """An untrained GPT."""
+    return GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd, shape.dropout),
+               seed=seed)
 
 
 def floor(shape):
@@ -143,12 +153,13 @@ def describe_machine():
     return {
         "GPU": subprocess.run(query, capture_output=True, text=True).stdout.strip() if shutil.which(query[0]) else None,
         "CPU": re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)[1],
-        "SIMD": next((simd for simd in ("avx512f", "avx2") if simd in cpuinfo), None),
+        "with": of_the_cpu(),
         "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
         "BLAS": " ".join(str(blas.get(key)) for key in ("internal_api", "version", "architecture")),
         "Python": sys.version.split()[0],
         **{each.name: each.version for each in metadata.distributions() if each.name in PACKAGES},
         "date": time.strftime("%Y-%m-%d"),
+        "in use": in_use(),
     }
 
 

@@ -1,0 +1,47 @@
+"""--instructions avx2 reaches every library that a side uses, and nothing is held back without it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench"
+sys.path.insert(0, str(BENCH))
+from instructions import AVX2, environment  # noqa: E402
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or "avx2" not in Path("/proc/cpuinfo").read_text(),
+                                reason="needs a CPU with AVX2")
+SAY = "import npgpt, instructions as i; print(i.in_use())"      # what is in use once BLAS is loaded
+
+
+def in_use(variables, code=SAY):
+    paths = os.pathsep.join([str(BENCH), str(BENCH.parents[1])])
+    return eval(subprocess.run([sys.executable, "-c", code], env={**variables, "PYTHONPATH": paths}, check=True,
+                               capture_output=True, text=True).stdout)
+
+
+def test_what_holds_libraries_back_is_removed_from_the_environment_or_replaced(monkeypatch):
+    for name in (*AVX2, "OPENBLAS_L2_SIZE"):
+        monkeypatch.setenv(name, "of the caller")
+    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    assert "of the caller" not in environment(None).values() and environment(None)["SOMETHING_ELSE"] == "1"
+    assert environment("avx2") == {**environment(None), **AVX2}
+
+
+def test_numpy_and_openblas_use_no_avx512(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    only_numpy = SAY.replace("; print", "; i.find_spec = lambda name: None; print")
+    assert in_use(environment("avx2"), only_numpy) == {"NumPy": "X86_V3", "OpenBLAS": "Haswell"}
+    free = in_use(environment(None), only_numpy)
+    assert free["OpenBLAS"] != "Prescott"
+    if "avx512f" in Path("/proc/cpuinfo").read_text():
+        assert "X86_V4" in free["NumPy"]
+
+
+@pytest.mark.slow
+def test_torch_its_compiler_and_onednn_use_no_avx512():
+    pytest.importorskip("torch", reason="the peer")
+    found = in_use(environment("avx2"))
+    assert found["PyTorch"] == "AVX2" and found["torch.compile"] == "avx2" and found["oneDNN"].endswith("AVX2")
