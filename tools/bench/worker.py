@@ -130,8 +130,8 @@ def prepare(shape, folder):
 
 def initial_model(shape, seed):
     """An untrained GPT."""
-    return GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd, shape.dropout),
-               seed=seed)
+    return GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd,
+                         dropout=shape.dropout), seed=seed)
 
 
 def floor(shape):
