@@ -4,8 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt.data.batches import folder_tokenizer, open_dataset, prepare
 from npgpt.data.corpora import open_corpus
+from npgpt.data.dataset import folder_tokenizer, open_dataset, prepare
 from npgpt.data.hf_tokenizer import PROBE, HFTokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, tokenizer_from_dict
 from npgpt.errors import UserError
