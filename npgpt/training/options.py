@@ -24,7 +24,7 @@ class TrainOptions:
     crop_length: int = 0                    # tokens in a sequence; 0: the model's block_size
     gradient_accumulation_steps: int = 1    # micro-batches in a step
     sampling: str = "random"                # random, or sequential: batches in the order of the data, again and again
-    epochs: int = 0                         # passes over the data; set max_iters, and lr_decay_iters if it was equal
+    epochs: int = 0                         # passes over the data, instead of max_iters; equal lr_decay_iters follow
     learning_rate: float = 1e-3             # the maximum rate, reached at the end of the warm-up
     min_lr: float = 1e-4                    # the minimum rate, at the end of the cosine decay
     max_iters: int = 2000                   # steps in total
