@@ -70,6 +70,8 @@ def test_a_window_of_a_document_is_truncated_or_padded():
     assert [crops.count(np.array([place])) for place in (0, 1, 2, 3)] == [1, 4, 4, 3]
     assert crops.count(np.array([3, 0, 3])) == 7 == (crops.at(np.array([3, 0, 3]))[1] != -1).sum()
     assert [targets.tolist() for targets in crops.targets()] == [[*y[y != -1]]]
+    pieces = list(crops_of(Documents(np.arange(20_000), np.arange(0, 20_000, 2)), 4).targets())
+    assert len(pieces) == 3 and np.array_equal(np.concatenate(pieces), np.arange(1, 20_000, 2))
 
 
 def test_documents_in_order_at_random_and_evenly():
