@@ -8,7 +8,7 @@ import numpy as np
 
 from npgpt.checks import as_array
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, open_regular
+from npgpt.files import atomic_writer, open_regular, read_bytes
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 SPLITS = ("train", "val")
@@ -88,13 +88,10 @@ def load_token_files(folder):
 def read_documents(tokens, path):
     """Return the `Documents` of a `TokenFile`, with the index at `path`. Raises UserError as load_token_files does."""
     try:
-        with open_regular(path) as file:
-            # An index of other tokens may be of any size; this one has at most an entry for every second token.
-            data = file.read(4 * len(tokens) + 1)
+        data = read_bytes(path, most=4 * len(tokens))       # 8 for every second token
+        return Documents(tokens, np.frombuffer(data, "<u8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): prepare the folder again") from None
-    try:
-        return Documents(tokens, np.frombuffer(data, "<u8"))
     except (ValueError, UserError) as error:        # ValueError: of a size that is no multiple of 8
         raise UserError(f"{path} is no index of the documents in {tokens.path} ({error}): prepare the folder again"
                         ) from None

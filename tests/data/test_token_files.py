@@ -71,7 +71,7 @@ def test_an_index_that_is_missing_cut_off_endless_or_no_file(indexed):
     with pytest.raises(UserError, match="train.documents.bin cannot be read .*prepare the folder again"):
         load_token_files(indexed)
     index.mkdir()
-    with pytest.raises(UserError, match="train.documents.bin is not a regular file"):
+    with pytest.raises(UserError, match="train.documents.bin is no index .* is not a regular file"):
         load_token_files(indexed)
 
 
