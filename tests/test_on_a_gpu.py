@@ -8,6 +8,7 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, layers
 from npgpt.arrays import to_host
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import make_tokenizer
 from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.philox import Philox
@@ -136,15 +137,18 @@ OPTIONS = TrainOptions(batch_size=2, max_iters=12, lr_decay_iters=12, warmup_ite
                        log_interval=5, gradient_accumulation_steps=2)
 
 
-def trainer(out_dir, kernels, device="gpu", dropout=0.0, **changes):
-    """A trainer of the lines in float64, or of the kernels in float32."""
+def trainer(out_dir, kernels, device="gpu", dropout=0.0, documents=False, **changes):
+    """A trainer of the lines in float64, or of the kernels in float32; documents: of words, most of them padded."""
     tokenizer = make_tokenizer("char", TEXT)
     tokens = tokenizer.encode(TEXT)
     config = GPTConfig(**{**SMALL, "n_head": 1, "vocab_size": tokenizer.vocab_size, "dropout": dropout})
     dtype = "float32" if kernels == "fused" else "float64"
     made = GPT(config, seed=0, dtype=dtype, device=device, kernels=kernels, threads=1)
     assert (made.why_not_fused is None) == (kernels == "fused" and device == "gpu")
-    return Trainer(made, tokens[:400], tokens[400:], dataclasses.replace(OPTIONS, dtype=dtype, **changes), out_dir,
+    splits = tokens[:400], tokens[400:]
+    if documents:
+        splits = [Documents(split, np.append(0, np.flatnonzero(split[:-2] == 0) + 1)) for split in splits]
+    return Trainer(made, *splits, dataclasses.replace(OPTIONS, dtype=dtype, **changes), out_dir,
                    tokenizer, "a text")
 
 
@@ -164,12 +168,13 @@ def test_the_trainer_waits_twice_a_log_interval(tmp_path, monkeypatch, kernels):
 
 
 @both
-def test_a_run_continues_on_the_other_device(tmp_path, kernels):
+@pytest.mark.parametrize("data", [{}, {"documents": True, "sampling": "sequential"}], ids=["stream", "documents"])
+def test_a_run_continues_on_the_other_device(tmp_path, kernels, data):
     """From the GPU to the CPU and back; the checkpoints are the same files."""
-    expected = trainer(None, kernels, "cpu")
+    expected = trainer(None, kernels, "cpu", **data)
     expected.run(progress=False)
     for device, until in (("gpu", 4), ("cpu", 8), ("gpu", 12)):
-        part = trainer(tmp_path, kernels, device, max_iters=until)
+        part = trainer(tmp_path, kernels, device, max_iters=until, **data)
         if until > 4:
             part.restore(read_checkpoint(find_checkpoint(tmp_path)))
         part.run(progress=False)

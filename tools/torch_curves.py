@@ -17,8 +17,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from npgpt import GPT, AdamW, GPTConfig
-from npgpt.data.batches import open_dataset, random_crops
+from npgpt.data.batches import crops_of
 from npgpt.data.corpora import open_corpus
+from npgpt.data.dataset import open_dataset
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters
 
@@ -39,9 +40,9 @@ def curves(steps, corpus, gpt2):
         {"params": [tensor for tensor in tensors.values() if tensor.ndim == 2], "weight_decay": 0.1},
         {"params": [tensor for tensor in tensors.values() if tensor.ndim < 2], "weight_decay": 0.0}], betas=(0.9, 0.99))
     ours, theirs = [], []
-    rng = np.random.default_rng(0)
+    rng, crops = np.random.default_rng(0), crops_of(tokens, crop_length)
     for step in range(steps):
-        idx, targets = random_crops(tokens, batch_size, crop_length, rng)
+        idx, targets = crops.at(crops.random(batch_size, rng))
         optimizer.lr = learning_rate(step, *schedule)
         loss, grads = model.loss_and_grads(idx, targets)
         optimizer.step(grads, max_norm=1.0)

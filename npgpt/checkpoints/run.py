@@ -266,10 +266,13 @@ def tidy(out_dir):
             shutil.rmtree(out_dir / name, ignore_errors=True)
 
 
-def fingerprint(*arrays):
-    """Return a digest of arrays of tokens: of their lengths, dtypes, and first and last million tokens."""
+def fingerprint(*splits):
+    """Return a digest of splits of tokens: of their lengths, dtypes, and first and last million tokens.
+
+    If a split is `Documents`, the digest is of where they start, too.
+    """
     sha = hashlib.sha256()
-    for array in arrays:
+    for array in [part for split in splits for part in (split, getattr(split, "starts", None)) if part is not None]:
         sha.update(f"{array.dtype} ({len(array)},);".encode())
         for part in (array[:1_000_000], array[-1_000_000:]):
             sha.update(np.ascontiguousarray(part))

@@ -6,6 +6,8 @@ import inspect
 import re
 import typing
 
+from npgpt.checks import MOST
+from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, preset_names
 
@@ -47,7 +49,15 @@ def given_model_fields(args):
 
 
 def given_train_fields(args):
-    return given(args, TRAIN_FIELDS)
+    """The fields of TrainOptions that the user gave. Raises UserError for both --epochs and --max-iters."""
+    fields = given(args, TRAIN_FIELDS)
+    if fields.get("epochs") and "max_iters" in fields:
+        raise UserError("--epochs says how long to train, and so does --max-iters: give one of them")
+    if "max_iters" in fields:
+        fields["epochs"] = 0            # of a preset, or of the run that is resumed
+    elif fields.get("epochs") and "lr_decay_iters" in fields:
+        fields["max_iters"] = MOST      # which epochs replace: an lr_decay_iters that the user gave stays as it is
+    return fields
 
 
 def add_device_arguments(parser):

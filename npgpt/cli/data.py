@@ -1,9 +1,11 @@
 """List, download and prepare corpora."""
 
+from npgpt.checks import check_whole
 from npgpt.cli.arguments import add_data_dir_argument
-from npgpt.data.batches import prepare
 from npgpt.data.corpora import data_dir, list_corpora, open_corpus
+from npgpt.data.dataset import prepare
 from npgpt.data.tinystories import prepare_tinystories, tinystories_folder
+from npgpt.data.token_files import SEPARATOR
 from npgpt.data.tokenizers import make_tokenizer
 from npgpt.errors import UserError
 
@@ -14,11 +16,18 @@ def add_arguments(parser):
     get = actions.add_parser("get", help="download a corpus and check its digest; tinystories becomes token files")
     get.add_argument("name", choices=("tinyshakespeare", "tinystories"))
     get.add_argument("--tokenizer", help="of tinystories: byte, gpt2 (the default) or hf:PATH_OR_ID")
+    get.add_argument("--version", type=int, choices=(1, 2),
+                     help="of tinystories: 2 (the default) is by GPT-4, 1 also by GPT-3.5")
+    get.add_argument("--limit", type=int, metavar="N", help="of tinystories: only the first N stories of each split")
+    get.add_argument("--documents", action="store_true", help="of tinystories: train on one window for each story")
     add_data_dir_argument(get)
     prepared = actions.add_parser("prepare", help="write a corpus as token files, train.bin and val.bin")
     prepared.add_argument("corpus", help="tinyshakespeare, pydocs, or a UTF-8 text file")
     prepared.add_argument("--tokenizer", default="gpt2", help="char, byte, gpt2 (the default) or hf:PATH_OR_ID")
     prepared.add_argument("--out", required=True, help="the folder to write")
+    prepared.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
+                          help=f"train on one window for each document; they are separated by {SEPARATOR}, or by "
+                               "SEPARATOR, in which \\n is a line break")
     add_data_dir_argument(prepared)
 
 
@@ -30,7 +39,7 @@ def run(args):
         prepare_text(args)
     elif args.name == "tinystories":
         get_tinystories(args)
-    elif args.tokenizer is not None:
+    elif (args.tokenizer, args.version, args.limit, args.documents) != (None, None, None, False):
         raise UserError(f"{args.name} is kept as text: give --tokenizer to `npgpt data prepare` or `npgpt train`")
     else:
         print(open_corpus(args.name, args.data_dir).reason)
@@ -39,15 +48,18 @@ def run(args):
 def prepare_text(args):
     """Write a text corpus as token files."""
     corpus = open_corpus(args.corpus, args.data_dir)
-    prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out)
+    separator = args.documents and args.documents.replace("\\n", "\n")
+    prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator=separator)
     print_prepared(args.out)
 
 
 def get_tinystories(args):
     """Download TinyStories and write it as token files; an interrupted call is continued."""
-    name = args.tokenizer or "gpt2"
-    folder = tinystories_folder(data_dir(args.data_dir), name)
-    prepare_tinystories(make_tokenizer(name), folder)
+    name, stories = args.tokenizer or "gpt2", (args.version or 2, args.limit, args.documents)
+    if args.limit is not None:
+        check_whole("--limit", args.limit, 1)
+    folder = tinystories_folder(data_dir(args.data_dir), name, *stories)
+    prepare_tinystories(make_tokenizer(name), folder, *stories)
     print_prepared(folder)
 
 

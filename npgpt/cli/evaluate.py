@@ -5,6 +5,8 @@ import math
 from npgpt.cli.arguments import add_data_dir_argument
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.cli.training_data import open_run_tokens, open_tokens
+from npgpt.data.batches import DocumentCrops
+from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
 from npgpt.training.evaluation import evaluate_split
 
@@ -30,13 +32,18 @@ def run(args):
     print(f"{loaded.folder}, {split}: {result.tokens:,} tokens predicted")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.4f}")
-    print(f"bits per byte  {bits_per_byte(result.loss, loaded.tokenizer, tokens)}")
+    print(f"bits per byte  {bits_per_byte(result, loaded, tokens)}")
 
 
-def bits_per_byte(loss, tokenizer, tokens):
+def bits_per_byte(result, loaded, tokens):
     """Return the loss in bits per byte of text, comparable between tokenizers; as text, or the reason why not."""
+    count_bytes = loaded.tokenizer.count_bytes
     try:
-        n_bytes = tokenizer.count_bytes(tokens) - tokenizer.count_bytes(tokens[:1])      # the first is not predicted
+        if isinstance(tokens, Documents):
+            n_bytes = sum(map(count_bytes, DocumentCrops(tokens, loaded.model.config.block_size).targets()))
+        else:
+            n_bytes = count_bytes(tokens) - count_bytes(tokens[:1])     # the first is not predicted
     except UserError as error:
         return str(error)
-    return f"{loss / math.log(2) * (len(tokens) - 1) / n_bytes:.4f}" if n_bytes else "not defined, without any text"
+    bits = result.loss / math.log(2) * result.tokens
+    return f"{bits / n_bytes:.4f}" if n_bytes else "not defined, without any text"

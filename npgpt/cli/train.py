@@ -22,8 +22,9 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.sample import default_prompt, print_sample
 from npgpt.cli.training_data import open_run_tokens, open_tokens
-from npgpt.data.batches import open_dataset
 from npgpt.data.corpora import CORPORA, open_corpus
+from npgpt.data.dataset import open_dataset
+from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
@@ -63,12 +64,18 @@ def run(args):
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
-        print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
+        print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
         finished = trainer.run()
     if finished:
         sample(trainer, args.out_dir)
     else:
         print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {args.out_dir}")
+
+
+def described(tokens):
+    """How many tokens there are, and in how many documents if they are divided."""
+    documents = f" in {len(tokens.starts):,} documents" if isinstance(tokens, Documents) else ""
+    return f"{len(tokens):,} tokens{documents}"
 
 
 def sample(trainer, out_dir):

@@ -3,11 +3,10 @@
 import functools
 import os
 
-import numpy as np
-
 from npgpt.checkpoints.run import fingerprint
-from npgpt.data.batches import load_token_files, tokenize_corpus
 from npgpt.data.corpora import CORPORA, open_corpus
+from npgpt.data.dataset import join, tokenize_corpus
+from npgpt.data.token_files import load_token_files
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
 from npgpt.errors import UserError
 
@@ -25,7 +24,7 @@ def open_tokens(tokenizer, corpus_name, data_dir=None):
     if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
         raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
     train, val = load_token_files(corpus.folder)
-    return {"train": lambda: train, "val": lambda: val, "all": lambda: np.concatenate([train[:], val[:]])}
+    return {"train": lambda: train, "val": lambda: val, "all": lambda: join(train, val)}
 
 
 def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):

@@ -1,152 +1,132 @@
-"""Tokens to train on: the two splits of a corpus, random crops for training and windows for evaluation.
+"""Batches: which parts of the tokens training and evaluation read.
 
-Tokens are a 1-D uint16 array or a `TokenFile`, which reads nanoGPT's train.bin and val.bin piece by piece.
+A stream of tokens has a crop at every place; documents have one window each. Both classes answer the same questions.
 """
 
-import os
-from pathlib import Path
-
 import numpy as np
-from tqdm import tqdm
 
-from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
+from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
-from npgpt.files import new_folder, open_regular
+
+IGNORED = -1    # the target of a padded position, which the loss leaves out
 
 
-def split_text(text, fraction=0.9):
-    """Return (train text, validation text), cut as in nanoGPT: after int(len(text) * fraction) characters."""
-    boundary = int(len(text) * fraction)
-    return text[:boundary], text[boundary:]
+def crops_of(tokens, length):
+    """Return the crops of `length` tokens and as many targets of `tokens`: 1-D integers, or `Documents`.
 
-
-def tokenize_corpus(corpus, tokenizer):
-    """Return (train, validation) tokens of a corpus with a text, uint16. Raises UserError as tokenizer.encode does.
-
-    The splits are encoded separately, so that no token crosses the boundary.
+    Raises UserError if there are too few tokens for one crop.
     """
-    train_text, val_text = split_text(corpus.text)
-    return tokenizer.encode(train_text), tokenizer.encode(val_text)
+    return DocumentCrops(tokens, length) if isinstance(tokens, Documents) else StreamCrops(tokens, length)
 
 
-class TokenFile:
-    """The tokens in a file, little-endian uint16 as in nanoGPT. It has a length, and a slice is read when it is taken.
+class Crops:
+    """Which crops a batch consists of. A subclass has `places`, how many crops there are, and says what is in them."""
 
-    Raises UserError if the file is missing, empty, not regular, or has an odd size, and later if it became shorter:
-    a memory map would end the process then.
-    """
+    def random(self, batch_size, rng):
+        """Return the places (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
+        return rng.integers(self.places, size=batch_size)
 
-    dtype = np.dtype("<u2")
+    def in_order(self, n, batch_size):
+        """Return the places (batch_size,) of batch n of an endless walk over the data."""
+        numbers = n * batch_size + np.arange(batch_size)
+        return numbers % self.in_epoch(batch_size) * self.stride
 
-    def __init__(self, path):
-        self.path = Path(path)
-        try:
-            self._file = open_regular(path)
-        except FileNotFoundError:
-            raise UserError(f"{path} does not exist: write train.bin and val.bin with `npgpt data prepare`") from None
-        size = os.fstat(self._file.fileno()).st_size
-        if size == 0 or size % 2:
-            raise UserError(f"{path} has {size} bytes, which are not uint16 tokens: prepare it again")
-        self._length = size // 2
-
-    def __len__(self):
-        return self._length
-
-    def __getitem__(self, part):
-        start, stop, _ = part.indices(self._length)
-        self._file.seek(2 * start)
-        data = self._file.read(2 * max(0, stop - start))
-        if len(data) < 2 * (stop - start):
-            raise UserError(f"{self.path} was cut short while it was read: prepare it again")
-        return np.frombuffer(data, self.dtype)
+    def evenly(self, n_batches, batch_size):
+        """Return places (n_batches, batch_size), spread evenly over the data, the same in every call."""
+        places = np.linspace(0, self.places - 1, n_batches * batch_size).astype(np.int64)
+        return places.reshape(n_batches, batch_size)
 
 
-def load_token_files(folder):
-    """Return train.bin and val.bin of `folder`, two `TokenFile`s. Raises UserError as they do."""
-    return TokenFile(Path(folder) / "train.bin"), TokenFile(Path(folder) / "val.bin")
+class StreamCrops(Crops):
+    """The crops of a stream. A place is the position of a crop's first token."""
+
+    def __init__(self, tokens, length):
+        if len(tokens) <= length:
+            raise UserError(f"the split has {len(tokens)} tokens and a crop needs {length + 1} (block_size + 1): "
+                            "lower the block size, or give a longer text")
+        self.tokens, self.length = tokens, length
+        self.places, self.stride = len(tokens) - length, length
+
+    def in_epoch(self, batch_size):
+        """Return how many crops an epoch has: as many as fill whole batches. Raises UserError if they fill none."""
+        batches = (len(self.tokens) - 1) // (batch_size * self.length)
+        if batches == 0:
+            raise UserError(f"the training split has {len(self.tokens)} tokens and a batch in order needs "
+                            f"{batch_size * self.length + 1}: lower the batch size, or give a longer text")
+        return batches * batch_size
+
+    def count(self, places):
+        """Return how many targets count in the crops at `places`."""
+        return len(places) * self.length
+
+    def at(self, places):
+        """Return x and y, int64 (len(places), length): the crops at `places`, and the same one token later."""
+        crops = np.stack([self.tokens[place:place + self.length + 1] for place in places.tolist()])
+        return crops[:, :-1].astype(np.int64), crops[:, 1:].astype(np.int64)
 
 
-def prepare(corpus, tokenizer, folder, progress=True):
-    """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
+class DocumentCrops(Crops):
+    """One window for each document: its first length + 1 tokens. A place is the number of a document."""
 
-    Raises UserError if the corpus is token files already or the folder holds other files, and as tokenizer.encode
-    does; OSError if the folder cannot be written.
-    """
-    if corpus.text is None:
-        raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
-    train_text, val_text = split_text(corpus.text)
-    with new_folder(folder, TOKENIZER_FILE) as unfinished:
-        save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
-        for name, text in tqdm([("train.bin", train_text), ("val.bin", val_text)], desc="prepare",
-                               disable=None if progress else True):
-            (unfinished / name).write_bytes(tokenizer.encode(text).astype("<u2").tobytes())
+    stride = 1
 
+    def __init__(self, documents, length):
+        self.documents, self.length = documents, length
+        self.places = len(documents.starts)
 
-def open_dataset(corpus, tokenizer_kind=None):
-    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16.
+    def in_epoch(self, batch_size):
+        """Return how many windows an epoch has. A batch at its end goes on with the first documents."""
+        return self.places
 
-    `tokenizer_kind`: a name for make_tokenizer, by default "char" for a text. Token files come with their tokenizer;
-    without one it is `tokenizer_kind`, by default GPT-2's, as in nanoGPT. Raises UserError if the folder has another
-    tokenizer or nanoGPT's meta.pkl, and as tokenize_corpus, make_tokenizer and load_token_files do.
-    """
-    if corpus.text is None:
-        return *load_token_files(corpus.folder), folder_tokenizer(corpus.folder, tokenizer_kind)
-    tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
-    return *tokenize_corpus(corpus, tokenizer), tokenizer
+    def count(self, places):
+        """Return how many targets count in the windows at `places`."""
+        return int(np.minimum(self.documents.lengths[places] - 1, self.length).sum())
 
+    def at(self, places):
+        """Return x and y, int64 (len(places), length), as in `StreamCrops`.
 
-def folder_tokenizer(folder, tokenizer_kind):
-    """Return the tokenizer of the token files in `folder`. Raises UserError as open_dataset does."""
-    if (folder / TOKENIZER_FILE).exists():
-        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
-        if tokenizer_kind is not None and not is_called(tokenizer, tokenizer_kind):
-            raise UserError(f"{folder} was prepared with the {tokenizer.kind} tokenizer, not {tokenizer_kind}: "
-                            "leave the tokenizer out, or prepare the text again")
-        return tokenizer
-    if (folder / "meta.pkl").exists():
-        raise UserError(f"{folder} keeps its characters in meta.pkl, and npgpt reads no pickles: "
-                        "make the folder from the text with `npgpt data prepare`")
-    return make_tokenizer(tokenizer_kind or "gpt2")
+        A shorter document is padded: x with its last token, the end of text, and y with -1.
+        """
+        x = np.empty((len(places), self.length), dtype=np.int64)
+        y = np.full_like(x, IGNORED)
+        for row, place in enumerate(places):
+            window = self.window(place)
+            n = len(window) - 1
+            x[row, :n], x[row, n:], y[row, :n] = window[:-1], window[-1], window[1:]
+        return x, y
 
+    def window(self, place):
+        """Return the tokens of the window at a place, without padding."""
+        start = int(self.documents.starts[place])
+        return self.documents[start:start + min(int(self.documents.lengths[place]), self.length + 1)]
 
-def random_crops(tokens, batch_size, block_size, rng):
-    """Draw a batch from `tokens` (1-D): x and y, int64 (batch_size, block_size), where y is x one token later.
-
-    Every crop is equally likely; rng: a np.random.Generator. Raises UserError if there are too few tokens.
-    """
-    check_long_enough(tokens, block_size)
-    return crops_at(tokens, rng.integers(len(tokens) - block_size, size=batch_size), block_size)
+    def targets(self):
+        """Yield the targets of all windows in their order, 1-D, some thousand windows at a time."""
+        for first in range(0, self.places, 4096):
+            some = range(first, min(first + 4096, self.places))
+            yield np.concatenate([self.window(place)[1:] for place in some])
 
 
-def even_crops(tokens, n_batches, batch_size, block_size):
-    """Yield n_batches batches like those of random_crops, but with the crops spread evenly over all of `tokens`.
-
-    They are the same in every call, so that two losses differ only by the model. Raises UserError as random_crops does.
-    """
-    check_long_enough(tokens, block_size)
-    starts = np.linspace(0, len(tokens) - block_size - 1, n_batches * batch_size).astype(np.int64)
-    for batch in starts.reshape(n_batches, batch_size):
-        yield crops_at(tokens, batch, block_size)
-
-
-def crops_at(tokens, starts, block_size):
-    """Return x and y, int64 (len(starts), block_size): the crops of `tokens` that begin at `starts`."""
-    crops = np.stack([tokens[start:start + block_size + 1] for start in starts.tolist()])
-    return crops[:, :-1].astype(np.int64), crops[:, 1:].astype(np.int64)
-
-
-def check_long_enough(tokens, block_size):
-    """Raise UserError if there are too few tokens for one crop and its last target."""
-    if len(tokens) <= block_size:
-        raise UserError(f"the split has {len(tokens)} tokens and a crop needs {block_size + 1} (block_size + 1): "
-                        "lower the block size, or give a longer text")
+def count_targets(tokens, block_size):
+    """Return how many targets the windows have."""
+    if isinstance(tokens, Documents):
+        crops = DocumentCrops(tokens, block_size)
+        return crops.count(np.arange(crops.places))
+    return len(tokens) - 1
 
 
 def windows(tokens, block_size):
-    """Yield (x, y), int64 (block_size,) each; together the y's are tokens[1:], and the last may be shorter.
+    """Yield (x, y), int64 (block_size,) each, for evaluation.
 
-    Raises UserError if there are fewer than two tokens.
+    Together the y's of a stream are tokens[1:], and the last may be shorter. Documents have one window each, padded as
+    in `DocumentCrops`. Raises UserError if there are fewer than two tokens.
     """
+    if isinstance(tokens, Documents):
+        crops = DocumentCrops(tokens, block_size)
+        for place in range(crops.places):
+            x, y = crops.at(np.array([place]))
+            yield x[0], y[0]
+        return
     targets = len(tokens) - 1
     if targets < 1:
         raise UserError(f"the split has {len(tokens)} tokens and evaluation needs 2: give a longer text")

@@ -56,7 +56,7 @@ def open_corpus(name=None, directory=None, progress=True):
 
     Without a name it is TinyShakespeare, or pydocs if TinyShakespeare cannot be downloaded. `directory` is the folder
     for downloads; `progress` shows a bar on a terminal. Raises UserError if there is no such corpus, it is damaged,
-    cannot be downloaded, or is not a UTF-8 text, or if TinyStories is not prepared with exactly one tokenizer.
+    cannot be downloaded, or is not a UTF-8 text, or if TinyStories is not prepared in exactly one way.
     """
     directory = data_dir(directory)
     if name is None:
@@ -103,12 +103,12 @@ def tinyshakespeare_path(directory):
 
 
 def open_tinystories(directory):
-    """Return the Corpus TinyStories. Raises UserError unless it is prepared with exactly one tokenizer."""
+    """Return the Corpus TinyStories. Raises UserError unless it is prepared in exactly one way."""
     folders = prepared_folders(directory)
     if not folders:
         raise UserError(f"tinystories is not prepared in {directory}: get it with `npgpt data get tinystories`")
     if len(folders) > 1:
-        raise UserError(f"tinystories is prepared with several tokenizers: give one of {', '.join(map(str, folders))}")
+        raise UserError(f"tinystories is prepared in several ways: give one of {', '.join(map(str, folders))}")
     return Corpus(str(folders[0]), None, folders[0], f"TinyStories, the token files in {folders[0]}")
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from npgpt.checks import check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.errors import UserError, one_line
 from npgpt.files import read_json
 
 MOST_TOKENIZER_BYTES = 1 << 28
 CONTEXT = 8     # tokens before a new one that its text may depend on
+PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|padding|>")         # the first one counts
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")       # the first one counts
 # Characters whose UTF-8 uses every byte that UTF-8 can use, and some that normalizers often replace.
 PROBE = "".join(map(chr, [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]))
@@ -43,7 +45,8 @@ def one_line_errors():
 class HFTokenizer(Tokenizer):
     """The tokenizer that `description`, the contents of a tokenizer.json, defines.
 
-    No special tokens are added to a text, and those that it spells out are encoded as ordinary text. The methods raise
+    `batch` adds the special tokens that the tokenizer.json adds to a text, such as [CLS] and [SEP]; `encode` adds none.
+    Special tokens that a text spells out are encoded as ordinary text. The methods raise
     UserError if the library (the extra "hf") is missing or fails; the constructor also if the ids exceed uint16.
     """
 
@@ -65,6 +68,7 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"its vocabulary is {self.vocab_size}, and token files hold 1 to 65536")
         special = {token.content: i for i, token in self._library.get_added_tokens_decoder().items() if token.special}
         self.eos_token_id = next((special[name] for name in END_OF_TEXT if name in special), None)
+        self.pad_token_id = next((special[name] for name in PADDING if name in special), None)
 
     @classmethod
     def open(cls, name):
@@ -85,9 +89,22 @@ class HFTokenizer(Tokenizer):
     @one_line_errors()
     def encode(self, text):
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
+        return np.array(self._encoding(text).ids, dtype=np.uint16)
+
+    @one_line_errors()
+    def encode_row(self, text, length):
+        """Return at most `length` ids of `text` with its special tokens, for `batch`. Raises UserError as `batch`."""
+        special = self._library.num_special_tokens_to_add(is_pair=False)
+        check_whole("length", length, max(1, special))
+        encoding = self._encoding(text)
+        encoding.truncate(length - special)
+        return self._library.post_process(encoding).ids
+
+    def _encoding(self, text):
+        """Return the library's Encoding of `text`, without special tokens."""
         # The library rejects a lone surrogate, which Python puts for a byte of the command line that is not UTF-8.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.uint16)
+        return self._library.encode(text, add_special_tokens=False)
 
     @one_line_errors()
     def decode(self, ids):

@@ -1,39 +1,44 @@
-"""TinyStories as token files: the stories of GPT-4, version 2 (Eldan and Li, 2023), 2.2 GB of text from the hub."""
+"""TinyStories as token files (Eldan and Li, 2023): stories of GPT-3.5 and GPT-4, about 2 GB of text from the hub."""
 
+import itertools
 import re
 from pathlib import Path
 
 from tqdm import tqdm
 
+from npgpt.data.token_files import SEPARATOR, SPLITS, index_file, write_documents
 from npgpt.data.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, make_folder
+from npgpt.files import make_folder
 
 REPOSITORY = "roneneldan/TinyStories"
-# The small one first: most errors then come before the large one is downloaded.
-SPLITS = {"val.bin": "TinyStoriesV2-GPT4-valid.txt", "train.bin": "TinyStoriesV2-GPT4-train.txt"}
-SEPARATOR = "<|endoftext|>"
+SOURCES = {1: {"train": "TinyStories-train.txt", "val": "TinyStories-valid.txt"},
+           2: {"train": "TinyStoriesV2-GPT4-train.txt", "val": "TinyStoriesV2-GPT4-valid.txt"}}
 PIECE = 1 << 18     # characters in memory at a time
 
 
-def tinystories_folder(directory, tokenizer_name):
-    """Return the folder for TinyStories in the tokens of that tokenizer, below the folder for downloads."""
+def tinystories_folder(directory, tokenizer_name, version=2, limit=None, documents=False):
+    """Return the folder, below the folder for downloads, for TinyStories as prepare_tinystories writes it."""
     kind = canonical_kind(tokenizer_name)
-    return Path(directory) / "tinystories" / (re.sub(r"[^\w.-]+", "-", tokenizer_name) if kind == "hf" else kind)
+    name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if kind == "hf" else kind
+    name += "+v1" * (version == 1) + (f"+limit-{limit}" if limit else "") + "+documents" * documents
+    return Path(directory) / "tinystories" / name
 
 
 def prepared_folders(directory):
-    """Return the complete folders of TinyStories below the folder for downloads, one a tokenizer, sorted."""
-    complete = (*SPLITS, TOKENIZER_FILE)
+    """Return the complete folders of TinyStories below the folder for downloads, sorted."""
+    complete = (*(f"{split}.bin" for split in SPLITS), TOKENIZER_FILE)
     folders = sorted((Path(directory) / "tinystories").glob("*/"))
     return [folder for folder in folders if all((folder / name).is_file() for name in complete)]
 
 
-def prepare_tinystories(tokenizer, folder, progress=True):
+def prepare_tinystories(tokenizer, folder, version=2, limit=None, documents=False, progress=True):
     """Download TinyStories and write it into `folder`: train.bin, val.bin and the tokenizer's file.
 
-    After an interruption the next call resumes the download, and keeps a split that is complete. Raises UserError if
-    the folder has another tokenizer, and as fetch_file and prepare_split do; OSError if the folder cannot be written.
+    version: 1 has stories of GPT-3.5 as well, 2 of GPT-4 alone. limit: the most stories of each split, the first ones.
+    documents: write indexes of the stories as well. After an interruption the next call resumes the download, and
+    keeps a split that is complete. Raises UserError if the folder has another tokenizer, and as fetch_file and
+    prepare_split do; OSError if the folder cannot be written.
     """
     from npgpt.hub import fetch_file
 
@@ -44,34 +49,32 @@ def prepare_tinystories(tokenizer, folder, progress=True):
         save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
     elif load_tokenizer(folder / TOKENIZER_FILE).to_dict() != tokenizer.to_dict():
         raise UserError(f"{folder} was prepared with another tokenizer of that name: delete the folder to start again")
-    for name, filename in SPLITS.items():
-        if not (folder / name).exists():
-            prepare_split(fetch_file(REPOSITORY, filename, repo_type="dataset"), tokenizer, folder / name, progress)
+    for split in reversed(SPLITS):      # the small one first: most errors then come before the large download
+        path = folder / f"{split}.bin"
+        if not path.exists():
+            source = fetch_file(REPOSITORY, SOURCES[version][split], repo_type="dataset")
+            prepare_split(source, tokenizer, path, limit, index_file(folder, split) if documents else None, progress)
 
 
-def prepare_split(source, tokenizer, path, progress=True):
-    """Write the tokens of the stories in the file `source` to `path`, little-endian uint16, whole or not at all.
+def prepare_split(source, tokenizer, path, limit=None, index=None, progress=True):
+    """Write the tokens of the first `limit` stories in the file `source` to `path`, as write_documents does.
 
-    A story ends with the tokenizer's end of text or, if it has none, with the separator as text on a line of its own.
     Raises UserError if the source is not TinyStories: not UTF-8, without separators, or without a story.
     """
-    eos = tokenizer.eos_token_id
-    ending, eos_bytes = (f"\n{SEPARATOR}\n", b"") if eos is None else ("", eos.to_bytes(2, "little"))
     with (
-        open(source, encoding="utf-8", newline="") as text, atomic_writer(path) as tokens,
-        tqdm(total=Path(source).stat().st_size, unit="B", unit_scale=True, desc=path.name,
+        open(source, encoding="utf-8", newline="") as text,
+        tqdm(total=None if limit else Path(source).stat().st_size, unit="B", unit_scale=True, desc=path.name,
              disable=None if progress else True) as bar,
     ):
-        for story in stories(text):
-            tokens.write(tokenizer.encode(story + ending).astype("<u2").tobytes() + eos_bytes)
-            bar.update(text.buffer.tell() - bar.n)
-        if not tokens.tell():
-            raise UserError(f"{source} holds no story: it is not TinyStories")
+        write_documents(itertools.islice(stories(text, bar), limit), tokenizer, f"\n{SEPARATOR}\n", path, index)
 
 
-def stories(file):
-    """Yield the stories of a text file, without the space around them. Raises UserError as prepare_split does."""
-    rest, block = "", None
+def stories(file, bar):
+    """Yield the stories of a text file, without the space around them. Raises UserError as prepare_split does.
+
+    bar: a tqdm that shows how many bytes were read.
+    """
+    rest, block, found = "", None, False
     while block != "":
         try:
             block = file.read(PIECE)
@@ -80,4 +83,9 @@ def stories(file):
         *complete, rest = (rest + block).split(SEPARATOR)
         if len(rest) > PIECE:
             raise UserError(f"{file.name} has no {SEPARATOR} in {PIECE:,} characters: it is not TinyStories")
-        yield from filter(None, map(str.strip, complete if block else [*complete, rest]))
+        for story in filter(None, map(str.strip, complete if block else [*complete, rest])):
+            found = True
+            yield story
+        bar.update(file.buffer.tell() - bar.n)
+    if not found:
+        raise UserError(f"{file.name} holds no story: it is not TinyStories")

@@ -4,6 +4,7 @@ import codecs
 
 import numpy as np
 
+from npgpt.checks import check, check_whole
 from npgpt.errors import UserError
 
 TOKENS_AT_ONCE = 1 << 20    # that are decoded for their size
@@ -14,6 +15,7 @@ class Tokenizer:
 
     kind = None
     eos_token_id = None     # the id that ends a document, if there is one
+    pad_token_id = None     # the id that pads a batch, if there is one
 
     def decode(self, ids):
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
@@ -28,6 +30,28 @@ class Tokenizer:
         for token in tokens:
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
+
+    def batch(self, texts, length):
+        """Return texts (a list of B strings) as a batch for a model: ids and mask, int64 (B, length) each.
+
+        Longer texts are truncated. Shorter ones are padded at their end: the mask is 1 for a token and 0 for padding,
+        as transformers' attention_mask, and padding has the id pad_token_id, else eos_token_id, else 0.
+        Raises UserError for a length below 1 (or too short for the special tokens), and as `encode`.
+        """
+        check_whole("length", length, 1)
+        right = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
+        check("texts", texts, right, "a list of strings")
+        rows = [self.encode_row(text, length) for text in texts]
+        padding = next((i for i in (self.pad_token_id, self.eos_token_id) if i is not None), 0)
+        ids = np.full((len(rows), length), padding, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for i, row in enumerate(rows):
+            ids[i, :len(row)], mask[i, :len(row)] = row, 1
+        return ids, mask
+
+    def encode_row(self, text, length):
+        """Return at most `length` ids of `text`, for `batch`."""
+        return self.encode(text)[:length]
 
     def count_bytes(self, tokens):
         """Return how many bytes of text 1-D token ids stand for; the end of a document counts as none."""

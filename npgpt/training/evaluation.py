@@ -6,7 +6,8 @@ import math
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.data.batches import windows
+from npgpt.data.batches import count_targets, windows
+from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
@@ -28,11 +29,11 @@ class Evaluation:
 
 
 def evaluate_split(model, tokens, stride=None, progress=None):
-    """Return the `Evaluation` of a model on a split (1-D token ids).
+    """Return the `Evaluation` of a model on a split, 1-D token ids or `Documents`.
 
-    Without a stride the windows do not overlap. Every token but the first is predicted once. Tokens at the beginning
-    of a window have little context, so the loss is an upper estimate. With a stride the windows are those of
-    `strided_windows`.
+    Without a stride the windows do not overlap, and documents have one window each. Every token of a stream but the
+    first is predicted once. Tokens at the beginning of a window have little context, so the loss is an upper estimate.
+    With a stride the windows are those of `strided_windows`.
     """
     block_size = model.config.block_size
     rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
@@ -49,7 +50,7 @@ def evaluate_split(model, tokens, stride=None, progress=None):
         bar.update(counted.size)
         batch.clear()
 
-    with tqdm(total=len(tokens) - 1, unit="token", unit_scale=True, desc="evaluate",
+    with tqdm(total=count_targets(tokens, block_size), unit="token", unit_scale=True, desc="evaluate",
               disable=None if progress is None else not progress) as bar:
         for window in windows(tokens, block_size) if stride is None else strided_windows(tokens, block_size, stride):
             if batch and (len(batch) == rows or len(window[0]) != len(batch[0][0])):
@@ -65,8 +66,10 @@ def strided_windows(tokens, block_size, stride):
     These are the windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
     target has at least block_size - stride tokens of context.
 
-    Raises: UserError if the stride is not from 1 to block_size, or if there are fewer than two tokens.
+    Raises: UserError for documents, a stride that is not from 1 to block_size, or fewer than two tokens.
     """
+    if isinstance(tokens, Documents):
+        raise UserError("documents are evaluated in one window each: leave the stride out")
     if not 1 <= stride <= block_size:
         raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
     if len(tokens) < 2:

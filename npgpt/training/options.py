@@ -23,6 +23,8 @@ class TrainOptions:
     batch_size: int = 12                    # sequences in a micro-batch
     crop_length: int = 0                    # tokens in a sequence; 0: the model's block_size
     gradient_accumulation_steps: int = 1    # micro-batches in a step
+    sampling: str = "random"                # random, or sequential: batches in the order of the data, again and again
+    epochs: int = 0                         # passes over the data, instead of max_iters; equal lr_decay_iters follow
     learning_rate: float = 1e-3             # the maximum rate, reached at the end of the warm-up
     min_lr: float = 1e-4                    # the minimum rate, at the end of the cosine decay
     max_iters: int = 2000                   # steps in total
@@ -54,7 +56,19 @@ class TrainOptions:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
         if 0 < self.lr_decay_iters <= self.warmup_iters:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
+        check("sampling", self.sampling, self.sampling in ("random", "sequential"), "random or sequential")
         check("dtype", self.dtype, self.dtype in tuple(DTYPES), f"one of {', '.join(DTYPES)}")
+
+    def lasting(self, steps):
+        """Return these options with `steps` as max_iters, and as lr_decay_iters if both were equal.
+
+        Raises: UserError, naming the epochs, if that is invalid.
+        """
+        decay = steps if self.lr_decay_iters == self.max_iters else self.lr_decay_iters
+        try:
+            return dataclasses.replace(self, max_iters=steps, lr_decay_iters=decay)
+        except UserError as error:
+            raise UserError(f"epochs {self.epochs} are {steps:,} steps, but {error}") from None
 
 
 # The other three fields come from the tokenizer.

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from npgpt.arrays import is_on_host
 from npgpt.checkpoints.run import fingerprint, save_checkpoint
 from npgpt.checks import check, check_memory
-from npgpt.data.batches import check_long_enough, even_crops, random_crops
+from npgpt.data.batches import crops_of
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.memory import training_memory
@@ -31,10 +31,11 @@ BATCHES = 0         # the stream of random numbers that batches are drawn with; 
 class Trainer:
     """One training run.
 
-    model: a GPT. train_tokens, val_tokens: 1-D integer arrays. options: a TrainOptions. out_dir: a folder for
-    checkpoints and metrics.jsonl, which is made if need be; the first checkpoint replaces all that are there; None:
-    nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for `load` and for --resume. on_step: called
-    after each step as on_step(trainer, record), record a dict with "step", "loss", "lr" and "grad_norm".
+    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`. options: a TrainOptions; if its epochs
+    are given, they replace its max_iters. out_dir: a folder for checkpoints and metrics.jsonl, which is made if need
+    be; the first checkpoint replaces all that are there; None: nothing is saved. tokenizer, corpus_name: saved with the
+    checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer, record), record a dict
+    with "step", "loss", "lr" and "grad_norm".
     Raises UserError if there are too few tokens, or a step would not fit into this machine's memory.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
@@ -52,8 +53,12 @@ class Trainer:
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
-        for tokens in (train_tokens, val_tokens):
-            check_long_enough(tokens, self.crop_length)
+        self.crops = {"train": crops_of(train_tokens, self.crop_length), "val": crops_of(val_tokens, self.crop_length)}
+        if options.epochs or options.sampling == "sequential":      # raises if the data is shorter than a batch
+            crops_in_epoch = self.crops["train"].in_epoch(options.batch_size)
+        if options.epochs:
+            crops_in_step = options.batch_size * options.gradient_accumulation_steps
+            self.options = options = options.lasting(math.ceil(options.epochs * crops_in_epoch / crops_in_step))
         if is_on_host(model.params.flat):
             trained = dataclasses.replace(model.config, block_size=self.crop_length)
             needed = training_memory(trained, options.batch_size, model.engine.threads, model.params.flat.itemsize)
@@ -119,12 +124,11 @@ class Trainer:
         Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`.
         """
         options, engine = self.options, self.model.engine
-        count = options.gradient_accumulation_steps * options.batch_size * self.crop_length
-        total, grads = 0.0, None
-        for i in range(options.gradient_accumulation_steps):
-            batch_rng = np.random.default_rng([options.seed, BATCHES, self.step, i])
-            crops = random_crops(self.train_tokens, options.batch_size, self.crop_length, batch_rng)
-            idx, targets = self.model.check_batch(*crops)
+        crops, total, grads = self.crops["train"], 0.0, None
+        micro_batches = [self.places(i) for i in range(options.gradient_accumulation_steps)]
+        count = sum(map(crops.count, micro_batches))
+        for i, places in enumerate(micro_batches):
+            idx, targets = self.model.check_batch(*crops.at(places))
             loss, grads = engine.loss_and_grads(idx, targets, engine.dropout_rng(options.seed, self.step, i), count,
                                                 grads)
             total = total + loss
@@ -139,6 +143,13 @@ class Trainer:
         self.step += 1
         return {"step": self.step, "loss": total, "lr": self.optimizer.lr, "grad_norm": norm}
 
+    def places(self, i):
+        """Return the places of the crops of micro-batch i of the next step: a function of the step alone."""
+        options, crops = self.options, self.crops["train"]
+        if options.sampling == "sequential":
+            return crops.in_order(self.step * options.gradient_accumulation_steps + i, options.batch_size)
+        return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, self.step, i]))
+
     def read(self, record):
         """What `train_step` returned as plain numbers. On a GPU this waits for the card, and only here it is seen that
         a loss or a gradient was not finite: then NotFiniteError, before anything is evaluated or saved.
@@ -152,10 +163,12 @@ class Trainer:
     def evaluate(self):
         """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
         options, losses = self.options, {}
-        for split, tokens in (("train", self.train_tokens), ("val", self.val_tokens)):
-            batches = even_crops(tokens, options.eval_iters, options.batch_size, self.crop_length)
-            total = sum(self.model.evaluate(idx, targets) for idx, targets in batches)
-            losses[split] = float(total) / options.eval_iters
+        for split, crops in self.crops.items():
+            total = weights = 0.0
+            for places in crops.evenly(options.eval_iters, options.batch_size):
+                weight = crops.count(places) / (options.batch_size * self.crop_length)      # 1 without padding
+                total, weights = total + weight * self.model.evaluate(*crops.at(places)), weights + weight
+            losses[split] = float(total) / weights
         return losses
 
     def evaluate_and_save(self, bar):

@@ -43,10 +43,25 @@ def test_get_list_train_and_eval(npgpt, hub):
     refused(npgpt("data", "prepare", "tinystories", "--out", "again"), "holds token files already")
 
 
+def test_get_the_first_stories_as_documents(npgpt, hub):
+    get = ["data", "get", "tinystories", "--tokenizer", "byte"]
+    code, out, _ = npgpt(*get, "--version", 1, "--limit", 20, "--documents")
+    assert code == 0 and "data/tinystories/byte+v1+limit-20+documents" in out
+    assert hub[1] == ("roneneldan/TinyStories", "TinyStories-train.txt", "dataset")
+    code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
+    assert code == 0 and "in 20 documents to train on" in out
+    assert npgpt(*get, "--limit", 20)[0] == 0
+    refused(npgpt("train", "--corpus", "tinystories", "--overwrite", *TINY), "in several ways: give one of",
+            "byte+limit-20,")
+    for wrong in (["--limit", 0], ["--version", 3]):
+        refused(npgpt(*get, *wrong), wrong[0])
+
+
 def test_get_refuses_in_one_line(npgpt, hub, tmp_path):
     refused(npgpt("data", "get", "tinystories", "--tokenizer", "words"), "words")
     refused(npgpt("data", "get", "tinystories", "--tokenizer", "char"), "char tokenizer")
-    refused(npgpt("data", "get", "tinyshakespeare", "--tokenizer", "byte"), "kept as text")
+    for option in (["--tokenizer", "byte"], ["--version", 1], ["--limit", 5], ["--documents"]):
+        refused(npgpt("data", "get", "tinyshakespeare", *option), "kept as text")
     assert hub == [] and not (tmp_path / "data").exists()
     (tmp_path / "data").touch()
     assert npgpt("data", "get", "tinystories", "--tokenizer", "byte")[0] == 2

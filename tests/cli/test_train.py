@@ -1,5 +1,6 @@
 """`npgpt train`: the whole way, and every bad input in one line, with exit code 2 and nothing lost."""
 
+import math
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt.checkpoints.run import find_checkpoint, step_folders
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
 from npgpt.data import download
 from tests.conftest import TINY
 
@@ -55,6 +56,34 @@ def test_token_files_bring_their_own_tokenizer(npgpt, text_file):
     assert find_checkpoint("out").name == "step-00000001"       # what was there is still there
 
 
+def test_the_decay_ends_with_the_epochs_unless_the_user_says_otherwise(npgpt, text_file):
+    """The preset's lr_decay_iters is its max_iters; TINY's own flag would end the decay at step 20."""
+    tiny, steps = [*TINY[:TINY.index("--lr-decay-iters")], *TINY[TINY.index("--lr-decay-iters") + 2:]], 57
+    for given, expected in (([], steps), (["--lr-decay-iters", 2000], 2000), (["--lr-decay-iters", 0], 0)):
+        command = ["train", "--corpus", text_file, *tiny, "--overwrite", "--eval-interval", 100, "--epochs", 1, *given]
+        assert npgpt(*command)[0] == 0
+        options = read_checkpoint(find_checkpoint("out")).state["options"]
+        assert (options["max_iters"], options["lr_decay_iters"]) == (steps, expected)
+
+
+def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
+    """Each line is a document; the longer ones are cut off at the context of 8 tokens and one target."""
+    prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--out", "lines", "--documents"]
+    refused(npgpt(*prepare), "has no two documents with '<|endoftext|>' between them")
+    assert npgpt(*prepare, r"\n")[0] == 0
+    code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 2)
+    assert code == 0 and "data: 893 tokens in 21 documents to train on, 127 tokens in 3 documents" in out
+    assert find_checkpoint("out").name == "step-00000021"
+    code, out, _ = npgpt("eval")
+    assert code == 0 and "val: 24 tokens predicted" in out and "bits per byte  " in out
+    loss, bits = (float(line.split()[column]) for line, column in ((out.splitlines()[1], 1), (out.splitlines()[3], 3)))
+    assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
+    assert "192 tokens predicted" in npgpt("eval", "--corpus", "lines", "--split", "all")[1]
+    refused(npgpt("eval", "--stride", 4), "documents are evaluated in one window each")
+    np.array([0, 50], "<u8").tofile(tmp_path / "lines/train.documents.bin")
+    refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run began with")
+
+
 def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_path):
     assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens")[0] == 0
     ids = np.fromfile(tmp_path / "tokens/train.bin", "<u2")
@@ -71,6 +100,9 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--tokenizer", "words"], ["words", "char, byte or gpt2"]),
     (["--n-head", "3"], ["n_embd 8 is not divisible by n_head 3"]),
     (["--batch-size", "0"], ["batch_size"]),
+    (["--epochs", "1"], ["--epochs", "--max-iters", "give one of them"]),
+    (["--sampling", "shuffled"], ["sampling must be random or sequential"]),
+    (["--sampling", "sequential", "--batch-size", "999"], ["a batch in order needs 7993", "lower the batch size"]),
     (["--block-size", "5000"], ["5001", "block size"]),
     (["--threads", "0"], ["threads"]),
     (["--activation", "relu"], ["activation"]),

@@ -57,3 +57,11 @@ def gpt2():
 def poem():
     """A corpus of 100 characters, 5 of them different."""
     return Corpus("poem", "abcd " * 20, None, "a text of the tests")
+
+
+@pytest.fixture
+def token_folder(tmp_path):
+    """A folder as nanoGPT leaves it: token files and nothing about the tokenizer."""
+    (tmp_path / "train.bin").write_bytes(bytes([1, 0, 2, 0, 0x50, 0xC4]))
+    (tmp_path / "val.bin").write_bytes(bytes([3, 0]))
+    return tmp_path

@@ -4,8 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt.data.batches import folder_tokenizer, open_dataset, prepare
 from npgpt.data.corpora import open_corpus
+from npgpt.data.dataset import folder_tokenizer, open_dataset, prepare
 from npgpt.data.hf_tokenizer import PROBE, HFTokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, tokenizer_from_dict
 from npgpt.errors import UserError
@@ -66,6 +66,40 @@ def test_word_pieces(bert):
     assert not set(ids.tolist()) & {0, 2, 3}            # and without [CLS] and [SEP]
     assert bert.decode(ids) == "to be, or not to be [UNK] the mind"
     assert (bert.vocab_size, bert.eos_token_id) == (70, 3)
+
+
+SENTENCES = ["To be, or NOT to be: the mind", "suffer", "", "that is the question, whether 'tis nobler in the mind"]
+
+
+@pytest.mark.parametrize("length", [2, 3, 7, 30])
+def test_a_batch_is_that_of_transformers_bert(bert, length):
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.BertTokenizerFast(tokenizer_object=library.Tokenizer.from_str(json.dumps(bert.description)))
+    theirs = fast(SENTENCES, max_length=length, truncation=True, padding="max_length", return_tensors="np")
+    ids, mask = bert.batch(SENTENCES, length)
+    assert ids.shape == mask.shape == (4, length) and ids.dtype == mask.dtype == np.int64
+    assert np.array_equal(ids, theirs["input_ids"]) and np.array_equal(mask, theirs["attention_mask"])
+    with pytest.raises(UserError, match="length must be a whole number from 2 to"):
+        bert.batch(SENTENCES, 1)
+
+
+@pytest.mark.parametrize("length", [1, 3, 40])
+def test_a_batch_is_that_of_the_library(bpe, bert, length):
+    """Without special tokens, and with a padding id that is not 0."""
+    shifted = bert.description["model"]["vocab"]
+    bert.description["added_tokens"] = [token for token in bert.description["added_tokens"] if token["id"] > 0]
+    bert.description["added_tokens"].append({**bert.description["added_tokens"][0], "id": len(shifted),
+                                             "content": "<pad>"})
+    bert.description["post_processor"] = None
+    own = HFTokenizer(bert.description)
+    for tokenizer, pad_id in ((bpe, 0), (own, len(shifted))):
+        theirs = library.Tokenizer.from_str(json.dumps(tokenizer.description))
+        theirs.enable_truncation(length)
+        theirs.enable_padding(length=length, pad_id=pad_id)
+        encodings = theirs.encode_batch(SENTENCES)
+        ids, mask = tokenizer.batch(SENTENCES, length)
+        assert ids.tolist() == [each.ids for each in encodings]
+        assert mask.tolist() == [each.attention_mask for each in encodings]
 
 
 def test_a_stream_gives_what_decode_gives(bpe, bert):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from npgpt.data import tinystories
-from npgpt.data.batches import TokenFile, open_dataset
 from npgpt.data.corpora import list_corpora, open_corpus
-from npgpt.data.tinystories import SEPARATOR, SPLITS, prepare_split, prepare_tinystories, tinystories_folder
+from npgpt.data.dataset import open_dataset
+from npgpt.data.tinystories import SOURCES, prepare_split, prepare_tinystories, tinystories_folder
+from npgpt.data.token_files import SEPARATOR, Documents, TokenFile, load_token_files
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer
 from npgpt.errors import UserError
 
@@ -78,6 +79,23 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     assert (tmp_path / "out.bin").stat().st_size > 40 << 20 and peak < 20 << 20
 
 
+def test_the_first_stories_of_either_version_as_documents(hub, tmp_path):
+    hub += ["an earlier file"] * 2
+    folder = tinystories_folder(tmp_path, "byte", 1, 3, True)
+    prepare_tinystories(EndingBytes(), folder, 1, 3, True, progress=False)
+    assert hub[2:] == ["TinyStories-valid.txt", "TinyStories-train.txt"]
+    for tokens in load_token_files(folder):
+        assert isinstance(tokens, Documents)
+        found = [tokens[start:start + n].tolist() for start, n in zip(tokens.starts, tokens.lengths, strict=True)]
+        assert found == [[*story.strip().encode(), 256] for story in STORIES[:3]]
+
+
+def test_a_folder_for_each_way():
+    ways = [(), (2,), (1,), (2, 5), (1, 5), (1, 5, True), (2, None, True)]
+    assert [tinystories_folder("", "gpt2", *way).name for way in ways] == [
+        "gpt2", "gpt2", "gpt2+v1", "gpt2+limit-5", "gpt2+v1+limit-5", "gpt2+v1+limit-5+documents", "gpt2+documents"]
+
+
 @pytest.mark.usefixtures("terminal")
 def test_interrupted_continued_and_opened(hub, tmp_path, capsys):
     folder = tinystories_folder(tmp_path, "byte")
@@ -87,7 +105,7 @@ def test_interrupted_continued_and_opened(hub, tmp_path, capsys):
     with pytest.raises(UserError, match="another tokenizer of that name: delete"):
         prepare_tinystories(type("Other", (ByteTokenizer,), {"kind": "other"})(), folder)
     prepare_tinystories(ByteTokenizer(), folder)
-    assert hub == [SPLITS["val.bin"], SPLITS["train.bin"], SPLITS["train.bin"]]
+    assert hub == [SOURCES[2][split] for split in ("val", "train", "train")]
     assert "train.bin: 100%" in capsys.readouterr().err
     corpus = open_corpus("tinystories", tmp_path)
     assert (corpus.name, corpus.text, corpus.folder) == (str(folder), None, folder) and str(folder) in corpus.reason
@@ -99,7 +117,7 @@ def test_an_incomplete_one_is_not_found_and_several_have_to_be_told_apart(hub, t
     folder = tinystories_folder(tmp_path, "byte")
     hub += ["an earlier file"] * 2
     prepare_tinystories(ByteTokenizer(), folder, progress=False)
-    for name in (*SPLITS, TOKENIZER_FILE):
+    for name in ("train.bin", "val.bin", TOKENIZER_FILE):
         (folder / name).rename(tmp_path / "away")
         with pytest.raises(UserError, match="not prepared in .*npgpt data get tinystories"):
             open_corpus("tinystories", tmp_path)
@@ -107,7 +125,7 @@ def test_an_incomplete_one_is_not_found_and_several_have_to_be_told_apart(hub, t
         (tmp_path / "away").rename(folder / name)
     assert ("tinystories", "at hand") in [row[:2] for row in list_corpora(tmp_path)]
     prepare_tinystories(ByteTokenizer(), tmp_path / "tinystories/bytes-of-mine", progress=False)
-    with pytest.raises(UserError, match="several tokenizers: give one of .*byte, .*bytes-of-mine"):
+    with pytest.raises(UserError, match="several ways: give one of .*byte, .*bytes-of-mine"):
         open_corpus("tinystories", tmp_path)
 
 

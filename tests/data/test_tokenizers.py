@@ -120,6 +120,19 @@ def test_an_incomplete_character_is_held_back(gpt2):
     assert list(gpt2.decode_stream(ids[:2])) == ["a", "", "\ufffd"]
 
 
+def test_a_batch_is_truncated_and_padded():
+    ids, mask = CharTokenizer("abc").batch(["abcab", "cb", ""], 3)
+    assert ids.tolist() == [[0, 1, 2], [2, 1, 0], [0, 0, 0]] and mask.tolist() == [[1, 1, 1], [1, 1, 0], [0, 0, 0]]
+    assert ids.dtype == mask.dtype == np.int64
+    ending = ByteTokenizer()
+    ending.eos_token_id = 9
+    assert ending.batch(("a",), 3)[0].tolist() == [[97, 9, 9]]
+    assert [each.shape for each in ending.batch([], 3)] == [(0, 3), (0, 3)]
+    for wrong in (("ab", 3), ([b"a"], 3), (["a"], 0), (["a"], 1.5)):
+        with pytest.raises(UserError, match="texts must be a list of strings|length must be a whole number from 1"):
+            ending.batch(*wrong)
+
+
 def test_bytes_are_counted_in_parts(monkeypatch):
     monkeypatch.setattr("npgpt.data.tokenizer_base.TOKENS_AT_ONCE", 3)
     for text in ("", "ab", "abc", "naïve"):

@@ -30,9 +30,16 @@ def bits(out_dir):
 
 
 @pytest.mark.parametrize("options", [[], ["--dropout", "0.2", "--gradient-accumulation-steps", "3", "--threads", "2"],
-                                     ["--dtype", "float64", "--no-tie-word-embeddings", "--tokenizer", "byte"]],
-                         ids=["plain", "dropout and accumulation", "float64 untied"])
-def test_ten_and_ten_are_twenty(npgpt, train, options):
+                                     ["--dtype", "float64", "--no-tie-word-embeddings", "--tokenizer", "byte"],
+                                     ["--sampling", "sequential", "--gradient-accumulation-steps", "3"],
+                                     ["--corpus", "lines", "--gradient-accumulation-steps", "2"],
+                                     ["--corpus", "lines", "--sampling", "sequential"]],
+                         ids=["plain", "dropout and accumulation", "float64 untied", "sequential", "documents",
+                              "sequential documents"])
+def test_ten_and_ten_are_twenty(npgpt, train, text_file, options):
+    if "lines" in options:
+        prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--documents", r"\n", "--out", "lines"]
+        assert npgpt(*prepare)[0] == 0
     assert train("--out-dir", "whole", "--max-iters", 20, *options)[0] == 0
     assert train("--out-dir", "parts", "--max-iters", 10, *options)[0] == 0
     code, out, _ = npgpt("train", "--out-dir", "parts", "--max-iters", 20, "--resume")     # all else is remembered
@@ -43,6 +50,20 @@ def test_ten_and_ten_are_twenty(npgpt, train, options):
     measured = [[(r["step"], r["loss"], r["lr"], r["grad_norm"]) for r in read_metrics(run) if "loss" in r]
                 for run in ("whole", "parts")]
     assert measured[0] == measured[1] and [r[0] for r in measured[0]] == list(range(1, 21))
+
+
+def test_two_epochs_and_one_are_three(npgpt, train):
+    """The 918 characters to train on are 57 batches of 2 x 8."""
+    options = ["--sampling", "sequential", "--gradient-accumulation-steps", 2, "--eval-interval", 100]
+    assert train("--out-dir", "whole", "--epochs", 3, *options)[0] == 0
+    assert train("--out-dir", "parts", "--epochs", 2, *options)[0] == 0
+    assert [find_checkpoint(run).name for run in ("whole", "parts")] == ["step-00000086", "step-00000057"]
+    assert "at step 57" in npgpt("train", "--out-dir", "parts", "--resume")[1]      # which changes nothing
+    assert npgpt("train", "--out-dir", "parts", "--resume", "--epochs", 3)[0] == 0
+    assert bits("whole") == bits("parts")
+    assert npgpt("train", "--out-dir", "parts", "--resume", "--max-iters", 88)[0] == 0
+    state = json.loads((find_checkpoint("parts") / "state.json").read_text())
+    assert (state["step"], state["options"]["epochs"], state["options"]["lr_decay_iters"]) == (88, 0, 20)
 
 
 @pytest.mark.slow

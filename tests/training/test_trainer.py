@@ -7,24 +7,34 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
-from npgpt.data.batches import random_crops
+from npgpt.checkpoints.run import find_checkpoint, fingerprint, read_checkpoint, step_folders
+from npgpt.data.batches import StreamCrops, crops_of
+from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.adamw import NotFiniteError
+from npgpt.training.evaluation import evaluate_split
 from npgpt.training.metrics import append_metrics, read_metrics
 from npgpt.training.options import TrainOptions, load_preset, preset_names
 from npgpt.training.trainer import BATCHES, Trainer
+from tests.torch_gpt import torch_gpt, torch_parameters, unit_scale
 
 TOKENS = np.random.default_rng(0).integers(0, 11, 300).astype(np.uint16)
 
 
-def trainer_of(out_dir, dropout=0.0, **options):
+LENGTHS = np.random.default_rng(1).integers(2, 15, 20)      # of documents: some are longer than the context of 8
+
+
+def documents(lengths):
+    return Documents(TOKENS[:lengths.sum()], np.cumsum(lengths) - lengths)
+
+
+def trainer_of(out_dir, dropout=0.0, train_tokens=TOKENS, val_tokens=TOKENS[:50], **options):
     out_dir.mkdir(exist_ok=True)
     options = TrainOptions(**{"batch_size": 4, "max_iters": 6, "eval_interval": 2, "eval_iters": 2, "log_interval": 1,
                               "warmup_iters": 0, "lr_decay_iters": 0, "dtype": "float64", **options})
     config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, dropout=dropout)
     model = GPT(config, options.seed, options.dtype)
-    return Trainer(model, TOKENS, TOKENS[:50], options, out_dir, CharTokenizer("abcdefghijk"), "letters")
+    return Trainer(model, train_tokens, val_tokens, options, out_dir, CharTokenizer("abcdefghijk"), "letters")
 
 
 def loss_and_grads(trainer, step):
@@ -38,7 +48,8 @@ def test_accumulated_micro_batches_equal_the_full_batch(tmp_path):
     trainer = trainer_of(tmp_path, gradient_accumulation_steps=3)
     loss, grads = loss_and_grads(trainer, 7)
     rngs = [np.random.default_rng([trainer.options.seed, BATCHES, 7, i]) for i in range(3)]
-    batches = [random_crops(TOKENS, 4, 8, rng) for rng in rngs]
+    crops = crops_of(TOKENS, 8)
+    batches = [crops.at(crops.random(4, rng)) for rng in rngs]
     idx, targets = (np.concatenate(part) for part in zip(*batches, strict=True))
     assert len({row.tobytes() for row in idx}) > 8
     _, full_loss = trainer.model.forward(idx, targets)
@@ -58,7 +69,7 @@ def test_each_step_draws_another_batch_and_each_seed_others(tmp_path):
 def test_each_step_micro_batch_and_seed_drops_other_values(tmp_path, monkeypatch):
     """On batches that are all the same, so that only the masks can make the losses differ."""
     batch = TOKENS[None, :8].astype(int), TOKENS[None, 1:9].astype(int)
-    monkeypatch.setattr("npgpt.training.trainer.random_crops", lambda *args: batch)
+    monkeypatch.setattr(StreamCrops, "at", lambda crops, places: batch)
 
     def loss(step, micro_batches=1, seed=1):
         trainer = trainer_of(tmp_path, dropout=0.5, seed=seed, gradient_accumulation_steps=micro_batches)
@@ -67,6 +78,88 @@ def test_each_step_micro_batch_and_seed_drops_other_values(tmp_path, monkeypatch
 
     assert loss(0) == loss(0)
     assert len({loss(0), loss(1), loss(2), loss(0, seed=2), loss(0, micro_batches=2)}) == 5
+
+
+def drawn(trainer, steps):
+    """The micro-batches [(x, y)] that a trainer draws in its first steps."""
+    found, crops = [], trainer.crops["train"]
+    for trainer.step in range(steps):
+        found += [crops.at(trainer.places(i)) for i in range(trainer.options.gradient_accumulation_steps)]
+    return found
+
+
+def test_sequential_batches_follow_the_data_over_micro_batches_steps_and_its_end(tmp_path):
+    """300 tokens are 9 batches of 4 x 8, and a rest that is never read."""
+    trainer = trainer_of(tmp_path, sampling="sequential", gradient_accumulation_steps=2)
+    for n, (x, y) in enumerate(drawn(trainer, 7)):
+        start = n % 9 * 32
+        assert np.array_equal(x.ravel(), TOKENS[start:start + 32])
+        assert np.array_equal(y.ravel(), TOKENS[start + 1:start + 33])
+    assert not np.array_equal(drawn(trainer_of(tmp_path), 1)[0][0], TOKENS[:32].reshape(4, 8))     # at random
+
+
+def test_a_step_on_documents_is_that_of_torch_with_ignore_index(tmp_path):
+    """The mean over all targets of three micro-batches that count, and every gradient of it."""
+    torch = pytest.importorskip("torch")
+    trainer = trainer_of(tmp_path, train_tokens=documents(LENGTHS), gradient_accumulation_steps=3)
+    unit_scale(trainer.model.params)
+    idx, targets = (np.concatenate(part) for part in zip(*drawn(trainer, 1), strict=True))
+    tensors = torch_parameters(trainer.model.params)
+    logits = torch_gpt(tensors, trainer.model.config, idx)
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten(),
+                                                 ignore_index=-1)
+    expected.backward()
+    assert len({(row != -1).sum() for row in targets.reshape(3, -1)}) > 1       # they have different shares
+    loss, grads = loss_and_grads(trainer, 0)
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    for name, gradient in grads.items():
+        np.testing.assert_allclose(gradient, tensors[name].grad, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
+    data = documents(LENGTHS)
+    trainer = trainer_of(tmp_path, val_tokens=data, batch_size=4, eval_iters=5)
+    unit_scale(trainer.model.params)
+    losses = []
+    for start, length in zip(data.starts, data.lengths, strict=True):
+        window = data[start:start + min(length, 9)].astype(int)[None]
+        logits, _ = trainer.model.forward(window[:, :-1])
+        at_target = np.take_along_axis(logits, window[:, 1:, None], axis=-1)[0, :, 0]
+        losses += (np.log(np.exp(logits[0]).sum(axis=-1)) - at_target).tolist()
+    assert trainer.evaluate()["val"] == pytest.approx(np.mean(losses), rel=1e-12)
+    result = evaluate_split(trainer.model, data, progress=False)
+    assert result.loss == pytest.approx(np.mean(losses), rel=1e-12) and result.tokens == len(losses)
+    with pytest.raises(UserError, match="documents are evaluated in one window each"):
+        evaluate_split(trainer.model, data, stride=2, progress=False)
+
+
+@pytest.mark.parametrize(("tokens", "options", "steps"), [
+    (TOKENS, {"epochs": 1}, 9), (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14),
+    (TOKENS, {"epochs": 2, "crop_length": 4}, 36), (TOKENS[:34], {"epochs": 1, "sampling": "sequential"}, 1),
+    (documents(LENGTHS), {"epochs": 2}, 10), (documents(LENGTHS), {"epochs": 1, "batch_size": 6}, 4),
+])
+def test_epochs_are_steps(tmp_path, tokens, options, steps):
+    for max_iters, decay, expected in ((50, 50, steps), (50, 60, 60), (50, 0, 0), (steps, 60, 60)):
+        trainer = trainer_of(tmp_path, train_tokens=tokens, max_iters=max_iters, lr_decay_iters=decay, **options)
+        assert (trainer.options.max_iters, trainer.options.lr_decay_iters) == (steps, expected)
+    assert trainer_of(tmp_path, train_tokens=tokens, max_iters=7, **{**options, "epochs": 0}).options.max_iters == 7
+
+
+def test_epochs_that_cannot_be(tmp_path):
+    for options in ({"epochs": 1}, {"sampling": "sequential"}):
+        with pytest.raises(UserError, match="has 32 tokens and a batch in order needs 33"):
+            trainer_of(tmp_path, train_tokens=TOKENS[:32], **options)
+    with pytest.raises(UserError, match="epochs 1 are 9 steps, but lr_decay_iters 9 must be more than warmup_iters 20"):
+        trainer_of(tmp_path, epochs=1, warmup_iters=20, max_iters=50, lr_decay_iters=50)
+    with pytest.raises(UserError, match="epochs 2147483647 are 19,327,352,823 steps, but max_iters"):
+        trainer_of(tmp_path, epochs=2**31 - 1)
+
+
+def test_the_fingerprint_covers_documents():
+    data = documents(LENGTHS)
+    others = [data.tokens, Documents(data.tokens, data.starts[:-1]), Documents(data.tokens + 1, data.starts)]
+    assert len({fingerprint(each) for each in (data, *others)}) == 4
+    assert fingerprint(data) == fingerprint(documents(LENGTHS))
 
 
 def test_a_signal_right_after_its_handler_is_set_stops_the_run(tmp_path, monkeypatch):
@@ -146,7 +239,8 @@ def test_presets_are_valid():
 @pytest.mark.parametrize(("options", "says"), [
     ({"learning_rate": 0.0}, "learning_rate"), ({"max_iters": 0}, "max_iters"), ({"beta2": 1.0}, "beta2"),
     ({"min_lr": 1.0}, "min_lr"), ({"warmup_iters": 2000}, "lr_decay_iters"), ({"dtype": "int8"}, "dtype"),
-    ({"eval_iters": 0}, "eval_iters"), ({"batch_size": 1.5}, "batch_size"),
+    ({"eval_iters": 0}, "eval_iters"), ({"sampling": "shuffled"}, "random or sequential"), ({"epochs": -1}, "epochs"),
+    ({"batch_size": 1.5}, "batch_size"),
 ])
 def test_options_that_make_no_sense_are_named(options, says):
     with pytest.raises(UserError, match=says):

@@ -19,7 +19,7 @@ STRINGS = ["", "--", "-n=--", "-", ".", "missing", "missing/x", "text.txt", "run
            os.fsdecode(b"\xff\xfe"), "x" * 4000, "a/" * 2100, "\x1b[31mred", "a\nb", "'", "é✓",
            "model/model.safetensors", "hf:", "hf:bpe.json", "hf:/dev/zero", "no/where", "~", "*", "char", "byte",
            "gpt2", "tokens", "preset.toml"]
-NEVER_MUCH = {"max_iters", "gradient_accumulation_steps", "max_new_tokens"}     # large values take long
+NEVER_MUCH = {"max_iters", "epochs", "gradient_accumulation_steps", "max_new_tokens"}     # large values take long
 LEFT_OUT = {("study", "open"), ("exercise", "open"), ("gradcheck", "layer")}    # a browser; minutes
 GOOD_LINES = {"train": f"--out-dir new/run --corpus text.txt {TINY} --max-iters 2", "eval": "run", "plot": "run",
               "sample": "run --max-new-tokens 2", "export": "run --out new/it", "gradcheck": "linear",

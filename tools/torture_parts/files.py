@@ -41,7 +41,7 @@ TOKENIZER = [*MODEL, f"train --tokenizer hf:model {NEW}",
              "data prepare text.txt --tokenizer hf:model/tokenizer.json --out new/it"]
 FAMILIES = ["wordpiece", "bpe", "unigram"]
 READERS = {"char": [*RUN, "plot out"], "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
-           "tokens": ["eval out --corpus tokens", f"train {NEW} --corpus tokens"],
+           **{name: ["eval out --corpus tokens", f"train {NEW} --corpus tokens"] for name in ("tokens", "documents")},
            "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
            "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
            "exercise": ["exercise", "read_exercise linear.py"],         # a function: the command runs what it reads
@@ -61,8 +61,9 @@ def setup_files(folder):
         if name in FAMILIES:        # as on the hub, without npgpt's own file
             (model / "model/npgpt_tokenizer.json").unlink()
     split_into_shards(shutil.copytree(folder / "char-model", folder / "shards") / "model")
-    tokens = shutil.copytree(folder / "char", folder / "tokens")
-    must_end("data prepare text.txt --tokenizer char --out tokens", tokens)
+    for name, flag in (("tokens", ""), ("documents", r"--documents \n")):
+        tokens = shutil.copytree(folder / "char", folder / name)
+        must_end(f"data prepare text.txt --tokenizer char --out tokens {flag}", tokens)
     new_folder(folder / "text")
     lines = [line for line in PRESET.read_text().splitlines(keepends=True) if " = " in line]
     (new_folder(folder / "preset") / "preset.toml").write_text("".join(lines))

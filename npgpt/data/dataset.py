@@ -1,0 +1,95 @@
+"""From a corpus to tokens: its two splits, in memory or as token files."""
+
+
+import numpy as np
+from tqdm import tqdm
+
+from npgpt.data.token_files import SPLITS, Documents, index_file, load_token_files, write_documents
+from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
+from npgpt.errors import UserError
+from npgpt.files import new_folder
+
+
+def split_text(text, fraction=0.9):
+    """Return (train text, validation text), cut as in nanoGPT: after int(len(text) * fraction) characters.
+
+    A list of documents is cut in the same way.
+    """
+    boundary = int(len(text) * fraction)
+    return text[:boundary], text[boundary:]
+
+
+def tokenize_corpus(corpus, tokenizer):
+    """Return (train, validation) tokens of a corpus with a text, uint16. Raises UserError as tokenizer.encode does.
+
+    The splits are encoded separately, so that no token crosses the boundary.
+    """
+    train_text, val_text = split_text(corpus.text)
+    return tokenizer.encode(train_text), tokenizer.encode(val_text)
+
+
+def prepare(corpus, tokenizer, folder, progress=True, separator=None):
+    """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
+
+    separator: what is between two documents of the text, if it has documents. Then the splits are cut between
+    documents, and an index of documents is written for each. Raises UserError if the corpus is token files already,
+    has too few documents, or the folder holds other files, and as tokenizer.encode does; OSError if the folder cannot
+    be written.
+    """
+    if corpus.text is None:
+        raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
+    parts = split_text(corpus.text) if separator is None else split_text(documents_of(corpus, separator))
+    with new_folder(folder, TOKENIZER_FILE) as unfinished:
+        save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
+        for split, part in tqdm(zip(SPLITS, parts, strict=True), total=len(SPLITS), desc="prepare",
+                                disable=None if progress else True):
+            path = unfinished / f"{split}.bin"
+            if separator is None:
+                path.write_bytes(tokenizer.encode(part).astype("<u2").tobytes())
+            else:
+                write_documents(part, tokenizer, separator, path, index_file(unfinished, split))
+
+
+def documents_of(corpus, separator):
+    """Return the documents of a corpus with a text, without the space around them. Raises UserError if there are fewer
+    than two.
+    """
+    documents = list(filter(None, map(str.strip, corpus.text.split(separator)))) if separator else []
+    if len(documents) < 2:
+        raise UserError(f"{corpus.name} has no two documents with {separator!r} between them: give another separator")
+    return documents
+
+
+def join(train, val):
+    """Return both splits as one, in memory."""
+    tokens = np.concatenate([train[:], val[:]])
+    if not isinstance(train, Documents):
+        return tokens
+    return Documents(tokens, np.concatenate([train.starts, len(train) + val.starts]))
+
+
+def open_dataset(corpus, tokenizer_kind=None):
+    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16.
+
+    `tokenizer_kind`: a name for make_tokenizer, by default "char" for a text. Token files come with their tokenizer;
+    without one it is `tokenizer_kind`, by default GPT-2's, as in nanoGPT. Raises UserError if the folder has another
+    tokenizer or nanoGPT's meta.pkl, and as tokenize_corpus, make_tokenizer and load_token_files do.
+    """
+    if corpus.text is None:
+        return *load_token_files(corpus.folder), folder_tokenizer(corpus.folder, tokenizer_kind)
+    tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
+    return *tokenize_corpus(corpus, tokenizer), tokenizer
+
+
+def folder_tokenizer(folder, tokenizer_kind):
+    """Return the tokenizer of the token files in `folder`. Raises UserError as open_dataset does."""
+    if (folder / TOKENIZER_FILE).exists():
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
+        if tokenizer_kind is not None and not is_called(tokenizer, tokenizer_kind):
+            raise UserError(f"{folder} was prepared with the {tokenizer.kind} tokenizer, not {tokenizer_kind}: "
+                            "leave the tokenizer out, or prepare the text again")
+        return tokenizer
+    if (folder / "meta.pkl").exists():
+        raise UserError(f"{folder} keeps its characters in meta.pkl, and npgpt reads no pickles: "
+                        "make the folder from the text with `npgpt data prepare`")
+    return make_tokenizer(tokenizer_kind or "gpt2")

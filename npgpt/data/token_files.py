@@ -1,0 +1,118 @@
+"""Token files: nanoGPT's train.bin and val.bin, read piece by piece, and indexes of the documents in them."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from npgpt.checks import as_array
+from npgpt.errors import UserError
+from npgpt.files import atomic_writer, open_regular, read_bytes
+
+SEPARATOR = "<|endoftext|>"     # between two documents of a text file
+SPLITS = ("train", "val")
+
+
+class TokenFile:
+    """The tokens in a file, little-endian uint16 as in nanoGPT. It has a length, and a slice is read when it is taken.
+
+    Raises UserError if the file is missing, empty, not regular, or has an odd size, and later if it became shorter:
+    a memory map would end the process then.
+    """
+
+    dtype = np.dtype("<u2")
+
+    def __init__(self, path):
+        self.path = Path(path)
+        try:
+            self._file = open_regular(path)
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist: write train.bin and val.bin with `npgpt data prepare`") from None
+        size = os.fstat(self._file.fileno()).st_size
+        if size == 0 or size % 2:
+            raise UserError(f"{path} has {size} bytes, which are not uint16 tokens: prepare it again")
+        self._length = size // 2
+
+    def __len__(self):
+        return self._length
+
+    def __getitem__(self, part):
+        start, stop, _ = part.indices(self._length)
+        self._file.seek(2 * start)
+        data = self._file.read(2 * max(0, stop - start))
+        if len(data) < 2 * (stop - start):
+            raise UserError(f"{self.path} was cut short while it was read: prepare it again")
+        return np.frombuffer(data, self.dtype)
+
+
+class Documents:
+    """Tokens that are divided into documents. Without the division they are the same stream: a length, and slices.
+
+    tokens: 1-D, an array or a `TokenFile`. starts: the first token of each document, ascending integers from 0.
+    Raises UserError unless each document has at least two tokens: with one there is nothing to predict.
+    """
+
+    def __init__(self, tokens, starts):
+        starts = as_array("starts", starts)
+        within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
+        lengths = np.diff(starts.astype(np.int64), append=len(tokens)) if within else np.zeros(1)
+        if lengths.min() < 2 or starts[0] != 0:
+            raise UserError(f"the documents do not divide the {len(tokens)} tokens into parts of at least 2 tokens")
+        self.tokens, self.dtype = tokens, tokens.dtype
+        self.starts, self.lengths = starts.astype(np.int64), lengths
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, part):
+        return self.tokens[part]
+
+
+def index_file(folder, split):
+    """Return the path of the index of a split's documents: where each begins, little-endian uint64."""
+    return Path(folder) / f"{split}.documents.bin"
+
+
+def load_token_files(folder):
+    """Return train.bin and val.bin of `folder`, `TokenFile`s, or `Documents` if the folder has indexes of documents.
+
+    Raises UserError as `TokenFile` does, and if an index is missing or does not fit its tokens.
+    """
+    splits = [TokenFile(Path(folder) / f"{split}.bin") for split in SPLITS]
+    if not any(index_file(folder, split).exists() for split in SPLITS):
+        return splits
+    return [read_documents(tokens, index_file(folder, split)) for split, tokens in zip(SPLITS, splits, strict=True)]
+
+
+def read_documents(tokens, path):
+    """Return the `Documents` of a `TokenFile`, with the index at `path`. Raises UserError as load_token_files does."""
+    try:
+        data = read_bytes(path, most=4 * len(tokens))       # 8 for every second token
+        return Documents(tokens, np.frombuffer(data, "<u8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): prepare the folder again") from None
+    except (ValueError, UserError) as error:        # ValueError: of a size that is no multiple of 8
+        raise UserError(f"{path} is no index of the documents in {tokens.path} ({error}): prepare the folder again"
+                        ) from None
+
+
+def write_documents(texts, tokenizer, separator, path, index=None):
+    """Write the tokens of texts (an iterable) to `path`, and where each begins to `index`, both whole or not at all.
+
+    A document ends with the tokenizer's end of text or, if it has none, with the separator as text. One with fewer
+    than two tokens is left out. Raises UserError if all are, and as tokenizer.encode does.
+    """
+    eos = tokenizer.eos_token_id
+    ending, eos_bytes = (separator, b"") if eos is None else ("", eos.to_bytes(2, "little"))
+    # The index is renamed first: if the tokens are there, they are complete.
+    with atomic_writer(path) as tokens, contextlib.nullcontext() if index is None else atomic_writer(index) as starts:
+        for text in texts:
+            data = tokenizer.encode(text + ending).astype("<u2").tobytes() + eos_bytes
+            if len(data) < 4:
+                continue
+            if starts:
+                starts.write((tokens.tell() // 2).to_bytes(8, "little"))
+            tokens.write(data)
+        if not tokens.tell():
+            raise UserError(f"no document for {path.name} has 2 tokens: give a longer text")

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+
+from npgpt.data.corpora import Corpus, open_corpus
+from npgpt.data.dataset import join, open_dataset, prepare, split_text, tokenize_corpus
+from npgpt.data.token_files import Documents, TokenFile
+from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, GPT2Tokenizer, make_tokenizer
+from npgpt.errors import UserError
+
+FIRST_GPT2_IDS = "5962 22307 25 198 8421 356 5120 597 2252 11 3285 502 2740 13 198 198 3237 25 198 5248 461 11 2740 13"
+
+
+def test_split_text():
+    assert split_text("0123456789") == ("012345678", "9")
+    assert split_text("x" * 19 + "y") == ("x" * 18, "xy")
+    assert split_text("0123456", fraction=0.5) == ("012", "3456")
+    assert split_text("") == ("", "")
+
+
+def test_shakespeare(shakespeare, gpt2):
+    train, val = tokenize_corpus(shakespeare, make_tokenizer("char", shakespeare.text))
+    assert (train.size, val.size) == (1_003_854, 111_540) and train.dtype == val.dtype == np.uint16
+    assert train[:5].tolist() == [18, 47, 56, 57, 58]       # as in nanoGPT
+    train, val = tokenize_corpus(shakespeare, gpt2)
+    assert (train.size, val.size) == (301_966, 36_059)
+    assert train[:24].tolist() == [int(i) for i in FIRST_GPT2_IDS.split()]
+    assert gpt2.count_bytes(val) == 111_540 and gpt2.decode(val) == split_text(shakespeare.text)[1]
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("progress", [True, False])
+def test_prepare_and_open_again(poem, tmp_path, capsys, progress):
+    folder = tmp_path / "new" / "folder"
+    tokenizer = make_tokenizer("char", poem.text)
+    prepare(poem, tokenizer, folder, progress)
+    assert ("prepare" in capsys.readouterr().err) == progress
+    assert sorted(path.name for path in folder.iterdir()) == [TOKENIZER_FILE, "train.bin", "val.bin"]
+    assert (folder / "val.bin").read_bytes() == bytes([1, 0, 2, 0, 3, 0, 4, 0, 0, 0]) * 2
+    train, val, again = open_dataset(open_corpus(folder))
+    assert isinstance(train, TokenFile) and train.dtype == np.uint16 and len(train) == 90
+    assert again.to_dict() == tokenizer.to_dict()
+    assert again.decode(train[:]) + again.decode(val[:]) == poem.text
+
+
+def test_prepare_overwrites_nothing(poem, tmp_path):
+    prepare(poem, make_tokenizer("char", poem.text), tmp_path, progress=False)      # an empty folder will do
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match="is there already"):
+        prepare(poem, ByteTokenizer(), tmp_path, progress=False)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with pytest.raises(UserError, match="token files already"):
+        prepare(open_corpus(tmp_path), ByteTokenizer(), tmp_path / "new")
+
+
+def test_a_text_is_opened_in_characters_unless_told_otherwise(poem):
+    train, val, tokenizer = open_dataset(poem)
+    assert isinstance(tokenizer, CharTokenizer) and tokenizer.chars == " abcd"
+    assert (train.size, val.size) == (90, 10) and val[:5].tolist() == [1, 2, 3, 4, 0]
+    train, val, tokenizer = open_dataset(poem, "byte")
+    assert isinstance(tokenizer, ByteTokenizer) and val[:5].tolist() == list(b"abcd ")
+    train, val, tokenizer = open_dataset(Corpus("late", "a" * 9 + "b", None, "a text of the tests"))
+    assert tokenizer.decode(val) == "b"         # a character of the validation split only
+
+
+def test_a_folder_without_a_tokenizer_is_gpt2s(token_folder, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(token_folder))  # where no vocabulary is
+    for kind in (None, "gpt2", "bpe"):
+        train, val, tokenizer = open_dataset(open_corpus(token_folder), kind)
+        assert isinstance(tokenizer, GPT2Tokenizer) and train[:].tolist() == [1, 2, 50256] and val[:].tolist() == [3]
+    assert isinstance(open_dataset(open_corpus(token_folder), "byte")[2], ByteTokenizer)
+
+
+def test_a_folder_with_another_tokenizer_than_asked_for(poem, tmp_path):
+    prepare(poem, ByteTokenizer(), tmp_path, progress=False)
+    corpus = open_corpus(tmp_path)
+    assert isinstance(open_dataset(corpus, "byte")[2], ByteTokenizer)
+    for kind in ("char", "gpt2", "bpe"):
+        with pytest.raises(UserError, match=f"byte tokenizer, not {kind}"):
+            open_dataset(corpus, kind)
+    with pytest.raises(UserError, match="'word' is unknown"):
+        open_dataset(corpus, "word")
+
+
+def test_a_pickle_is_refused_and_not_opened(token_folder):
+    (token_folder / "meta.pkl").write_bytes(b"cpytest\nfail\n(Vthe pickle was opened\ntR.")      # fails when loaded
+    for kind in (None, "gpt2"):
+        with pytest.raises(UserError, match="meta.pkl.*npgpt data prepare"):
+            open_dataset(open_corpus(token_folder), kind)
+
+
+def test_prepare_documents(tmp_path):
+    stories = [f"tale {n}" for n in range(10)]
+    corpus = Corpus("tales", "\n--\n".join(["", *stories, " "]), None, "a text of the tests")
+    prepare(corpus, ByteTokenizer(), tmp_path / "tokens", progress=False, separator="--")
+    train, val, _ = open_dataset(open_corpus(tmp_path / "tokens"))
+    assert isinstance(train, Documents) and train.starts.tolist() == [*range(0, 72, 8)] and val.starts.tolist() == [0]
+    assert bytes(train[:].tolist()).decode() == "".join(f"{story}--" for story in stories[:9])
+    assert bytes(val[:].tolist()) == b"tale 9--"
+    both = join(train, val)
+    assert both.starts.tolist() == list(range(0, 80, 8)) and both[72:].tolist() == val[:].tolist() and len(both) == 80
+    assert join(train.tokens, val.tokens).tolist() == both[:].tolist()
+
+
+@pytest.mark.parametrize("separator", ["", "||", "tale"])
+def test_a_text_without_documents(tmp_path, separator):
+    corpus = Corpus("one", " one tale ", None, "a text of the tests")
+    if separator == "tale":
+        corpus = Corpus("one", "tale one tale ", None, "a text of the tests")
+    with pytest.raises(UserError, match="one has no two documents with '.*' between them: give another separator"):
+        prepare(corpus, ByteTokenizer(), tmp_path / "tokens", separator=separator)
+    assert not (tmp_path / "tokens").exists()
