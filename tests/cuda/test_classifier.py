@@ -30,7 +30,8 @@ def check(precision, logits, targets, V, block, gradient):
     N, stride = logits.shape
     count = N + 3                       # the rows are a part of a larger batch
     before, losses = logits.copy(), gpu.nans(N)
-    gpu.launch("classifier", N, block, logits, losses, targets, V, stride, 1 / count, gradient)
+    gpu.launch("classifier", N, block, logits, losses, targets, V, stride, np.array([count], np.int32),
+               gradient)
     expected, dlogits = np.zeros(N), np.zeros((N, stride))
     for n in np.flatnonzero(targets != IGNORE_INDEX):
         loss, cache = cross_entropy_forward(exact(before[n:n + 1, :V]), targets[n:n + 1])
@@ -92,5 +93,5 @@ def test_what_is_not_finite_shows_in_the_loss(what):
     logits, targets = random_case(gpu, 3, 65, 128)
     logits[1, 20] = what
     losses = gpu.floats(np.zeros(3))
-    gpu.launch("classifier", 3, 32, logits, losses, targets, 65, 128, 1.0, 1)
+    gpu.launch("classifier", 3, 32, logits, losses, targets, 65, 128, np.array([1], np.int32), 1)
     np.testing.assert_array_equal(np.isfinite(losses), [True, False, True])

@@ -11,8 +11,9 @@ __device__ __forceinline__ void load_logits(float (&values)[PACK], const real* r
 }
 
 // classifier: losses[n] = share * -log softmax(logits[n])[targets[n]]. With `gradient`, the gradient overwrites the
-// logits: dlogits = share * (probs - [column == target]). share is 1 / (number of targets that count). If the target is
-// -1, loss and dlogits are 0.
+// logits: dlogits = share * (probs - [column == target]). share is 1 / *count. If the target is -1, loss and dlogits
+// are 0. count is read from memory, so that a recorded step can be replayed for a batch with another number of targets
+// that count.
 //
 // logits (N, stride), a row's first V columns count; the others are padding: not read, and their dlogits are 0. stride
 // is a multiple of 8; losses, targets (N).
@@ -20,9 +21,11 @@ __device__ __forceinline__ void load_logits(float (&values)[PACK], const real* r
 // Grid N: a block has one row, and reads it twice; the second time it is still in the L2 cache. Block: stride / PACK
 // threads, rounded up to a multiple of 32, at most 1024.
 extern "C" __global__ void __launch_bounds__(1024) classifier(
-        real* logits, float* losses, const int* targets, int V, int stride, float share, int gradient) {
+        real* logits, float* losses, const int* targets, int V, int stride, const int* count,
+        int gradient) {
     real* row = logits + static_cast<long long>(blockIdx.x) * stride;
     const int target = targets[blockIdx.x];
+    float share = float(1) / *count;
     if (target < 0) {
         if (threadIdx.x == 0) losses[blockIdx.x] = 0;
         share = 0;

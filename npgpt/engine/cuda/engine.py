@@ -18,7 +18,6 @@ from npgpt.model.parameters import Parameters, flatten
 
 VOCABULARY_MULTIPLE = 64        # logits are padded to a multiple of this: matmuls of odd widths are far slower
 SHAPES = 2                      # shapes of batches whose buffers are kept: training's, and evaluation's if it differs
-GRAPHS = 8                      # recorded graphs that are kept
 
 # Launch geometry: threads per block, and how much of the array a thread or a block gets. The kernels' files say why.
 ELEMENTWISE = 256               # threads per block of kernels that go through an array value by value
@@ -63,7 +62,7 @@ class CudaEngine(ReferenceEngine):
         rounded = gpu.precision == "bfloat16"
         self.weights = Parameters(params.config, gpu.real, gpu.xp) if rounded else params
         self._buffers = {}      # (B, T) -> Buffers
-        self._graphs = {}       # (shape, count, …) of a step -> its graph; None after its first run
+        self._graphs = {}       # (shape, …) of a step -> its graph; None after its first run
         self._norm = gpu.empty(1, params.flat.dtype)
         self._hyper = gpu.empty(3, params.flat.dtype)
         self._square_parts = gpu.empty(PARTS, params.flat.dtype)
@@ -81,29 +80,28 @@ class CudaEngine(ReferenceEngine):
             return super().loss_and_grads(idx, targets, rng, count, add_to, mask)
         count = count or counted(targets)
         add = add_to is self.grads
-        s = self._upload(idx, targets, rng)
+        s = self._upload(idx, targets, rng, count)
         dropout = rng is not None
 
         def step():
             self._forward(s, dropout)
-            self._loss(s, count, gradient=True)
+            self._loss(s, gradient=True)
             self._backward(s, add, dropout)
 
-        self._run((idx.shape, count, add, dropout), step)
+        self._run((idx.shape, add, dropout), step)
         return s.loss[0].copy(), self.grads if add else self.added(self.grads, add_to)
 
     def loss(self, idx, targets, mask=None):
         """The mean loss of one batch without dropout, a 0-d array on the GPU."""
         if mask is not None:
             return super().loss(idx, targets, mask)
-        count = counted(targets)
-        s = self._upload(idx, targets, None)
+        s = self._upload(idx, targets, None, counted(targets))
 
         def step():
             self._forward(s, dropout=False)
-            self._loss(s, count, gradient=False)
+            self._loss(s, gradient=False)
 
-        self._run((idx.shape, count), step)
+        self._run((idx.shape,), step)
         return s.loss[0].copy()
 
     def adamw_step(self, optimizer, grads, max_norm):
@@ -125,8 +123,8 @@ class CudaEngine(ReferenceEngine):
                    optimizer.weight_decay, max_norm or 0.0)
         return self._norm[0].copy()
 
-    def _upload(self, idx, targets, rng):
-        """Copy a batch to the GPU, with the order in which the embedding's gradient is summed. Returns its buffers."""
+    def _upload(self, idx, targets, rng, count):
+        """Copy a batch and its count to the GPU, with the order in which the embedding's gradient is summed. Returns its buffers."""
         if idx.shape not in self._buffers:
             if len(self._buffers) == SHAPES:
                 self._buffers.pop(next(iter(self._buffers)))
@@ -140,21 +138,20 @@ class CudaEngine(ReferenceEngine):
         starts = np.flatnonzero(np.diff(ids[order], prepend=-1))        # where a token's rows begin
         words = [0] * 4 if rng is None else [*rng.key, rng.step, rng.micro_batch]
         s.fill(idx=ids, targets=targets.reshape(-1), order=order, starts=np.append(starts, len(ids)),
-               tokens=ids[order[starts]], n_tokens=[len(starts)], stream=np.array(words, np.uint32).view(np.int32))
+               tokens=ids[order[starts]], n_tokens=[len(starts)], count=[count],
+               stream=np.array(words, np.uint32).view(np.int32))
         self.gpu.upload(s.given, s.host)
         return s
 
     def _run(self, asked, step):
         """Run a step: the first time as it is; the second time record it as a graph; from then on replay the graph."""
-        if asked in self._graphs:
-            graph = self._graphs.pop(asked) or self.gpu.capture(step)
-            graph.launch()
-        else:
+        if asked not in self._graphs:
             step()
-            graph = None
-        self._graphs[asked] = graph             # at the end: the first one is the least recently used
-        if len(self._graphs) > GRAPHS:
-            self._graphs.pop(next(iter(self._graphs)))
+            self._graphs[asked] = None
+            return
+        if self._graphs[asked] is None:
+            self._graphs[asked] = self.gpu.capture(step)
+        self._graphs[asked].launch()
 
     def _forward(self, s, dropout):
         """Compute the logits of the uploaded batch."""
@@ -191,11 +188,11 @@ class CudaEngine(ReferenceEngine):
         # logits, head = ops.head_forward(x, head_weight, …)
         gpu.matmul(s.norm[-1], self._padded_head(self.weights, s).T, s.logits)
 
-    def _loss(self, s, count, gradient):
+    def _loss(self, s, gradient):
         """Compute the loss; with `gradient`, write dlogits over the logits (cross_entropy_forward and _backward)."""
         columns = s.logits.shape[1]
         self.gpu.launch("classifier", s.N, row_threads(columns, PACK), s.logits, s.losses, s.targets,
-                        self.params.config.vocab_size, columns, 1.0 / count, gradient)
+                        self.params.config.vocab_size, columns, s.count, gradient)
         self.gpu.launch("sum", 1, REDUCTION, s.loss, s.losses, s.N, False)
 
     def _backward(self, s, add, dropout):
@@ -299,14 +296,15 @@ class Buffers:
             return gpu.empty(shape, params.flat.dtype)
 
         # What comes from the host, in one copy: name -> how many 32-bit integers.
-        sizes = {"idx": N, "targets": N, "order": N, "starts": N + 1, "tokens": N, "n_tokens": 1, "stream": 4}
+        sizes = {"idx": N, "targets": N, "order": N, "starts": N + 1, "tokens": N, "n_tokens": 1, "count": 1,
+                 "stream": 4}
         self.host, self.given, self._parts = np.zeros(sum(sizes.values()), np.int32), None, {}
         self.given = gpu.empty(self.host.shape, np.int32)
         begin = 0
         for name, size in sizes.items():
             self._parts[name] = slice(begin, begin + size)
             begin += size
-        self.idx, self.targets, self.order, self.starts, self.tokens, self.n_tokens, stream = (
+        self.idx, self.targets, self.order, self.starts, self.tokens, self.n_tokens, self.count, stream = (
             self.given[part] for part in self._parts.values())
         self.stream = stream.view(np.uint32)            # seed low and high, step, micro-batch
 
