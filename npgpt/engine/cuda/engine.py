@@ -124,7 +124,7 @@ class CudaEngine(ReferenceEngine):
         return self._norm[0].copy()
 
     def _upload(self, idx, targets, rng, count):
-        """Copy a batch and its count to the GPU, with the order in which the embedding's gradient is summed. Returns its buffers."""
+        """Copy a batch to the GPU, with the order in which the embedding's gradient is summed. Returns its buffers."""
         if idx.shape not in self._buffers:
             if len(self._buffers) == SHAPES:
                 self._buffers.pop(next(iter(self._buffers)))
