@@ -60,7 +60,7 @@ class Trainer:
             check_memory(sum(needed.values()), "a training step")
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
-                               weight_decay=options.weight_decay, engine=model.engine)
+                               weight_decay=options.weight_decay, engine=model.engine, decay=options.decay)
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf

@@ -18,15 +18,17 @@ def params_of(**config):
 
 @pytest.mark.parametrize("max_norm", [None, 1.0, 1e6])
 @pytest.mark.parametrize("values", [SLICE, 50], ids=["one slice", "many slices"])
-def test_twenty_steps_equal_torch(max_norm, values, monkeypatch):
+@pytest.mark.parametrize("decay", ["matrices", "all"])
+def test_twenty_steps_equal_torch(max_norm, values, decay, monkeypatch):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     monkeypatch.setattr("npgpt.engine.adamw.SLICE", values)
     params = params_of()
     tensors = torch_parameters(params)
-    groups = [{"params": [t for t in tensors.values() if t.ndim == 2], "weight_decay": 0.1},
-              {"params": [t for t in tensors.values() if t.ndim < 2], "weight_decay": 0.0}]
-    reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
-    optimizer = AdamW(params, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    groups = tensors.values() if decay == "all" else [
+        {"params": [t for t in tensors.values() if t.ndim == 2]},
+        {"params": [t for t in tensors.values() if t.ndim < 2], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer = AdamW(params, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, decay=decay)
     grads = params.zeros_like()
     rng = np.random.default_rng(0)
     for step in range(20):
@@ -45,6 +47,14 @@ def test_twenty_steps_equal_torch(max_norm, values, monkeypatch):
         assert (grads.flat == before).all()
         for name, tensor in tensors.items():
             np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_the_defaults_of_torch_are_those_of_the_docstring():
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    defaults = torch.optim.AdamW([torch.zeros(1)]).defaults
+    assert [defaults[name] for name in ("lr", "betas", "eps", "weight_decay")] == [1e-3, (0.9, 0.999), 1e-8, 0.01]
+    row = next(line for line in AdamW.__doc__.splitlines() if "torch.optim.AdamW" in line)
+    assert row.split()[:6] == ["1e-3", "0.9,", "0.999", "1e-8", "0.01", '"all"']
 
 
 def test_schedule_equals_torchs_schedulers():
@@ -105,7 +115,7 @@ def test_gradients_that_do_not_fit_are_refused_and_change_nothing(value):
 
 
 @pytest.mark.parametrize("options", [{"lr": -1.0}, {"lr": float("nan")}, {"betas": (0.9, 1.0)}, {"eps": 0.0},
-                                     {"weight_decay": -0.1}])
+                                     {"weight_decay": -0.1}, {"decay": "vectors"}])
 def test_values_out_of_range_are_refused(options):
     with pytest.raises(UserError):
         AdamW(params_of(), **options)
