@@ -18,8 +18,8 @@ INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgp
 def array_module(device):
     """Return the array library of a device: numpy for "cpu", cupy for "gpu" or "gpu:N", whichever works for "auto".
 
-    "cuda" is another word for "gpu", torch's. "gpu:N" also makes GPU N the one that CuPy works on. Raises UserError, with what to do, if a GPU was asked for and
-    CuPy, the driver or the GPU is missing, or if two CuPy packages are installed.
+    "cuda" means "gpu". "gpu:N" also makes GPU N the one that CuPy works on. Raises UserError, with what to do, if a GPU
+    was asked for and CuPy, the driver or the GPU is missing, or if two CuPy packages are installed.
     """
     if device == "cpu":
         return np

@@ -3,11 +3,15 @@
 Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import os
+import re
 import warnings
 from pathlib import Path
+
+from tqdm import tqdm
 
 from npgpt.api import GPT, load_model
 from npgpt.arrays import DTYPES, array_module
@@ -20,18 +24,21 @@ from npgpt.cli.arguments import (
     given_model_fields,
     given_train_fields,
 )
-from npgpt.cli.sample import default_prompt, print_sample
+from npgpt.cli.overfit import overfit
+from npgpt.cli.plot import draw
+from npgpt.cli.sample import decode_document, default_prompt, encode_prompt, print_sample
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.batches import open_dataset
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.tokenizers import is_called
-from npgpt.errors import UserError
+from npgpt.errors import UserError, printable
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of
 from npgpt.training.trainer import Trainer
 
 SAMPLE_TOKENS = 300
+LINE = 60       # characters of a sample at each evaluation
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"}
 
 
@@ -45,6 +52,8 @@ def add_arguments(parser):
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
     again.add_argument("--overwrite", action="store_true", help="delete the run that is in --out-dir and begin anew")
+    again.add_argument("--overfit", action="store_true",
+                       help="a check of model and gradients: learn one batch by heart, in 500 steps, and save nothing")
     add_device_arguments(parser)
     add_model_arguments(parser)
     add_train_arguments(parser)
@@ -53,6 +62,8 @@ def add_arguments(parser):
 def run(args):
     # A diverging run overflows before it stops: the trainer reports it in one line, NumPy's warnings add nothing.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
+    if args.overfit:
+        return overfit(new_run(overfitting(args)), fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
@@ -62,18 +73,51 @@ def run(args):
             trainer = new_run(args)
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
+        trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         print(f"data: {len(trainer.train_tokens):,} tokens to train on, {len(trainer.val_tokens):,} to validate")
         finished = trainer.run()
+        picture = draw_if_possible(args.out_dir) if finished else ""
     if finished:
-        sample(trainer, args.out_dir)
+        sample(trainer, args.out_dir, picture)
     else:
         print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {args.out_dir}")
 
 
-def sample(trainer, out_dir):
+def print_line(trainer):
+    """Print what the model writes: the beginning of a sample, in one line. Nothing if it cannot write."""
+    try:
+        tqdm.write(f"{'':12}{line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
+    except UserError:       # the model is an encoder, or its vocabulary is missing
+        pass
+
+
+def line(model, tokenizer, seed):
+    """Return the first LINE characters that the model writes after the default prompt, with " / " for line ends."""
+    ids, text = encode_prompt(tokenizer, default_prompt(tokenizer)), ""
+    rows = model.stream(ids, LINE, temperature=0.8, seed=seed, eos_token_id=tokenizer.eos_token_id)
+    for piece in decode_document(tokenizer, (row[0] for row in rows), ids[0]):
+        text += piece
+        if len(text) >= LINE:
+            break
+    return printable(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
+
+
+def draw_if_possible(out_dir):
+    """Draw the loss curve into the folder of a run. Returns what to say about it: nothing if there is no matplotlib."""
+    picture = Path(out_dir) / "loss.png"
+    try:
+        if picture.is_symlink():        # a run from somebody else must not overwrite its target
+            picture.unlink()
+        return f", the loss curve in {draw(out_dir)}"
+    except (UserError, OSError):
+        return ""
+
+
+def sample(trainer, out_dir, picture):
     """Print the result of the training, and a sample."""
-    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}\n")
+    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}"
+          f"{picture}\n")
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
                      temperature=0.8, top_k=None, top_p=None, seed=trainer.options.seed)
@@ -81,9 +125,16 @@ def sample(trainer, out_dir):
         print(f"no sample: {error}")
 
 
+def overfitting(args):
+    """The arguments for --overfit: 500 steps at a constant rate, no dropout, and no --out-dir."""
+    constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
+    return argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
+
+
 def new_run(args):
-    """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir."""
-    check_out_dir(args)
+    """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir, if there is one."""
+    if args.out_dir is not None:
+        check_out_dir(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})

@@ -15,10 +15,10 @@ from npgpt.errors import UserError
 from npgpt.files import open_regular
 
 BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
-ASCII = str.maketrans("‘’“”–—", "''\"\"--")
+ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: there is one at every second word
 # A paragraph that begins and ends as a sentence does, has nine words or more, and is no remark on a version of Python.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
-                   r"""([A-Z]|"\w)[\w !"'()+,./:;<=>@[\]{}-]*[.:]""", re.ASCII)
+                   r"""([A-Z]|\w+[.(])[\w '(),./:;=[\]-]*[.:]""", re.ASCII)
 
 
 class Source(NamedTuple):

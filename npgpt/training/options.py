@@ -30,7 +30,7 @@ class TrainOptions:
     lr_decay_iters: int = 2000              # the step at which the rate reaches min_lr; 0: no decay
     warmup_iters: int = 100                 # steps of linear warm-up
     weight_decay: float = 0.1               # each step multiplies what decays by 1 - learning rate * this
-    decay: str = "matrices"                 # matrices, or all: biases and LayerNorm gains decay too, as by torch's default
+    decay: str = "matrices"                 # matrices, or all: also biases and LayerNorm gains, as in torch
     beta1: float = 0.9                      # AdamW's decay rate of the mean of gradients
     beta2: float = 0.99                     # AdamW's decay rate of the mean of squared gradients
     grad_clip: float = 1.0                  # maximum global norm of the gradient; 0: no clipping
