@@ -128,7 +128,7 @@ def pydocs_text():
     found = {}      # the paragraphs, each once: topics repeat each other
     for name in sorted(topics):
         for paragraph in re.split(r"\n\s*\n", topics[name].translate(ASCII)):
-            text = re.sub(r"(?<=\w-)\s*\n\s*", "", re.sub(r"\s*\[\d+\]|^\s*[-*] ", "", paragraph))
+            text = re.sub(r"(?<=\w-)\s*\n\s*", "", re.sub(r"\s+\[\d+\]|^\s*[-*] ", "", paragraph))
             text = " ".join(re.sub(r"\*+(\w[^*]*)\*+", r"\1", text).split())
             if PROSE.fullmatch(text):
                 found[textwrap.fill(text, 70, break_on_hyphens=False)] = True

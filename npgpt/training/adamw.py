@@ -18,15 +18,8 @@ class AdamW:
     decays by 1 - lr * weight_decay. decay: what that is, "matrices" (the embeddings too, but no biases, LayerNorm gains
     and other vectors) or "all". threads: how many parts of the parameters are updated at once, by default one per core;
     the bits do not depend on it. engine: `model.engine` so that its CUDA kernels take the step on a GPU; by default
-    NumPy or CuPy takes it. Raises UserError for values out of range.
-
-    The defaults of others, which a comparison has to set:
-
-        lr     betas        eps   weight_decay  decay
-        1e-3   0.9, 0.95    1e-8  0.1           "matrices"   this class
-        1e-3   0.9, 0.99    1e-8  0.1           "matrices"   TrainOptions
-        6e-4   0.9, 0.95    1e-8  0.1           "matrices"   nanoGPT's train.py (its characters: 1e-3; 0.9, 0.99)
-        1e-3   0.9, 0.999   1e-8  0.01          "all"        torch.optim.AdamW(model.parameters())
+    NumPy or CuPy takes it. The README compares the defaults with those of torch and nanoGPT.
+    Raises UserError for values out of range.
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None, engine=None,

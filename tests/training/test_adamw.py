@@ -1,9 +1,12 @@
 """AdamW, clipping and the schedule against torch over 20 steps."""
 
+import inspect
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt import GPT, AdamW, GPTConfig, TrainOptions, UserError
 from npgpt.engine.adamw import SLICE, NotFiniteError
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_parameters, unit_scale
@@ -49,12 +52,24 @@ def test_twenty_steps_equal_torch(max_norm, values, decay, monkeypatch):
             np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def test_the_defaults_of_torch_are_those_of_the_docstring():
+def test_the_readmes_table_has_the_defaults():
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
-    defaults = torch.optim.AdamW([torch.zeros(1)]).defaults
-    assert [defaults[name] for name in ("lr", "betas", "eps", "weight_decay")] == [1e-3, (0.9, 0.999), 1e-8, 0.01]
-    row = next(line for line in AdamW.__doc__.splitlines() if "torch.optim.AdamW" in line)
-    assert row.split()[:6] == ["1e-3", "0.9,", "0.999", "1e-8", "0.01", '"all"']
+    lines = (Path(__file__).parents[2] / "README.md").read_text().splitlines()
+    rows = {cells[1].strip("` "): [each.strip() for each in cells[2:-1]]
+            for cells in (line.split("|") for line in lines) if len(cells) == 8}
+
+    def numbers(name):
+        lr, betas, *rest = rows[name][:4]
+        return [float(lr), tuple(map(float, betas.split(","))), *map(float, rest)]
+
+    def defaults(of):
+        return [of[name] for name in ("lr", "betas", "eps", "weight_decay")]
+
+    ours, options = {name: p.default for name, p in inspect.signature(AdamW).parameters.items()}, TrainOptions()
+    assert numbers("AdamW") == defaults(ours) and rows["AdamW"][4] == ours["decay"]
+    assert numbers("TrainOptions") == [options.learning_rate, (options.beta1, options.beta2), ours["eps"],
+                                       options.weight_decay] and rows["TrainOptions"][4] == options.decay
+    assert numbers("torch.optim.AdamW(model.parameters())") == defaults(torch.optim.AdamW([torch.zeros(1)]).defaults)
 
 
 def test_schedule_equals_torchs_schedulers():
