@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import re
 import warnings
 from pathlib import Path
 
@@ -26,19 +25,18 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
-from npgpt.cli.sample import decode_document, default_prompt, encode_prompt, print_sample
+from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.batches import open_dataset
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.tokenizers import is_called
-from npgpt.errors import UserError, printable
+from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of
 from npgpt.training.trainer import Trainer
 
 SAMPLE_TOKENS = 300
-LINE = 60       # characters of a sample at each evaluation
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop"}
 
 
@@ -87,28 +85,16 @@ def run(args):
 def print_line(trainer):
     """Print what the model writes: the beginning of a sample, in one line. Nothing if it cannot write."""
     try:
-        tqdm.write(f"{'':12}{line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
+        tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
     except UserError:       # the model is an encoder, or its vocabulary is missing
         pass
-
-
-def line(model, tokenizer, seed):
-    """Return the first LINE characters that the model writes after the default prompt, with " / " for line ends."""
-    ids, text = encode_prompt(tokenizer, default_prompt(tokenizer)), ""
-    rows = model.stream(ids, LINE, temperature=0.8, seed=seed, eos_token_id=tokenizer.eos_token_id)
-    for piece in decode_document(tokenizer, (row[0] for row in rows), ids[0]):
-        text += piece
-        if len(text) >= LINE:
-            break
-    return printable(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
 
 
 def draw_if_possible(out_dir):
     """Draw the loss curve into the folder of a run. Returns what to say about it: nothing if there is no matplotlib."""
     picture = Path(out_dir) / "loss.png"
     try:
-        if picture.is_symlink():        # a run from somebody else must not overwrite its target
-            picture.unlink()
+        picture.unlink(missing_ok=True)     # a link or a pipe in a run from somebody else must not be written to
         return f", the loss curve in {draw(out_dir)}"
     except (UserError, OSError):
         return ""

@@ -1,7 +1,7 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
 from npgpt.arrays import is_on_host
-from npgpt.checks import MOST_THREADS, check, check_real, check_whole, shown
+from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole, shown
 from npgpt.engine.adamw import adamw_step
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
@@ -31,7 +31,7 @@ class AdamW:
             check_real("each of betas", beta, below=1.0)
         check_real("eps", eps, above=0.0)
         check_real("weight_decay", weight_decay)
-        check("decay", decay, decay in DECAYS, " or ".join(DECAYS))
+        check_choice("decay", decay, DECAYS)
         if threads is not None:
             check_whole("threads", threads, 1, MOST_THREADS)
         self.params, self.engine = params, engine

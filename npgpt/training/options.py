@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from npgpt.arrays import DTYPES
-from npgpt.checks import MOST, MOST_SEED, check, check_real, check_whole, plain_numbers
+from npgpt.checks import MOST, MOST_SEED, check, check_choice, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
@@ -56,8 +56,8 @@ class TrainOptions:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
         if 0 < self.lr_decay_iters <= self.warmup_iters:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
-        check("decay", self.decay, self.decay in DECAYS, " or ".join(DECAYS))
-        check("dtype", self.dtype, self.dtype in tuple(DTYPES), f"one of {', '.join(DTYPES)}")
+        check_choice("decay", self.decay, DECAYS)
+        check_choice("dtype", self.dtype, DTYPES)
 
 
 # The other three fields come from the tokenizer.

@@ -11,6 +11,8 @@ import pytest
 from npgpt import GPT, Trainer
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
 from npgpt.cli import train as cli_train
+from npgpt.cli.sample import sample_line
+from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
 from npgpt.data import download
 from npgpt.data.tokenizers import ByteTokenizer
 from npgpt.training.options import options_of
@@ -38,7 +40,6 @@ def test_train_sample_eval_info_and_plot(train, npgpt, text_file, tmp_path):
     assert code == 0 and "perplexity" in out and "bits per byte  " in out
     code, out, _ = npgpt("info", "out")
     assert code == 0 and "h.0.attn.c_attn.weight" in out and "step 4" in out
-    (tmp_path / "out/loss.png").unlink()
     code, out, _ = npgpt("plot")
     assert code == 0 and (tmp_path / "out/loss.png").read_bytes().startswith(b"\x89PNG")
 
@@ -70,7 +71,7 @@ def test_the_line_is_one_line(text, shown):
         def stream(self, ids, max_new_tokens, **sampling):
             return tokenizer.encode(text)[:max_new_tokens, None]
 
-    assert cli_train.line(Writer(), tokenizer, seed=1) == shown
+    assert sample_line(Writer(), tokenizer, seed=1) == shown
 
 
 def test_an_encoder_trains_without_a_line(train):
@@ -80,6 +81,7 @@ def test_an_encoder_trains_without_a_line(train):
 
 def test_the_curve_is_drawn_at_the_end(train, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="draws the curve")
+    monkeypatch.setattr(cli_train, "draw_if_possible", draw_if_possible)
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / "out").mkdir()

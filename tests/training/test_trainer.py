@@ -170,7 +170,7 @@ def test_presets_are_valid():
     ({"learning_rate": 0.0}, "learning_rate"), ({"max_iters": 0}, "max_iters"), ({"beta2": 1.0}, "beta2"),
     ({"min_lr": 1.0}, "min_lr"), ({"warmup_iters": 2000}, "lr_decay_iters"), ({"dtype": "int8"}, "dtype"),
     ({"eval_iters": 0}, "eval_iters"), ({"batch_size": 1.5}, "batch_size"),
-    ({"decay": "vectors"}, "decay must be matrices or all"),
+    ({"decay": "vectors"}, "decay must be one of matrices, all"), ({"decay": np.zeros(2)}, "decay must be one of"),
 ])
 def test_options_that_make_no_sense_are_named(options, says):
     with pytest.raises(UserError, match=says):
