@@ -39,8 +39,8 @@ class GPT:
 
     config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero.
     dtype: "float32" or "float64"; on a GPU also "tf32" and "bfloat16", where parameters are float32 and the factors of
-    matmuls are rounded. device: "cpu", "gpu", "gpu:N" or "auto". threads: how many cores `loss_and_grads`, `evaluate`
-    and generation use on a CPU, by default all; with 1 every layer runs once on whole arrays, as it stands. kernels:
+    matmuls are rounded. device: "cpu", "gpu" (or "cuda"), "gpu:N" or "auto". threads: how many cores `loss_and_grads`,
+    `evaluate` and generation use on a CPU, by default all; with 1 every layer runs once on whole arrays. kernels:
     "fused" runs the lines in parts that fit the cache on a CPU, and by CUDA kernels on a GPU (if there are any for the
     model, see `why_not_fused`); "reference" runs them as they stand. `engine` is what runs them.
     Raises UserError for values that make no sense.

@@ -18,20 +18,23 @@ INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgp
 def array_module(device):
     """Return the array library of a device: numpy for "cpu", cupy for "gpu" or "gpu:N", whichever works for "auto".
 
-    "gpu:N" also makes GPU N the one that CuPy works on. Raises UserError, with what to do, if a GPU was asked for and
-    CuPy, the driver or the GPU is missing, or if two CuPy packages are installed.
+    "cuda" means "gpu". "gpu:N" also makes GPU N the one that CuPy works on. Raises UserError, with what to do, if a GPU
+    was asked for and CuPy, the driver or the GPU is missing, or if two CuPy packages are installed.
     """
     if device == "cpu":
         return np
-    known = isinstance(device, str) and re.fullmatch(r"auto|gpu(:[0-9]{1,4})?", device)
-    check("device", device, known, '"cpu", "gpu", "gpu:N" or "auto"')
+    if device == "mps":
+        raise UserError("device mps needs a CuPy for Apple's GPUs, and there is none: use --device cpu")
+    known = isinstance(device, str) and re.fullmatch(r"auto|(gpu|cuda)(:[0-9]{1,4})?", device)
+    check("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N") or "auto"')
+    wanted = device.partition(":")[2]
     try:
         cupy = import_cupy()
         n = count_gpus(cupy)
-        if device.startswith("gpu:"):
-            if int(device[4:]) >= n:
-                raise UserError(f"there is no GPU {device[4:]}: the {n} here are numbered from 0")
-            cupy.cuda.Device(int(device[4:])).use()
+        if wanted:
+            if int(wanted) >= n:
+                raise UserError(f"there is no GPU {wanted}: the {n} here are numbered from 0")
+            cupy.cuda.Device(int(wanted)).use()
     except UserError:
         if device == "auto":
             return np

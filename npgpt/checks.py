@@ -40,6 +40,11 @@ def check_real(name, value, least=0.0, below=math.inf, above=-math.inf):
     check(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
 
 
+def check_choice(name, value, choices):
+    """Raise UserError unless `value` is one of some strings."""
+    check(name, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
+
+
 def plain_numbers(fields):
     """Convert the NumPy numbers in a frozen dataclass to Python numbers, which JSON can store."""
     for name, value in vars(fields).items():

@@ -31,6 +31,7 @@ def npgpt(capsys, text_file, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NPGPT_DATA_DIR", raising=False)
+    monkeypatch.setattr("npgpt.cli.train.draw_if_possible", lambda out_dir: "")     # 0.3 s each
 
     def run(*arguments):
         try:

@@ -23,7 +23,7 @@ def installed(monkeypatch):
 
 
 def test_a_gpu_without_cupy_says_what_to_install(installed):
-    for device in ("gpu", "gpu:1"):
+    for device in ("gpu", "gpu:1", "cuda", "cuda:1"):
         with pytest.raises(UserError, match="needs CuPy, and it is not installed.*" + INSTALL):
             GPT(GPTConfig(), device=device)
     assert array_module("auto") is np
@@ -73,10 +73,18 @@ def test_the_gpu_of_a_number(monkeypatch):
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 2)
     used = []
     monkeypatch.setattr(cupy.cuda.Device, "use", lambda self: used.append(self.id))
-    assert array_module("gpu") is array_module("auto") is array_module("gpu:1") is cupy
+    assert array_module("gpu") is array_module("cuda") is array_module("auto") is array_module("gpu:1") is cupy
     assert used == [1]
-    with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
-        array_module("gpu:2")
+    assert array_module("cuda:1") is array_module("cuda:0") is cupy
+    assert used == [1, 1, 0]
+    for device in ("gpu:2", "cuda:2"):
+        with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
+            array_module(device)
+
+
+def test_apples_gpus_have_no_cupy():
+    with pytest.raises(UserError, match="mps needs a CuPy for Apple.*use --device cpu$"):
+        array_module("mps")
 
 
 def test_what_is_where(monkeypatch):
@@ -90,7 +98,7 @@ def test_what_is_where(monkeypatch):
     np.testing.assert_array_equal(to_host(there), here)
 
 
-@pytest.mark.parametrize("device", ["cuda", "gpu:", "gpu:x", ""])
+@pytest.mark.parametrize("device", ["cuda:", "cudas", "gpu:", "gpu:x", "mps:0", ""])
 def test_an_unknown_device_is_refused(device):
     with pytest.raises(UserError, match="device must be"):
         array_module(device)

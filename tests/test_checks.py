@@ -78,7 +78,7 @@ def test_options_are_refused_or_can_be_trained_with(name, value):
 
 
 @FEW
-@given(st.sampled_from(["lr", "betas", "eps", "weight_decay", "threads"]),
+@given(st.sampled_from(["lr", "betas", "eps", "weight_decay", "decay", "threads"]),
        st.one_of(VALUES, st.lists(NUMBERS, max_size=3)))
 def test_an_optimizer_is_refused_or_keeps_the_parameters_finite(name, value):
     model = GPT(GPTConfig(vocab_size=3, block_size=2, n_layer=1, n_head=1, n_embd=2), dtype="float64", threads=1)

@@ -80,10 +80,11 @@ def test_layers(name, cupy):
 @pytest.mark.parametrize("fields", [{}, {"dropout": 0.2}, {"bias": False}, {"tie_word_embeddings": False},
                                     {"causal": False}, {"embedding_layer_norm": True}, {"activation": "gelu"},
                                     {"final_layer_norm": False, "lm_head_bias": True}], ids=str)
-def test_a_step_waits_for_nothing(fields, cupy):
+@pytest.mark.parametrize("decay", ["matrices", "all"])
+def test_a_step_waits_for_nothing(fields, decay, cupy):
     """And has the numbers of the CPU, dropout masks included where they come from Philox."""
     there, here = model(**fields), model("cpu", **fields)
-    optimizers = AdamW(there.params, engine=there.engine), AdamW(here.params)
+    optimizers = AdamW(there.params, engine=there.engine, decay=decay), AdamW(here.params, decay=decay)
     records = []
     for step, (idx, targets) in enumerate(batches(3)):
         loss, grads = there.loss_and_grads(idx, targets, there.engine.dropout_rng(1, step, 0))

@@ -62,7 +62,7 @@ def given_train_fields(args):
 
 def add_device_arguments(parser):
     """--device, --threads and --kernels."""
-    parser.add_argument("--device", default="cpu", help="cpu, gpu, gpu:N or auto (a GPU if there is one)")
+    parser.add_argument("--device", default="cpu", help="cpu, gpu or cuda, gpu:N, or auto (a GPU if there is one)")
     parser.add_argument("--threads", type=int,
                         help="on a CPU: how many cores to use, by default all; with 1 the layers run as they stand")
     parser.add_argument("--kernels", choices=("fused", "reference"), default="fused",

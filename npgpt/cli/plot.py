@@ -14,16 +14,25 @@ def add_arguments(parser):
 
 
 def run(args):
+    print(draw(args.run, args.out))
+
+
+def draw(run, out=None):
+    """Draw the loss curve of a run, and return the path of the picture. run: its folder. out: by default its loss.png.
+
+    Raises: UserError if matplotlib is missing, there are no measurements, or out has a suffix that it cannot write;
+    OSError if it cannot be written.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
-    records = read_metrics(args.run)
+    records = read_metrics(run)
     steps = [record for record in records if "loss" in record]
     evaluations = [record for record in records if {"train_loss", "val_loss"} <= record.keys()]
     if not records:
-        raise UserError(f"{args.run} has no measurements yet: train some steps first")
-    target = Path(args.out or Path(args.run) / "loss.png")
+        raise UserError(f"{run} has no measurements yet: train some steps first")
+    target = Path(out or Path(run) / "loss.png")
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.plot([r["step"] for r in steps], [r["loss"] for r in steps], color="0.75", linewidth=1, label="batch")
@@ -33,11 +42,11 @@ def run(args):
         best = min(evaluations, key=lambda record: record["val_loss"])
         axes.annotate(f"best {best['val_loss']:.4f}", (best["step"], best["val_loss"]), textcoords="offset points",
                       xytext=(0, 12), ha="right")
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"Training in {args.run}")
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"Training in {run}")
     axes.grid(alpha=0.3)
     axes.legend()
     kind = target.suffix[1:].lower() or "png"
     check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
     with atomic_writer(target) as file:
         figure.savefig(file, format=kind)
-    print(target)
+    return target

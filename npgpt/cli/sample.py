@@ -1,6 +1,7 @@
 """Write text with a trained model."""
 
 import itertools
+import re
 import sys
 
 import numpy as np
@@ -8,9 +9,10 @@ from tqdm import tqdm
 
 from npgpt.checks import check_whole
 from npgpt.cli.load import add_model_argument, load_given_model
-from npgpt.errors import UserError
+from npgpt.errors import UserError, printable
 
 MOST_SAMPLES = 10_000
+LINE = 60               # characters in a `sample_line`
 
 
 def add_arguments(parser):
@@ -71,6 +73,17 @@ def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, t
         sys.stdout.write(text)
         sys.stdout.flush()
     sys.stdout.write("\n")
+
+
+def sample_line(model, tokenizer, seed):
+    """Return the first LINE characters that a model writes after the default prompt, with " / " for line ends."""
+    ids, text = encode_prompt(tokenizer, default_prompt(tokenizer)), ""
+    rows = model.stream(ids, LINE, temperature=0.8, seed=seed, eos_token_id=tokenizer.eos_token_id)
+    for piece in decode_document(tokenizer, (row[0] for row in rows), ids[0]):
+        text += piece
+        if len(text) >= LINE:
+            break
+    return printable(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
 
 
 def decode_document(tokenizer, tokens, prompt):

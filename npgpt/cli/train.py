@@ -3,11 +3,14 @@
 Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import os
 import warnings
 from pathlib import Path
+
+from tqdm import tqdm
 
 from npgpt.api import GPT, load_model
 from npgpt.arrays import DTYPES, array_module
@@ -20,7 +23,9 @@ from npgpt.cli.arguments import (
     given_model_fields,
     given_train_fields,
 )
-from npgpt.cli.sample import default_prompt, print_sample
+from npgpt.cli.overfit import overfit
+from npgpt.cli.plot import draw
+from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import open_dataset
@@ -46,6 +51,8 @@ def add_arguments(parser):
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
     again.add_argument("--overwrite", action="store_true", help="delete the run that is in --out-dir and begin anew")
+    again.add_argument("--overfit", action="store_true",
+                       help="a check of model and gradients: learn one batch by heart, in 500 steps, and save nothing")
     add_device_arguments(parser)
     add_model_arguments(parser)
     add_train_arguments(parser)
@@ -54,6 +61,8 @@ def add_arguments(parser):
 def run(args):
     # A diverging run overflows before it stops: the trainer reports it in one line, NumPy's warnings add nothing.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
+    if args.overfit:
+        return overfit(new_run(overfitting(args)), fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
@@ -63,11 +72,13 @@ def run(args):
             trainer = new_run(args)
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
+        trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
         finished = trainer.run()
+        picture = draw_if_possible(args.out_dir) if finished else ""
     if finished:
-        sample(trainer, args.out_dir)
+        sample(trainer, args.out_dir, picture)
     else:
         print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {args.out_dir}")
 
@@ -78,9 +89,28 @@ def described(tokens):
     return f"{len(tokens):,} tokens{documents}"
 
 
-def sample(trainer, out_dir):
+def print_line(trainer):
+    """Print what the model writes: the beginning of a sample, in one line. Nothing if it cannot write."""
+    try:
+        tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
+    except UserError:       # the model is an encoder, or its vocabulary is missing
+        pass
+
+
+def draw_if_possible(out_dir):
+    """Draw the loss curve into the folder of a run. Returns what to say about it: nothing if there is no matplotlib."""
+    picture = Path(out_dir) / "loss.png"
+    try:
+        picture.unlink(missing_ok=True)     # a link or a pipe in a run from somebody else must not be written to
+        return f", the loss curve in {draw(out_dir)}"
+    except (UserError, OSError):
+        return ""
+
+
+def sample(trainer, out_dir, picture):
     """Print the result of the training, and a sample."""
-    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}\n")
+    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}"
+          f"{picture}\n")
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
                      temperature=0.8, top_k=None, top_p=None, seed=trainer.options.seed)
@@ -88,9 +118,16 @@ def sample(trainer, out_dir):
         print(f"no sample: {error}")
 
 
+def overfitting(args):
+    """The arguments for --overfit: 500 steps at a constant rate, no dropout, and no --out-dir."""
+    constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
+    return argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
+
+
 def new_run(args):
-    """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir."""
-    check_out_dir(args)
+    """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir, if there is one."""
+    if args.out_dir is not None:
+        check_out_dir(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})

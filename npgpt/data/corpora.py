@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,10 @@ from npgpt.errors import UserError
 from npgpt.files import open_regular
 
 BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
+ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: there is one at every second word
+# A paragraph that begins and ends as a sentence does, has nine words or more, and is no remark on a version of Python.
+PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
+                   r"""([A-Z]|\w+[.(])[\w '(),./:;=[\]-]*[.:]""", re.ASCII)
 
 
 class Source(NamedTuple):
@@ -32,7 +38,7 @@ CORPORA = {
         1_115_394,
     ),
     "tinystories": Source("2.7 million short stories in simple words (2.2 GB), as token files"),
-    "pydocs": Source("the help texts on the Python language that come with Python"),
+    "pydocs": Source("the prose of the help texts on the Python language that come with Python"),
 }
 
 
@@ -113,10 +119,20 @@ def open_tinystories(directory):
 
 
 def pydocs_text():
-    """Return the text of Python's help topics, about half a million characters, different in each Python version."""
+    """Return the prose of Python's help topics, 200,000 characters; they differ a little in each Python version.
+
+    Lists, tables, grammars and code are left out, and of the prose its footnote marks, emphasis and line ends.
+    """
     from pydoc_data.topics import topics  # half a megabyte
 
-    return "\n".join(topics[name] for name in sorted(topics))
+    found = {}      # the paragraphs, each once: topics repeat each other
+    for name in sorted(topics):
+        for paragraph in re.split(r"\n\s*\n", topics[name].translate(ASCII)):
+            text = re.sub(r"(?<=\w-)\s*\n\s*", "", re.sub(r"\s+\[\d+\]|^\s*[-*] ", "", paragraph))
+            text = " ".join(re.sub(r"\*+(\w[^*]*)\*+", r"\1", text).split())
+            if PROSE.fullmatch(text):
+                found[textwrap.fill(text, 70, break_on_hyphens=False)] = True
+    return "\n\n".join(found) + "\n"
 
 
 def read_text_bytes(path):

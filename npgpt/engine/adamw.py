@@ -52,7 +52,7 @@ def adamw_step(optimizer, grads, max_norm, threads):
             p, m, v = (each.flat[first + start:first + end] for each in (params, optimizer.m, optimizer.v))
             flat = [grads[name].reshape(-1) for name in names]
             g = flat[0][start:end] if len(flat) == 1 else np.concatenate(flat)
-            weight_decay = optimizer.weight_decay if first < params.n_matrix else 0.0
+            weight_decay = optimizer.weight_decay if first < optimizer.n_decay else 0.0
             adamw_update(p, g, m, v, optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps, weight_decay, clip)
 
     in_threads(update, even_parts(len(parts), threads))

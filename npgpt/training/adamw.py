@@ -1,25 +1,29 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
 from npgpt.arrays import is_on_host
-from npgpt.checks import MOST_THREADS, check, check_real, check_whole, shown
+from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole, shown
 from npgpt.engine.adamw import adamw_step
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.model.parameters import Parameters
+
+DECAYS = ("matrices", "all")
 
 
 class AdamW:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); the update rule is `adamw_update` in npgpt/engine/adamw.py.
 
     params: a model's `params`. lr: the step size, an attribute that a schedule may set before each step. betas: decay
-    rates of the two moments. eps: added to the root of the second moment. weight_decay: every step multiplies the
-    matrices by 1 - lr * weight_decay; biases, LayerNorm gains and other vectors never decay. threads: how many parts
-    of the parameters are updated at once, by default one per core; the bits do not depend on it. engine: `model.engine`
-    so that its CUDA kernels take the step on a GPU; by default NumPy or CuPy takes it.
+    rates of the two moments. eps: added to the root of the second moment. weight_decay: every step multiplies what
+    decays by 1 - lr * weight_decay. decay: what that is, "matrices" (the embeddings too, but no biases, LayerNorm gains
+    and other vectors) or "all". threads: how many parts of the parameters are updated at once, by default one per core;
+    the bits do not depend on it. engine: `model.engine` so that its CUDA kernels take the step on a GPU; by default
+    NumPy or CuPy takes it. The README compares the defaults with those of torch and nanoGPT.
     Raises UserError for values out of range.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None, engine=None):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None, engine=None,
+                 decay="matrices"):
         check("params", params, isinstance(params, Parameters), "a model's params")
         check_real("lr", lr)
         check("betas", betas, isinstance(betas, tuple | list) and len(betas) == 2, "two numbers")
@@ -27,6 +31,7 @@ class AdamW:
             check_real("each of betas", beta, below=1.0)
         check_real("eps", eps, above=0.0)
         check_real("weight_decay", weight_decay)
+        check_choice("decay", decay, DECAYS)
         if threads is not None:
             check_whole("threads", threads, 1, MOST_THREADS)
         self.params, self.engine = params, engine
@@ -35,6 +40,7 @@ class AdamW:
         self.m = params.zeros_like()        # running mean of the gradient
         self.v = params.zeros_like()        # running mean of its square
         self.t = 0                          # steps taken
+        self.n_decay = params.n_matrix if decay == "matrices" else params.flat.size     # that many of `flat` decay
 
     def step(self, grads, max_norm=None):
         """Clip, take a step, and return the gradient norm before clipping, a float.

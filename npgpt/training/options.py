@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 
 from npgpt.arrays import DTYPES
-from npgpt.checks import MOST, MOST_SEED, check, check_real, check_whole, plain_numbers
+from npgpt.checks import MOST, MOST_SEED, check, check_choice, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
+from npgpt.training.adamw import DECAYS
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -30,7 +31,8 @@ class TrainOptions:
     max_iters: int = 2000                   # steps in total
     lr_decay_iters: int = 2000              # the step at which the rate reaches min_lr; 0: no decay
     warmup_iters: int = 100                 # steps of linear warm-up
-    weight_decay: float = 0.1               # of matrices only; biases and LayerNorm gains are not decayed
+    weight_decay: float = 0.1               # each step multiplies what decays by 1 - learning rate * this
+    decay: str = "matrices"                 # matrices, or all: also biases and LayerNorm gains, as in torch
     beta1: float = 0.9                      # AdamW's decay rate of the mean of gradients
     beta2: float = 0.99                     # AdamW's decay rate of the mean of squared gradients
     grad_clip: float = 1.0                  # maximum global norm of the gradient; 0: no clipping
@@ -56,8 +58,9 @@ class TrainOptions:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
         if 0 < self.lr_decay_iters <= self.warmup_iters:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
-        check("sampling", self.sampling, self.sampling in ("random", "sequential"), "random or sequential")
-        check("dtype", self.dtype, self.dtype in tuple(DTYPES), f"one of {', '.join(DTYPES)}")
+        check_choice("decay", self.decay, DECAYS)
+        check_choice("sampling", self.sampling, ("random", "sequential"))
+        check_choice("dtype", self.dtype, DTYPES)
 
     def lasting(self, steps):
         """Return these options with `steps` as max_iters, and as lr_decay_iters if both were equal.

@@ -35,7 +35,8 @@ class Trainer:
     are given, they replace its max_iters. out_dir: a folder for checkpoints and metrics.jsonl, which is made if need
     be; the first checkpoint replaces all that are there; None: nothing is saved. tokenizer, corpus_name: saved with the
     checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer, record), record a dict
-    with "step", "loss", "lr" and "grad_norm".
+    with "step", "loss", "lr" and "grad_norm". on_evaluation: called after each evaluation as on_evaluation(trainer),
+    when its checkpoint is saved.
     Raises UserError if there are too few tokens, or a step would not fit into this machine's memory.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
@@ -43,9 +44,10 @@ class Trainer:
     """
 
     def __init__(self, model, train_tokens, val_tokens, options=None, out_dir=None, tokenizer=None, corpus_name=None,
-                 on_step=None):
+                 on_step=None, on_evaluation=None):
         check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
-        self.model, self.options, self.on_step = model, options or TrainOptions(), on_step
+        self.model, self.options = model, options or TrainOptions()
+        self.on_step, self.on_evaluation = on_step, on_evaluation
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
         self.train_tokens, self.val_tokens = train_tokens, val_tokens
@@ -65,7 +67,7 @@ class Trainer:
             check_memory(sum(needed.values()), "a training step")
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
-                               weight_decay=options.weight_decay, engine=model.engine)
+                               weight_decay=options.weight_decay, engine=model.engine, decay=options.decay)
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
@@ -87,10 +89,14 @@ class Trainer:
         """
         options = self.options
         disable = None if progress is None else not progress
+        # Without smoothing the time left includes the evaluations to come.
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
-                                               dynamic_ncols=True, smoothing=0.1) as bar:
+                                               dynamic_ncols=True, smoothing=0) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
+                if not bar.disable and is_on_host(self.model.params.flat):
+                    bar.set_postfix_str(f"about {bar.format_interval(self.estimate())} left")
                 self.evaluate_and_save(bar)
+                bar.reset()             # its clock: the first evaluation says nothing about the steps
             tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
             began, first, record = time.perf_counter(), self.step, None
             while self.step < options.max_iters and not self.stop_requested:
@@ -160,6 +166,17 @@ class Trainer:
                 raise self._not_finite(f"{what} is {record[name]}")
         return record
 
+    def estimate(self):
+        """Estimate how many seconds the run will take: time one pass, and count an evaluation's batch as a third of it.
+        """
+        options = self.options
+        batch = self.crops["train"].at(self.places(0))
+        began = time.perf_counter()
+        self.model.engine.loss_and_grads(*self.model.check_batch(*batch))
+        evaluated = (options.max_iters // options.eval_interval + 1) * 2 * options.eval_iters
+        passes = options.max_iters * options.gradient_accumulation_steps + evaluated / 3
+        return passes * (time.perf_counter() - began)
+
     def evaluate(self):
         """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
         options, losses = self.options, {}
@@ -187,6 +204,8 @@ class Trainer:
                 self.save()
             write_metrics(self.out_dir, [record])
         bar.write(f"step {self.step:>5}: train loss {losses['train']:.4f}, validation loss {losses['val']:.4f}")
+        if self.on_evaluation:
+            self.on_evaluation(self)
 
     def save(self):
         """Save a checkpoint of this step."""

@@ -2,15 +2,22 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from npgpt import GPT, Trainer
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
+from npgpt.cli import train as cli_train
+from npgpt.cli.sample import sample_line
+from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
 from npgpt.data import download
-from tests.conftest import TINY
+from npgpt.data.tokenizers import ByteTokenizer
+from npgpt.training.options import options_of
+from tests.conftest import TEXT, TINY
 
 
 def refused(result, *says):
@@ -36,6 +43,63 @@ def test_train_sample_eval_info_and_plot(train, npgpt, text_file, tmp_path):
     assert code == 0 and "h.0.attn.c_attn.weight" in out and "step 4" in out
     code, out, _ = npgpt("plot")
     assert code == 0 and (tmp_path / "out/loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_evaluation_shows_a_line_of_what_the_model_writes(train, tmp_path):
+    """And the bits of the run are those of one that shows none."""
+    code, out, _ = train("--max-iters", 4, "--eval-interval", 2, "--n-embd", 16, "--dropout", 0.1)
+    lines = out.splitlines()
+    written = [lines[i + 1] for i, line in enumerate(lines) if re.match("step +[024]: train loss", line)]
+    assert code == 0 and len(written) == 3 and len(set(written)) == 3
+    for line in written:
+        assert line.startswith(" " * 12) and len(line) <= 12 + 60
+    bits = (find_checkpoint("out") / "model.safetensors").read_bytes()
+    loaded = read_checkpoint(find_checkpoint("out"))
+    options = options_of(loaded.state, "state.json")
+    model = GPT(loaded.config, options.seed, threads=1)
+    tokens = loaded.tokenizer.encode(TEXT)
+    split = int(len(TEXT) * 0.9)
+    Trainer(model, tokens[:split], tokens[split:], options, tmp_path / "silent").run(progress=False)
+    assert (find_checkpoint(tmp_path / "silent") / "model.safetensors").read_bytes() == bits
+
+
+@pytest.mark.parametrize(("text", "shown"), [("a\nb", "a / b"), ("a \n\n b\tc\x1b", "a / b\\tc\\x1b"),
+                                             ("x" * 80, "x" * 60)])
+def test_the_line_is_one_line(text, shown):
+    tokenizer = ByteTokenizer()
+
+    class Writer:
+        def stream(self, ids, max_new_tokens, **sampling):
+            return tokenizer.encode(text)[:max_new_tokens, None]
+
+    assert sample_line(Writer(), tokenizer, seed=1) == shown
+
+
+def test_an_encoder_trains_without_a_line(train):
+    code, out, err = train("--no-causal", "--max-iters", 1)
+    assert code == 0 and err == "" and "step     1: train loss" in out and "no sample: a model with causal=False" in out
+
+
+def test_the_curve_is_drawn_at_the_end(train, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="draws the curve")
+    monkeypatch.setattr(cli_train, "draw_if_possible", draw_if_possible)
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/loss.png").symlink_to(precious)
+    code, out, _ = train("--max-iters", 2)
+    assert code == 0 and "checkpoints in out, the loss curve in out/loss.png\n" in out
+    assert (tmp_path / "out/loss.png").read_bytes().startswith(b"\x89PNG") and precious.read_text() == "mine"
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, out, err = train("--max-iters", 2, "--out-dir", "plain")
+    assert code == 0 and err == "" and "checkpoints in plain\n" in out and not (tmp_path / "plain/loss.png").exists()
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_terminal_shows_the_time_left_before_the_first_evaluation(train):
+    _, out, err = train("--max-iters", 4)
+    assert re.search(r"0/4 \[00:00<\?, \?step/s, about 00:0\d left\]", err)
+    assert err.index("about 00:0") < err.index("1/4 ")
 
 
 def test_with_no_corpus_and_no_network_it_takes_pydocs_and_says_why(npgpt, monkeypatch):
@@ -101,7 +165,7 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--n-head", "3"], ["n_embd 8 is not divisible by n_head 3"]),
     (["--batch-size", "0"], ["batch_size"]),
     (["--epochs", "1"], ["--epochs", "--max-iters", "give one of them"]),
-    (["--sampling", "shuffled"], ["sampling must be random or sequential"]),
+    (["--sampling", "shuffled"], ["sampling must be one of random, sequential"]),
     (["--sampling", "sequential", "--batch-size", "999"], ["a batch in order needs 7993", "lower the batch size"]),
     (["--block-size", "5000"], ["5001", "block size"]),
     (["--threads", "0"], ["threads"]),

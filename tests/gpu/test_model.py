@@ -70,7 +70,7 @@ def test_gradients(expected, kernels, dtype):
         for name, gradient in grads.items():        # none may hide behind the large ones
             floor = 1e-3 * size * math.sqrt(gradient.size / n)
             assert errors[name] < 10 * within * (sizes[name] + floor), name
-        if config.embd_dropout == 0.0:
+        if config.used("embd_pdrop") == 0.0:
             assert float(there.evaluate(idx, targets)) == pytest.approx(loss, rel=within)
 
 

@@ -1,9 +1,12 @@
 """AdamW, clipping and the schedule against torch over 20 steps."""
 
+import inspect
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt import GPT, AdamW, GPTConfig, TrainOptions, UserError
 from npgpt.engine.adamw import SLICE, NotFiniteError
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_parameters, unit_scale
@@ -18,15 +21,17 @@ def params_of(**config):
 
 @pytest.mark.parametrize("max_norm", [None, 1.0, 1e6])
 @pytest.mark.parametrize("values", [SLICE, 50], ids=["one slice", "many slices"])
-def test_twenty_steps_equal_torch(max_norm, values, monkeypatch):
+@pytest.mark.parametrize("decay", ["matrices", "all"])
+def test_twenty_steps_equal_torch(max_norm, values, decay, monkeypatch):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     monkeypatch.setattr("npgpt.engine.adamw.SLICE", values)
     params = params_of()
     tensors = torch_parameters(params)
-    groups = [{"params": [t for t in tensors.values() if t.ndim == 2], "weight_decay": 0.1},
-              {"params": [t for t in tensors.values() if t.ndim < 2], "weight_decay": 0.0}]
-    reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
-    optimizer = AdamW(params, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    groups = tensors.values() if decay == "all" else [
+        {"params": [t for t in tensors.values() if t.ndim == 2]},
+        {"params": [t for t in tensors.values() if t.ndim < 2], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer = AdamW(params, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, decay=decay)
     grads = params.zeros_like()
     rng = np.random.default_rng(0)
     for step in range(20):
@@ -45,6 +50,26 @@ def test_twenty_steps_equal_torch(max_norm, values, monkeypatch):
         assert (grads.flat == before).all()
         for name, tensor in tensors.items():
             np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_the_readmes_table_has_the_defaults():
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    lines = (Path(__file__).parents[2] / "README.md").read_text().splitlines()
+    rows = {cells[1].strip("` "): [each.strip() for each in cells[2:-1]]
+            for cells in (line.split("|") for line in lines) if len(cells) == 8}
+
+    def numbers(name):
+        lr, betas, *rest = rows[name][:4]
+        return [float(lr), tuple(map(float, betas.split(","))), *map(float, rest)]
+
+    def defaults(of):
+        return [of[name] for name in ("lr", "betas", "eps", "weight_decay")]
+
+    ours, options = {name: p.default for name, p in inspect.signature(AdamW).parameters.items()}, TrainOptions()
+    assert numbers("AdamW") == defaults(ours) and rows["AdamW"][4] == ours["decay"]
+    assert numbers("TrainOptions") == [options.learning_rate, (options.beta1, options.beta2), ours["eps"],
+                                       options.weight_decay] and rows["TrainOptions"][4] == options.decay
+    assert numbers("torch.optim.AdamW(model.parameters())") == defaults(torch.optim.AdamW([torch.zeros(1)]).defaults)
 
 
 def test_schedule_equals_torchs_schedulers():
@@ -105,7 +130,7 @@ def test_gradients_that_do_not_fit_are_refused_and_change_nothing(value):
 
 
 @pytest.mark.parametrize("options", [{"lr": -1.0}, {"lr": float("nan")}, {"betas": (0.9, 1.0)}, {"eps": 0.0},
-                                     {"weight_decay": -0.1}])
+                                     {"weight_decay": -0.1}, {"decay": "vectors"}])
 def test_values_out_of_range_are_refused(options):
     with pytest.raises(UserError):
         AdamW(params_of(), **options)

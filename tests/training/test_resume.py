@@ -18,8 +18,8 @@ def command(out_dir, text_file, *arguments):
 
 
 def nothing_left(out_dir):
-    """Whether nothing is there but checkpoints, metrics and the lock."""
-    return not {path.name for path in out_dir.iterdir()} - {".npgpt.lock", "metrics.jsonl",
+    """Whether nothing is there but checkpoints, metrics, the curve and the lock."""
+    return not {path.name for path in out_dir.iterdir()} - {".npgpt.lock", "metrics.jsonl", "loss.png",
                                                             *(folder.name for folder in step_folders(out_dir))}
 
 

@@ -58,6 +58,29 @@ def test_accumulated_micro_batches_equal_the_full_batch(tmp_path):
         np.testing.assert_allclose(grads[name], gradient, rtol=1e-9, atol=1e-14, err_msg=name)
 
 
+def test_what_decays_is_an_option(tmp_path):
+    for decay in ("matrices", "all"):
+        trainer = trainer_of(tmp_path, decay=decay)
+        trainer.optimizer.lr, before = 0.1, trainer.model.params["ln_f.weight"].copy()
+        trainer.optimizer.step(trainer.model.params.zeros_like())
+        decayed = trainer.model.params["ln_f.weight"] / before
+        np.testing.assert_allclose(decayed, 1 - 0.1 * 0.1 if decay == "all" else 1.0, rtol=1e-12)
+
+
+def test_on_evaluation_is_called_after_each_checkpoint(tmp_path):
+    trainer, seen = trainer_of(tmp_path), []
+    trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
+    assert trainer.run(progress=False)
+    assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
+
+
+def test_the_estimate_counts_every_pass(tmp_path, monkeypatch):
+    clock = []
+    trainer = trainer_of(tmp_path, max_iters=10, eval_interval=4, eval_iters=3, gradient_accumulation_steps=2)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.append(0.5) or sum(clock))
+    assert trainer.estimate() == pytest.approx(0.5 * (10 * 2 + 3 * 2 * 3 / 3))      # one pass takes 0.5 s
+
+
 def test_each_step_draws_another_batch_and_each_seed_others(tmp_path):
     def batch(seed, step):
         return loss_and_grads(trainer_of(tmp_path, seed=seed), step)[0]
@@ -239,8 +262,10 @@ def test_presets_are_valid():
 @pytest.mark.parametrize(("options", "says"), [
     ({"learning_rate": 0.0}, "learning_rate"), ({"max_iters": 0}, "max_iters"), ({"beta2": 1.0}, "beta2"),
     ({"min_lr": 1.0}, "min_lr"), ({"warmup_iters": 2000}, "lr_decay_iters"), ({"dtype": "int8"}, "dtype"),
-    ({"eval_iters": 0}, "eval_iters"), ({"sampling": "shuffled"}, "random or sequential"), ({"epochs": -1}, "epochs"),
+    ({"eval_iters": 0}, "eval_iters"), ({"sampling": "shuffled"}, "sampling must be one of random, sequential"),
+    ({"epochs": -1}, "epochs"),
     ({"batch_size": 1.5}, "batch_size"),
+    ({"decay": "vectors"}, "decay must be one of matrices, all"), ({"decay": np.zeros(2)}, "decay must be one of"),
 ])
 def test_options_that_make_no_sense_are_named(options, says):
     with pytest.raises(UserError, match=says):

@@ -119,7 +119,7 @@ class CudaEngine(ReferenceEngine):
         gpu.launch("square_sum", PARTS, ELEMENTWISE, self._square_parts, grads.flat, n)
         gpu.launch("global_norm", 1, REDUCTION, self._norm, self._square_parts, PARTS)
         gpu.launch("adamw", *elementwise(n, QUAD), self.params.flat, grads.flat, optimizer.m.flat, optimizer.v.flat,
-                   self._norm, self._hyper, n, self.params.n_matrix, beta1, beta2, optimizer.eps,
+                   self._norm, self._hyper, n, optimizer.n_decay, beta1, beta2, optimizer.eps,
                    optimizer.weight_decay, max_norm or 0.0)
         return self._norm[0].copy()
 

@@ -178,10 +178,11 @@ def test_errors_of_each_precision(precision, between):
         assert between[0] < relative_error(grads, expected) < between[1]
 
 
+@pytest.mark.parametrize("decay", ["matrices", "all"])
 @pytest.mark.parametrize("max_norm", [None, 0.5, 1e6])
-def test_adamw_takes_the_steps_of_the_lines(max_norm):
+def test_adamw_takes_the_steps_of_the_lines(max_norm, decay):
     plain, engine, idx, targets = models()
-    options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-7, "weight_decay": 0.3}
+    options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-7, "weight_decay": 0.3, "decay": decay}
     lines, kernels = AdamW(plain.params, **options), AdamW(engine.params, engine=engine, **options)
     for step in range(4):
         lines.lr = kernels.lr = 0.01 / (step + 1)

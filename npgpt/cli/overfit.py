@@ -1,0 +1,39 @@
+"""Train on one batch until it is known by heart: a check that model, loss and gradients work (`train --overfit`)."""
+
+import math
+
+from tqdm import tqdm
+
+NEAR = 0.1      # the first loss of fresh weights may be this part of ln V away from ln V
+SMALL = 0.1     # the last loss may be this large: the right tokens have a probability of 90%
+
+
+def overfit(trainer, fresh):
+    """Take all steps of a `Trainer` on the first batch, and print what that shows. fresh: the weights are untrained.
+
+    Returns the exit code: 0, or 1 if the first or the last loss is not what it should be. Raises NotFiniteError.
+    """
+    options, ln_v = trainer.options, math.log(trainer.model.config.vocab_size)
+    print(f"model: {trainer.model}")
+    print(f"one batch of {options.batch_size * options.gradient_accumulation_steps} x {trainer.crop_length} tokens, "
+          f"{options.max_iters} steps at learning rate {options.learning_rate:g}", flush=True)
+    losses = []
+    with tqdm(total=options.max_iters, unit="step", disable=None, dynamic_ncols=True, smoothing=0) as bar:
+        for step in range(options.max_iters):
+            trainer.step = 0            # at which the first batch is drawn
+            record = trainer.train_step()
+            bar.update()
+            if step % options.log_interval == 0 or step == options.max_iters - 1:
+                losses.append(trainer.read(record)["loss"])
+                bar.set_postfix_str(f"loss {losses[-1]:.4f}")
+    first, last = losses[0], losses[-1]
+    print(f"first loss {first:.4f}, ln V = {ln_v:.4f}; last loss {last:.6f}")
+    problems = []
+    if fresh and abs(first - ln_v) > NEAR * ln_v:
+        problems.append("the first loss is far from ln V, the loss of a guess among V tokens: the initial weights are "
+                        "too large, or the loss is wrong")
+    if last > SMALL:
+        problems.append(f"the last loss is above {SMALL}, so the batch is not known by heart: take more --max-iters or "
+                        "another --learning-rate; if none helps, a gradient is wrong, or the model is too small")
+    print("\n".join(problems) or "good: the batch is known by heart")
+    return int(bool(problems))
