@@ -4,7 +4,7 @@ import math
 
 from tqdm import tqdm
 
-NEAR = 0.1      # the first loss of fresh weights may be this part of ln V away from ln V
+NEAR = 0.1      # the first loss of fresh weights may be this part of the expected loss away from it
 SMALL = 0.1     # the last loss may be this large: the right tokens have a probability of 90%
 
 
@@ -13,7 +13,10 @@ def overfit(trainer, fresh):
 
     Returns the exit code: 0, or 1 if the first or the last loss is not what it should be. Raises NotFiniteError.
     """
-    options, ln_v = trainer.options, math.log(trainer.model.config.vocab_size)
+    options, config = trainer.options, trainer.model.config
+    # Each logit is the product of a LayerNorm's C values and C weights: it has the variance C sigma^2, and the mean of
+    # exp(logit) is exp(C sigma^2 / 2).
+    ln_v, more = math.log(config.vocab_size), config.n_embd * config.initializer_range**2 / 2
     print(f"model: {trainer.model}")
     print(f"one batch of {options.batch_size * options.gradient_accumulation_steps} x {trainer.crop_length} tokens, "
           f"{options.max_iters} steps at learning rate {options.learning_rate:g}", flush=True)
@@ -27,11 +30,12 @@ def overfit(trainer, fresh):
                 losses.append(trainer.read(record)["loss"])
                 bar.set_postfix_str(f"loss {losses[-1]:.4f}")
     first, last = losses[0], losses[-1]
-    print(f"first loss {first:.4f}, ln V = {ln_v:.4f}; last loss {last:.6f}")
+    print(f"first loss {first:.4f}, ln V = {ln_v:.4f} (+ {more:.4f}, as fresh logits differ); "
+          f"last loss {last:.6f}")
     problems = []
-    if fresh and abs(first - ln_v) > NEAR * ln_v:
-        problems.append("the first loss is far from ln V, the loss of a guess among V tokens: the initial weights are "
-                        "too large, or the loss is wrong")
+    if fresh and abs(first - ln_v - more) > NEAR * (ln_v + more):
+        problems.append("the first loss is far from that of a guess among V tokens: the initial weights or the loss are "
+                        "wrong")
     if last > SMALL:
         problems.append(f"the last loss is above {SMALL}, so the batch is not known by heart: take more --max-iters or "
                         "another --learning-rate; if none helps, a gradient is wrong, or the model is too small")

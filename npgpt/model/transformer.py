@@ -161,9 +161,10 @@ def gpt_backward(dlogits, cache, ops):
         dp["ln_e"] = {"weight": dln_e_weight, "bias": dln_e_bias}
     # x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])
     dwte, dwpe = ops.embedding_backward(dx, embedding)
+    dp["lm_head"] = {"bias": dhead_bias}
     if config.tie_word_embeddings:
         dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head
-        dhead_weight = None
-    dp["lm_head"] = {"weight": dhead_weight, "bias": dhead_bias}
+    else:
+        dp["lm_head"]["weight"] = dhead_weight
     dp["wte"], dp["wpe"] = {"weight": dwte}, {"weight": dwpe}
     return dp
