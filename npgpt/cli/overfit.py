@@ -33,8 +33,8 @@ def overfit(trainer, fresh):
     print(f"first loss {first:.4f}, ln V = {ln_v:.4f} (+ {more:.4f}, as fresh logits differ); last loss {last:.6f}")
     problems = []
     if fresh and abs(first - ln_v - more) > NEAR * (ln_v + more):
-        problems.append("the first loss is far from that of a guess among V tokens: the initial weights or the loss are "
-                        "wrong")
+        problems.append("the first loss is far from that of a guess among V tokens: the initial weights are wrong, or "
+                        "the loss")
     if last > SMALL:
         problems.append(f"the last loss is above {SMALL}, so the batch is not known by heart: take more --max-iters or "
                         "another --learning-rate; if none helps, a gradient is wrong, or the model is too small")
