@@ -12,7 +12,7 @@ from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 from npgpt.checkpoints.save import save_model
 from npgpt.checkpoints.tokenizer import model_tokenizer
-from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_memory, check_path, check_whole
+from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_choice, check_memory, check_path, check_whole
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.cuda.engine import CudaEngine, why_not_fused
@@ -50,8 +50,8 @@ class GPT:
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
             dtype = getattr(dtype, "__name__", str(dtype))
-        check("dtype", dtype, isinstance(dtype, str) and dtype in DTYPES, f"one of {', '.join(DTYPES)}")
-        check("kernels", kernels, kernels in ("fused", "reference"), '"fused" or "reference"')
+        check_choice("dtype", dtype, DTYPES)
+        check_choice("kernels", kernels, ("fused", "reference"))
         if seed is not None:
             check_whole("seed", seed, 0, MOST_SEED)
         if threads is not None:
@@ -288,7 +288,7 @@ def load(name_or_path="out", revision=None, which="best", dtype=None, device="cp
     Raises UserError if there is no such model, or it is damaged or not supported.
     """
     check_path("name_or_path", name_or_path)
-    check("which", which, which in ("best", "latest"), '"best" or "latest"')
+    check_choice("which", which, ("best", "latest"))
     loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels)
     return loaded.model, loaded.tokenizer
 

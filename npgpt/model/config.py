@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from npgpt.checks import check, check_real, check_whole, plain_numbers
+from npgpt.checks import check, check_choice, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 
 MOST_LAYERS = 1024
@@ -75,8 +75,7 @@ class GPTConfig:
             check_real(name, self.used(name), below=1.0)
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
         check_real("initializer_range", self.initializer_range)
-        check("activation", self.activation, self.activation in ("gelu_tanh", "gelu"),
-              '"gelu_tanh" (OpenAI\'s) or "gelu" (exact)')
+        check_choice("activation", self.activation, ("gelu_tanh", "gelu"))
 
     def used(self, name):
         """Return the value of a field that is used: its own, or that of the field it follows if it is None."""
