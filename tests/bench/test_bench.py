@@ -81,7 +81,8 @@ def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_
     (tmp_path / "text.txt").write_text("".join(chr(97 + i * i % 26) for i in range(2000)))
     monkeypatch.setattr(worker, "TINYSHAKESPEARE", tmp_path / "text.txt")
     preset = tmp_path / "short.toml"
-    preset.write_text((shapes.PRESETS / "char-nanogpt.toml").read_text().replace("max_iters = 2000", "max_iters = 2"))
+    preset.write_text((shapes.PRESETS / "char-nanogpt.toml").read_text()
+                      .replace("max_iters = 2000", "max_iters = 2").replace("eval_iters = 20", "eval_iters = 1"))
     recipe = shapes.Recipe({"npgpt": str(preset), "torch": str(preset)})
     worker.prepare(recipe, tmp_path)
     for side in recipe.sides:
