@@ -1,6 +1,5 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
-
 import numpy as np
 from tqdm import tqdm
 
