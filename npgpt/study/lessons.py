@@ -1,6 +1,12 @@
-"""The lessons: each pair of a forward and a backward, in learning order, with small inputs at unit scale."""
+"""The lessons: each pair of a forward and a backward, in learning order, with small inputs at unit scale.
+
+All sizes are different, and so are the products of sizes that meet in a matmul. So a missing transpose does not run,
+and a wrong shape tells which axis is wrong. Each branch of a forward runs: in the lesson itself, or in one of its
+`cases`.
+"""
 
 import dataclasses
+import importlib.util
 import math
 from collections.abc import Callable
 
@@ -10,11 +16,12 @@ from npgpt import layers
 from npgpt.errors import UserError
 from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
-from npgpt.model.masks import draw_masks, dropout_mask
+from npgpt.model.masks import BlockMasks, draw_masks, dropout_mask
 from npgpt.model.parameters import flatten, nest, parameter_shapes
 
-B, T, C, H, V = 2, 3, 6, 2, 7
-D = C // H
+B, T, C, H, V = 4, 5, 6, 2, 8
+D, S, F = C // H, 7, 9          # S: keys, where they are more than the queries; F: width of the hidden layer
+POSITIONS = 10                  # rows of wpe, more than T
 EPS = 0.1       # large, so that a backward that forgets it is seen
 
 
@@ -24,7 +31,9 @@ class Lesson:
 
     name: what the commands call it; title: in words; inputs: name -> array of everything that gets a gradient, in the
     order in which the backward returns them; constants: the other arguments of the forward. Inputs with a dot in their
-    name, such as "c_fc.weight", are the leaves of a composite layer's tree of parameters, the argument `p`.
+    name, such as "c_fc.weight", are the leaves of a composite layer's tree of parameters, the argument `p`. results:
+    the names of the inputs whose gradients the backward returns beside that tree; one that is not in `inputs` has the
+    gradient None. cases: in words -> the same pair on other branches, "without a bias".
     """
 
     name: str
@@ -33,6 +42,8 @@ class Lesson:
     backward: Callable
     inputs: dict[str, np.ndarray]
     constants: dict
+    results: tuple[str, ...]
+    cases: dict[str, "Lesson"] = dataclasses.field(default_factory=dict)
 
     @property
     def is_composite(self):
@@ -54,8 +65,7 @@ class Lesson:
     def named(self, result):
         """What a backward returned, by names: arrays, and the leaves of a tree. What this lesson lacks is left out."""
         result = result if isinstance(result, tuple) else (result,)
-        named = {f"d{name}": gradient for name, gradient in zip(
-            [name for name in self.inputs if "." not in name], result, strict=False)}
+        named = {f"d{name}": gradient for name, gradient in zip(self.results, result, strict=False)}
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
     @property
@@ -70,6 +80,11 @@ class Lesson:
 
         return dataclasses.replace(self, inputs=map_arrays(cast, self.inputs),
                                    constants=map_arrays(cast, self.constants))
+
+    def without(self, *names, **constants):
+        """The same lesson without some inputs, and with other constants."""
+        left = {name: value for name, value in self.inputs.items() if name not in names}
+        return dataclasses.replace(self, inputs=left, constants=self.constants | constants)
 
 
 def map_arrays(function, value):
@@ -95,40 +110,66 @@ def lessons():
     def add(name, title, inputs, **constants):
         module = transformer if "ops" in constants else layers
         made[name] = Lesson(name, title, getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"),
-                            inputs, constants)
+                            inputs, constants, tuple(name for name in inputs if "." not in name))
+        return made[name]
 
     targets = rng.integers(0, V, (B, T))
+    counted = targets.copy()
     targets[0, 0] = layers.IGNORE_INDEX
     idx = rng.integers(0, V, (B, T))
     idx[1] = idx[0, 0]                      # a token that is read several times
     future = np.triu(np.full((T, T), -np.inf), k=1)
-    add("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, 5), "bias": unit(5)})
+    linear = add("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": unit(V)})
+    linear.cases["without a bias"] = linear.without("bias", bias=None)
     add("gelu_tanh", "GELU, the tanh form", {"x": unit(B, T, C)})
     add("gelu_exact", "GELU, the exact form", {"x": unit(B, T, C)})
-    add("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": unit(C)}, eps=EPS)
-    add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
-    add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(T + 1, C)}, idx=idx)
-    add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": unit(V)})
-    add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), 0.3, np.float64))
-    add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)},
-        scale=1.0 / math.sqrt(D), mask=future, dropout_mask=dropout_mask(rng, (B, H, T, T), 0.3, np.float64))
+    norm = add("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": unit(C)}, eps=EPS)
+    norm.cases["without a bias"] = norm.without("bias", bias=None)
+    loss = add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
+    loss.cases["if every target counts"] = loss.without(targets=counted)
+    add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(POSITIONS, C)}, idx=idx)
+    head = add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": unit(V)})
+    head.cases["without a bias"] = head.without("bias", bias=None)
+    drop = add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), 0.3, np.float64))
+    drop.cases["without a mask"] = drop.without(mask=None)
+    attention = add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, S, D), "v": unit(B, H, S, D)},
+                    scale=1.0 / math.sqrt(D), mask=np.triu(np.full((T, S), -np.inf), k=1 + S - T),
+                    dropout_mask=dropout_mask(rng, (B, H, T, S), 0.3, np.float64))
+    attention.cases["without dropout"] = attention.without(dropout_mask=None)
+    attention.cases["without a mask"] = attention.without(mask=None)
 
-    config = GPTConfig(vocab_size=V, block_size=T + 1, n_layer=2, n_head=H, n_embd=C, layer_norm_epsilon=EPS,
-                       dropout=0.3, embedding_layer_norm=True, lm_head_bias=True)
-    params = {name: unit(*shape) * (0.5 if len(shape) == 2 else 1.0)
-              for name, shape in parameter_shapes(config).items()}
+    config = GPTConfig(vocab_size=V, block_size=POSITIONS, n_layer=2, n_head=H, n_embd=C, n_inner=F,
+                       layer_norm_epsilon=EPS, dropout=0.3, embedding_layer_norm=True, lm_head_bias=True)
+    other = dataclasses.replace(config, bias=False, dropout=0.0, causal=False, embedding_layer_norm=False,
+                                final_layer_norm=False, tie_word_embeddings=False, lm_head_bias=False)
+    if importlib.util.find_spec("scipy"):
+        other = dataclasses.replace(other, activation="gelu")
+
+    def parameters(config):
+        return {name: unit(*shape) * (0.5 if len(shape) == 2 else 1.0)
+                for name, shape in parameter_shapes(config).items()}
+
+    params = parameters(config)
     masks = draw_masks(config, B, T, np.float64, rng)
 
     def below(prefix):
         return {"x": unit(B, T, C)} | {name.removeprefix(prefix): array for name, array in params.items()
                                        if name.startswith(prefix)}
 
-    add("mlp", "MLP", below("h.0.mlp."), config=config, ops=layers)
-    add("self_attention", "Self-attention", below("h.0.attn."), config=config, layer=0, mask=future,
-        dropout_mask=masks.blocks[0].att, ops=layers)
-    add("block", "Transformer block", below("h.0."), config=config, layer=0, mask=future,
-        dropout_masks=masks.blocks[0], ops=layers)
-    add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
+    mlp = add("mlp", "MLP", below("h.0.mlp."), config=config, ops=layers)
+    mlp.cases[f"with {other.activation} and without biases"] = mlp.without("c_fc.bias", "c_proj.bias", config=other)
+    self_attention = add("self_attention", "Self-attention", below("h.0.attn."), config=config, layer=0, mask=future,
+                         dropout_mask=masks.blocks[0].att, ops=layers)
+    self_attention.cases["without a mask, dropout and biases"] = self_attention.without(
+        "c_attn.bias", "c_proj.bias", config=other, mask=None, dropout_mask=None)
+    block = add("block", "Transformer block", below("h.0."), config=config, layer=0, mask=future,
+                dropout_masks=masks.blocks[0], ops=layers)
+    block.cases["without a mask, dropout and biases"] = block.without(
+        *(name for name in block.inputs if name.endswith("bias")), config=other, mask=None, dropout_masks=BlockMasks())
+    gpt = add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
+    gpt.cases["with an untied head, without biases, dropout and extra LayerNorms"] = dataclasses.replace(
+        gpt, inputs=parameters(other), constants=gpt.constants | {
+            "config": other, "dropout_masks": draw_masks(other, B, T, np.float64)})
     return made
 
 

@@ -65,7 +65,7 @@ def test_from_the_list_to_the_solution_and_back(npgpt):
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and f"line {number}   dweight   WRONG\n" in out
-    assert "its shape is (5, 6), not (6, 5): it is transposed" in out
+    assert "its shape is (8, 6), not (6, 8): it is transposed" in out
     assert f"the first wrong line is {number}" in out and out.count(" ok ") >= 4 and state()[1] == "tried"
     file.write_text(solved(LINEAR, 1))
     code, out, _ = npgpt("exercise", "check", file)
@@ -145,7 +145,7 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
     (RETURN, "    return dx, dweight, [1.0]", "line {0}: dbias is a list, not an array of floating numbers"),
     (RETURN, "    return dx, dweight, None", "line {0}: dbias is a NoneType"),
     (RETURN, "    return dx, dweight, dbias > 0", "line {0}: dbias is an array of bool"),
-    (RETURN, "    return dx, dweight, dbias[1:]", "dbias has shape (4,), but bias has shape (5,)"),
+    (RETURN, "    return dx, dweight, dbias[1:]", "dbias has shape (7,), but bias has shape (8,)"),
     (RETURN, "    return dx, dweight @ dx, dbias", "line {0}: ValueError: matmul"),
     (RETURN, "    return nothing", "line {0}: NameError: name 'nothing' is not defined"),
     (RETURN, "    raise SystemExit(0)", "line {0}: SystemExit: 0"),

@@ -95,7 +95,7 @@ def test_the_partner_lights_up_under_the_pointer(open_page):
     assert page.locator("#layernorm .lit").count() == 1
     assert page.locator("#layernorm .card.here h4").inner_text() == "xhat"
     assert page.locator("#layernorm .card.there h4").inner_text() == "dxhat"
-    assert "2 × 3 × 6" in page.locator("#layernorm .card.here .facts").inner_text()
+    assert "4 × 5 × 6" in page.locator("#layernorm .card.here .facts").inner_text()
     assert "dxhat is verified" in page.locator("#layernorm .finding").inner_text()
     page.hover(backward)
     assert "here" in classes(page, backward) and "lit" in classes(page, forward)
@@ -124,7 +124,7 @@ def test_the_value_under_the_pointer_is_read_out(open_page):
     cells, output = page.locator("#attention .card.here .cells"), page.locator("#attention .card.here output")
     size = cells.bounding_box()
     k = lessons()["attention"].inputs["k"]
-    for i, index in ((-1, (1, 1, 2, 2)), (5, (1, 0, 0, 2))):        # the cells of a row come one after another
+    for i, index in ((-1, (3, 1, 6, 2)), (5, (1, 0, 0, 2))):        # the cells of a row come one after another
         cells.locator("i").nth(i).hover()
         assert output.inner_text() == f"k[{', '.join(map(str, index))}] = {float(f'{k[index]:.4g}')}"
     box = cells.locator("i").nth(5).bounding_box()
