@@ -7,12 +7,10 @@ import re
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from npgpt.errors import UserError
 from npgpt.study.exercise import LAYERS, file_text, key_of, statements
 from npgpt.study.gradcheck import WRONG
-from npgpt.study.judge import LearnerError, judge, load_function
+from npgpt.study.judge import LearnerError, judge_file
 from npgpt.study.mathematics import read_notes
 from npgpt.study.mutants import mutants
 from npgpt.study.source import read_source
@@ -80,13 +78,11 @@ def is_bug(lesson, lines):
         file = Path(folder) / "bug.py"
         file.write_text(file_text(lesson, "", [], {}, file, lines), encoding="utf-8")
         try:
-            with np.errstate(all="ignore"):
-                report = judge(lesson.name, load_function(file, lesson.backward.__name__), file)
+            report = judge_file(lesson.name, file)
         except LearnerError:            # it does not even run: too easy to find
             return False
-    results = [line for line in report.lines if line.variable in report.results]
-    return not report.notes and all(line.relative is not None for line in results) \
-        and any(line.verdict == WRONG and line.relative > SEEN for line in results)
+    return not report.faults and not report.case and any(
+        line.verdict == WRONG and line.name in report.results for line in report.lines)
 
 
 def bug_statement(exercise):

@@ -3,7 +3,7 @@
 import ast
 
 from npgpt.study.exercise import blanks_left, key_of, statements
-from npgpt.study.judge import WRONG
+from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 
@@ -40,7 +40,7 @@ def wrong_key(exercise, report):
         if names_in(statement, ast.Store) & set(report.differs):
             return key
     # Nothing that has a name differs: it is a line that fills an array, or a result without a name.
-    wrong = {f"d{line.variable}" for line in report.lines if line.verdict == WRONG}
+    wrong = {line.name for line in report.lines if line.verdict == WRONG}
     for key, statement in reversed(wanted):
         touched = names_in(statement, ast.Store)
         if key.endswith("]") or isinstance(statement, ast.Expr):

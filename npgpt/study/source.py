@@ -78,3 +78,8 @@ def shortcut(docstring):
     """The variables v of which a docstring says, in "Shortcut: dv, dw and dx are skipped", that it has no dv."""
     found = re.search(r"Shortcut: ([\w\s,]+?) (?:is|are) skipped", docstring)
     return frozenset(name[1:] for name in re.findall(r"\bd\w+", found[1])) if found else frozenset()
+
+
+def last_return(source):
+    """The line of a function's last `return`, or of its `def`."""
+    return max((each.first for each in source.statements if each.text.startswith("return")), default=source.first)
