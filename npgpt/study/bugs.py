@@ -16,8 +16,9 @@ from npgpt.study.mutants import mutants
 from npgpt.study.source import read_source
 
 BUG_LAYERS = [name for name in LAYERS if len(read_notes(name)) > 1]     # with one line there is nothing to look for
-SEEN = 1e-3             # the smallest relative error of a bug, far above any rounding
-TOO_EASY = ("dropped statement", "unrelated variable")
+# The kinds of mutants that are mistakes of people; the others, such as a constant that is 1e-6 larger, are for tests.
+PEOPLE_MAKE = {"sign", "transposed operand", "mean for sum", "dropped factor", "dropped term", "wrong operator", "swapped",
+               "wrong axis", "neighbouring variable", "neighbouring key", "= for +=", "+= for ="}
 
 
 def bug_text(lesson, seed, path):
@@ -46,7 +47,7 @@ def with_bug(lesson, seed):
 def planted(lesson):
     """Yield (line, kind, all lines of the backward with the bug in that line) for what could be a bug.
 
-    The bugs are the common mistakes of the derivation, and the mutants of `tools/mutate.py`.
+    The bugs are the common mistakes of the derivation, and those mutants of `tools/mutate.py` that people make.
     """
     source = read_source(lesson.backward)
     notes = read_notes(lesson.name)
@@ -54,7 +55,7 @@ def planted(lesson):
     wrong = [(each.lineno - 1, "common mistake", notes[key_of(each)].mistake) for each in body
              if key_of(each) in notes and notes[key_of(each)].mistake]
     wrong += [(mutant.line - source.first, mutant.kind, mutant.mutated) for mutant in mutants(lesson.backward)
-              if mutant.kind not in TOO_EASY]
+              if mutant.kind in PEOPLE_MAKE]
     for i, kind, text in wrong:
         # The first statement, which unpacks the cache, stays. Statements over several lines do, too.
         if any(each.lineno == each.end_lineno == i + 1 for each in body[1:]):

@@ -24,6 +24,7 @@ from npgpt.study.gradcheck import (
     named_line,
 )
 from npgpt.study.lessons import lessons
+from npgpt.study.repairs import silent
 from npgpt.study.report import Fault, Line, Report
 from npgpt.study.source import last_return, read_source
 from npgpt.study.trace import is_floating, recording
@@ -127,13 +128,17 @@ class Judgement:
         """Run the function: its results by name, its assignments, and what is wrong beside the numbers."""
         dy, cache = self.arguments()
         ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
-        with np.errstate(all="ignore"), recording([self.function]) as self.record:
+        # What the function prints is shown once, in the lesson's own case.
+        quiet = silent() if self.case.name else np.errstate(all="ignore")
+        with quiet, recording([self.function]) as self.record:
             try:
                 result = self.function(dy, cache, *ops)
             except Unfinished:
                 return
+            except KeyboardInterrupt:
+                raise
             except BaseException as error:      # SystemExit too
-                if (line := raised_at(error, self.source.file)) not in self.to_do:
+                if (line := raised_at(error, self.function.__code__.co_filename)) not in self.to_do:
                     self.faults.append(Fault(describe(error), line))
                 return
         if changed_array((dy, cache), self.arguments()) is not None:
@@ -264,7 +269,8 @@ class Judgement:
         outer = sys.gettrace()
         sys.settrace(trace)
         try:
-            self.function(*arguments, *ops)
+            with silent():
+                self.function(*arguments, *ops)
         finally:
             sys.settrace(outer)
         line, name = found or (None, "an argument")
@@ -300,7 +306,8 @@ def grown(lesson, function):
     lesson = lesson.astype(np.float32)
     y, cache = lesson.run_forward(lesson.inputs)
     try:
-        result = lesson.run_backward(np.ones_like(y), cache, function)
+        with silent():
+            result = lesson.run_backward(np.ones_like(y), cache, function)
     except Exception as error:
         return [f"with float32 inputs it raises {describe(error)}"]
     return [f"{name} is {value.dtype} for float32 inputs" for name, value in result.items()
