@@ -49,7 +49,7 @@ def gather(truth, forward_record, backward_record):
     if "idx" in lesson.constants:
         for name, table in lesson.inputs.items():
             last_only[f"d{name}"] = np.zeros_like(table)
-            if lesson.constants["idx"].max() < len(table):
+            if lesson.constants["idx"].max() < len(table) and truth.dy.shape[-1:] == table.shape[1:]:
                 last_only[f"d{name}"][lesson.constants["idx"]] = truth.dy
     rows = truth.dy.size // truth.dy.shape[-1] if truth.dy.ndim else 1
     terms = {each.name: each.value for each in backward_record}

@@ -60,7 +60,7 @@ def hint(lesson, key, number):
     lines = read_source(lesson.backward).lines
     statement = next(statement for other, statement in package_statements(lesson) if other == key)
     if number == 0:
-        quoted = [line.strip()[2:] for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
+        quoted = [line.strip()[2:].strip() for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
         return f"look at the forward's line: {quoted[-1]}" if quoted else "look at what the cache holds"
     if number == 1:
         notes = read_notes(lesson.name)

@@ -25,7 +25,7 @@ import numpy as np
 from npgpt.errors import UserError, one_line, printable
 from npgpt.study.diagnosis import diagnose, gather
 from npgpt.study.gradcheck import OK, TOLERANCE, WRONG, check, errors, truth
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.process import run
 from npgpt.study.source import read_source
 from npgpt.study.trace import recording
@@ -95,7 +95,7 @@ class Refusal:
 @functools.cache
 def lesson_truth(name):
     """The `Truth` of a lesson, computed once."""
-    return truth(lessons()[name])
+    return truth(basics_and_lessons()[name])
 
 
 @functools.cache
@@ -197,14 +197,16 @@ def returned(lesson, backward, dy, cache):
 def check_results(lesson, result, line):
     """Raise LearnerError if a backward did not return as many results as it should, with the tree in its place."""
     names = [f"d{name}" for name in lesson.inputs if "." not in name] + ["dp"] * lesson.is_composite
-    wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else f"one array ({names[0]})"
+    wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
+        f"one {'tree' if lesson.is_composite else 'array'} ({names[0]})"
     number = len(result) if isinstance(result, tuple) else 1
     if result is None or number != len(names) or isinstance(result, tuple) != (len(names) > 1):
         what = f"{number} results" if isinstance(result, tuple) else "None" if result is None else \
             f"a {type(result).__name__}"
         raise LearnerError(f"{lesson.backward.__name__} returned {what}, not {wanted}", line)
-    if lesson.is_composite and not isinstance(result[-1], dict):
-        raise LearnerError(f"dp is a {type(result[-1]).__name__}, not a tree of gradients (a dict)", line)
+    last = result[-1] if isinstance(result, tuple) else result
+    if lesson.is_composite and not isinstance(last, dict):
+        raise LearnerError(f"dp is a {type(last).__name__}, not a tree of gradients (a dict)", line)
 
 
 def last_return(function):
@@ -369,7 +371,7 @@ def main(file, name, seconds):
     try:
         lesson_known(name)  # before the learner's code runs, which could change the package
         limit(float(seconds))
-        answer = judge(name, load_function(file, lessons()[name].backward.__name__), file)
+        answer = judge(name, load_function(file, basics_and_lessons()[name].backward.__name__), file)
     except (LearnerError, ImportError) as error:        # ImportError: SciPy is missing
         answer = Refusal(one_line(error), getattr(error, "line", None))
     print(json.dumps(dataclasses.asdict(answer)), file=answers, flush=True)
