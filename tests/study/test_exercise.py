@@ -10,7 +10,7 @@ import pytest
 
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.exercise import LAYERS, LEVELS, level_text, read_exercise
-from npgpt.study.hints import hint, package_statements
+from npgpt.study.hints import hint, package_statements, wrong_key
 from npgpt.study.judge import judge, read_answer
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
@@ -108,6 +108,17 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     file = Path("exercises/embedding-level2.py")
     text = file.read_text().replace("dposition = ...", "dposition = 0").replace("dwpe[:T] = ...", "dwpe[:T] = 0")
     assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
+
+
+@pytest.mark.parametrize(("right", "wrong", "key"), [
+    ("= block_backward(dx, blocks[i], ops)", "= block_backward(dx, blocks[0], ops)", "dx, dp['h'][i]"),
+    ("= ops.dropout_backward(dx, drop)", "= -ops.dropout_backward(dx, drop)", "dx"),
+    ("= ops.layernorm_backward(dx, ln_f)", "= ops.layernorm_backward(-dx, ln_f)", "dx, dln_f_weight, dln_f_bias"),
+])
+def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, key, tmp_path):
+    lesson, file = basics_and_lessons()["gpt"], tmp_path / "mine.py"
+    report = judge("gpt", function_of(solved(lesson, 3).replace(right, wrong), lesson, file), file)
+    assert wrong_key(read_exercise(file), report) == key
 
 
 def test_every_line_has_hints():
