@@ -21,7 +21,7 @@ from npgpt.study.exercise import (
     write_new,
 )
 from npgpt.study.hints import LAST, hint, unfinished_key, wrong_key
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.progress import Progress
 from npgpt.study.report import hunt_text, report_text
 
@@ -68,7 +68,7 @@ def list_exercises(args):
         states = [state(progress.entry(f"{layer} level {level}")) for level in LEVELS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(f"{layer:<16}" + "".join(f"{each:<22}" for each in states) + (f"{bugs}" if bugs else "-"))
-    print("\nbegin with: npgpt exercise linear")
+    print(f"\nbegin with: npgpt exercise {LAYERS[0]}")
 
 
 def state(entry):
@@ -80,7 +80,7 @@ def state(entry):
 
 def write_level(args):
     """Write the exercise file of a layer and a level."""
-    lesson = lessons()[args.layer]
+    lesson = basics_and_lessons()[args.layer]
     path = Path(args.out or f"{FOLDER}/{lesson.name}-level{args.level}.py")
     write_new(path, level_text(lesson, args.level, path))
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
@@ -90,7 +90,7 @@ def write_bug(args):
     """Write an exercise file with a bug in it."""
     seed = secrets.randbelow(10000) if args.seed is None else args.seed
     check_whole("--seed", seed)
-    lesson = lessons()[args.layer or BUG_LAYERS[seed % len(BUG_LAYERS)]]
+    lesson = basics_and_lessons()[args.layer or BUG_LAYERS[seed % len(BUG_LAYERS)]]
     path = Path(args.out or f"{FOLDER}/{lesson.name}-bug{seed}.py")
     write_new(path, bug_text(lesson, seed, path))
     print(f"{path}: one line of {lesson.backward.__name__} is wrong; answer with: npgpt exercise check {path} --line N")
