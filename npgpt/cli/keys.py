@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -9,6 +10,7 @@ import time
 
 REDRAW = "redraw"       # instead of a key: the process was stopped (Ctrl-Z) and goes on, the screen shows other things
 ENTER = "\n"
+ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")       # what an arrow key, a function key or Alt sends
 
 
 @contextlib.contextmanager
@@ -44,7 +46,7 @@ def unix_keys():
             typed = os.read(terminal, 256).decode(errors="ignore")
             if not typed:
                 return "q"
-            waiting.extend("" if typed.startswith("\x1b") else typed.lower().replace("\r", ENTER))     # no arrow keys
+            waiting.extend(ESCAPE.sub("", typed).lower().replace("\r", ENTER))
         return waiting.pop(0) if waiting else None
 
     handlers = {number: signal.signal(number, handler)

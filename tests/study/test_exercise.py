@@ -3,13 +3,14 @@
 import ast
 import json
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
-from npgpt.study.exercise import LAYERS, LEVELS, level_text, read_exercise
+from npgpt.study.exercise import LAYERS, level_text, levels_of, read_exercise, without_explanation, without_explanations
 from npgpt.study.hints import hint, package_statements
 from npgpt.study.judge import judge, read_answer
 from npgpt.study.lessons import lessons
@@ -25,19 +26,44 @@ slow = pytest.mark.slow         # starts many processes
 @pytest.mark.parametrize("layer", LAYERS)
 def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(layer):
     lesson = lessons()[layer]
-    backward = "\n".join(read_source(lesson.backward).lines)
+    backward = without_explanations(list(read_source(lesson.backward).lines))
     missing = []
-    for level in LEVELS:
+    for level in levels_of(layer):
         text = level_text(lesson, level, "file.py")
         assert text.startswith(f"# npgpt exercise: {layer}, level {level}\n")
         assert "\n".join(read_source(lesson.forward).lines) in text and "npgpt exercise check file.py --hint" in text
         written = text[text.index(f"def {lesson.backward.__name__}("):]
-        missing.append(len([line for line in backward.split("\n") if line not in written.split("\n")]))
-        comments = [line for line in backward.split("\n") if line.strip().startswith("# ")]
+        missing.append(len([line for line in backward if line not in written.split("\n")]))
+        comments = [line for line in backward if line.strip().startswith("# ")]
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
-    assert missing[0] <= missing[1] <= missing[2] and missing[0] == 1
-    body = ast.parse(text).body[-1].body
-    assert len(body) == 2 and "\n\n" not in body[0].value.value and len(body[0].value.value) > 30
+        docstring = ast.parse(text).body[-1].body[0].value.value
+        assert docstring.startswith("Undo `") and docstring.count(". ") == 0 and "\n" not in docstring
+        assert not re.search("twice|derivative|both|broadcast", written)
+    assert missing[0] == 1 and missing == sorted(set(missing))
+    assert level < 3 or len(ast.parse(text).body[-1].body) == 2
+
+
+def test_a_level_that_leaves_out_no_more_than_a_lower_one_does_not_exist(npgpt):
+    assert levels_of("dropout") == [1] and levels_of("linear") == [1, 2, 3]
+    refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1 only")
+    refused(npgpt("exercise", "linear", "--level", "4"), "--level 4: linear has levels 1, 2, 3")
+    assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
+
+
+def test_reset_keeps_the_text_of_the_learner(npgpt):
+    for arguments, name in ((("linear", "--level", "3"), "linear-level3"),
+                            (("bug", "layernorm", "--seed", "2"), "layernorm-bug2")):
+        npgpt("exercise", *arguments)
+        file = Path(f"exercises/{name}.py")
+        first = file.read_text()
+        assert npgpt("exercise", "reset", file) == (0, f"{file} is as it was at first\n", "")
+        mine = first.replace("    return", "    return (")          # need not parse
+        file.write_text(mine)
+        assert npgpt("exercise", "reset", file)[1] == f"{file} is as it was at first; your text is in {file}.bak\n"
+        assert file.read_text() == first and Path(f"{file}.bak").read_text() == mine
+        assert "your text" not in npgpt("exercise", "reset", file)[1] and Path(f"{file}.bak").read_text() == mine
+    refused(npgpt("exercise", "reset", "nowhere.py"), "nowhere.py: No such file or directory")
+    refused(npgpt("exercise", "reset", "exercises/progress.json"), "No such file or directory")
 
 
 def test_level_1_looks_as_expected():
@@ -298,11 +324,11 @@ def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
         report = judge(layer, function_of(text, lesson, file), file)
         assert not report.right and report.first is not None
         first, last, wrong, answer = bug_statement(read_exercise(file))
-        assert first == last == text.split("\n").index(lines[place]) + 1 and wrong != answer
+        assert first == last == text.split("\n").index(without_explanation(lines[place])) + 1 and wrong != answer
         assert not {str(first)} & set(text.split("\ndef ")[0].split("import")[0].split())
         comment = right[place].find("  # ")     # the comment has not moved
         assert comment < 0 or lines[place][comment:] == right[place][comment:]
-        file.write_text(text.replace("\n".join(lines), "\n".join(right)))
+        file.write_text(text.replace("\n".join(without_explanations(lines)), "\n".join(without_explanations(right))))
         assert bug_statement(read_exercise(file)) is None
     assert len(places) > 1 or layer == "head"
 
@@ -332,4 +358,5 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "fixed" in out
     refused(npgpt("exercise", "check", file, "--line", line), "no line differs")
-    assert npgpt("exercise")[1].split("\n")[4].split()[-1] == "1" and npgpt("exercise", "bug")[0] == 0
+    assert npgpt("exercise")[1].split("\nlayernorm")[1].split("\n")[0].split()[-1] == "1"
+    assert npgpt("exercise", "bug")[0] == 0
