@@ -45,6 +45,8 @@ def by_shape(given, true, sizes):
         return f"{says}: it is transposed"
     if given.size == np.size(true) and 1 in given.shape and extra > 0 and close(given.reshape(np.shape(true)), true):
         return f"{says}: an axis of length 1 is too much (keepdims?)"
+    if given.size == np.size(true) and 1 in np.shape(true) and extra < 0 and close(given.reshape(np.shape(true)), true):
+        return f"{says}: keepdims=True is missing"
     if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):
         return f"{says}: the numbers are right, it needs a reshape"
     if extra > 0:

@@ -54,7 +54,30 @@ class Explanation:
             first = helper
         else:
             self.explain_line(first)
-        follow([line for line in wrong if line is not first], first)
+        causes = [first]
+        for line in wrong:
+            cause = next((each for each in causes if (line.line or 0) <= (each.line or 0)
+                          or line.line in self.lines_after(each.line)), None)
+            if cause is None:
+                self.explain_line(line)
+                causes.append(line)
+            elif line is not first:
+                follow([line], cause)
+
+    def lines_after(self, line):
+        """The lines whose values may depend on that of a line: all, if the function has no straight form."""
+        start = self.walk.index(line) if self.walk and line is not None else None
+        if start is None:
+            return {each.line for each in self.record} | {each.first for each in self.source.statements} | {None}
+        reached, names = {line, None}, set()
+        for statement in self.walk.statements[start:]:
+            used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+            if not names or used & names:
+                reached |= set(range(statement.lineno, statement.end_lineno + 1))
+                stored = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)
+                          and (isinstance(node.ctx, ast.Store) or isinstance(statement, ast.Expr))}
+                names |= stored
+        return reached
 
     def explain_line(self, line):
         """Add the diagnosis and the evidence of the first wrong line."""

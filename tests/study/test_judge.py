@@ -87,6 +87,19 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
     assert follows.diagnosis == f"may follow from line {wrong.line}"
 
 
+def test_two_mistakes_are_both_named_if_the_second_does_not_depend_on_the_first(tmp_path):
+    text = solved(basics_and_lessons()["broadcast"], 3).replace("dy.sum(axis=0)", "dy.sum()")
+    text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
+    report, _ = judged("broadcast", text, tmp_path)
+    assert [line.diagnosis for line in report.lines if line.verdict == WRONG] == [
+        "its shape is (), not (6,): it was summed over C too",
+        "its shape is (20,), not (20, 1): keepdims=True is missing"]
+    text = solved(lessons()["layernorm"], 3).replace(".sum(axis=0) if has", ".mean(axis=0) if has")
+    report, line = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy"), tmp_path)
+    assert [line.diagnosis for line in report.lines if line.verdict == WRONG] == [
+        "a mean instead of a sum", "the factor weight is missing", f"may follow from line {line('dxhat = dy')}"]
+
+
 def test_the_names_are_free_and_only_the_results_decide(tmp_path):
     text = solved(lessons()["head"], 3).replace("drows = dlogit_rows @ weight", "drows = 3.0 * (dlogit_rows @ weight)")
     report, line = judged("head", text.replace("dx = drows.reshape", "dx = (drows / 3.0).reshape"), tmp_path)
