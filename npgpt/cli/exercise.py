@@ -11,22 +11,21 @@ from pathlib import Path
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text
+from npgpt.study.child import run_child
 from npgpt.study.exercise import (
     FOLDER,
     LAYERS,
     LEVELS,
-    blanks_left,
     level_text,
     levels_of,
     read_exercise,
     write_new,
 )
-from npgpt.study.gradcheck import WRONG
 from npgpt.study.hints import next_hint
-from npgpt.study.judge import run_child
 from npgpt.study.lessons import lessons
 from npgpt.study.path import reset, step_of
 from npgpt.study.progress import Progress
+from npgpt.study.report import hunt_text, report_text
 
 TIME_LIMIT = 20.0
 
@@ -139,52 +138,10 @@ def check_time_limit(seconds):
 
 def judged(exercise, progress, seconds):
     """Judge an exercise and note it in the progress: the report, and the text that says what it means."""
-    left = blanks_left(exercise)
-    if left:
-        raise UserError(f"{exercise.path}, line {left[0].lineno}: replace `...` with code"
-                        + (f" (and {len(left) - 1} more)" if left[1:] else ""))
     report = run_child(exercise, seconds)
     progress.tried(exercise.name, report.right)
-    return report, report_text(exercise, report)
-
-
-def report_text(exercise, report):
-    """What `check` prints about a report."""
-    lines = bug_report(exercise, report) if exercise.is_bug else level_report(exercise, report)
-    return "\n".join(lines)
-
-
-def level_report(exercise, report):
-    """A line for each gradient with its line in the file, and then what to do."""
-    lines = [f"{exercise.path}: {exercise.name}, {exercise.lesson.backward.__name__}"]
-    width = max(len(line.variable) for line in report.lines) + 3
-    for line in report.lines:
-        error = f"error {line.relative:.1e}" if line.relative is not None else ""
-        at = f"line {line.line}" if line.line else ""
-        lines.append(f"  {at:<9} {f'd{line.variable}':<{width}} {line.verdict:<9} {error}".rstrip())
-        if line.verdict == WRONG:
-            follows = line.line is not None and line.line > report.first
-            unknown = f"may follow from line {report.first}" if follows else "I don't recognise this mistake"
-            lines.append(f"            {line.diagnosis or unknown}")
-    lines += [f"  {note}" for note in report.notes]
-    if report.right:
-        lines.append("right: every gradient agrees with the central differences")
-    elif report.first is not None:
-        lines.append(f"wrong: the first wrong line is {report.first}; "
-                     f"for a hint: npgpt exercise check {exercise.path} --hint")
-    else:
-        lines.append("wrong")
-    return lines
-
-
-def bug_report(exercise, report):
-    """Whether the bug is fixed; if not, which results are wrong, but not the line."""
-    if report.right:
-        return [f"{exercise.path}: fixed; every gradient is right"]
-    wrong = [f"d{line.variable}" for line in report.lines if line.verdict == WRONG and line.variable in report.results]
-    right = [f"d{name}" for name in report.results if f"d{name}" not in wrong]
-    return [f"{exercise.path}: the bug is still there; wrong: {', '.join(wrong) or 'an intermediate, but no result'}"
-            f"{'; right: ' if right else ''}{', '.join(right)}", *(f"  {note}" for note in report.notes)]
+    text = hunt_text if exercise.is_bug else report_text
+    return report, text(report, f"{exercise.path}: {exercise.name}")
 
 
 def check_line(exercise, progress, line):

@@ -21,11 +21,11 @@ from npgpt.cli.exercise import TIME_LIMIT, check_time_limit, judged, reset_text
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercise import FOLDER, LAYERS, read_exercise
-from npgpt.study.hints import next_hint, package_line, unfinished_key, wrong_key
-from npgpt.study.judge import Report
+from npgpt.study.hints import key_in_question, next_hint, package_line
 from npgpt.study.lessons import lessons
 from npgpt.study.path import Step, is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.progress import Progress
+from npgpt.study.report import Report
 from npgpt.study.source import read_source
 from npgpt.study.watch import settled_state, state
 
@@ -180,7 +180,8 @@ def session_exercise(session):
 
 
 def give_hint(session):
-    session.body.append(next_hint(session_exercise(session), Progress(session.folder), session.seconds))
+    session.body.append(next_hint(session_exercise(session), Progress(session.folder), session.seconds,
+                                  session.report))
 
 
 def show_list(session):
@@ -224,7 +225,7 @@ def anchor(session):
         exercise = session_exercise(session)
     except (UserError, OSError):
         return lesson.name
-    key = unfinished_key(exercise) or (wrong_key(exercise, session.report) if session.report else None)
+    key = key_in_question(exercise, session.report)
     line = package_line(lesson, key) if key else read_source(lesson.backward).first
     return f"{lesson.name}:b{line}"
 

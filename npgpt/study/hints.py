@@ -2,8 +2,9 @@
 
 import ast
 
+from npgpt.study.child import run_child
 from npgpt.study.exercise import blanks_left, key_of, statements, without_explanation
-from npgpt.study.judge import WRONG, run_child
+from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 
@@ -11,19 +12,25 @@ LAST = 2        # the number of the last hint on a line
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
 
 
-def next_hint(exercise, progress, seconds):
-    """The next hint on the first line that is missing or wrong, in one line; the number of hints is noted.
+def next_hint(exercise, progress, seconds, report=None):
+    """The next hint on the first line that is wrong, or missing if none is wrong, in one line; the number is noted.
 
-    Raises UserError as `run_child` does, which judges the file for at most `seconds`.
+    report: the verdict on the file, if there is one. Otherwise the file is judged, for at most `seconds`; raises
+    UserError as `run_child` does.
     """
-    key = unfinished_key(exercise)
+    key = key_in_question(exercise, report or run_child(exercise, seconds))
     if key is None:
-        report = run_child(exercise, seconds)
-        if report.right:
-            return f"{exercise.path}: every gradient is right, no hint is needed"
-        key = wrong_key(exercise, report)
+        return f"{exercise.path}: every gradient is right, no hint is needed"
     number = progress.next_hint(exercise.name, key, LAST)
     return f"hint {number + 1} of {LAST + 1}: {hint(exercise.lesson, key, number)}"
+
+
+def key_in_question(exercise, report):
+    """The key of the line of the package's backward that is wrong in a learner's, or missing; None if all is right.
+
+    report: the verdict, or None if the file was not judged: then nothing is wrong so far.
+    """
+    return unfinished_key(exercise) if report is None or report.sound else wrong_key(exercise, report)
 
 
 def package_line(lesson, key):
@@ -57,11 +64,14 @@ def unfinished_key(exercise):
 def wrong_key(exercise, report):
     """The key of the line of the package's backward at which a learner's solution first differs."""
     wanted = package_statements(exercise.lesson)
+    at = [key_of(each) for each in statements(exercise.function) if report.first in (each.lineno, each.end_lineno)]
+    if at and at[0] in {key for key, _ in wanted} - {"return"}:
+        return at[0]
     for key, statement in wanted:
         if names_in(statement, ast.Store) & set(report.differs):
             return key
     # Nothing that has a name differs: it is a line that fills an array, or a result without a name.
-    wrong = {f"d{line.variable}" for line in report.lines if line.verdict == WRONG}
+    wrong = {line.name for line in report.lines if line.verdict == WRONG}
     for key, statement in reversed(wanted):
         touched = names_in(statement, ast.Store)
         if key.endswith("]") or isinstance(statement, ast.Expr):
