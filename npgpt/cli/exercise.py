@@ -22,7 +22,7 @@ from npgpt.study.exercise import (
     write_new,
 )
 from npgpt.study.hints import next_hint
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.path import reset, step_of
 from npgpt.study.progress import Progress
 from npgpt.study.report import hunt_text, report_text
@@ -87,7 +87,7 @@ def state(entry):
 
 def write_level(args):
     """Write the exercise file of a layer and a level."""
-    lesson, levels = lessons()[args.layer], levels_of(args.layer)
+    lesson, levels = basics_and_lessons()[args.layer], levels_of(args.layer)
     if args.level not in levels:
         names = f"levels {', '.join(map(str, levels))}" if levels[1:] else f"level {levels[0]} only"
         raise UserError(f"--level {args.level}: {args.layer} has {names}")
@@ -100,7 +100,7 @@ def write_bug(args):
     """Write an exercise file with a bug in it."""
     seed = secrets.randbelow(10000) if args.seed is None else args.seed
     check_whole("--seed", seed)
-    lesson = lessons()[args.layer or BUG_LAYERS[seed % len(BUG_LAYERS)]]
+    lesson = basics_and_lessons()[args.layer or BUG_LAYERS[seed % len(BUG_LAYERS)]]
     path = Path(args.out or f"{FOLDER}/{lesson.name}-bug{seed}.py")
     write_new(path, bug_text(lesson, seed, path))
     print(f"{path}: one line of {lesson.backward.__name__} is wrong; answer with: npgpt exercise check {path} --line N")

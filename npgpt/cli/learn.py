@@ -22,7 +22,7 @@ from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercise import FOLDER, LAYERS, read_exercise
 from npgpt.study.hints import key_in_question, next_hint, package_line
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.path import Step, is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.progress import Progress
 from npgpt.study.report import Report
@@ -218,7 +218,7 @@ def open_page(session):
 
 def anchor(session):
     """The place on the page: the line of the backward that is missing or wrong, or only the layer."""
-    lesson = lessons()[session.step.layer]
+    lesson = basics_and_lessons()[session.step.layer]
     if session.step.is_bug:             # which line it is must be found
         return lesson.name
     try:
@@ -240,7 +240,7 @@ def draw(session):
     done = BAR * solved // len(whole_path())
     title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"
     if session.step is not None:
-        title += f"   {session.step.name}: {lessons()[session.step.layer].title}"
+        title += f"   {session.step.name}: {basics_and_lessons()[session.step.layer].title}"
     keys = [style(BOLD, KEYS)] if session.step is not None else []
     print(style(CLEAR, "") + "\n\n".join([style(BOLD, title), *map(wrapped, session.body), *keys]), flush=True)
 
@@ -254,7 +254,7 @@ def wrapped(paragraph):
 
 def task(session):
     """What to do, in one line."""
-    backward = lessons()[session.step.layer].backward.__name__
+    backward = basics_and_lessons()[session.step.layer].backward.__name__
     what = f"one line of {backward} is wrong, find and correct it" if session.step.is_bug else "replace each `...`"
     return f"{session.file}: open it in your editor, {what}, and save: it is checked at once"
 

@@ -6,7 +6,7 @@ import inspect
 from npgpt.errors import UserError
 from npgpt.study.exercise import LAYERS
 from npgpt.study.judge import judge
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.report import report_html, report_text
 from npgpt.study.source import parsed
 
@@ -41,7 +41,7 @@ def check(layer, backward):
     """
     if layer not in LAYERS:
         raise UserError(f'there is no layer "{layer}": choose one of {", ".join(LAYERS)}')
-    wanted = inspect.signature(lessons()[layer].backward)
+    wanted = inspect.signature(basics_and_lessons()[layer].backward)
     try:
         given, tree = inspect.signature(backward), parsed(backward)
     except (OSError, TypeError, ValueError, SyntaxError):

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from npgpt.errors import UserError, one_line
 from npgpt.files import make_folder, read_bytes, write_atomically
-from npgpt.study.lessons import Lesson, lessons
+from npgpt.study.lessons import Lesson, basics_and_lessons
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 
-LAYERS = [name for name in lessons() if read_notes(name)]       # in learning order
+LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
 TITLE = "# npgpt exercise: {}, {}"
@@ -74,7 +74,7 @@ def file_text(lesson, what, task, commands, path, backward):
 
 
 def preamble(lesson):
-    """The imports and constants that a lesson's two functions need, as one text; other layers are imported."""
+    """NumPy, and the imports and constants that a lesson's two functions need, as one text; layers are imported."""
     module = inspect.getmodule(lesson.forward)
     tree = ast.parse(inspect.getsource(module))
     pair = {lesson.forward.__name__, lesson.backward.__name__}
@@ -82,7 +82,8 @@ def preamble(lesson):
     constants = [node for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id in needed]
     needed = needed.union(*map(names_used, constants))
     groups = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)
-              and (node.names[0].asname or node.names[0].name) in needed]
+              and (node.names[0].asname or node.names[0].name) in needed - {"np"}]
+    groups.append("import numpy as np")         # a solution may need it if the forward does not
     others = sorted(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in needed)
     if others:
         groups.append(f"from {module.__name__} import {', '.join(others)}")
@@ -118,7 +119,7 @@ def levels_of(layer):
     """The levels of a layer, in order: those that leave out more than the lower ones, apart from the `return`."""
     levels, most = [], 0
     for level in LEVELS:
-        number = sum(not isinstance(each, ast.Return) for each in left_out(lessons()[layer], level))
+        number = sum(not isinstance(each, ast.Return) for each in left_out(basics_and_lessons()[layer], level))
         if number > most:
             levels, most = [*levels, level], number
     return levels
@@ -170,13 +171,16 @@ def statements(function):
 
 
 def key_of(statement):
-    """What a statement is known by: its (first) target, the function that it calls, or "return"; "..." for a blank."""
+    """What a statement is known by: its targets, the function that it calls, or "return"; "..." for a blank.
+
+    All targets: `dx, dhead_weight, dhead_bias` and `dx, dln_f_weight, dln_f_bias` are two lines of gpt_backward.
+    """
     match statement:
         case ast.Return():
             return "return"
-        case ast.Assign(targets=[ast.Tuple(elts=[target, *_]), *_]) | ast.Assign(targets=[target, *_]):
-            return ast.unparse(target)
-        case ast.AugAssign(target=target):
+        case ast.Assign(targets=[ast.Tuple(elts=targets), *_]):
+            return ", ".join(map(ast.unparse, targets))
+        case ast.Assign(targets=[target, *_]) | ast.AugAssign(target=target):
             return ast.unparse(target)
         case ast.Expr(value=ast.Call(func=called)):
             return ast.unparse(called)
@@ -217,7 +221,7 @@ def read_exercise(path):
     """The `Exercise` in a learner's file. Raises UserError, with the line, if it cannot be parsed; as `read_title`."""
     path = Path(path)
     layer, what, text = read_title(path)
-    lesson = lessons()[layer]
+    lesson = basics_and_lessons()[layer]
     try:
         tree = ast.parse(text)
     except SyntaxError as error:

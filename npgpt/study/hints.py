@@ -1,6 +1,7 @@
 """Hints: first the forward line to look at, then the rule in words, then the package's own line."""
 
 import ast
+import collections
 
 from npgpt.study.child import run_child
 from npgpt.study.exercise import blanks_left, key_of, statements, without_explanation
@@ -64,11 +65,14 @@ def unfinished_key(exercise):
 def wrong_key(exercise, report):
     """The key of the line of the package's backward at which a learner's solution first differs."""
     wanted = package_statements(exercise.lesson)
-    at = [key_of(each) for each in statements(exercise.function) if report.first in (each.lineno, each.end_lineno)]
-    if at and at[0] in {key for key, _ in wanted} - {"return"}:
-        return at[0]
+    first = next((key_of(each) for each in statements(exercise.function)
+                  if each.lineno <= (report.first or 0) <= each.end_lineno), None)
+    if first in {key for key, _ in wanted} - {"return"}:
+        return first
+    stored = collections.Counter(name for _, statement in wanted for name in names_in(statement, ast.Store))
     for key, statement in wanted:
-        if names_in(statement, ast.Store) & set(report.differs):
+        # gpt_backward assigns dx in five lines: that dx differs does not say in which.
+        if any(stored[name] == 1 for name in names_in(statement, ast.Store) & set(report.differs)):
             return key
     # Nothing that has a name differs: it is a line that fills an array, or a result without a name.
     wrong = {line.name for line in report.lines if line.verdict == WRONG}
@@ -94,7 +98,7 @@ def hint(lesson, key, number):
         quoted = [line for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
         if not quoted:
             return "look at what the cache holds"
-        return f"look at the forward's line: {without_explanation(quoted[-1]).strip()[2:]}"
+        return f"look at the forward's line: {without_explanation(quoted[-1]).strip(' #')}"
     if number == 1:
         notes = read_notes(lesson.name)
         return notes[key].hint if key in notes else PREPARATION

@@ -23,7 +23,7 @@ from npgpt.study.gradcheck import (
     gradient_names,
     named_line,
 )
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.repairs import silent
 from npgpt.study.report import Fault, Line, Report
 from npgpt.study.source import last_return, read_source
@@ -49,7 +49,7 @@ def judge_file(name, file):
     """The `Report` on the backward of the lesson `name` in a file. Raises LearnerError if the file does not run."""
     with open(file, "rb") as source:
         tree = ast.parse(source.read(), str(file))
-    lesson = lessons()[name]
+    lesson = basics_and_lessons()[name]
     function = find_function(file, tree, lesson.backward)
     to_do = fill_blanks(tree, function, lesson)
     names = {"__name__": "exercise", "__file__": str(file), "__unfinished__": Unfinished}
@@ -155,7 +155,8 @@ class Judgement:
         """What is wrong with the results beside their numbers: how many there are, and their types."""
         lesson, line = self.lesson, last_return(self.source)
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
-        wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else f"one array ({names[0]})"
+        wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
+            f"one {'tree' if lesson.is_composite else 'array'} ({names[0]})"
         number = len(result) if isinstance(result, tuple) else 1
         if result is None or number != len(names) or isinstance(result, tuple) != (len(names) > 1):
             what = f"{number} results" if isinstance(result, tuple) else "None" if result is None else \

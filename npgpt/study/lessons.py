@@ -19,6 +19,7 @@ from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
 from npgpt.model.masks import BlockMasks, draw_masks, dropout_mask
 from npgpt.model.parameters import flatten, nest, parameter_shapes
+from npgpt.study import basics as lesson_0
 
 
 class Sizes(NamedTuple):
@@ -42,6 +43,7 @@ class Sizes(NamedTuple):
 SIZES = Sizes(B=4, T=5, C=6, H=2, V=8, S=7, F=9, P=10)
 OTHER_SIZES = Sizes(B=3, T=4, C=10, H=2, V=7, S=6, F=11, P=9)       # for solutions that are right for one size only
 EPS = 0.1       # large, so that a backward that forgets it is seen
+SMALL = 1e-5    # the step of a difference by hand: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +118,33 @@ def map_arrays(function, value):
         mapped = [map_arrays(function, each) for each in value]
         return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
     return value
+
+
+def basics(sizes=SIZES):
+    """The lessons of lesson 0 by name, with the same random inputs every time."""
+    T, C, N = sizes.T, sizes.C, sizes.B * sizes.T
+    rng = np.random.default_rng(7)
+
+    def unit(*shape):
+        return rng.standard_normal(shape)
+
+    def unknown(x):
+        return np.sin(2.0 * x) + 0.5 * (x * x)
+
+    def lesson(name, title, inputs, **constants):
+        pair = (getattr(lesson_0, f"{name}_{direction}") for direction in ("forward", "backward"))
+        return Lesson(name, title, *pair, inputs, constants, tuple(inputs))
+
+    made = [lesson("chain", "The chain rule", {"x": unit(T, C), "a": unit(T, C)}),
+            lesson("twice", "A variable used twice", {"x": unit(T, C)}),
+            lesson("broadcast", "Broadcasting", {"x": unit(N, C), "gain": unit(N, 1), "bias": unit(C)}),
+            lesson("difference", "A derivative, measured", {"x": unit(T, C)}, f=unknown, h=SMALL)]
+    return {each.name: each for each in made}
+
+
+def basics_and_lessons(sizes=SIZES):
+    """The lessons of all exercises by name, in learning order: lesson 0, then the layers."""
+    return basics(sizes) | lessons(sizes)
 
 
 def lessons(sizes=SIZES):

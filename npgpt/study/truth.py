@@ -13,7 +13,7 @@ import inspect
 import numpy as np
 
 from npgpt.study.gradcheck import gradient_names, intermediate_gradient, traced_forward
-from npgpt.study.lessons import OTHER_SIZES, SIZES, Lesson, Sizes, lessons
+from npgpt.study.lessons import OTHER_SIZES, SIZES, Lesson, Sizes, basics_and_lessons
 from npgpt.study.source import read_source
 from npgpt.study.trace import recording
 
@@ -43,10 +43,10 @@ class Case:
 @functools.cache
 def cases(name):
     """All `Case`s of a lesson: its own first, then those of its branches, and last that of other sizes."""
-    lesson = lessons()[name]
+    lesson = basics_and_lessons()[name]
     found = [case(lesson, "", SIZES)]
     found += [case(each, where, SIZES) for where, each in lesson.cases.items()]
-    return [*found, case(lessons(OTHER_SIZES)[name], "with other sizes", OTHER_SIZES)]
+    return [*found, case(basics_and_lessons(OTHER_SIZES)[name], "with other sizes", OTHER_SIZES)]
 
 
 def case(lesson, name, sizes):

@@ -10,22 +10,23 @@ from pathlib import Path
 import pytest
 
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
+from npgpt.study.child import read_answer
 from npgpt.study.exercise import LAYERS, level_text, levels_of, read_exercise, without_explanation, without_explanations
-from npgpt.study.hints import hint, package_statements
-from npgpt.study.judge import judge, read_answer
-from npgpt.study.lessons import lessons
+from npgpt.study.hints import hint, package_statements, wrong_key
+from npgpt.study.judge import judge_file
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
-from tests.study.solutions import function_of, solved
+from tests.study.solutions import solved
 
-LINEAR = lessons()["linear"]
+LINEAR = basics_and_lessons()["linear"]
 slow = pytest.mark.slow         # starts many processes
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(layer):
-    lesson = lessons()[layer]
+    lesson = basics_and_lessons()[layer]
     backward = without_explanations(list(read_source(lesson.backward).lines))
     missing = []
     for level in levels_of(layer):
@@ -38,7 +39,7 @@ def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(lay
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
         docstring = ast.parse(text).body[-1].body[0].value.value
         assert docstring.startswith("Undo `") and docstring.count(". ") == 0 and "\n" not in docstring
-        assert not re.search("twice|derivative|both|broadcast", written)
+        assert not re.search("twice|derivative|both|broadcast", written.split('"""')[2])
     assert missing[0] == 1 and missing == sorted(set(missing))
     assert level < 3 or len(ast.parse(text).body[-1].body) == 2
 
@@ -70,23 +71,24 @@ def test_level_1_looks_as_expected():
     text = level_text(LINEAR, 1, "file.py")
     assert "    dweight = ...                                   # (n_in, n_out)\n" in text
     assert "    drows = dy_rows @ weight.T " in text and "    # y_rows = rows @ weight\n" in text
-    text = level_text(lessons()["gelu_tanh"], 1, "file.py")
+    text = level_text(basics_and_lessons()["gelu_tanh"], 1, "file.py")
     assert "import math\n\nimport numpy as np\n\nSQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)\n\n\ndef gelu" in text
-    text = level_text(lessons()["block"], 1, "file.py")
+    text = level_text(basics_and_lessons()["block"], 1, "file.py")
     assert "\nfrom npgpt.model.transformer import mlp_backward, mlp_forward, self_attention_backward, self_att" in text
 
 
 def test_from_the_list_to_the_solution_and_back(npgpt):
     def state():
-        return npgpt("exercise", "list")[1].split("\n")[1].split()
+        return npgpt("exercise", "list")[1].split("\n")[1 + LAYERS.index("linear")].split()
 
-    assert npgpt("exercise")[1].split("\n")[1].split() == state() == ["linear", "-", "-", "-", "-"]
+    assert npgpt("exercise")[1] == npgpt("exercise", "list")[1] and state() == ["linear", "-", "-", "-", "-"]
     code, out, _ = npgpt("exercise", "linear")
     file = Path("exercises/linear-level1.py")
     assert code == 0 and f"npgpt exercise check {file}" in out
     refused(npgpt("exercise", "linear"), "exercises/linear-level1.py exists")
     number = file.read_text()[:file.read_text().index("dweight = ...")].count("\n") + 1
-    refused(npgpt("exercise", "check", file), f"{file}, line {number}: replace `...` with code")
+    code, out, _ = npgpt("exercise", "check", file)
+    assert code == 1 and out.endswith(f"right so far; still to be written: line {number}\n")
     wrong = file.read_text().replace("dweight = ...", "dweight = dy_rows.T @ rows")
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
@@ -120,26 +122,40 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert found[0] == "hint 1 of 3: look at the forward's line: y_rows = y_rows + bias\n"
     assert found[1] == f"hint 2 of 3: {read_notes('linear')['dbias'].hint}\n"
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
-    assert hints(file, text.replace("dbias = ...", "dbias = 0"), 1)[0].startswith("hint 1 of 3")       # the next line
+    written = text.replace("dbias = ...", "dbias = dy_rows.sum(axis=0) if has_bias else None")
+    assert hints(file, written, 1)[0].startswith("hint 1 of 3: look at the forward's line: y_rows = rows @ weight")
+    assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 1) == found[3:]      # wrong before missing
     wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
     assert "drows = dy_rows @ weight.T" in hints(file, wrong, 3)[-1]        # on the wrong line; nothing is missing
-    assert "tried, 7 hints" in npgpt("exercise")[1]
+    assert "tried, 8 hints" in npgpt("exercise")[1]
     assert "no hint is needed" in hints(file, solved(LINEAR, 2), 1)[0]
     npgpt("exercise", "embedding", "--level", "3")
     file = Path("exercises/embedding-level3.py")
     assert "x = token + position" in hints(file, file.read_text(), 1)[0]
-    wrong = solved(lessons()["embedding"], 3).replace("= dposition", "= 2.0 * dposition")
+    wrong = solved(basics_and_lessons()["embedding"], 3).replace("= dposition", "= 2.0 * dposition")
     assert "dwpe[:T] = dposition" in hints(file, wrong, 3)[-1]      # the line that fills the array, not that makes it
     npgpt("exercise", "embedding", "--level", "2")
     file = Path("exercises/embedding-level2.py")
-    text = file.read_text().replace("dposition = ...", "dposition = 0").replace("dwpe[:T] = ...", "dwpe[:T] = 0")
+    text = file.read_text().replace("dposition = ...", "dposition = dx.sum(axis=0)")
+    text = text.replace("dwpe[:T] = ...", "dwpe[:T] = dposition")
     assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
+
+
+@pytest.mark.parametrize(("right", "wrong", "key"), [
+    ("= block_backward(dx, blocks[i], ops)", "= block_backward(dx, blocks[0], ops)", "dx, dp['h'][i]"),
+    ("= ops.dropout_backward(dx, drop)", "= -ops.dropout_backward(dx, drop)", "dx"),
+    ("= ops.layernorm_backward(dx, ln_f)", "= ops.layernorm_backward(-dx, ln_f)", "dx, dln_f_weight, dln_f_bias"),
+])
+def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, key, tmp_path):
+    lesson, file = basics_and_lessons()["gpt"], tmp_path / "mine.py"
+    file.write_text(solved(lesson, 3).replace(right, wrong))
+    assert wrong_key(read_exercise(file), judge_file("gpt", file)) == key
 
 
 def test_every_line_has_hints():
     for layer in LAYERS:
-        keys = [key for key, _ in package_statements(lessons()[layer])]
-        assert all(hint(lessons()[layer], key, number) for key in keys for number in range(3))
+        keys = [key for key, _ in package_statements(basics_and_lessons()[layer])]
+        assert all(hint(basics_and_lessons()[layer], key, number) for key in keys for number in range(3))
 
 
 @pytest.fixture
@@ -154,7 +170,7 @@ def linear(npgpt):
 
 
 RETURN = "    return dx, dweight, dbias"
-SOLUTION = solved(LINEAR, 3).replace("\n\n\n", "\n\n\nimport numpy as np\n\n\n", 1)
+SOLUTION = solved(LINEAR, 3)
 RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
 
 
@@ -164,29 +180,37 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
     ("def linear_backward", "def my_backward", "mine.py has no function linear_backward"),
     ("def linear_backward(dy, cache)", "def linear_backward(dy)",
      "the function must be linear_backward(dy, cache), not linear_backward(dy)"),
-    (RETURN, "    return ...", "line {0}: replace `...` with code"),
-    (RETURN, "    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx", "line {0}: linear_backward returned a ndarray, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx, dweight", "line {0}: linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx, dweight, [1.0]", "line {0}: dbias is a list, not an array of floating numbers"),
-    (RETURN, "    return dx, dweight, None", "line {0}: dbias is a NoneType"),
-    (RETURN, "    return dx, dweight, dbias > 0", "line {0}: dbias is an array of bool"),
-    (RETURN, "    return dx, dweight, dbias[1:]", "dbias has shape (7,), but bias has shape (8,)"),
-    (RETURN, "    return dx, dweight @ dx, dbias", "line {0}: ValueError: matmul"),
-    (RETURN, "    return nothing", "line {0}: NameError: name 'nothing' is not defined"),
-    (RETURN, "    raise SystemExit(0)", "line {0}: SystemExit: 0"),
-    (RETURN, "    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
-    (RETURN, "    return np.zeros(6 << 27)", "line {0}: MemoryError: Unable to allocate 6.00 GiB"),
     (RETURN, "    import os; os._exit(3)", "mine.py: the code ended its process (exit code 3)"),
     (RETURN, "    import os; os.kill(os.getpid(), 9)", "mine.py: the code ended its process (signal 9)"),
     ("import numpy as np", "1 / 0", "line {0}: ZeroDivisionError"),
     ("# npgpt exercise: linear, level 3", "", "mine.py is not an exercise file"),
-    ("# npgpt exercise: linear", "# npgpt exercise: gpt", "mine.py is not an exercise file"),
+    ("# npgpt exercise: linear", "# npgpt exercise: gtp", "mine.py is not an exercise file"),
     ("(n_in", "\0", "null bytes"),
 ])
 def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
     line = SOLUTION[:SOLUTION.index(old)].count("\n") + 1
     refused(linear(old, new), says.format(line))
+
+
+@slow
+@pytest.mark.parametrize(("new", "says"), [
+    ("    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
+    ("    return dx", "line {0}  WRONG\n{1}linear_backward returned a ndarray, not 3 (dx, dweight, dbias)"),
+    ("    return dx, dweight", "line {0}  WRONG\n{1}linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
+    ("    return dx, dweight, [1.0]", "dbias is a list, not an array of floating numbers"),
+    ("    return dx, dweight, None", "dbias is a NoneType"),
+    ("    return dx, dweight, dbias > 0", "dbias is an array of bool"),
+    ("    return dx, dweight, dbias[1:]", "line {0}  dbias    WRONG\n{1}its shape is (7,), not (8,)"),
+    ("    return dx, dweight @ dx, dbias", "line {0}  WRONG\n{1}dweight (6, 8) @ dx (4, 5, 6): 8 is not 5"),
+    ("    return nothing", "line {0}  WRONG\n{1}NameError: name 'nothing' is not defined"),
+    ("    raise SystemExit(0)", "line {0}  WRONG\n{1}SystemExit: 0"),
+    ("    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
+    ("    return np.zeros(6 << 27)", "line {0}  WRONG\n{1}MemoryError: Unable to allocate 6.00 GiB"),
+    ("    return ...", "line {0}  ...\nright so far; still to be written: line {0}\n"),
+])
+def test_what_is_wrong_in_the_code_is_said_beside_its_line(linear, new, says):
+    code, out, err = linear(RETURN, new)
+    assert code == 1 and says.format(RETURN_LINE, " " * 13) in out and not err
 
 
 def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
@@ -196,7 +220,6 @@ def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
     refused(npgpt("exercise", "check", "latin.py"), "latin.py, line 2: not UTF-8 text")
     refused(npgpt("exercise", "check"), "FILE")
     refused(npgpt("exercise", "relu"), "relu", "layernorm")
-    refused(npgpt("exercise", "gpt"), "invalid choice: 'gpt'")
     refused(npgpt("exercise", "linear", "--level", "4"), "--level")
     refused(npgpt("exercise", "linear", "mlp"), "mlp")
     refused(npgpt("exercise", "linear", "--seed", "1"), "--seed")
@@ -212,7 +235,7 @@ def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
     (tmp_path / "without").mkdir()
     (tmp_path / "without/scipy.py").write_text("raise ImportError('there is no SciPy')")
     monkeypatch.syspath_prepend(tmp_path / "without")
-    Path("mine.py").write_text(solved(lessons()["gelu_exact"], 1))
+    Path("mine.py").write_text(solved(basics_and_lessons()["gelu_exact"], 1))
     refused(npgpt("exercise", "check", "mine.py"), "mine.py: there is no SciPy")
 
 
@@ -241,13 +264,14 @@ def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
     ("files = [open('many' + str(i), 'w') for i in range(100)]", "OSError: [Errno 24] Too many open files"),
     ("raise ValueError('\\x1b[31m' + 'a' * (20 << 20))", "ValueError: \\x1b[31maaa"),
     ("raise type('\\x1b[31m', (Exception,), {})('text')", "\\x1b[31m: text"),
-    ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "line {0}: Mine"),
+    ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "Mine"),
     ("raise ValueError('first\\nsecond')", "ValueError: first"),
 ])
 def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
-    result = linear(RETURN, f"    {code}\n{RETURN}")
-    refused(result, says.format(RETURN_LINE))
-    assert len(result[2]) < 300 and "\x1b" not in result[2] and "second" not in result[2]
+    exit_code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
+    line = out.split(f"line {RETURN_LINE}  WRONG\n")[1].split("\n")[0]
+    assert exit_code == 1 and line.strip().startswith(says) and len(line) < 300 and not err
+    assert "\x1b" not in out and "second" not in out
 
 
 def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(linear):
@@ -257,22 +281,23 @@ def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(
     assert err.endswith("aaa\n[more output left out]\n")
 
 
-LINE = {"variable": "x", "line": 3, "verdict": "ok", "relative": 1e-12, "diagnosis": None}
-ANSWER = {"lines": [LINE], "notes": ["\x1b[31m"], "results": ["x"], "differs": []}
+LINE = {"name": "dx", "line": 3, "verdict": "ok", "diagnosis": None, "evidence": None}
+FAULT = {"message": "dx is a list", "line": 4, "is_write": False}
+ANSWER = {"case": "", "lines": [LINE], "faults": [FAULT], "notes": ["\x1b[31m"], "to_do": [5], "results": ["dx"],
+          "differs": []}
 BAD_ANSWERS = [
     "", "5", "null", "{}", "[]", '"error"', '["error"]', "[" * 100000, "\udcff", "1" * 5000, "{} {}",
     '{"error": "text"}', '{"error": 5, "line": 3}', '{"error": "text", "line": "3"}', '{"error": "text", "line": NaN}',
     *(json.dumps(ANSWER | field) for field in (
-        {"lines": []}, {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"}, {"notes": [None]},
-        {"results": {}}, {"more": 5})),
+        {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"}, {"notes": [None]}, {"results": {}},
+        {"faults": [LINE]}, {"to_do": ["5"]}, {"to_do": [1.5]}, {"more": 5})),
     *(json.dumps(ANSWER | {"lines": [LINE | field]}) for field in (
-        {"variable": 5}, {"line": True}, {"line": 1.5}, {"verdict": None}, {"relative": float("inf")},
-        {"relative": float("nan")}, {"relative": "0"}))]
+        {"name": 5}, {"line": True}, {"line": 1.5}, {"line": float("inf")}, {"verdict": None}, {"evidence": 0}))]
 
 
 def test_answers_are_validated():
     report = read_answer(json.dumps(ANSWER).encode())
-    assert not report.right and report.lines[0].line == 3 and report.notes == ["\\x1b[31m"]
+    assert not report.right and report.first == 4 and report.lines[0].line == 3 and report.notes == ["\\x1b[31m"]
     for answer in BAD_ANSWERS:
         with pytest.raises((ValueError, RecursionError)):
             read_answer(answer.encode(errors="surrogateescape"))
@@ -312,7 +337,7 @@ def test_damaged_progress_is_told_in_one_line_and_kept(npgpt, content):
 @slow
 @pytest.mark.parametrize("layer", BUG_LAYERS)
 def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
-    lesson = lessons()[layer]
+    lesson = basics_and_lessons()[layer]
     right = list(read_source(lesson.backward).lines)
     places = set()
     for seed in range(3):
@@ -321,7 +346,8 @@ def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
         places.add(place)
         file = tmp_path / f"bug{seed}.py"
         text = bug_text(lesson, seed, file)         # the same seed, the same bug
-        report = judge(layer, function_of(text, lesson, file), file)
+        file.write_text(text)
+        report = judge_file(layer, file)
         assert not report.right and report.first is not None
         first, last, wrong, answer = bug_statement(read_exercise(file))
         assert first == last == text.split("\n").index(without_explanation(lines[place])) + 1 and wrong != answer
@@ -335,9 +361,9 @@ def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
 
 @pytest.mark.parametrize("layer", BUG_LAYERS)
 def test_the_mistakes_of_the_derivations_can_be_planted(layer):
-    mistakes = [lines for _, kind, lines in planted(lessons()[layer]) if kind == "common mistake"]
+    mistakes = [lines for _, kind, lines in planted(basics_and_lessons()[layer]) if kind == "common mistake"]
     assert len(mistakes) == sum(note.mistake is not None for note in read_notes(layer).values()) > 0
-    assert all(is_bug(lessons()[layer], lines) for lines in mistakes)
+    assert all(is_bug(basics_and_lessons()[layer], lines) for lines in mistakes)
 
 
 def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
@@ -358,5 +384,5 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "fixed" in out
     refused(npgpt("exercise", "check", file, "--line", line), "no line differs")
-    assert npgpt("exercise")[1].split("\nlayernorm")[1].split("\n")[0].split()[-1] == "1"
+    assert npgpt("exercise")[1].split("\n")[1 + LAYERS.index("layernorm")].split()[-1] == "1"
     assert npgpt("exercise", "bug")[0] == 0

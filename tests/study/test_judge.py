@@ -12,7 +12,7 @@ from npgpt.study.exercise import LAYERS, level_text
 from npgpt.study.gradcheck import OK, WRONG
 from npgpt.study.gradcheck import check as gradcheck
 from npgpt.study.judge import LearnerError, judge_file
-from npgpt.study.lessons import OTHER_SIZES, SIZES, lessons
+from npgpt.study.lessons import OTHER_SIZES, SIZES, basics_and_lessons, lessons
 from npgpt.study.report import report_text
 from npgpt.study.truth import cases
 from tests.study.solutions import solved
@@ -25,7 +25,7 @@ def judged(layer, text, tmp_path):
     return judge_file(layer, file), lambda part: text[:text.index(part)].count("\n") + 1
 
 
-@pytest.mark.parametrize("layer", lessons())
+@pytest.mark.parametrize("layer", basics_and_lessons())
 def test_the_true_values_are_those_of_the_central_differences_on_every_branch(layer):
     """The judge compares with the package's backward; here that is verified in each case."""
     for case in cases(layer):
@@ -44,7 +44,7 @@ def test_all_sizes_and_their_products_in_matmuls_are_different():
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_solved_files_are_right_and_untouched_ones_right_so_far(layer, tmp_path):
-    lesson = lessons()[layer]
+    lesson = basics_and_lessons()[layer]
     for level in (1, 2, 3):
         report, _ = judged(layer, solved(lesson, level), tmp_path)
         assert report.right and not report.notes and report.lines, (level, report)
