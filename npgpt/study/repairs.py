@@ -55,7 +55,7 @@ class Walk:
                 names = self.fork(self.before[-1])
                 try:
                     exec(code, names)
-                except Exception:
+                except (Exception, SystemExit):
                     break
                 self.before.append(names)
 
@@ -79,7 +79,7 @@ class Walk:
             exec(compiled(statement), names)
             for code in self.codes[i + 1:last + 1]:
                 exec(code, names)
-        except Exception:
+        except (Exception, SystemExit):
             return None
         return names
 
