@@ -129,6 +129,8 @@ def check(args):
         return None
     report, text = judged(exercise, progress, args.time_limit)
     print(text)
+    if not report.right and not exercise.is_bug:
+        print(f"for a hint: npgpt exercise check {exercise.path} --hint")
     return report.right
 
 

@@ -39,7 +39,7 @@ def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(lay
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
         docstring = ast.parse(text).body[-1].body[0].value.value
         assert docstring.startswith("Undo `") and docstring.count(". ") == 0 and "\n" not in docstring
-        assert not re.search("twice|derivative|both|broadcast", written.split('"""')[2])
+        assert not re.search("twice|derivative|both|broadcast", re.sub(r"\w+_(forward|backward)", "", written))
     assert missing[0] == 1 and missing == sorted(set(missing))
     assert level < 3 or len(ast.parse(text).body[-1].body) == 2
 
@@ -88,13 +88,13 @@ def test_from_the_list_to_the_solution_and_back(npgpt):
     refused(npgpt("exercise", "linear"), "exercises/linear-level1.py exists")
     number = file.read_text()[:file.read_text().index("dweight = ...")].count("\n") + 1
     code, out, _ = npgpt("exercise", "check", file)
-    assert code == 1 and out.endswith(f"right so far; still to be written: line {number}\n")
+    assert code == 1 and f"right so far; still to be written: line {number}\n" in out and out.count(" ok") == 4
     wrong = file.read_text().replace("dweight = ...", "dweight = dy_rows.T @ rows")
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
-    assert code == 1 and f"line {number}   dweight   WRONG\n" in out
+    assert code == 1 and f"line {number}  dweight  WRONG\n" in out
     assert "its shape is (8, 6), not (6, 8): it is transposed" in out
-    assert f"the first wrong line is {number}" in out and out.count(" ok ") >= 4 and state()[1] == "tried"
+    assert f"the first wrong line is {number}" in out and out.count(" ok\n") >= 4 and state()[1] == "tried"
     file.write_text(solved(LINEAR, 1))
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "right: every gradient" in out and "WRONG" not in out
@@ -127,7 +127,7 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 1) == found[3:]      # wrong before missing
     wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
     assert "drows = dy_rows @ weight.T" in hints(file, wrong, 3)[-1]        # on the wrong line; nothing is missing
-    assert "tried, 8 hints" in npgpt("exercise")[1]
+    assert "tried, 7 hints" in npgpt("exercise")[1]
     assert "no hint is needed" in hints(file, solved(LINEAR, 2), 1)[0]
     npgpt("exercise", "embedding", "--level", "3")
     file = Path("exercises/embedding-level3.py")
@@ -149,7 +149,8 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
 def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, key, tmp_path):
     lesson, file = basics_and_lessons()["gpt"], tmp_path / "mine.py"
     file.write_text(solved(lesson, 3).replace(right, wrong))
-    assert wrong_key(read_exercise(file), judge_file("gpt", file)) == key
+    report = judge_file("gpt", file)
+    assert wrong_key(read_exercise(file), report) == key
 
 
 def test_every_line_has_hints():
@@ -193,24 +194,26 @@ def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
 
 
 @slow
-@pytest.mark.parametrize(("new", "says"), [
-    ("    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
-    ("    return dx", "line {0}  WRONG\n{1}linear_backward returned a ndarray, not 3 (dx, dweight, dbias)"),
-    ("    return dx, dweight", "line {0}  WRONG\n{1}linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
-    ("    return dx, dweight, [1.0]", "dbias is a list, not an array of floating numbers"),
-    ("    return dx, dweight, None", "dbias is a NoneType"),
-    ("    return dx, dweight, dbias > 0", "dbias is an array of bool"),
-    ("    return dx, dweight, dbias[1:]", "line {0}  dbias    WRONG\n{1}its shape is (7,), not (8,)"),
-    ("    return dx, dweight @ dx, dbias", "line {0}  WRONG\n{1}dweight (6, 8) @ dx (4, 5, 6): 8 is not 5"),
-    ("    return nothing", "line {0}  WRONG\n{1}NameError: name 'nothing' is not defined"),
-    ("    raise SystemExit(0)", "line {0}  WRONG\n{1}SystemExit: 0"),
-    ("    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
-    ("    return np.zeros(6 << 27)", "line {0}  WRONG\n{1}MemoryError: Unable to allocate 6.00 GiB"),
-    ("    return ...", "line {0}  ...\nright so far; still to be written: line {0}\n"),
+@pytest.mark.parametrize(("old", "new", "says"), [
+    (RETURN, "    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
+    (RETURN, "    return dx", "linear_backward returned a ndarray, not 3 (dx, dweight, dbias)"),
+    (RETURN, "    return dx, dweight", "linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
+    (RETURN, "    return dx, dweight, [1.0]", "dbias is a list, not an array of floating numbers"),
+    (RETURN, "    return dx, dweight, None", "dbias is a NoneType"),
+    (RETURN, "    return dx, dweight, dbias > 0", "dbias is an array of bool"),
+    (RETURN, "    return dx, dweight, dbias[1:]", "its shape is (7,), not (8,)"),
+    (RETURN, "    return dx, dweight @ dx, dbias", "dweight (6, 8) @ dx (4, 5, 6): 8 is not 5; uses"),
+    (RETURN, "    return nothing", "NameError: name 'nothing' is not defined"),
+    (RETURN, "    raise SystemExit(0)", "SystemExit: 0"),
+    (RETURN, "    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
+    (RETURN, "    return np.zeros(6 << 27)", "MemoryError: Unable to allocate 6.00 GiB"),
 ])
-def test_what_is_wrong_in_the_code_is_said_beside_its_line(linear, new, says):
-    code, out, err = linear(RETURN, new)
-    assert code == 1 and says.format(RETURN_LINE, " " * 13) in out and not err
+def test_bad_results_and_exceptions_are_wrong_in_one_line(linear, old, new, says):
+    line = SOLUTION[:SOLUTION.index(old)].count("\n") + 1
+    code, out, err = linear(old, new)
+    if "pass" in new or "linear_backward" in new:       # no line, or every line of the recursion
+        line = SOLUTION[:SOLUTION.index("def linear_backward")].count("\n") + 1
+    assert code == 1 and err == "" and f"  line {line}  " in out and f"             {says}" in out
 
 
 def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
@@ -268,10 +271,9 @@ def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
     ("raise ValueError('first\\nsecond')", "ValueError: first"),
 ])
 def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
-    exit_code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
-    line = out.split(f"line {RETURN_LINE}  WRONG\n")[1].split("\n")[0]
-    assert exit_code == 1 and line.strip().startswith(says) and len(line) < 300 and not err
-    assert "\x1b" not in out and "second" not in out
+    code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
+    assert code == 1 and err == "" and says.format(RETURN_LINE) in out
+    assert len(out) < 1000 and "\x1b" not in out and "second" not in out
 
 
 def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(linear):
@@ -282,22 +284,23 @@ def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(
 
 
 LINE = {"name": "dx", "line": 3, "verdict": "ok", "diagnosis": None, "evidence": None}
-FAULT = {"message": "dx is a list", "line": 4, "is_write": False}
+FAULT = {"message": "text", "line": 3, "is_write": False}
 ANSWER = {"case": "", "lines": [LINE], "faults": [FAULT], "notes": ["\x1b[31m"], "to_do": [5], "results": ["dx"],
           "differs": []}
 BAD_ANSWERS = [
     "", "5", "null", "{}", "[]", '"error"', '["error"]', "[" * 100000, "\udcff", "1" * 5000, "{} {}",
     '{"error": "text"}', '{"error": 5, "line": 3}', '{"error": "text", "line": "3"}', '{"error": "text", "line": NaN}',
     *(json.dumps(ANSWER | field) for field in (
-        {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"}, {"notes": [None]}, {"results": {}},
-        {"faults": [LINE]}, {"to_do": ["5"]}, {"to_do": [1.5]}, {"more": 5})),
+        {"lines": [], "faults": [], "to_do": []}, {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"},
+        {"notes": [None]}, {"results": {}}, {"more": 5}, {"to_do": [1.5]}, {"to_do": [float("inf")]}, {"case": None},
+        {"faults": [LINE]}, {"faults": [FAULT | {"is_write": 0}]})),
     *(json.dumps(ANSWER | {"lines": [LINE | field]}) for field in (
-        {"name": 5}, {"line": True}, {"line": 1.5}, {"line": float("inf")}, {"verdict": None}, {"evidence": 0}))]
+        {"name": 5}, {"line": True}, {"line": 1.5}, {"line": float("nan")}, {"verdict": None}, {"evidence": 1.0}))]
 
 
 def test_answers_are_validated():
     report = read_answer(json.dumps(ANSWER).encode())
-    assert not report.right and report.first == 4 and report.lines[0].line == 3 and report.notes == ["\\x1b[31m"]
+    assert not report.right and report.lines[0].line == 3 and report.notes == ["\\x1b[31m"]
     for answer in BAD_ANSWERS:
         with pytest.raises((ValueError, RecursionError)):
             read_answer(answer.encode(errors="surrogateescape"))
@@ -356,7 +359,7 @@ def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
         assert comment < 0 or lines[place][comment:] == right[place][comment:]
         file.write_text(text.replace("\n".join(without_explanations(lines)), "\n".join(without_explanations(right))))
         assert bug_statement(read_exercise(file)) is None
-    assert len(places) > 1 or layer == "head"
+    assert len(places) > 1 or layer in ("embedding", "head", "mlp")
 
 
 @pytest.mark.parametrize("layer", BUG_LAYERS)
@@ -384,5 +387,5 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "fixed" in out
     refused(npgpt("exercise", "check", file, "--line", line), "no line differs")
-    assert npgpt("exercise")[1].split("\n")[1 + LAYERS.index("layernorm")].split()[-1] == "1"
+    assert npgpt("exercise")[1].split("\nlayernorm")[1].split("\n")[0].split()[-1] == "1"
     assert npgpt("exercise", "bug")[0] == 0
