@@ -31,7 +31,7 @@ from npgpt.study.watch import settled_state, state
 
 POLL = 0.2          # seconds between two looks at the file
 KEYS = "h hint   n next   l list   r reset   o open the page   c check   q quit"
-BAR = 20            # characters
+BAR = 10            # characters
 CLEAR, BOLD, GREEN, REVERSE, PLAIN = "\x1b[2J\x1b[H", "\x1b[1m", "\x1b[32m", "\x1b[7m", "\x1b[0m"
 
 
@@ -168,7 +168,7 @@ def judge(session):
         session.body += printed.getvalue().splitlines()
     session.body.append(text)
     if session.solved:
-        session.body.append(style(GREEN, "right: press n or Enter for the next exercise"))
+        session.body.append(style(GREEN, "solved: press n or Enter for the next exercise"))
 
 
 def session_exercise(session):
@@ -253,10 +253,9 @@ def wrapped(paragraph):
 
 
 def task(session):
-    """What to do, in one line."""
-    backward = basics_and_lessons()[session.step.layer].backward.__name__
-    what = f"one line of {backward} is wrong, find and correct it" if session.step.is_bug else "replace each `...`"
-    return f"{session.file}: open it in your editor, {what}, and save: it is checked at once"
+    """What to do, in less than 80 characters: with the list it fits a terminal of 24 lines."""
+    what = "one line is wrong: correct it" if session.step.is_bug else "replace each `...` in your editor"
+    return f"{session.file}: {what} and save"
 
 
 def table(progress, present):
