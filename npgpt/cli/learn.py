@@ -21,17 +21,17 @@ from npgpt.cli.exercise import TIME_LIMIT, check_time_limit, judged, reset_text
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercise import FOLDER, LAYERS, read_exercise
-from npgpt.study.hints import next_hint, package_line, unfinished_key, wrong_key
-from npgpt.study.judge import Report
+from npgpt.study.hints import key_in_question, next_hint, package_line
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.path import Step, is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.progress import Progress
+from npgpt.study.report import Report
 from npgpt.study.source import read_source
 from npgpt.study.watch import settled_state, state
 
 POLL = 0.2          # seconds between two looks at the file
 KEYS = "h hint   n next   l list   r reset   o open the page   c check   q quit"
-BAR = 20            # characters
+BAR = 10            # characters
 CLEAR, BOLD, GREEN, REVERSE, PLAIN = "\x1b[2J\x1b[H", "\x1b[1m", "\x1b[32m", "\x1b[7m", "\x1b[0m"
 
 
@@ -168,7 +168,7 @@ def judge(session):
         session.body += printed.getvalue().splitlines()
     session.body.append(text)
     if session.solved:
-        session.body.append(style(GREEN, "right: press n or Enter for the next exercise"))
+        session.body.append(style(GREEN, "solved: press n or Enter for the next exercise"))
 
 
 def session_exercise(session):
@@ -180,7 +180,8 @@ def session_exercise(session):
 
 
 def give_hint(session):
-    session.body.append(next_hint(session_exercise(session), Progress(session.folder), session.seconds))
+    session.body.append(next_hint(session_exercise(session), Progress(session.folder), session.seconds,
+                                  session.report))
 
 
 def show_list(session):
@@ -224,7 +225,7 @@ def anchor(session):
         exercise = session_exercise(session)
     except (UserError, OSError):
         return lesson.name
-    key = unfinished_key(exercise) or (wrong_key(exercise, session.report) if session.report else None)
+    key = key_in_question(exercise, session.report)
     line = package_line(lesson, key) if key else read_source(lesson.backward).first
     return f"{lesson.name}:b{line}"
 
@@ -252,10 +253,9 @@ def wrapped(paragraph):
 
 
 def task(session):
-    """What to do, in one line."""
-    backward = basics_and_lessons()[session.step.layer].backward.__name__
-    what = f"one line of {backward} is wrong, find and correct it" if session.step.is_bug else "replace each `...`"
-    return f"{session.file}: open it in your editor, {what}, and save: it is checked at once"
+    """What to do, in less than 80 characters: with the list it fits a terminal of 24 lines."""
+    what = "one line is wrong: correct it" if session.step.is_bug else "replace each `...` in your editor"
+    return f"{session.file}: {what} and save"
 
 
 def table(progress, present):

@@ -74,7 +74,7 @@ def file_text(lesson, what, task, commands, path, backward):
 
 
 def preamble(lesson):
-    """The imports and constants that a lesson's two functions need, as one text; other layers are imported."""
+    """NumPy, and the imports and constants that a lesson's two functions need, as one text; layers are imported."""
     module = inspect.getmodule(lesson.forward)
     tree = ast.parse(inspect.getsource(module))
     pair = {lesson.forward.__name__, lesson.backward.__name__}
@@ -82,7 +82,8 @@ def preamble(lesson):
     constants = [node for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id in needed]
     needed = needed.union(*map(names_used, constants))
     groups = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)
-              and (node.names[0].asname or node.names[0].name) in needed]
+              and (node.names[0].asname or node.names[0].name) in needed - {"np"}]
+    groups.append("import numpy as np")         # a solution may need it if the forward does not
     others = sorted(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in needed)
     if others:
         groups.append(f"from {module.__name__} import {', '.join(others)}")

@@ -13,19 +13,25 @@ LAST = 2        # the number of the last hint on a line
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
 
 
-def next_hint(exercise, progress, seconds):
-    """The next hint on the first line that is missing or wrong, in one line; the number of hints is noted.
+def next_hint(exercise, progress, seconds, report=None):
+    """The next hint on the first line that is wrong, or missing if none is wrong, in one line; the number is noted.
 
-    Raises UserError as `run_child` does, which judges the file for at most `seconds`.
+    report: the verdict on the file, if there is one. Otherwise the file is judged, for at most `seconds`; raises
+    UserError as `run_child` does.
     """
-    key = unfinished_key(exercise)
+    key = key_in_question(exercise, report or run_child(exercise, seconds))
     if key is None:
-        report = run_child(exercise, seconds)
-        if report.right:
-            return f"{exercise.path}: every gradient is right, no hint is needed"
-        key = wrong_key(exercise, report)
+        return f"{exercise.path}: every gradient is right, no hint is needed"
     number = progress.next_hint(exercise.name, key, LAST)
     return f"hint {number + 1} of {LAST + 1}: {hint(exercise.lesson, key, number)}"
+
+
+def key_in_question(exercise, report):
+    """The key of the line of the package's backward that is wrong in a learner's, or missing; None if all is right.
+
+    report: the verdict, or None if the file was not judged: then nothing is wrong so far.
+    """
+    return unfinished_key(exercise) if report is None or report.sound else wrong_key(exercise, report)
 
 
 def package_line(lesson, key):
@@ -59,13 +65,14 @@ def unfinished_key(exercise):
 def wrong_key(exercise, report):
     """The key of the line of the package's backward at which a learner's solution first differs."""
     wanted = package_statements(exercise.lesson)
-    stored = collections.Counter(name for _, statement in wanted for name in names_in(statement, ast.Store))
     first = next((key_of(each) for each in statements(exercise.function)
                   if each.lineno <= (report.first or 0) <= each.end_lineno), None)
+    if first in {key for key, _ in wanted} - {"return"}:
+        return first
+    stored = collections.Counter(name for _, statement in wanted for name in names_in(statement, ast.Store))
     for key, statement in wanted:
-        differs = names_in(statement, ast.Store) & set(report.differs)
-        # gpt_backward assigns dx in five lines: of these it is the one that the learner's first wrong line is like.
-        if differs and (key == first or any(stored[name] == 1 for name in differs)):
+        # gpt_backward assigns dx in five lines: that dx differs does not say in which.
+        if any(stored[name] == 1 for name in names_in(statement, ast.Store) & set(report.differs)):
             return key
     # Nothing that has a name differs: it is a line that fills an array, or a result without a name.
     wrong = {line.name for line in report.lines if line.verdict == WRONG}
@@ -91,7 +98,7 @@ def hint(lesson, key, number):
         quoted = [line for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
         if not quoted:
             return "look at what the cache holds"
-        return f"look at the forward's line: {without_explanation(quoted[-1]).strip()[2:]}"
+        return f"look at the forward's line: {without_explanation(quoted[-1]).strip(' #')}"
     if number == 1:
         notes = read_notes(lesson.name)
         return notes[key].hint if key in notes else PREPARATION

@@ -8,7 +8,7 @@ from pathlib import Path
 from npgpt.files import make_folder, read_bytes, write_atomically
 from npgpt.study.bugs import BUG_LAYERS, bug_text
 from npgpt.study.exercise import LAYERS, level_text, levels_of, read_title
-from npgpt.study.lessons import basics_and_lessons
+from npgpt.study.lessons import basics, basics_and_lessons
 
 BUG_SEED = 1
 
@@ -42,7 +42,9 @@ class Step:
 
 @functools.cache
 def path_of(layer):
-    """The steps of a layer: its levels, then a bug to be found."""
+    """The steps of a layer: its levels, then a bug to be found. In lesson 0: one line, then all lines that compute."""
+    if layer in basics():
+        return [Step(layer, f"level {level}") for level in levels_of(layer)[:2]]
     bugs = [f"bug {BUG_SEED}"] if layer in BUG_LAYERS else []
     return [Step(layer, what) for what in (*(f"level {level}" for level in levels_of(layer)), *bugs)]
 

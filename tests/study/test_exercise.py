@@ -122,7 +122,9 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert found[0] == "hint 1 of 3: look at the forward's line: y_rows = y_rows + bias\n"
     assert found[1] == f"hint 2 of 3: {read_notes('linear')['dbias'].hint}\n"
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
-    assert hints(file, text.replace("dbias = ...", "dbias = 0"), 1)[0].startswith("hint 1 of 3")       # the next line
+    written = text.replace("dbias = ...", "dbias = dy_rows.sum(axis=0) if has_bias else None")
+    assert hints(file, written, 1)[0].startswith("hint 1 of 3: look at the forward's line: y_rows = rows @ weight")
+    assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 1) == found[3:]      # wrong before missing
     wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
     assert "drows = dy_rows @ weight.T" in hints(file, wrong, 3)[-1]        # on the wrong line; nothing is missing
     assert "tried, 7 hints" in npgpt("exercise")[1]
@@ -134,7 +136,8 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert "dwpe[:T] = dposition" in hints(file, wrong, 3)[-1]      # the line that fills the array, not that makes it
     npgpt("exercise", "embedding", "--level", "2")
     file = Path("exercises/embedding-level2.py")
-    text = file.read_text().replace("dposition = ...", "dposition = 0").replace("dwpe[:T] = ...", "dwpe[:T] = 0")
+    text = file.read_text().replace("dposition = ...", "dposition = dx.sum(axis=0)")
+    text = text.replace("dwpe[:T] = ...", "dwpe[:T] = dposition")
     assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
 
 
@@ -168,7 +171,7 @@ def linear(npgpt):
 
 
 RETURN = "    return dx, dweight, dbias"
-SOLUTION = solved(LINEAR, 3).replace("\n\n\n", "\n\n\nimport numpy as np\n\n\n", 1)
+SOLUTION = solved(LINEAR, 3)
 RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
 
 

@@ -107,7 +107,7 @@ def test_from_the_start_to_another_day(terminal, folder):
     file, done = folder / "linear-level1.py", len(whole_path()) - len(unsolved(Progress(folder)))
     learn = terminal()
     shown = learn.wait(f"{done} of {len(whole_path())}", "linear          > 1   . 2   . 3   . bug\n")
-    assert f"{file}: open it in your editor" in shown and "dweight = ..." in file.read_text()
+    assert f"{file}: replace each `...`" in shown and "dweight = ..." in file.read_text()
     learn.press("h", "hint 1 of 3: look at the forward's line: y_rows = rows @ weight\n")
     file.write_text(RIGHT.replace("rows.T @ dy_rows", "dy_rows.T @ rows"))
     learn.wait("dweight", "it is transposed")
@@ -116,9 +116,9 @@ def test_from_the_start_to_another_day(terminal, folder):
     file.unlink()
     learn.wait(f"{file} is gone: save it again")
     save(file, RIGHT)
-    learn.wait(f"{done + 1} of", "right: press n")
+    learn.wait(f"{done + 1} of", "solved: press n")
     assert "solved" in Progress(folder).entry("linear level 1")
-    learn.press("\n", "linear level 2", "linear-level2.py: open it")
+    learn.press("\n", "linear level 2", "linear-level2.py: replace")
     learn.press("l", "linear          x 1   > 2   . 3   . bug\n")
     learn.press("q")
     assert learn.ended() == 0
@@ -156,15 +156,15 @@ def test_reset_hunt_page_and_end(terminal, folder):
     (folder / "study.html").write_text("")
     learn.press("o", "study.html#linear:b")
     assert Path("opened").read_text().endswith("study.html#" + learn_anchor(file))
-    learn.press("n", "one line of linear_backward is wrong")
+    learn.press("n", "one line is wrong: correct it and save")
     lines = (folder / bug.file).read_text().split("\ndef linear_backward")[0]
     save(folder / bug.file, lines + "\n" + "\n".join(read_source(LINEAR.backward).lines) + "\n")
-    learn.wait("right: press n")
+    learn.wait("solved: press n")
     save(folder / bug.file, "print('hello')\n")
     learn.wait("is not an exercise file")
-    learn.press("n", "linear level 1", "open it in your editor")
+    learn.press("n", "linear level 1", "in your editor and save")
     save(file, RIGHT.replace("    return", "    print('from the solution')\n    return"))
-    assert "from the solution" in learn.wait("right: press n")
+    assert "from the solution" in learn.wait("solved: press n")
     learn.press("n")
     learn.read(lambda: "exercises are solved" in learn.shown and f"--backward {folder}" in learn.shown)
     assert learn.ended() == 0
@@ -221,6 +221,16 @@ def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder
     session.file.write_text("mine")
     assert reset(session.step, session.file).read_text() == "mine"
     assert reset(session.step, session.file) is None        # what was kept is not lost by a second reset
+
+
+def test_the_first_screen_fits_the_smallest_terminal(folder, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "dumb")
+    for step in whole_path():
+        session = learn.Session(Path("exercises"), 20.0, None, step=step)
+        learn.show_list(session)
+        learn.draw(session)
+        lines = capsys.readouterr().out.split("\n")
+        assert len(lines) <= 24 and max(map(len, lines)) <= 80, step
 
 
 def test_styles_are_left_out_if_nobody_wants_them(monkeypatch):
