@@ -101,15 +101,15 @@ def hunt_text(report, title):
 
 def report_html(report, title):
     """A `Report` as an HTML table."""
-    rows = [(line.line, line.name, line.verdict, " ".join(filter(None, [line.diagnosis, line.evidence])))
-            for line in report.lines]
-    rows += [(fault.line, "", WRONG, fault.message) for fault in report.faults]
+    rows = [(line.line, line.name, line.verdict, [line.diagnosis, line.evidence]) for line in report.lines]
+    rows += [(fault.line, "", WRONG, [fault.message]) for fault in report.faults]
     cells = []
-    for line, name, verdict, text in sorted(rows, key=lambda row: row[0] or 0):
+    for line, name, verdict, more in sorted(rows, key=lambda row: row[0] or 0):
+        text = "<br>".join(html.escape(each) for each in more if each)
         colour = "#1a7f37" if verdict == OK else "#cf222e"
         cells.append(f"<tr><td>{line or ''}</td><td><code>{html.escape(name)}</code></td>"
                      f'<td style="color: {colour}">{verdict}</td>'
-                     f'<td style="text-align: left">{html.escape(text)}</td></tr>')
+                     f'<td style="text-align: left">{text}</td></tr>')
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in report.notes)
     return (f"<p><b>{html.escape(title)}</b>: {html.escape(summary(report))}</p>"
             f"<table><tr><th>line</th><th>gradient</th><th>verdict</th><th></th></tr>{''.join(cells)}</table>{notes}")
