@@ -121,7 +121,7 @@ def reads(node, variable):
 
 
 def valued(node):
-    """Yield the parts of an expression whose values count: of `x.shape`, `len(x)` and `np.full_like(x, 0)` x does not."""
+    """Yield the parts of an expression whose values count: not x in `x.shape` or `len(x)`."""
     match node:
         case (ast.Attribute(attr="shape" | "dtype") | ast.keyword(arg="like")
               | ast.Call(func=ast.Name("len") | ast.Attribute(attr="full_like"))):

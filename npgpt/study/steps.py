@@ -1,4 +1,4 @@
-"""A forward and a backward in steps: which line made which arrays, and which arrays of the other pass belong to them."""
+"""A forward and a backward in steps: which line made which arrays, and which arrays of the other belong to them."""
 
 import ast
 

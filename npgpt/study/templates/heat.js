@@ -70,7 +70,7 @@ class Heat {
   axis(kind, title, texts) {
     const axis = make("div", `axis ${kind}`);
     axis.setAttribute("aria-hidden", "true");
-    axis.append(make("b", "", title), ...texts.map((text) => make("span", "", text)));
+    axis.append(make("strong", "", title), ...texts.map((text) => make("span", "", text)));
     return axis;
   }
 

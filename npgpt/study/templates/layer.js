@@ -23,14 +23,15 @@ class Layer {
     units[0].tabIndex = 0;            // one stop of the tab key; the arrow keys move from there
     pane.addEventListener("scroll", () => this.drawArrows());
     pane.addEventListener("pointerover", (event) => {
-      if (event.pointerType === "mouse" && unitOf(event)) this.show(unitOf(event).dataset.line);
+      if (event.pointerType === "mouse" && unitOf(event) && hasMoved(event)) this.show(unitOf(event).dataset.line);
     });
     pane.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.show(...this.base));
     pane.addEventListener("click", (event) => unitOf(event) && this.press(unitOf(event)));
     pane.addEventListener("focusin", (event) => {
       if (!unitOf(event)) return;
       this.show(unitOf(event).dataset.line);
-      this.bring(unitOf(event).dataset.line);
+      // Not while a button of the mouse is down: it would be released above another line.
+      if (unitOf(event).matches(":focus-visible")) this.bring(unitOf(event).dataset.line);
     });
     pane.addEventListener("focusout", (event) => pane.contains(event.relatedTarget) || this.show(...this.base));
     pane.addEventListener("keydown", (event) => {
@@ -89,10 +90,11 @@ class Layer {
     this.show(...this.base);
   }
 
-  /* The hidden unit that what there is to say about a variable of a line would give away. */
+  /* The hidden unit that is this line or its partner, or whose line the derivation would give away. */
   secret(line, entry, partner) {
-    return this.hiddenUnits.find((unit) => [line, partner].includes(unit.dataset.line)) ?? this.hiddenUnits.find(
-      (unit) => entry.section && this.data.lines[unit.dataset.line].some((each) => each.section === entry.section));
+    const makes = (unit, name) => this.data.lines[unit.dataset.line].some((each) => each.name === name);
+    return this.hiddenUnits.find((unit) => [line, partner].includes(unit.dataset.line))
+      ?? this.hiddenUnits.find((unit) => makes(unit, `d${entry.section}`));
   }
 
   /* Steps and lines */
@@ -145,7 +147,7 @@ class Layer {
     this.show(...this.base);
   }
 
-  /* Scroll a line and the panes into view; `show` does it for the lines that are lit. */
+  /* Scroll a line and the panes into view; `light` does it for its partner. */
   bring(line) {
     scrollInPane(this.unit(line));
     this.panes.scrollIntoView({block: "nearest"});
@@ -176,11 +178,14 @@ class Layer {
   /* What is shown of a line */
 
   show(line, step = this.executions(line)[0], name) {
+    const all = [line, step, name, this.backward.dataset.way, this.hiddenUnits.length].join();
+    if (all === this.shown) return;         // what is under the pointer must stay there between press and release
+    this.shown = all;
     const entries = this.data.lines[line];
     const entry = this.entry = entries.find((each) => each.name === name)
       ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
     const [partner, from] = this.partner(step, entry);
-    this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]));
+    this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]), entry.lit?.[0] ?? partner);
     const secret = this.secret(line, entry, partner), isSecret = (each) => secret && secret.dataset.line === each;
     const [side, other] = line[0] === "f" ? ["forward", "backward"] : ["backward", "forward"];
     this.section.querySelector(".where").textContent = `· ${side}, line ${line.slice(1)}`;
@@ -199,15 +204,15 @@ class Layer {
     else this.explain(entry);
   }
 
-  /* Mark the line, the lines that belong to it, and the uses of its variable. */
-  light(line, partners) {
+  /* Mark the line, the lines that belong to it, and the uses of its variable. Scroll to its variable's partner. */
+  light(line, partners, partner) {
     const {uses} = this.entry, used = uses.flatMap(([use, share]) => [use, share]);
     for (const unit of this.units) {
       const each = unit.dataset.line;
       unit.classList.toggle("here", each === line);
       unit.classList.toggle("lit", each !== line && partners.includes(each));
       unit.classList.toggle("use", each !== line && used.includes(each));
-      if (each !== line && partners.includes(each) && each[0] !== line[0]) scrollInPane(unit);
+      if (each === partner && each[0] !== line[0]) scrollInPane(unit);
     }
     const variable = line[0] === "f" ? this.entry.name : this.entry.other;
     for (const word of this.panes.querySelectorAll(".word")) word.classList.remove("word");
@@ -293,6 +298,11 @@ class Layer {
     why.append(makeButton("reveal", "Reveal this line", () => this.press(unit)));
   }
 }
+
+/* Whether the pointer moved, and not the page below it. */
+const pointer = {};
+const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
+document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(pointer, {x: clientX, y: clientY}));
 
 const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
 
