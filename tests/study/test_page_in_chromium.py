@@ -263,7 +263,7 @@ def test_predict_then_reveal(open_page):
     weight_used = line(page, "forward", "y_rows = rows @ weight", "linear")
     page.click("#linear .predict")
     assert page.locator("#linear .unit.hidden").count() == 6
-    assert "Reveal all (6 of 6 hidden)" in page.locator("#linear .predict").inner_text()
+    assert page.locator("#linear .predict").inner_text() == "Reveal all 6"
     text = page.locator("#linear .code.backward").inner_text()
     assert "What is dweight here? (n_in, n_out)" in text and "# y_rows = rows @ weight" in text
     assert "rows.T" not in text and "dW_ij" not in text and "x, weight, has_bias = cache" in text
@@ -369,8 +369,8 @@ def test_the_map_axes_and_commands(open_page):
         return [style.display, style.content, parseFloat(style.width) > 0 && parseFloat(style.height) > 0];
     })""")
     assert stream == [["block", '""', True]] * 2
-    assert page.locator("#model-pulls .axis strong").all_inner_texts() == ["loss of", "gradient on"]
-    assert page.locator("#model-attention .axis strong").all_inner_texts() == ["query", "key"]
+    assert page.locator("#model-pulls .axis strong").all_inner_texts() == ["loss of ↓", "gradient on →"]
+    assert page.locator("#model-attention .axis strong").all_inner_texts() == ["query ↓", "key →"]
     text = page.evaluate("document.getElementById('model').textContent")
     assert 'npgpt study --prompt "…" --open' in text and "--checkpoint out" in text
     for name in lessons():

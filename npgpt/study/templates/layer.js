@@ -85,8 +85,8 @@ class Layer {
   }
 
   changed() {
-    const all = this.backward.querySelectorAll(".asked").length, left = this.hiddenUnits.length;
-    this.backward.querySelector(".predict").textContent = left ? `Reveal all (${left} of ${all} hidden)` : "Hide and predict";
+    const left = this.hiddenUnits.length;
+    this.backward.querySelector(".predict").textContent = left ? `Reveal all ${left}` : "Hide and predict";
     this.show(...this.base);
   }
 

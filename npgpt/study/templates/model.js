@@ -33,7 +33,7 @@ const largestPull = Math.max(...MODEL.pulls.flat(), 0);
 const pulledColumns = Math.max(...MODEL.pulls.map((row) => row.length));
 new Heat(document.getElementById("model-pulls"), "Gradient norms, a row for each loss, a column for each token").show({
   rows: MODEL.pulls.length, columns: pulledColumns,
-  axes: {row: "loss of", column: "gradient on", rows: texts(1, MODEL.pulls.length), columns: texts(0, pulledColumns)},
+  axes: {row: "loss of ↓", column: "gradient on →", rows: texts(1, MODEL.pulls.length), columns: texts(0, pulledColumns)},
   part: (r, c) => c in MODEL.pulls[r] ? shade(MODEL.pulls[r][c], largestPull) : null,
   label: (r, c) => `loss of ${quoted(r + 1)} on ${quoted(c)}: ${MODEL.pulls[r][c]}`,
 });
@@ -55,7 +55,8 @@ const chooseHead = MODEL.maps.map(([layer, head, text]) => {
   const choose = () => {
     document.getElementById("model-head").textContent = `Block ${layer}, head ${head}`;
     attention.show({
-      rows: T, columns: T, axes: {row: "query", column: "key", rows: texts(0, T), columns: texts(0, T)}, part: (r, c) => shade(weights[r * T + c], 255),
+      rows: T, columns: T, axes: {row: "query ↓", column: "key →", rows: texts(0, T), columns: texts(0, T)},
+      part: (r, c) => shade(weights[r * T + c], 255),
       label: (r, c) => `${quoted(r)} looks at ${quoted(c)}: ${(weights[r * T + c] / 255).toFixed(2)}`,
     });
     for (const each of heads.querySelectorAll("button")) each.setAttribute("aria-pressed", each === button);
