@@ -11,20 +11,19 @@ from pathlib import Path
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text
+from npgpt.study.child import run_child
 from npgpt.study.exercise import (
     FOLDER,
     LAYERS,
     LEVELS,
-    blanks_left,
     level_text,
     read_exercise,
     write_new,
 )
-from npgpt.study.gradcheck import WRONG
 from npgpt.study.hints import LAST, hint, unfinished_key, wrong_key
-from npgpt.study.judge import run_child
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.progress import Progress
+from npgpt.study.report import hunt_text, report_text
 
 TIME_LIMIT = 20.0
 
@@ -69,7 +68,7 @@ def list_exercises(args):
         states = [state(progress.entry(f"{layer} level {level}")) for level in LEVELS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(f"{layer:<16}" + "".join(f"{each:<22}" for each in states) + (f"{bugs}" if bugs else "-"))
-    print("\nbegin with: npgpt exercise linear")
+    print(f"\nbegin with: npgpt exercise {LAYERS[0]}")
 
 
 def state(entry):
@@ -81,7 +80,7 @@ def state(entry):
 
 def write_level(args):
     """Write the exercise file of a layer and a level."""
-    lesson = lessons()[args.layer]
+    lesson = basics_and_lessons()[args.layer]
     path = Path(args.out or f"{FOLDER}/{lesson.name}-level{args.level}.py")
     write_new(path, level_text(lesson, args.level, path))
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
@@ -91,7 +90,7 @@ def write_bug(args):
     """Write an exercise file with a bug in it."""
     seed = secrets.randbelow(10000) if args.seed is None else args.seed
     check_whole("--seed", seed)
-    lesson = lessons()[args.layer or BUG_LAYERS[seed % len(BUG_LAYERS)]]
+    lesson = basics_and_lessons()[args.layer or BUG_LAYERS[seed % len(BUG_LAYERS)]]
     path = Path(args.out or f"{FOLDER}/{lesson.name}-bug{seed}.py")
     write_new(path, bug_text(lesson, seed, path))
     print(f"{path}: one line of {lesson.backward.__name__} is wrong; answer with: npgpt exercise check {path} --line N")
@@ -106,52 +105,11 @@ def check(args):
         return check_line(exercise, progress, args.line)
     if args.hint:
         return give_hint(exercise, progress, args.time_limit)
-    left = blanks_left(exercise)
-    if left:
-        raise UserError(f"{exercise.path}, line {left[0].lineno}: replace `...` with code"
-                        + (f" (and {len(left) - 1} more)" if left[1:] else ""))
     report = run_child(exercise, args.time_limit)
     progress.tried(exercise.name, report.right)
-    print_bug_report(exercise, report) if exercise.is_bug else print_report(exercise, report)
+    text = hunt_text if exercise.is_bug else report_text
+    print(text(report, f"{exercise.path}: {exercise.name}"))
     return report.right
-
-
-def print_report(exercise, report):
-    """Print a line for each gradient with its line in the file, and then what to do."""
-    print(f"{exercise.path}: {exercise.name}, {exercise.lesson.backward.__name__}")
-    width = max(len(line.variable) for line in report.lines) + 3
-    for line in report.lines:
-        error = f"error {line.relative:.1e}" if line.relative is not None else ""
-        at = f"line {line.line}" if line.line else ""
-        print(f"  {at:<9} {f'd{line.variable}':<{width}} {line.verdict:<9} {error}".rstrip())
-        if line.verdict == WRONG:
-            follows = line.line is not None and line.line > report.first
-            unknown = f"may follow from line {report.first}" if follows else "I don't recognise this mistake"
-            print(f"            {line.diagnosis or unknown}")
-    print_notes(report)
-    if report.right:
-        print("right: every gradient agrees with the central differences")
-    elif report.first is not None:
-        print(f"wrong: the first wrong line is {report.first}; for a hint: npgpt exercise check {exercise.path} --hint")
-    else:
-        print("wrong")
-
-
-def print_bug_report(exercise, report):
-    """Print whether the bug is fixed; if not, which results are wrong, but not the line."""
-    if report.right:
-        print(f"{exercise.path}: fixed; every gradient is right")
-        return
-    wrong = [f"d{line.variable}" for line in report.lines if line.verdict == WRONG and line.variable in report.results]
-    right = [f"d{name}" for name in report.results if f"d{name}" not in wrong]
-    print(f"{exercise.path}: the bug is still there; wrong: {', '.join(wrong) or 'an intermediate, but no result'}"
-          f"{'; right: ' if right else ''}{', '.join(right)}")
-    print_notes(report)
-
-
-def print_notes(report):
-    for note in report.notes:
-        print(f"  {note}")
 
 
 def check_line(exercise, progress, line):

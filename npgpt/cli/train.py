@@ -1,6 +1,8 @@
 """Train a model, or continue a run with --resume.
 
-Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help.
+Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help. With
+--backward, the learner's functions take the place of the package's: they are checked, then they run in this process, as
+the user, without limits.
 """
 
 import argparse
@@ -10,6 +12,7 @@ import os
 import warnings
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 from npgpt.api import GPT, load_model
@@ -33,6 +36,7 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
+from npgpt.study.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of
 from npgpt.training.trainer import Trainer
@@ -53,6 +57,10 @@ def add_arguments(parser):
     again.add_argument("--overwrite", action="store_true", help="delete the run that is in --out-dir and begin anew")
     again.add_argument("--overfit", action="store_true",
                        help="a check of model and gradients: learn one batch by heart, in 500 steps, and save nothing")
+    parser.add_argument("--backward", metavar="FOLDER",
+                        help="train with your own functions, the solved exercises in FOLDER, on a CPU, like --kernels "
+                             "reference; with --resume, give it again. The files are checked first, but then they run "
+                             "as you, without limits: use only files that you trust")
     add_device_arguments(parser)
     add_model_arguments(parser)
     add_train_arguments(parser)
@@ -61,26 +69,72 @@ def add_arguments(parser):
 def run(args):
     # A diverging run overflows before it stops: the trainer reports it in one line, NumPy's warnings add nothing.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
+    files = backward_files(args)            # raises before anything is downloaded or written
     if args.overfit:
-        return overfit(new_run(overfitting(args)), fresh=not args.init_from)
+        trainer = new_run(overfitting(args))
+        use_backwards(trainer, own_backwards(args, files))
+        return overfit(trainer, fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
+            backwards = own_backwards(args, files)
             stack.enter_context(locked(args.out_dir))
             trainer = resumed_run(args)
         else:
             trainer = new_run(args)
+            backwards = own_backwards(args, files)
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
+        use_backwards(trainer, backwards)
         trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
-        finished = trainer.run()
+        finished = train(trainer, args)
         picture = draw_if_possible(args.out_dir) if finished else ""
     if finished:
-        sample(trainer, args.out_dir, picture)
+        sample(trainer, args.out_dir, picture, backwards)
     else:
-        print(f"stopped at step {trainer.step}, saved; continue with: npgpt train --resume --out-dir {args.out_dir}")
+        print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
+
+
+def backward_files(args):
+    """The exercise files in the folder of --backward, or None without it. Raises UserError if there are none."""
+    if args.backward is None:
+        return None
+    if array_module(args.device) is not np:
+        raise UserError("--backward trains on a CPU only: leave --device out")
+    return exercise_files(args.backward)
+
+
+def own_backwards(args, files):
+    """The learner's `Backwards`, checked and loaded; None without files. Raises UserError if one is wrong."""
+    return read_backwards(args.backward, files) if files else None
+
+
+def use_backwards(trainer, backwards):
+    """Let a trainer use the learner's `Backwards`, if there are any, and say which they are."""
+    if backwards:
+        use(backwards, trainer)
+        print(backwards.summary(trainer.model.config), flush=True)
+
+
+def train(trainer, args):
+    """Run a trainer. If a function of --backward fails, save the steps taken before that, and raise UserError."""
+    try:
+        return trainer.run()
+    except BackwardError as error:
+        if trainer.saved_step is None:
+            raise
+        if trainer.saved_step != trainer.step:
+            trainer.save()
+        raise UserError(f"{error}; stopped at step {trainer.step}, saved; mend it, and continue with: "
+                        f"{resume_command(args)}") from None
+
+
+def resume_command(args):
+    """What continues the run."""
+    backward = f" --backward {args.backward}" if args.backward else ""
+    return f"npgpt train --resume --out-dir {args.out_dir}{backward}"
 
 
 def described(tokens):
@@ -107,10 +161,13 @@ def draw_if_possible(out_dir):
         return ""
 
 
-def sample(trainer, out_dir, picture):
-    """Print the result of the training, and a sample."""
+def sample(trainer, out_dir, picture, backwards):
+    """Print the result of the training, and a sample. backwards: the learner's `Backwards`, or None."""
     print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}"
           f"{picture}\n")
+    if backwards:
+        number = len(backwards.called(trainer.model.config))
+        print(f"the text of a model that your {number} function{'s have' if number != 1 else ' has'} trained:\n")
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
                      temperature=0.8, top_k=None, top_p=None, seed=trainer.options.seed)

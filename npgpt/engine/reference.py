@@ -9,7 +9,7 @@ from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import without_caches
 from npgpt.engine.philox import Philox
 from npgpt.engine.threads import sharing_cores
-from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
+from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_backward, gpt_forward
 
@@ -23,6 +23,7 @@ class ReferenceEngine:
     """
 
     ops = layers
+    gpt_backward = staticmethod(gpt_backward)
     reuses_grads = False        # whether `loss_and_grads` returns arrays that the next call overwrites
 
     def __init__(self, params, threads):
@@ -56,8 +57,8 @@ class ReferenceEngine:
         masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype, rng)
         logits, gpt = gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
-        dlogits = cross_entropy_backward(share, cross_entropy)
-        return loss * share, self.params.flatten(gpt_backward(dlogits, gpt, self.ops))
+        dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
+        return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
 
     def loss(self, idx, targets, mask=None):
         """The mean loss of one batch, a `number`, without dropout; no layer's cache is kept."""

@@ -162,6 +162,7 @@ def gpt_backward(dlogits, cache, ops):
     # x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])
     dwte, dwpe = ops.embedding_backward(dx, embedding)
     dp["lm_head"] = {"bias": dhead_bias}
+    # head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]
     if config.tie_word_embeddings:
         dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head
     else:

@@ -1,25 +1,26 @@
 """Planting one small bug in a backward, for the learner to find."""
 
 import ast
+import copy
 import difflib
 import random
 import re
-import tempfile
-from pathlib import Path
 
 import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.study.exercise import LAYERS, file_text, key_of, statements
-from npgpt.study.gradcheck import WRONG
-from npgpt.study.judge import LearnerError, judge, load_function
+from npgpt.study.gradcheck import errors
 from npgpt.study.mathematics import read_notes
 from npgpt.study.mutants import mutants
 from npgpt.study.source import read_source
+from npgpt.study.truth import cases
 
 BUG_LAYERS = [name for name in LAYERS if len(read_notes(name)) > 1]     # with one line there is nothing to look for
+# The kinds of mutants that are mistakes of people; the others, such as a constant that is 1e-6 larger, are for tests.
+PEOPLE_MAKE = {"sign", "transposed operand", "mean for sum", "dropped factor", "dropped term", "swapped", "wrong axis",
+               "neighbouring variable", "= for +="}
 SEEN = 1e-3             # the smallest relative error of a bug, far above any rounding
-TOO_EASY = ("dropped statement", "unrelated variable")
 
 
 def bug_text(lesson, seed, path):
@@ -48,7 +49,7 @@ def with_bug(lesson, seed):
 def planted(lesson):
     """Yield (line, kind, all lines of the backward with the bug in that line) for what could be a bug.
 
-    The bugs are the common mistakes of the derivation, and the mutants of `tools/mutate.py`.
+    The bugs are the common mistakes of the derivation, and those mutants of `tools/mutate.py` that people make.
     """
     source = read_source(lesson.backward)
     notes = read_notes(lesson.name)
@@ -56,7 +57,7 @@ def planted(lesson):
     wrong = [(each.lineno - 1, "common mistake", notes[key_of(each)].mistake) for each in body
              if key_of(each) in notes and notes[key_of(each)].mistake]
     wrong += [(mutant.line - source.first, mutant.kind, mutant.mutated) for mutant in mutants(lesson.backward)
-              if mutant.kind not in TOO_EASY]
+              if mutant.kind in PEOPLE_MAKE and (mutant.kind == "swapped" or not mutant.original.startswith("return"))]
     for i, kind, text in wrong:
         # The first statement, which unpacks the cache, stays. Statements over several lines do, too.
         if any(each.lineno == each.end_lineno == i + 1 for each in body[1:]):
@@ -76,17 +77,16 @@ def replaced(line, text):
 
 def is_bug(lesson, lines):
     """Whether the backward with these lines runs and returns arrays of the right shapes with wrong numbers."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "bug.py"
-        file.write_text(file_text(lesson, "", [], {}, file, lines), encoding="utf-8")
-        try:
-            with np.errstate(all="ignore"):
-                report = judge(lesson.name, load_function(file, lesson.backward.__name__), file)
-        except LearnerError:            # it does not even run: too easy to find
-            return False
-    results = [line for line in report.lines if line.variable in report.results]
-    return not report.notes and all(line.relative is not None for line in results) \
-        and any(line.verdict == WRONG and line.relative > SEEN for line in results)
+    case = cases(lesson.name)[0]
+    names = {}
+    try:
+        exec(file_text(lesson, "", [], {}, "bug.py", lines), names)
+        with np.errstate(all="ignore"):
+            results = lesson.run_backward(case.dy, copy.deepcopy(case.cache), names[lesson.backward.__name__])
+        found = [errors(results[name], true)[1] for name, true in case.results.items()]
+    except Exception:               # it does not even run: too easy to find
+        return False
+    return max(found) > SEEN and np.isfinite(found).all()
 
 
 def bug_statement(exercise):

@@ -1,164 +1,155 @@
-"""What is wrong with a gradient: common mistakes, recognised by their numbers.
+"""What is wrong with a gradient: common mistakes, recognised by their numbers alone.
 
-Each test of `diagnose` asks: which small change makes the given gradient the right one?
+Each test of `diagnose` asks: which small change makes the given gradient the true one? `repairs.py` asks the same of
+the learner's line; this is for what that cannot read, such as a gradient that is computed in several lines.
 """
 
-import dataclasses
 import fractions
-import inspect
 import itertools
 
 import numpy as np
 
 from npgpt.study.gradcheck import errors
 
-CLOSE = 1e-6        # relative; looser than the check itself, whose differences have an error of 1e-10
-
-
-@dataclasses.dataclass
-class Known:
-    """What a wrong gradient is compared with, by name.
-
-    gradients: the true ones, those of the inputs first; factors: the forward's arrays that are finite; terms: what the
-    package's own backward assigns; numbers: of the forward; rows: how many rows the upstream gradient has; last_only: a
-    gradient that keeps only the last of those that belong to one index.
-    """
-
-    gradients: dict[str, np.ndarray]
-    factors: dict[str, np.ndarray]
-    terms: dict[str, np.ndarray]
-    numbers: dict[str, float]
-    rows: int
-    last_only: dict[str, np.ndarray]
-
-
-def gather(truth, forward_record, backward_record):
-    """The `Known` of a lesson's truth, and of the records of the package's own forward and backward."""
-    lesson = truth.lesson
-    gradients = {f"d{name}": gradient for name, gradient in truth.inputs.items()}
-    for variable, gradient in zip(truth.variables, truth.gradients, strict=True):
-        if gradient is not None:
-            gradients.setdefault(f"d{variable.name}", gradient)
-    constants = {name: value for name, value in lesson.constants.items() if isinstance(value, np.ndarray | float)}
-    module = inspect.getmodule(lesson.forward)
-    numbers = {name: value for name, value in {**vars(module), **constants}.items() if isinstance(value, float)}
-    factors = {each.name: each.value for each in forward_record}
-    factors |= {name: value for name, value in constants.items() if isinstance(value, np.ndarray)}
-    factors = {name: value for name, value in factors.items() if np.isfinite(value).all()}     # a mask is -inf
-    last_only = {}
-    if "idx" in lesson.constants:
-        for name, table in lesson.inputs.items():
-            last_only[f"d{name}"] = np.zeros_like(table)
-            if lesson.constants["idx"].max() < len(table):
-                last_only[f"d{name}"][lesson.constants["idx"]] = truth.dy
-    rows = truth.dy.size // truth.dy.shape[-1] if truth.dy.ndim else 1
-    terms = {each.name: each.value for each in backward_record}
-    return Known(gradients, factors, terms, numbers, rows, last_only)
+CLOSE = 1e-6        # relative: a recognised gradient is equal except for rounding
 
 
 def close(a, b):
     """Whether two arrays are equal except for rounding."""
-    return np.shape(a) == np.shape(b) and errors(a, b)[1] <= CLOSE
+    return np.shape(a) == np.shape(b) and errors(np.asarray(a), np.asarray(b))[1] <= CLOSE
 
 
 @np.errstate(all="ignore")      # a wild gradient may overflow in the tests
-def diagnose(name, given, true, known):
-    """One sentence about a wrong gradient `name`, or None if the mistake is not recognised."""
+def diagnose(name, given, true, case):
+    """One sentence about a wrong gradient `name` in a `Case`, or None if the mistake is not recognised."""
     if np.shape(given) != np.shape(true):
-        return by_shape(name, given, true, known)
+        return by_shape(given, true, case.sizes)
     if not np.isfinite(given).all():
         return "it holds NaN or infinity"
     if not np.any(given):
-        return "it is all zeros: the gradient was dropped"
-    if name in known.last_only and close(given, known.last_only[name]):
-        return "for an index that occurs several times, only the last gradient was kept: they have to be added"
+        return "it is all zeros"
+    if lost_repeats(name, given, case):
+        return "only the last gradient was kept of an index that occurs several times: they have to be added"
     if close(-given, true):
         return "its sign is wrong"
-    # A gradient that was passed on unchanged equals another line's gradient; what it lacks says more, so that is first.
-    return (by_axes(given, true) or by_number(given, true, known) or by_factor(given, true, known)
-            or by_term(name, given, true, known) or misplaced(name, given, known))
+    return (by_axes(given, true) or by_number(given, true, case) or by_factor(given, true, case)
+            or by_term(name, given, true, case) or misplaced(name, given, case) or shuffled(given, true))
 
 
-def by_shape(name, given, true, known):
-    """A diagnosis of a gradient whose shape is wrong, or None."""
+def by_shape(given, true, sizes):
+    """What is wrong with a gradient of a wrong shape, at least the shape."""
     given = np.asarray(given)
-    shapes = f"its shape is {given.shape}, not {true.shape}"
-    if given.ndim == true.ndim >= 2 and given.swapaxes(-1, -2).shape == true.shape:
-        exact = close(given.swapaxes(-1, -2), true)
-        return f"{shapes}: it is transposed" if exact else f"{shapes}: it seems to be transposed"
-    extra = given.ndim - true.ndim
-    if extra > 0 and given.shape[extra:] == true.shape:
-        return f"{shapes}: the sum over the batch is missing" + (
-            "" if close(given.sum(axis=tuple(range(extra))), true) else ", and something else")
-    if given.size == true.size and close(given.reshape(true.shape), true):
-        return f"{shapes}: the numbers are right, it needs a reshape"
-    other = misplaced(name, given, known)
-    return f"{shapes}: {other}" if other else None
+    says = f"its shape is {given.shape}, not {np.shape(true)}"
+    extra = given.ndim - np.ndim(true)
+    if given.ndim >= 2 and close(given.swapaxes(-1, -2), true):
+        return f"{says}: it is transposed"
+    if given.size == np.size(true) and 1 in given.shape and extra > 0 and close(given.reshape(np.shape(true)), true):
+        return f"{says}: an axis of length 1 is too much (keepdims?)"
+    if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):
+        return f"{says}: the numbers are right, it needs a reshape"
+    if extra > 0:
+        for axes in itertools.combinations(range(given.ndim), extra):
+            if close(given.sum(axis=axes), true):
+                return f"{says}: the sum over {' and '.join(sizes.letter(given.shape[i]) for i in axes)} is missing"
+    lost = [i for i in itertools.combinations(range(np.ndim(true)), -extra)] if extra < 0 else []
+    for axes in lost:
+        if close(given, true.sum(axis=axes)):
+            return f"{says}: it was summed over {' and '.join(sizes.letter(true.shape[i]) for i in axes)} too"
+    if given.ndim == np.ndim(true):
+        for i in range(given.ndim):
+            if given.shape[i] == 1 and close(given, true.sum(axis=i, keepdims=True)):
+                return f"{says}: it was summed over {sizes.letter(true.shape[i])} too"
+            if np.shape(true)[i] == 1 and close(given.sum(axis=i, keepdims=True), true):
+                return f"{says}: the sum over {sizes.letter(given.shape[i])} is missing"
+    return says
 
 
-def misplaced(name, given, known):
+def lost_repeats(name, given, case):
+    """Whether, of the gradients that belong to one index of the embedding, only the last was kept."""
+    if name != "dwte" or case.lesson.name != "embedding":
+        return False
+    last = np.zeros_like(given)
+    last[case.lesson.constants["idx"]] = case.dy
+    return close(given, last)
+
+
+def misplaced(name, given, case):
     """Whether it is the gradient of another variable."""
-    for other, gradient in known.gradients.items():
-        if other != name and close(given, gradient):
-            return f"it is {other}: the gradient of another variable"
+    for other, values in case.gradients.items():
+        if other != name and any(close(given, value) for value in values):
+            return f"it is {other}, the gradient of another variable"
+    return None
+
+
+def shuffled(given, true):
+    """Whether it has the right numbers at other places."""
+    if np.size(true) > 1 and close(np.sort(given, axis=None), np.sort(true, axis=None)):
+        return "it has the right numbers in another order: look at the reshape, the transpose or the index"
     return None
 
 
 def by_axes(given, true):
-    """Whether it has the right numbers with the axes in another order, or is reversed along one."""
+    """Whether it has the right numbers with the axes in another order."""
     for axes in itertools.permutations(range(given.ndim)):
-        moved = given.transpose(axes)
-        if axes != tuple(range(given.ndim)) and close(moved, true):
-            return "it is transposed" if axes[-2:] == (given.ndim - 1, given.ndim - 2) and given.ndim >= 2 \
-                else f"its axes are in another order: transpose{axes} would be right"
+        if axes != tuple(range(given.ndim)) and close(given.transpose(axes), true):
+            return f"its axes are in another order: transpose{axes} would be right"
     return None
 
 
-def by_number(given, true, known):
+def by_number(given, true, case):
     """Whether it is the true gradient times a number, and which number that is."""
-    at = np.unravel_index(np.abs(true).argmax(), true.shape)
+    at = np.unravel_index(np.abs(true).argmax(), np.shape(true))
     if given[at] == 0.0 or true[at] == 0.0:
         return None
-    missing = float(true[at] / given[at])
-    if not close(given * missing, true):
+    times = float(given[at] / true[at])
+    if not close(given / times, true):
         return None
-    simple = fractions.Fraction(missing).limit_denominator(64)
-    if abs(float(simple) - missing) <= CLOSE * abs(missing):
-        factor = str(simple)
-    else:
-        names = {f"{before}{name}": value ** power for name, value in known.numbers.items() if value
-                 for before, power in (("", 1), ("1 / ", -1))}
-        factor = next((name for name, value in names.items() if abs(value - missing) <= CLOSE * abs(missing)),
-                      f"{missing:.6g}")
-    mean = f": {known.rows} rows, a mean instead of a sum" if missing == known.rows or simple == known.rows else ""
-    return f"it is {1.0 / missing:.6g} times what it should be: the factor {factor} is missing{mean}"
+    sizes = case.sizes
+    named = {f"{letter} ({size})": size for letter, size in [("C", sizes.C), ("N", sizes.B * sizes.T), ("B", sizes.B),
+             ("T", sizes.T), ("V", sizes.V), ("D", sizes.C // sizes.H)]}
+    for name, size in named.items():
+        if abs(times * size - 1.0) < CLOSE:
+            return f"it is divided by {name}, which does not belong there"
+        if abs(times / size - 1.0) < CLOSE:
+            return f"it is multiplied by {name}, which does not belong there"
+    numbers = case.numbers | {each: float(value) for each, value in case.factors.items() if np.ndim(value) == 0}
+    for name, value in numbers.items():
+        for power, says in ((-1, f"the factor {name} is missing"), (1, f"the factor {name} does not belong there"),
+                            (-2, f"divided by {name} instead of multiplied"),
+                            (2, f"multiplied by {name} instead of divided")):
+            if value and abs(times / value ** power - 1.0) < CLOSE:
+                return says
+    simple = fractions.Fraction(times).limit_denominator(64)
+    shown = str(simple) if abs(float(simple) / times - 1.0) < CLOSE else f"{times:.6g}"
+    return f"it is {shown} times what it should be"
 
 
-def by_factor(given, true, known):
+def by_factor(given, true, case):
     """Whether an array is missing as a factor, or is one factor too many."""
-    for name, factor in known.factors.items():
+    for name, factor in case.factors.items():
         # A factor of more dimensions than the gradient was summed over.
-        if np.ndim(factor) > true.ndim or not fits(factor, true):
+        if np.ndim(factor) > np.ndim(true) or not fits(factor, true):
             continue
         if close(given * factor, true):
             return f"the factor {name} is missing"
         if close(given, true * factor):
-            return f"it has the factor {name}, which does not belong there"
+            return f"the factor {name} does not belong there"
     return None
 
 
 def fits(array, like):
     """Whether an array can be broadcast to the shape of another."""
     try:
-        return np.broadcast_shapes(np.shape(array), like.shape) == like.shape
+        return np.broadcast_shapes(np.shape(array), np.shape(like)) == np.shape(like)
     except ValueError:
         return False
 
 
-def by_term(name, given, true, known):
+def by_term(name, given, true, case):
     """Whether a term that the package's backward adds is missing, or has the wrong sign."""
-    for term, value in known.terms.items():
-        if term == name or not fits(value, true) or not np.any(value):
+    for term, values in (case.gradients | case.helpers).items():
+        value = values[-1]
+        if term == name or not term.startswith("d") or not fits(value, true) or not np.any(value):
             continue
         for sign in (1.0, -1.0):
             if close(given + sign * value, true):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from npgpt.errors import UserError, one_line
 from npgpt.files import make_folder, read_bytes, write_atomically
-from npgpt.study.lessons import Lesson, lessons
+from npgpt.study.lessons import Lesson, basics_and_lessons
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 
-LAYERS = [name for name in lessons() if read_notes(name)]       # in learning order
+LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
 TITLE = "# npgpt exercise: {}, {}"
@@ -132,13 +132,16 @@ def statements(function):
 
 
 def key_of(statement):
-    """What a statement is known by: its (first) target, the function that it calls, or "return"; "..." for a blank."""
+    """What a statement is known by: its targets, the function that it calls, or "return"; "..." for a blank.
+
+    All targets: `dx, dhead_weight, dhead_bias` and `dx, dln_f_weight, dln_f_bias` are two lines of gpt_backward.
+    """
     match statement:
         case ast.Return():
             return "return"
-        case ast.Assign(targets=[ast.Tuple(elts=[target, *_]), *_]) | ast.Assign(targets=[target, *_]):
-            return ast.unparse(target)
-        case ast.AugAssign(target=target):
+        case ast.Assign(targets=[ast.Tuple(elts=targets), *_]):
+            return ", ".join(map(ast.unparse, targets))
+        case ast.Assign(targets=[target, *_]) | ast.AugAssign(target=target):
             return ast.unparse(target)
         case ast.Expr(value=ast.Call(func=called)):
             return ast.unparse(called)
@@ -173,7 +176,7 @@ def read_exercise(path):
     if title is None or title[1] not in LAYERS:
         raise UserError(f"{path} is not an exercise file: `npgpt exercise LAYER` writes one, and its first line says "
                         "which exercise it is")
-    lesson = lessons()[title[1]]
+    lesson = basics_and_lessons()[title[1]]
     try:
         tree = ast.parse(text)
     except SyntaxError as error:

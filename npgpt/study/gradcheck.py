@@ -85,18 +85,24 @@ class Truth:
 
 def truth(lesson):
     """The gradients of all inputs and floating intermediates of a lesson's forward, by central differences."""
-    rng = np.random.default_rng(5)
+    y, cache, _, variables = traced_forward(lesson)
+    dy = np.asarray(np.random.default_rng(5).standard_normal(np.shape(y)))
+    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
+    inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
+    return Truth(lesson, variables, gradients, inputs, dy, y, cache)
+
+
+def traced_forward(lesson):
+    """y, cache, the assignments of a lesson's forward, and its `Variable`s."""
+    rng = np.random.default_rng(6)
     y, cache, record = traced(lesson, lesson.inputs)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
-    dy = np.asarray(rng.standard_normal(np.shape(y)))
     variables, counts = [], {}
     for each, other in zip(record, traced(lesson, moved)[2], strict=True):
         occurrence = counts[each.name] = counts.get(each.name, -1) + 1
         constant = np.array_equal(each.value, other.value)
         variables.append(Variable(each.name, each.line, occurrence, each.value, constant))
-    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
-    inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
-    return Truth(lesson, variables, gradients, inputs, dy, y, cache)
+    return y, cache, record, variables
 
 
 def traced(lesson, inputs):
@@ -106,8 +112,8 @@ def traced(lesson, inputs):
     return y, cache, [each for each in record if each.line != read_source(lesson.forward).first]
 
 
-def intermediate_gradient(lesson, variable, dy):
-    """d(sum(dy * y)) / d(variable), an array of its shape."""
+def intermediate_gradient(lesson, variable, dy, at=None):
+    """d(sum(dy * y)) / d(variable), an array of its shape, or the number at one index."""
     change, left = None, 0          # left: how many v are still to come before the one that is moved
 
     def probe(name, value):
@@ -124,28 +130,30 @@ def intermediate_gradient(lesson, variable, dy):
         change, left = moved_by, variable.occurrence
         return (dy * lesson.run_forward(lesson.inputs, forward)[0]).sum()
 
-    return differences(output, variable.value)
+    return differences(output, variable.value, at)
 
 
-def input_gradient(lesson, name, dy):
-    """d(sum(dy * y)) / d(input), an array of its shape."""
+def input_gradient(lesson, name, dy, at=None):
+    """d(sum(dy * y)) / d(input), an array of its shape, or the number at one index."""
     def output(changed_by):
         return (dy * lesson.run_forward(lesson.inputs | {name: lesson.inputs[name] + changed_by})[0]).sum()
 
-    return differences(output, lesson.inputs[name])
+    return differences(output, lesson.inputs[name], at)
 
 
-def differences(output, value):
-    """The gradient at 0 of output(change), a number, in each element of a change of the value's shape.
+def differences(output, value, at=None):
+    """The gradient at 0 of output(change), a number, in each element of a change of the value's shape, or in one.
 
     Central differences of fourth order: the terms of order STEP^2 of two pairs of points cancel.
     """
     gradient = np.empty(np.shape(value))
-    for index in np.ndindex(np.shape(value)):
+    for index in np.ndindex(np.shape(value)) if at is None else [at]:
         step = np.zeros(np.shape(value))
         step[index] = STEP
         near, far = output(step) - output(-step), output(2.0 * step) - output(-2.0 * step)
         gradient[index] = (8.0 * near - far) / (12.0 * STEP)
+    if at is not None:
+        return gradient[at]
     return gradient if np.abs(gradient).max() > ROUNDING else np.zeros_like(gradient)
 
 

@@ -1,9 +1,10 @@
 """Hints: first the forward line to look at, then the rule in words, then the package's own line."""
 
 import ast
+import collections
 
 from npgpt.study.exercise import blanks_left, key_of, statements
-from npgpt.study.judge import WRONG
+from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 
@@ -36,11 +37,16 @@ def unfinished_key(exercise):
 def wrong_key(exercise, report):
     """The key of the line of the package's backward at which a learner's solution first differs."""
     wanted = package_statements(exercise.lesson)
+    stored = collections.Counter(name for _, statement in wanted for name in names_in(statement, ast.Store))
+    first = next((key_of(each) for each in statements(exercise.function)
+                  if each.lineno <= (report.first or 0) <= each.end_lineno), None)
     for key, statement in wanted:
-        if names_in(statement, ast.Store) & set(report.differs):
+        differs = names_in(statement, ast.Store) & set(report.differs)
+        # gpt_backward assigns dx in five lines: of these it is the one that the learner's first wrong line is like.
+        if differs and (key == first or any(stored[name] == 1 for name in differs)):
             return key
     # Nothing that has a name differs: it is a line that fills an array, or a result without a name.
-    wrong = {f"d{line.variable}" for line in report.lines if line.verdict == WRONG}
+    wrong = {line.name for line in report.lines if line.verdict == WRONG}
     for key, statement in reversed(wanted):
         touched = names_in(statement, ast.Store)
         if key.endswith("]") or isinstance(statement, ast.Expr):
@@ -60,7 +66,7 @@ def hint(lesson, key, number):
     lines = read_source(lesson.backward).lines
     statement = next(statement for other, statement in package_statements(lesson) if other == key)
     if number == 0:
-        quoted = [line.strip()[2:] for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
+        quoted = [line.strip()[2:].strip() for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
         return f"look at the forward's line: {quoted[-1]}" if quoted else "look at what the cache holds"
     if number == 1:
         notes = read_notes(lesson.name)

@@ -9,6 +9,7 @@ import dataclasses
 import importlib.util
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +19,31 @@ from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
 from npgpt.model.masks import BlockMasks, draw_masks, dropout_mask
 from npgpt.model.parameters import flatten, nest, parameter_shapes
+from npgpt.study import basics as lesson_0
 
-B, T, C, H, V = 4, 5, 6, 2, 8
-D, S, F = C // H, 7, 9          # S: keys, where they are more than the queries; F: width of the hidden layer
-POSITIONS = 10                  # rows of wpe, more than T
+
+class Sizes(NamedTuple):
+    """The sizes of a set of lessons. S: keys, which are more than the queries; P: rows of wpe, more than T."""
+
+    B: int
+    T: int
+    C: int
+    H: int
+    V: int
+    S: int
+    F: int
+    P: int
+
+    def letter(self, size):
+        """What an axis of that size is called in the lessons: "T"."""
+        more = {"D": self.C // self.H, "N": self.B * self.T, "3C": 3 * self.C}
+        return next((name for name, value in (self._asdict() | more).items() if value == size), str(size))
+
+
+SIZES = Sizes(B=4, T=5, C=6, H=2, V=8, S=7, F=9, P=10)
+OTHER_SIZES = Sizes(B=3, T=4, C=10, H=2, V=7, S=6, F=11, P=9)       # for solutions that are right for one size only
 EPS = 0.1       # large, so that a backward that forgets it is seen
+SMALL = 1e-5    # the step of a difference by hand: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +120,37 @@ def map_arrays(function, value):
     return value
 
 
-def lessons():
+def basics(sizes=SIZES):
+    """The lessons of lesson 0 by name, with the same random inputs every time."""
+    T, C, N = sizes.T, sizes.C, sizes.B * sizes.T
+    rng = np.random.default_rng(7)
+
+    def unit(*shape):
+        return rng.standard_normal(shape)
+
+    def unknown(x):
+        return np.sin(2.0 * x) + 0.5 * (x * x)
+
+    def lesson(name, title, inputs, **constants):
+        pair = (getattr(lesson_0, f"{name}_{direction}") for direction in ("forward", "backward"))
+        return Lesson(name, title, *pair, inputs, constants, tuple(inputs))
+
+    made = [lesson("chain", "The chain rule", {"x": unit(T, C), "a": unit(T, C)}),
+            lesson("twice", "A variable used twice", {"x": unit(T, C)}),
+            lesson("broadcast", "Broadcasting", {"x": unit(N, C), "gain": unit(N, 1), "bias": unit(C)}),
+            lesson("difference", "A derivative, measured", {"x": unit(T, C)}, f=unknown, h=SMALL)]
+    return {each.name: each for each in made}
+
+
+def basics_and_lessons(sizes=SIZES):
+    """The lessons of all exercises by name, in learning order: lesson 0, then the layers."""
+    return basics(sizes) | lessons(sizes)
+
+
+def lessons(sizes=SIZES):
     """All lessons by name, with the same random inputs every time."""
+    B, T, C, H, V, S, F, P = sizes
+    D = C // H
     rng = np.random.default_rng(11)
     made = {}
 
@@ -127,7 +177,7 @@ def lessons():
     norm.cases["without a bias"] = norm.without("bias", bias=None)
     loss = add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
     loss.cases["if every target counts"] = loss.without(targets=counted)
-    add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(POSITIONS, C)}, idx=idx)
+    add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(P, C)}, idx=idx)
     head = add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": unit(V)})
     head.cases["without a bias"] = head.without("bias", bias=None)
     drop = add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), 0.3, np.float64))
@@ -138,7 +188,7 @@ def lessons():
     attention.cases["without dropout"] = attention.without(dropout_mask=None)
     attention.cases["without a mask"] = attention.without(mask=None)
 
-    config = GPTConfig(vocab_size=V, block_size=POSITIONS, n_layer=2, n_head=H, n_embd=C, n_inner=F,
+    config = GPTConfig(vocab_size=V, block_size=P, n_layer=2, n_head=H, n_embd=C, n_inner=F,
                        layer_norm_epsilon=EPS, dropout=0.3, embedding_layer_norm=True, lm_head_bias=True)
     other = dataclasses.replace(config, bias=False, dropout=0.0, causal=False, embedding_layer_norm=False,
                                 final_layer_norm=False, tie_word_embeddings=False, lm_head_bias=False)

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import textwrap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Source:
 
 @functools.cache
 def read_source(function):
-    """The `Source` of a function at the top level of its file."""
+    """The `Source` of a function."""
     lines, first = inspect.getsourcelines(function)
     tree = parsed(function)
     docstring = ast.get_docstring(tree) or ""
@@ -52,7 +53,7 @@ def read_source(function):
 def parsed(function):
     """The syntax tree of a function, with the line numbers of its file."""
     lines, first = inspect.getsourcelines(function)
-    return ast.increment_lineno(ast.parse("".join(lines)), first - 1).body[0]
+    return ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body[0]
 
 
 def assigned_names(node):
@@ -78,3 +79,8 @@ def shortcut(docstring):
     """The variables v of which a docstring says, in "Shortcut: dv, dw and dx are skipped", that it has no dv."""
     found = re.search(r"Shortcut: ([\w\s,]+?) (?:is|are) skipped", docstring)
     return frozenset(name[1:] for name in re.findall(r"\bd\w+", found[1])) if found else frozenset()
+
+
+def last_return(source):
+    """The line of a function's last `return`, or of its `def`."""
+    return max((each.first for each in source.statements if each.text.startswith("return")), default=source.first)

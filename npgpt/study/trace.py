@@ -24,7 +24,10 @@ class Assignment:
 
 @contextlib.contextmanager
 def recording(functions):
-    """Within it, calls of the functions, in this thread, are traced: yields the list of `Assignment`s, in order."""
+    """Within it, calls of the functions, in this thread, are traced: yields the list of `Assignment`s, in order.
+
+    A statement that raises has assigned nothing.
+    """
     sources = {function.__code__: read_source(function) for function in functions}
     record = []
 
@@ -47,6 +50,8 @@ def recording(functions):
                     for name in pending.targets:
                         add(pending.first, name)
                 pending = current
+            elif event == "exception":
+                pending = None          # it has assigned nothing
             return local
 
         for name in frame.f_code.co_varnames[:frame.f_code.co_argcount]:

@@ -3,7 +3,6 @@
 import ast
 
 from npgpt.study.exercise import find_function, is_blank, key_of, level_text, statements
-from npgpt.study.judge import load_function
 from npgpt.study.source import read_source
 
 
@@ -22,9 +21,3 @@ def solved(lesson, level):
             answer = lines[statement.lineno - 1:statement.end_lineno]
         text[blank.lineno - 1:blank.end_lineno] = answer
     return "\n".join(text)
-
-
-def function_of(text, lesson, path):
-    """The backward in a text, which is written to a file: the judge shows lines of it."""
-    path.write_text(text, encoding="utf-8")
-    return load_function(path, lesson.backward.__name__)

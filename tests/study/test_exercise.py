@@ -10,21 +10,21 @@ import pytest
 
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.exercise import LAYERS, LEVELS, level_text, read_exercise
-from npgpt.study.hints import hint, package_statements
+from npgpt.study.hints import hint, package_statements, wrong_key
 from npgpt.study.judge import judge, read_answer
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
 from tests.study.solutions import function_of, solved
 
-LINEAR = lessons()["linear"]
+LINEAR = basics_and_lessons()["linear"]
 slow = pytest.mark.slow         # starts many processes
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(layer):
-    lesson = lessons()[layer]
+    lesson = basics_and_lessons()[layer]
     backward = "\n".join(read_source(lesson.backward).lines)
     missing = []
     for level in LEVELS:
@@ -44,17 +44,17 @@ def test_level_1_looks_as_expected():
     text = level_text(LINEAR, 1, "file.py")
     assert "    dweight = ...                                   # (n_in, n_out)\n" in text
     assert "    drows = dy_rows @ weight.T " in text and "    # y_rows = rows @ weight\n" in text
-    text = level_text(lessons()["gelu_tanh"], 1, "file.py")
+    text = level_text(basics_and_lessons()["gelu_tanh"], 1, "file.py")
     assert "import math\n\nimport numpy as np\n\nSQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)\n\n\ndef gelu" in text
-    text = level_text(lessons()["block"], 1, "file.py")
+    text = level_text(basics_and_lessons()["block"], 1, "file.py")
     assert "\nfrom npgpt.model.transformer import mlp_backward, mlp_forward, self_attention_backward, self_att" in text
 
 
 def test_from_the_list_to_the_solution_and_back(npgpt):
     def state():
-        return npgpt("exercise", "list")[1].split("\n")[1].split()
+        return npgpt("exercise", "list")[1].split("\n")[1 + LAYERS.index("linear")].split()
 
-    assert npgpt("exercise")[1].split("\n")[1].split() == state() == ["linear", "-", "-", "-", "-"]
+    assert npgpt("exercise")[1] == npgpt("exercise", "list")[1] and state() == ["linear", "-", "-", "-", "-"]
     code, out, _ = npgpt("exercise", "linear")
     file = Path("exercises/linear-level1.py")
     assert code == 0 and f"npgpt exercise check {file}" in out
@@ -102,7 +102,7 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     npgpt("exercise", "embedding", "--level", "3")
     file = Path("exercises/embedding-level3.py")
     assert "x = token + position" in hints(file, file.read_text(), 1)[0]
-    wrong = solved(lessons()["embedding"], 3).replace("= dposition", "= 2.0 * dposition")
+    wrong = solved(basics_and_lessons()["embedding"], 3).replace("= dposition", "= 2.0 * dposition")
     assert "dwpe[:T] = dposition" in hints(file, wrong, 3)[-1]      # the line that fills the array, not that makes it
     npgpt("exercise", "embedding", "--level", "2")
     file = Path("exercises/embedding-level2.py")
@@ -110,10 +110,21 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
 
 
+@pytest.mark.parametrize(("right", "wrong", "key"), [
+    ("= block_backward(dx, blocks[i], ops)", "= block_backward(dx, blocks[0], ops)", "dx, dp['h'][i]"),
+    ("= ops.dropout_backward(dx, drop)", "= -ops.dropout_backward(dx, drop)", "dx"),
+    ("= ops.layernorm_backward(dx, ln_f)", "= ops.layernorm_backward(-dx, ln_f)", "dx, dln_f_weight, dln_f_bias"),
+])
+def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, key, tmp_path):
+    lesson, file = basics_and_lessons()["gpt"], tmp_path / "mine.py"
+    report = judge("gpt", function_of(solved(lesson, 3).replace(right, wrong), lesson, file), file)
+    assert wrong_key(read_exercise(file), report) == key
+
+
 def test_every_line_has_hints():
     for layer in LAYERS:
-        keys = [key for key, _ in package_statements(lessons()[layer])]
-        assert all(hint(lessons()[layer], key, number) for key in keys for number in range(3))
+        keys = [key for key, _ in package_statements(basics_and_lessons()[layer])]
+        assert all(hint(basics_and_lessons()[layer], key, number) for key in keys for number in range(3))
 
 
 @pytest.fixture
@@ -155,7 +166,7 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
     (RETURN, "    import os; os.kill(os.getpid(), 9)", "mine.py: the code ended its process (signal 9)"),
     ("import numpy as np", "1 / 0", "line {0}: ZeroDivisionError"),
     ("# npgpt exercise: linear, level 3", "", "mine.py is not an exercise file"),
-    ("# npgpt exercise: linear", "# npgpt exercise: gpt", "mine.py is not an exercise file"),
+    ("# npgpt exercise: linear", "# npgpt exercise: gtp", "mine.py is not an exercise file"),
     ("(n_in", "\0", "null bytes"),
 ])
 def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
@@ -170,7 +181,6 @@ def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
     refused(npgpt("exercise", "check", "latin.py"), "latin.py, line 2: not UTF-8 text")
     refused(npgpt("exercise", "check"), "FILE")
     refused(npgpt("exercise", "relu"), "relu", "layernorm")
-    refused(npgpt("exercise", "gpt"), "invalid choice: 'gpt'")
     refused(npgpt("exercise", "linear", "--level", "4"), "--level")
     refused(npgpt("exercise", "linear", "mlp"), "mlp")
     refused(npgpt("exercise", "linear", "--seed", "1"), "--seed")
@@ -186,7 +196,7 @@ def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
     (tmp_path / "without").mkdir()
     (tmp_path / "without/scipy.py").write_text("raise ImportError('there is no SciPy')")
     monkeypatch.syspath_prepend(tmp_path / "without")
-    Path("mine.py").write_text(solved(lessons()["gelu_exact"], 1))
+    Path("mine.py").write_text(solved(basics_and_lessons()["gelu_exact"], 1))
     refused(npgpt("exercise", "check", "mine.py"), "mine.py: there is no SciPy")
 
 
@@ -286,7 +296,7 @@ def test_damaged_progress_is_told_in_one_line_and_kept(npgpt, content):
 @slow
 @pytest.mark.parametrize("layer", BUG_LAYERS)
 def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
-    lesson = lessons()[layer]
+    lesson = basics_and_lessons()[layer]
     right = list(read_source(lesson.backward).lines)
     places = set()
     for seed in range(3):
@@ -309,9 +319,9 @@ def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
 
 @pytest.mark.parametrize("layer", BUG_LAYERS)
 def test_the_mistakes_of_the_derivations_can_be_planted(layer):
-    mistakes = [lines for _, kind, lines in planted(lessons()[layer]) if kind == "common mistake"]
+    mistakes = [lines for _, kind, lines in planted(basics_and_lessons()[layer]) if kind == "common mistake"]
     assert len(mistakes) == sum(note.mistake is not None for note in read_notes(layer).values()) > 0
-    assert all(is_bug(lessons()[layer], lines) for lines in mistakes)
+    assert all(is_bug(basics_and_lessons()[layer], lines) for lines in mistakes)
 
 
 def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
@@ -332,4 +342,5 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "fixed" in out
     refused(npgpt("exercise", "check", file, "--line", line), "no line differs")
-    assert npgpt("exercise")[1].split("\n")[4].split()[-1] == "1" and npgpt("exercise", "bug")[0] == 0
+    assert npgpt("exercise")[1].split("\n")[1 + LAYERS.index("layernorm")].split()[-1] == "1"
+    assert npgpt("exercise", "bug")[0] == 0

@@ -10,11 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt.study.gradcheck import CONSTANT, OK, SHORTCUT, WRONG, check, first_wrong, truth
-from npgpt.study.lessons import lessons
+from npgpt.study.gradcheck import CONSTANT, OK, SHORTCUT, TOLERANCE, WRONG, check, first_wrong, truth
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.source import read_source
 
-LESSONS = lessons()
+LESSONS = basics_and_lessons()
 known = functools.cache(lambda name: truth(LESSONS[name]))
 
 
@@ -67,6 +67,10 @@ def broken(function, old, new):
     ("gpt", 'dx, dp["h"][i] = block_backward(dx,', 'dx, dp["h"][i] = block_backward(2.0 * dx,'),
     ("gpt", '{"weight": dln_f_weight,', '{"weight": dln_f_bias,'),
     ("gpt", "dwte = dwte + dhead_weight", "dwte = dwte"),
+    ("chain", "dv * np.cos(u)", "dv * np.sin(u)"),
+    ("twice", "dx_through_u + dx_through_v", "dx_through_v"),
+    ("broadcast", "dy.sum(axis=0)", "dy.mean(axis=0)"),
+    ("broadcast", "(dproduct * x).sum", "dproduct.sum"),
 ])
 def test_a_planted_bug_is_found_at_its_line(name, old, new):
     backward = LESSONS[name].backward
@@ -74,6 +78,14 @@ def test_a_planted_bug_is_found_at_its_line(name, old, new):
     before = inspect.getsource(backward).partition(old)[0]
     statement = read_source(backward).statement_at(read_source(backward).first + before.count("\n"))
     assert found.verdict == WRONG and found.backward_line == statement.first
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("(up - down) / (2.0 * h)", "(up - f(x)) / h"), ("(2.0 * h)", "h")])
+def test_a_difference_by_hand_is_right_only_if_it_is_central(right, wrong):
+    lesson = LESSONS["difference"]
+    assert all(each.relative < 1e-9 for each in check(lesson, known=known("difference")))
+    wrong = first_wrong(check(lesson, broken(lesson.backward, right, wrong), known("difference")))
+    assert wrong.variable == "x" and wrong.relative > 10 * TOLERANCE
 
 
 def test_the_command(npgpt, monkeypatch):

@@ -1,0 +1,146 @@
+"""The judge beside the corpus: unfinished files, evidence, notes, what it prints, and `npgpt.study.check`."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from npgpt.errors import UserError
+from npgpt.layers import layernorm_backward
+from npgpt.study import check
+from npgpt.study.exercise import LAYERS, level_text
+from npgpt.study.gradcheck import OK, WRONG
+from npgpt.study.gradcheck import check as gradcheck
+from npgpt.study.judge import LearnerError, judge_file
+from npgpt.study.lessons import OTHER_SIZES, SIZES, basics_and_lessons, lessons
+from npgpt.study.report import report_text
+from npgpt.study.truth import cases
+from tests.study.solutions import solved
+
+
+def judged(layer, text, tmp_path):
+    """The `Report` on the text of a file, and a function that gives the number of the line with a text in it."""
+    file = tmp_path / "mine.py"
+    file.write_text(text, encoding="utf-8")
+    return judge_file(layer, file), lambda part: text[:text.index(part)].count("\n") + 1
+
+
+@pytest.mark.parametrize("layer", basics_and_lessons())
+def test_the_true_values_are_those_of_the_central_differences_on_every_branch(layer):
+    """The judge compares with the package's backward; here that is verified in each case."""
+    for case in cases(layer):
+        found = gradcheck(case.lesson)
+        wrong = {each.variable for each in found if each.verdict == WRONG}
+        assert wrong <= {name for name in case.lesson.results if name not in case.lesson.inputs}, case.name
+
+
+def test_all_sizes_and_their_products_in_matmuls_are_different():
+    for sizes in (SIZES, OTHER_SIZES):
+        B, T, C, H = sizes[:4]
+        all_sizes = [*sizes, C // H, 3 * C, B * T]
+        assert len(set(all_sizes)) == len(all_sizes)
+    assert SIZES.letter(5) == "T" and SIZES.letter(20) == "N" and SIZES.letter(77) == "77"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_solved_files_are_right_and_untouched_ones_right_so_far(layer, tmp_path):
+    lesson = basics_and_lessons()[layer]
+    for level in (1, 2, 3):
+        report, _ = judged(layer, solved(lesson, level), tmp_path)
+        assert report.right and not report.notes and report.lines, (level, report)
+        text = level_text(lesson, level, "mine.py")
+        report, line = judged(layer, text, tmp_path)
+        assert not report.right and report.sound and report.to_do
+        assert report.to_do[0] == [i for i, each in enumerate(text.split("\n"), 1) if each.strip().split("#")[0].strip()
+                                   .endswith("...")][0]
+        assert not {each.line for each in report.lines} & set(report.to_do)
+
+
+def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
+    text = level_text(lessons()["layernorm"], 2, "mine.py")
+    text = text.replace("dxhat = ...", "dxhat = dy + weight").replace("dbias = ...", "dbias = dy.sum(axis=(0, 1))")
+    report, line = judged("layernorm", text, tmp_path)
+    assert report.first == line("dxhat = dy +") and not report.right
+    found = {each.name: (each.verdict, each.diagnosis) for each in report.lines}
+    assert found["dbias"] == (OK, None) and found["dxhat"] == (WRONG, "weight is added, not multiplied")
+    assert report.to_do == [line("dweight = ..."), line("dx = ...")]
+    assert "...\n" in report_text(report, "title")
+    text = level_text(lessons()["linear"], 3, "mine.py")
+    text = text.replace("    ...\n", "    x, weight, has_bias = cache\n    dy_rows = dy.reshape(-1, 8)\n    ...\n")
+    report, line = judged("linear", text, tmp_path)
+    assert report.case == "with other sizes" and "reshape" in report.faults[0].message
+    report, line = judged("linear", text.replace("reshape(-1, 8)", "reshape(-1, dy.shape[-1])"), tmp_path)
+    assert [(each.name, each.verdict) for each in report.lines] == [("dy_rows", OK)]
+    assert report_text(report, "title").endswith(f"right so far; still to be written: line {line('    ...')}")
+
+
+def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path):
+    text = solved(lessons()["linear"], 3).replace("dy_rows @ weight.T", "2.0 * (dy_rows @ weight.T)")
+    report, line = judged("linear", text, tmp_path)
+    [wrong, follows] = [each for each in report.lines if each.verdict == WRONG]
+    case = cases("linear")[0]
+    true = case.results["dx"].reshape(20, 6)
+    at = np.unravel_index(np.abs(true).argmax(), true.shape)
+    assert wrong.line == line("drows = 2.0") and wrong.diagnosis == "the factor 2.0 does not belong there"
+    assert wrong.evidence == (f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
+                              f"{true[at]:.5g}, ratio 2")
+    assert follows.diagnosis == f"may follow from line {wrong.line}"
+
+
+def test_the_names_are_free_and_only_the_results_decide(tmp_path):
+    text = solved(lessons()["head"], 3).replace("drows = dlogit_rows @ weight", "drows = 3.0 * (dlogit_rows @ weight)")
+    report, line = judged("head", text.replace("dx = drows.reshape", "dx = (drows / 3.0).reshape"), tmp_path)
+    assert report.right and report.notes == [
+        f"line {line('drows = 3.0')}: drows is not the gradient of rows, but the results are right"]
+
+
+def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
+    text = solved(lessons()["layernorm"], 3).replace("    C = xhat", "    print('here')\n    C = xhat")
+    assert judged("layernorm", text, tmp_path)[0].right and capsys.readouterr().out == "here\n"
+    report, _ = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy / weight"), tmp_path)
+    assert report.lines[2].diagnosis == "divided by weight instead of multiplied"
+    assert capsys.readouterr().out == "here\n"
+
+
+@pytest.mark.parametrize("statement", [
+    "while dx is None:\n        pass", "import os", "from os import path", "if dx is None:\n        return None",
+])
+def test_functions_that_must_not_run_again_and_again_are_judged_by_their_numbers(statement, tmp_path):
+    text = solved(lessons()["dropout"], 3).replace("dy * mask", "dy + mask").replace(
+        "    return dx", f"    {statement}\n    return dx")
+    report, line = judged("dropout", text, tmp_path)
+    assert report.lines[0].line == line("dx = dy") and report.lines[0].diagnosis.startswith("I don't recognise")
+    text = text.replace("dy + mask", "-(dy * mask)")
+    assert judged("dropout", text, tmp_path)[0].lines[0].diagnosis == "its sign is wrong"
+
+
+def test_reports_are_plain_data_and_files_that_do_not_run_are_refused(tmp_path):
+    report, _ = judged("head", solved(lessons()["head"], 1), tmp_path)
+    assert dataclasses.asdict(report)["lines"][0].keys() == {"name", "line", "verdict", "diagnosis", "evidence"}
+    with pytest.raises(LearnerError, match="ZeroDivisionError") as error:
+        judged("head", solved(lessons()["head"], 1) + "1 / 0\n", tmp_path)
+    assert error.value.line == solved(lessons()["head"], 1).count("\n") + 1
+
+
+def mine(gradient, kept):
+    """LayerNorm's backward with the weight forgotten."""
+    xhat, rstd, weight, has_bias = kept
+    dbias = gradient.sum(axis=(0, 1)) if has_bias else None
+    dweight = (gradient * xhat).sum(axis=(0, 1))
+    dxhat = gradient
+    dx = rstd * (dxhat - dxhat.mean(-1, keepdims=True) - xhat * (dxhat * xhat).mean(-1, keepdims=True))
+    return dx, dweight, dbias
+
+
+def test_check_for_notebooks():
+    right = check("layernorm", layernorm_backward)
+    assert right.right and "right: every gradient" in repr(right) and "<table>" in right._repr_html_()
+    wrong = check("layernorm", mine)
+    line = mine.__code__.co_firstlineno + 5
+    assert not wrong.right and f"line {line}" in repr(wrong) and "the factor weight is missing" in repr(wrong)
+    assert "the factor weight is missing" in wrong._repr_html_() and "mine, a backward of layernorm" in repr(wrong)
+    for layer, function, says in (("relu", mine, "there is no layer"), ("mlp", mine, "needs a function of"),
+                                  ("layernorm", eval("lambda dy, cache: None"), "cannot be read|needs a function"),
+                                  ("layernorm", 3, "cannot be read")):
+        with pytest.raises(UserError, match=says):
+            check(layer, function)
