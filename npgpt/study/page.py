@@ -10,6 +10,7 @@ import npgpt
 from npgpt.errors import UserError
 from npgpt.study.exercise import key_of
 from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check, truth
+from npgpt.study.lessons import basics
 from npgpt.study.long_way import LONG_WAYS
 from npgpt.study.mathematics import read_derivation, read_notes
 from npgpt.study.partners import line_entries
@@ -36,12 +37,14 @@ def study_page(lessons, model):
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     # `tojson` writes < > & and ' as \u003c …, so that no text can end the script element that holds it.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    layers = [studied_layer(lesson) for lesson in lessons]
-    data = {"layers": [layer.data for layer in layers], "model": {
+    studied = [studied_layer(lesson) for lesson in lessons]
+    rules = [layer for layer in studied if layer.name in basics()]
+    data = {"layers": [layer.data for layer in studied], "model": {
         "tokens": model.tokens, "losses": short(model.losses), "maps": model.maps,
         "pulls": [short(row) for row in model.pulls]}}
     return environment.get_template("page.html").render(
-        layers=layers, model=model, data=data, names={layer.name for layer in layers}, version=npgpt.__version__)
+        rules=rules, layers=[layer for layer in studied if layer not in rules], model=model, data=data,
+        names={layer.name for layer in studied}, version=npgpt.__version__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +132,8 @@ def studied_way(lesson, known, sections, title):
               for each in checks]
     steps = Steps(lesson, traced_pass(lesson, known, lines))
     entries = line_entries(lesson, checks, steps, sections)
-    units = code_units(read_source(lesson.backward), "b", entries, read_notes(lesson.name))
+    notes = {} if lesson.backward in LONG_WAYS.values() else read_notes(lesson.name)     # for the short one
+    units = code_units(read_source(lesson.backward), "b", entries, notes)
     return Way(title, shown_file(lesson.backward), units, checks,
                {"lines": entries, "steps": steps.steps, "arrays": steps.arrays})
 

@@ -16,7 +16,7 @@ def line_entries(lesson, checks, steps, sections):
     """
     forward, backward = steps.sources["f"], steps.sources["b"]
     flow = Flow(lesson.forward, lesson.backward)
-    lines = {}
+    lines, shares = {}, {}      # shares: (line, name) of what one use adds to a gradient -> (variable, its line, use)
     for checked in checks:
         here = steps.key("f", checked.forward_line)
         there = steps.key("b", checked.backward_line) if checked.backward_line else None
@@ -25,6 +25,7 @@ def line_entries(lesson, checks, steps, sections):
         own = there and checked.verdict != SHORTCUT
         uses = [[steps.key("f", use), steps.key("b", line), name] for use, line, name in
                 flow.uses(checked.variable, checked.forward_line, checked.backward_line)] if own else []
+        shares |= {(line, name): (checked.variable, here, use) for use, line, name in uses}
         common = {"section": section if section in sections else None, "verdict": checked.verdict,
                   "finding": finding(checked), "uses": uses}
         add_entry(lines, here, common | {"name": checked.variable, "partner": there, "other": other})
@@ -36,10 +37,15 @@ def line_entries(lesson, checks, steps, sections):
             if any(entry["name"] == name for entry in lines.get(step["line"], [])):
                 continue
             source, line = steps.sources[step["line"][0]], int(step["line"][1:])
-            partner = helper_partner(name, line, forward, flow) if source is backward else None
-            add_entry(lines, step["line"], {
-                "name": name, "partner": partner and steps.key("f", partner), "other": name, "verdict": None,
-                "section": helper_section(name, line, source, sections), "finding": None, "uses": []})
+            entry = {"name": name, "verdict": None, "section": helper_section(name, line, source, sections)}
+            if (step["line"], name) in shares:
+                variable, made, use = shares[step["line"], name]
+                entry |= {"partner": made, "other": variable, "lit": [use], "uses": [[use, step["line"], name]],
+                          "finding": f"{name} is what this use of {variable} adds to d{variable}."}
+            else:
+                partner = helper_partner(name, line, forward, flow) if source is backward else None
+                entry |= {"partner": partner and steps.key("f", partner), "other": name, "uses": [], "finding": None}
+            add_entry(lines, step["line"], entry)
     orders = {step["line"]: [name for name, _ in step["arrays"]] for step in steps.steps}
     for line, entries in lines.items():
         order = orders.get(line, [])            # what the line assigns first is shown first

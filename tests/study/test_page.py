@@ -20,7 +20,7 @@ from npgpt.layers import attention_forward, gelu_exact_backward
 from npgpt.study import page, steps, whole_model
 from npgpt.study.flow import Flow
 from npgpt.study.gradcheck import OK, WRONG, check, errors, truth
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons, lessons
 from npgpt.study.long_way import LONG_WAYS
 from npgpt.study.trace import recording
 from npgpt.study.whole_model import study_model
@@ -29,7 +29,7 @@ from tests.cli.test_train import refused
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
-LESSONS = lessons()
+LESSONS = basics_and_lessons()
 EACH = pytest.mark.parametrize("name", LESSONS)
 
 
@@ -61,7 +61,7 @@ def test_the_whole_page(npgpt, tmp_path, monkeypatch):
     assert code == 0 and out == f"study.html: {(tmp_path / 'study.html').stat().st_size / 1e6:.2f} MB\n"
     assert len(text.encode()) < 1e6 and opened == [(tmp_path / "study.html").as_uri()]
     assert [each["name"] for each in data_of(text)["layers"]] == list(LESSONS)
-    for name in LESSONS:
+    for name in lessons():
         assert f'href="#{name}"' in text.partition('id="map"')[2].partition("</section>")[0], name
     assert not re.search(r'(?:src|href|action)="(?!#|data:,)|url\(|@import|https?://(?!www\.w3\.org/)', text)
 
@@ -164,6 +164,13 @@ def test_the_factors_of_a_matmul_have_the_product(layers, name):
             np.testing.assert_allclose(a @ b, values[2], rtol=5e-3, atol=5e-3)
     count = sum("factors" in step for way in layers[name].ways for step in way.data["steps"])
     assert count == {"linear": 3, "head": 3, "attention": 6}.get(name, 0)
+
+
+def test_a_share_belongs_to_its_use(layers):
+    lines = layers["gelu_tanh"].ways[0].data["lines"]
+    (entry,) = [entry for entries in lines.values() for entry in entries if entry["name"] == "dx_outside"]
+    assert entry["finding"] == "dx_outside is what this use of x adds to dx." and entry["other"] == "x"
+    assert entry["lit"] == [use for use, _, _ in entry["uses"]] and entry["partner"] == "f11"
 
 
 def test_what_a_learner_is_asked(layers):

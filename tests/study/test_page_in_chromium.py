@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.cli.study import fresh_model
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons, lessons
 from npgpt.study.page import study_page
 from npgpt.study.whole_model import study_model
 
@@ -27,7 +27,7 @@ def file(tmp_path_factory):
     model = study_model(*fresh_model(PLANTED), PLANTED, "<b>a model</b>")
     model.tokens[0] = PLANTED           # a tokenizer with such a token
     path = tmp_path_factory.mktemp("page") / "study.html"
-    path.write_text(study_page(list(lessons().values()), model))
+    path.write_text(study_page(list(basics_and_lessons().values()), model))
     return path
 
 
@@ -90,7 +90,7 @@ def test_nothing_overflows_and_every_layer_is_there(open_page, width, scheme):
     assert (backward["y"] > forward["y"] + forward["height"]) == (width == 390)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")        # opens all details
     assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    for name in lessons():
+    for name in basics_and_lessons():
         assert page.locator(f"#{name} .cells i").first.bounding_box()["width"] >= 3
         assert page.locator(f"#{name} math").count()
     assert page.evaluate("""[...document.links].every(({hash}) => {
@@ -373,7 +373,7 @@ def test_the_map_axes_and_commands(open_page):
     assert page.locator("#model-attention .axis strong").all_inner_texts() == ["query ↓", "key →"]
     text = page.evaluate("document.getElementById('model').textContent")
     assert 'npgpt study --prompt "…" --open' in text and "--checkpoint out" in text
-    for name in lessons():
+    for name in basics_and_lessons():
         assert page.locator(f"#{name} .command").all_inner_texts() == [f"npgpt exercise {name}", "npgpt learn"]
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#gpt .copy >> nth=0")

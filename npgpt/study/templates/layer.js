@@ -4,7 +4,7 @@ class Layer {
     this.section = section;
     this.panes = section.querySelector(".panes");
     this.arrows = section.querySelector(".arrows");
-    ({name: this.name, ways: this.ways} = DATA.layers[section.dataset.layer]);
+    ({name: this.name, ways: this.ways} = DATA.layers.find(({name}) => name === section.id));
     this.buttons = [...section.querySelectorAll("[data-go]")];
     for (const button of this.buttons) button.addEventListener("click", () => this.go(button.dataset.go));
     for (const button of section.querySelectorAll("[data-choose]")) {
