@@ -289,6 +289,9 @@ def test_predict_then_reveal(open_page):
     assert "rows.T @ dy_rows" in page.locator(dweight).inner_text()
     assert "dweight is verified" in page.locator("#linear .why").inner_text()
     assert page.locator("#linear .unit.hidden").count() == 5 and page.locator("#head .unit.hidden").count() == 0
+    page.click(line(page, "forward", "rows = ", "linear"))
+    page.click("#linear .reveal")
+    assert page.evaluate("document.activeElement.innerText").strip().startswith("40")
     page.click(weight_used)
     page.click("#linear .predict")
     assert page.locator("#linear .unit.hidden").count() == 0

@@ -295,7 +295,10 @@ class Layer {
       const hint = why.appendChild(make("details", "hint"));
       hint.append(make("summary", "", "Hint"), make("p", "", unit.dataset.hint));
     }
-    why.append(makeButton("reveal", "Reveal this line", () => this.press(unit)));
+    why.append(makeButton("reveal", "Reveal this line", () => {
+      this.press(unit);
+      unit.focus({preventScroll: true});
+    }));
   }
 }
 
