@@ -1,8 +1,8 @@
 """Write the missing lines of a backward yourself, and have them checked line by line.
 
 Without an argument it lists the exercises. With a layer's name it writes an exercise file; `check FILE` checks a
-solution, and `bug` plants a bug to be found. Solutions run in their own process. The progress is kept in progress.json
-beside the files.
+solution, `reset FILE` begins again, and `bug` plants a bug to be found. Solutions run in their own process. The
+progress is kept in progress.json beside the files.
 """
 
 import secrets
@@ -17,11 +17,13 @@ from npgpt.study.exercise import (
     LAYERS,
     LEVELS,
     level_text,
+    levels_of,
     read_exercise,
     write_new,
 )
-from npgpt.study.hints import LAST, hint, unfinished_key, wrong_key
+from npgpt.study.hints import next_hint
 from npgpt.study.lessons import basics_and_lessons
+from npgpt.study.path import reset, step_of
 from npgpt.study.progress import Progress
 from npgpt.study.report import hunt_text, report_text
 
@@ -30,15 +32,19 @@ TIME_LIMIT = 20.0
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    actions = parser.add_subparsers(metavar="LAYER | check | bug | list")
+    actions = parser.add_subparsers(metavar="LAYER | check | reset | bug | list")
     actions.add_parser("list", help="list the exercises and your progress (the default)")
     out = {"metavar": "FILE", "help": f"the file to write; by default one in {FOLDER}"}
 
     for layer in LAYERS:
         one = actions.add_parser(layer, help=f"write an exercise on {layer}_backward")
         one.set_defaults(action=write_level, layer=layer)
-        one.add_argument("--level", type=int, choices=LEVELS, default=1, help="1: one line, 2: some lines, 3: all")
+        one.add_argument("--level", type=int, default=1, metavar="N", help="1: one line, 2: some lines, 3: all")
         one.add_argument("--out", **out)
+
+    one = actions.add_parser("reset", help="write an exercise as it was at first; your text is kept as FILE.bak")
+    one.set_defaults(action=reset_file)
+    one.add_argument("file", metavar="FILE")
 
     one = actions.add_parser("check", help="check a solution, or ask for a hint")
     one.set_defaults(action=check)
@@ -65,10 +71,11 @@ def list_exercises(args):
     progress = Progress(FOLDER)
     print(f"{'layer':<16}" + "".join(f"{f'level {level}':<22}" for level in LEVELS) + "bugs found")
     for layer in LAYERS:
-        states = [state(progress.entry(f"{layer} level {level}")) for level in LEVELS]
+        states = [state(progress.entry(f"{layer} level {level}")) if level in levels_of(layer) else ""
+                  for level in LEVELS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(f"{layer:<16}" + "".join(f"{each:<22}" for each in states) + (f"{bugs}" if bugs else "-"))
-    print(f"\nbegin with: npgpt exercise {LAYERS[0]}")
+    print("\nnpgpt learn leads through all of them")
 
 
 def state(entry):
@@ -80,7 +87,10 @@ def state(entry):
 
 def write_level(args):
     """Write the exercise file of a layer and a level."""
-    lesson = basics_and_lessons()[args.layer]
+    lesson, levels = basics_and_lessons()[args.layer], levels_of(args.layer)
+    if args.level not in levels:
+        names = f"levels {', '.join(map(str, levels))}" if levels[1:] else f"level {levels[0]} only"
+        raise UserError(f"--level {args.level}: {args.layer} has {names}")
     path = Path(args.out or f"{FOLDER}/{lesson.name}-level{args.level}.py")
     write_new(path, level_text(lesson, args.level, path))
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
@@ -96,20 +106,44 @@ def write_bug(args):
     print(f"{path}: one line of {lesson.backward.__name__} is wrong; answer with: npgpt exercise check {path} --line N")
 
 
+def reset_file(args):
+    """Write an exercise file as it was at first."""
+    print(reset_text(step_of(args.file), Path(args.file)))
+
+
+def reset_text(step, path):
+    """Write a step's file as it was at first, and say what became of the learner's text."""
+    copy = reset(step, path)
+    return f"{path} is as it was at first" + (f"; your text is in {copy}" if copy else "")
+
+
 def check(args):
     """Check a learner's file, or give a hint. Returns whether it is solved; None after a hint."""
-    check_real("--time-limit", args.time_limit, above=0.0, below=1e6)
+    check_time_limit(args.time_limit)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
     if args.line is not None:
         return check_line(exercise, progress, args.line)
     if args.hint:
-        return give_hint(exercise, progress, args.time_limit)
-    report = run_child(exercise, args.time_limit)
+        print(next_hint(exercise, progress, args.time_limit))
+        return None
+    report, text = judged(exercise, progress, args.time_limit)
+    print(text)
+    if not report.right and not exercise.is_bug:
+        print(f"for a hint: npgpt exercise check {exercise.path} --hint")
+    return report.right
+
+
+def check_time_limit(seconds):
+    check_real("--time-limit", seconds, above=0.0, below=1e6)
+
+
+def judged(exercise, progress, seconds):
+    """Judge an exercise and note it in the progress: the report, and the text that says what it means."""
+    report = run_child(exercise, seconds)
     progress.tried(exercise.name, report.right)
     text = hunt_text if exercise.is_bug else report_text
-    print(text(report, f"{exercise.path}: {exercise.name}"))
-    return report.right
+    return report, text(report, f"{exercise.path}: {exercise.name}")
 
 
 def check_line(exercise, progress, line):
@@ -127,16 +161,3 @@ def check_line(exercise, progress, line):
     else:
         print(f"no, the bug is not in line {line}")
     return found
-
-
-def give_hint(exercise, progress, seconds):
-    """Print the next hint, on the first line that is missing or wrong."""
-    key = unfinished_key(exercise)
-    if key is None:
-        report = run_child(exercise, seconds)
-        if report.right:
-            print(f"{exercise.path}: every gradient is right, no hint is needed")
-            return
-        key = wrong_key(exercise, report)
-    n = progress.next_hint(exercise.name, key, LAST)
-    print(f"hint {n + 1} of {LAST + 1}: {hint(exercise.lesson, key, n)}")

@@ -5,12 +5,13 @@ import re
 import sys
 
 import npgpt
-from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, plot, sample, study, train
+from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, plot, sample, study, train
 from npgpt.engine.cuda.memory import out_of_memory
 from npgpt.errors import UserError, one_line
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
-            "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise}
+            "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise,
+            "learn": learn}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 
 

@@ -89,7 +89,10 @@ def run(args):
         trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
-        finished = train(trainer, args)
+        try:
+            finished = trainer.run()
+        except BackwardError as error:
+            raise stopped_by(error, trainer, args) from None
         picture = draw_if_possible(args.out_dir) if finished else ""
     if finished:
         sample(trainer, args.out_dir, picture, backwards)
@@ -118,17 +121,14 @@ def use_backwards(trainer, backwards):
         print(backwards.summary(trainer.model.config), flush=True)
 
 
-def train(trainer, args):
-    """Run a trainer. If a function of --backward fails, save the steps taken before that, and raise UserError."""
-    try:
-        return trainer.run()
-    except BackwardError as error:
-        if trainer.saved_step is None:
-            raise
-        if trainer.saved_step != trainer.step:
-            trainer.save()
-        raise UserError(f"{error}; stopped at step {trainer.step}, saved; mend it, and continue with: "
-                        f"{resume_command(args)}") from None
+def stopped_by(error, trainer, args):
+    """The UserError for a function of --backward that fails; the steps taken before it are saved."""
+    if trainer.saved_step is None:
+        return error
+    if trainer.saved_step != trainer.step:
+        trainer.save()
+    return UserError(f"{error}; stopped at step {trainer.step}, saved; mend it, and continue with: "
+                     f"{resume_command(args)}")
 
 
 def resume_command(args):

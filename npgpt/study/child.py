@@ -78,7 +78,7 @@ def read_answer(data):
     answer = json.loads(data)
     kind = Refusal if isinstance(answer, dict) and "error" in answer else Report
     answer = checked(answer, kind)
-    if kind is Report and not answer.lines:
+    if kind is Report and answer.right and not answer.lines:
         raise ValueError("a report without lines")
     return answer
 

@@ -7,6 +7,7 @@ it.
 
 import ast
 import dataclasses
+import functools
 import inspect
 import os
 import re
@@ -68,7 +69,7 @@ def file_text(lesson, what, task, commands, path, backward):
         header += [f"# {line}" for line in textwrap.wrap(paragraph, 110)] + ["#"]
     header += [f"#     npgpt exercise check {shown}{flags:<10}  {purpose}" for flags, purpose in commands.items()]
     forward = list(read_source(lesson.forward).lines)
-    parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(backward)]
+    parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(without_explanations(backward))]
     return "\n\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -98,16 +99,53 @@ def names_used(tree):
 def blanked(lesson, level):
     """The lines of the lesson's backward with the lines of that level left out."""
     lines = list(read_source(lesson.backward).lines)
-    function = ast.parse("\n".join(lines)).body[0]
     if level == 3:
-        # Of the docstring only the first paragraph: the others derive the answer.
-        docstring = ast.get_docstring(function).split("\n\n")[0]
-        return [lines[0], *textwrap.indent(f'"""{docstring}"""', "    ").split("\n"), "    ..."]
-    keys = [key for key, note in read_notes(lesson.name).items() if note.level <= level]
-    for statement in reversed(statements(function)):
-        if key_of(statement) in keys:
-            lines[statement.lineno - 1:statement.end_lineno] = placeholder(lines, statement)
+        return [*lines[:docstring_of(lines).end_lineno], "    ..."]
+    for statement in reversed(left_out(lesson, level)):
+        lines[statement.lineno - 1:statement.end_lineno] = placeholder(lines, statement)
     return lines
+
+
+def left_out(lesson, level):
+    """The statements of the lesson's backward that a level leaves out, in order."""
+    keys = {key for key, note in read_notes(lesson.name).items() if note.level <= level}
+    function = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
+    return [each for each in statements(function) if level == 3 or key_of(each) in keys]
+
+
+@functools.cache
+def levels_of(layer):
+    """The levels of a layer, in order: those that leave out more than the lower ones, apart from the `return`."""
+    levels, most = [], 0
+    for level in LEVELS:
+        number = sum(not isinstance(each, ast.Return) for each in left_out(basics_and_lessons()[layer], level))
+        if number > most:
+            levels, most = [*levels, level], number
+    return levels
+
+
+def docstring_of(lines):
+    """The tree of the docstring of the function in these lines."""
+    return ast.parse("\n".join(lines)).body[0].body[0]
+
+
+def without_explanations(lines):
+    """The lines of a backward without what its docstring and comments explain, because that tells the answer.
+
+    There remain the first sentence of the docstring, the shapes, and the quoted lines of the forward.
+    """
+    text = docstring_of(lines)
+    sentence = " ".join(text.value.value.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
+    return [*lines[:text.lineno - 1], f'    """{sentence}."""', *map(without_explanation, lines[text.end_lineno:])]
+
+
+def without_explanation(line):
+    """A line of code with no more than a shape in its comment; a comment with no more than the line that it quotes."""
+    code, mark, comment = line.partition("# ")
+    if not code.strip():
+        return re.sub("(: |, and ).*", "", line)
+    shape = re.match(r"(\d x )?\(.*?\)", comment)
+    return code + mark + shape[0] if shape else code.rstrip()
 
 
 def placeholder(lines, statement):
@@ -164,9 +202,8 @@ def write_new(path, text):
     write_atomically(path, text.encode("utf-8", "replace"))
 
 
-def read_exercise(path):
-    """The `Exercise` in a learner's file. Raises UserError, with the line, if it is not one; OSError as open does."""
-    path = Path(path)
+def read_title(path):
+    """(layer, what, the whole text) of a learner's file. Raises UserError if it is none; OSError as open does."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -176,7 +213,14 @@ def read_exercise(path):
     if title is None or title[1] not in LAYERS:
         raise UserError(f"{path} is not an exercise file: `npgpt exercise LAYER` writes one, and its first line says "
                         "which exercise it is")
-    lesson = basics_and_lessons()[title[1]]
+    return title[1], title[2], text
+
+
+def read_exercise(path):
+    """The `Exercise` in a learner's file. Raises UserError, with the line, if it cannot be parsed; as `read_title`."""
+    path = Path(path)
+    layer, what, text = read_title(path)
+    lesson = basics_and_lessons()[layer]
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -184,7 +228,7 @@ def read_exercise(path):
         raise UserError(f"{path}{line}: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:      # null bytes in older Pythons; deep brackets
         raise UserError(f"{path} cannot be parsed: {error}") from None
-    return Exercise(path, lesson, title[2], find_function(path, tree, lesson.backward))
+    return Exercise(path, lesson, what, find_function(path, tree, lesson.backward))
 
 
 def find_function(path, tree, backward):

@@ -3,13 +3,35 @@
 import ast
 import collections
 
-from npgpt.study.exercise import blanks_left, key_of, statements
+from npgpt.study.child import run_child
+from npgpt.study.exercise import blanks_left, key_of, statements, without_explanation
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 
 LAST = 2        # the number of the last hint on a line
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
+
+
+def next_hint(exercise, progress, seconds):
+    """The next hint on the first line that is missing or wrong, in one line; the number of hints is noted.
+
+    Raises UserError as `run_child` does, which judges the file for at most `seconds`.
+    """
+    key = unfinished_key(exercise)
+    if key is None:
+        report = run_child(exercise, seconds)
+        if report.right:
+            return f"{exercise.path}: every gradient is right, no hint is needed"
+        key = wrong_key(exercise, report)
+    number = progress.next_hint(exercise.name, key, LAST)
+    return f"hint {number + 1} of {LAST + 1}: {hint(exercise.lesson, key, number)}"
+
+
+def package_line(lesson, key):
+    """The line of the package's source file on which a line of the lesson's backward begins, by its key."""
+    statement = next(statement for other, statement in package_statements(lesson) if other == key)
+    return read_source(lesson.backward).first + statement.lineno - 1
 
 
 def package_statements(lesson):
@@ -66,8 +88,10 @@ def hint(lesson, key, number):
     lines = read_source(lesson.backward).lines
     statement = next(statement for other, statement in package_statements(lesson) if other == key)
     if number == 0:
-        quoted = [line.strip()[2:].strip() for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
-        return f"look at the forward's line: {quoted[-1]}" if quoted else "look at what the cache holds"
+        quoted = [line for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
+        if not quoted:
+            return "look at what the cache holds"
+        return f"look at the forward's line: {without_explanation(quoted[-1]).strip()[2:]}"
     if number == 1:
         notes = read_notes(lesson.name)
         return notes[key].hint if key in notes else PREPARATION

@@ -185,6 +185,8 @@ class Judgement:
         if not is_there:
             return Fault(f"{name} is missing in dp", line)
         if not is_floating(value):
+            if any(each.name in gradient_names(name[1:]) for each in self.record):
+                line = last_return(self.source)         # it was an array before
             what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
             return Fault(f"{name} is {what}, not an array of floating numbers", line)
         return None

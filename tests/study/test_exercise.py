@@ -3,20 +3,22 @@
 import ast
 import json
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
-from npgpt.study.exercise import LAYERS, LEVELS, level_text, read_exercise
+from npgpt.study.child import read_answer
+from npgpt.study.exercise import LAYERS, level_text, levels_of, read_exercise, without_explanation, without_explanations
 from npgpt.study.hints import hint, package_statements, wrong_key
-from npgpt.study.judge import judge, read_answer
+from npgpt.study.judge import judge_file
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
-from tests.study.solutions import function_of, solved
+from tests.study.solutions import solved
 
 LINEAR = basics_and_lessons()["linear"]
 slow = pytest.mark.slow         # starts many processes
@@ -25,19 +27,44 @@ slow = pytest.mark.slow         # starts many processes
 @pytest.mark.parametrize("layer", LAYERS)
 def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(layer):
     lesson = basics_and_lessons()[layer]
-    backward = "\n".join(read_source(lesson.backward).lines)
+    backward = without_explanations(list(read_source(lesson.backward).lines))
     missing = []
-    for level in LEVELS:
+    for level in levels_of(layer):
         text = level_text(lesson, level, "file.py")
         assert text.startswith(f"# npgpt exercise: {layer}, level {level}\n")
         assert "\n".join(read_source(lesson.forward).lines) in text and "npgpt exercise check file.py --hint" in text
         written = text[text.index(f"def {lesson.backward.__name__}("):]
-        missing.append(len([line for line in backward.split("\n") if line not in written.split("\n")]))
-        comments = [line for line in backward.split("\n") if line.strip().startswith("# ")]
+        missing.append(len([line for line in backward if line not in written.split("\n")]))
+        comments = [line for line in backward if line.strip().startswith("# ")]
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
-    assert missing[0] <= missing[1] <= missing[2] and missing[0] == 1
-    body = ast.parse(text).body[-1].body
-    assert len(body) == 2 and "\n\n" not in body[0].value.value and len(body[0].value.value) > 30
+        docstring = ast.parse(text).body[-1].body[0].value.value
+        assert docstring.startswith("Undo `") and docstring.count(". ") == 0 and "\n" not in docstring
+        assert not re.search("twice|derivative|both|broadcast", re.sub(r"\w+_(forward|backward)", "", written))
+    assert missing[0] == 1 and missing == sorted(set(missing))
+    assert level < 3 or len(ast.parse(text).body[-1].body) == 2
+
+
+def test_a_level_that_leaves_out_no_more_than_a_lower_one_does_not_exist(npgpt):
+    assert levels_of("dropout") == [1] and levels_of("linear") == [1, 2, 3]
+    refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1 only")
+    refused(npgpt("exercise", "linear", "--level", "4"), "--level 4: linear has levels 1, 2, 3")
+    assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
+
+
+def test_reset_keeps_the_text_of_the_learner(npgpt):
+    for arguments, name in ((("linear", "--level", "3"), "linear-level3"),
+                            (("bug", "layernorm", "--seed", "2"), "layernorm-bug2")):
+        npgpt("exercise", *arguments)
+        file = Path(f"exercises/{name}.py")
+        first = file.read_text()
+        assert npgpt("exercise", "reset", file) == (0, f"{file} is as it was at first\n", "")
+        mine = first.replace("    return", "    return (")          # need not parse
+        file.write_text(mine)
+        assert npgpt("exercise", "reset", file)[1] == f"{file} is as it was at first; your text is in {file}.bak\n"
+        assert file.read_text() == first and Path(f"{file}.bak").read_text() == mine
+        assert "your text" not in npgpt("exercise", "reset", file)[1] and Path(f"{file}.bak").read_text() == mine
+    refused(npgpt("exercise", "reset", "nowhere.py"), "nowhere.py: No such file or directory")
+    refused(npgpt("exercise", "reset", "exercises/progress.json"), "No such file or directory")
 
 
 def test_level_1_looks_as_expected():
@@ -60,13 +87,14 @@ def test_from_the_list_to_the_solution_and_back(npgpt):
     assert code == 0 and f"npgpt exercise check {file}" in out
     refused(npgpt("exercise", "linear"), "exercises/linear-level1.py exists")
     number = file.read_text()[:file.read_text().index("dweight = ...")].count("\n") + 1
-    refused(npgpt("exercise", "check", file), f"{file}, line {number}: replace `...` with code")
+    code, out, _ = npgpt("exercise", "check", file)
+    assert code == 1 and f"right so far; still to be written: line {number}\n" in out and out.count(" ok") == 4
     wrong = file.read_text().replace("dweight = ...", "dweight = dy_rows.T @ rows")
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
-    assert code == 1 and f"line {number}   dweight   WRONG\n" in out
+    assert code == 1 and f"line {number}  dweight  WRONG\n" in out
     assert "its shape is (8, 6), not (6, 8): it is transposed" in out
-    assert f"the first wrong line is {number}" in out and out.count(" ok ") >= 4 and state()[1] == "tried"
+    assert f"the first wrong line is {number}" in out and out.count(" ok\n") >= 4 and state()[1] == "tried"
     file.write_text(solved(LINEAR, 1))
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "right: every gradient" in out and "WRONG" not in out
@@ -117,7 +145,8 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
 ])
 def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, key, tmp_path):
     lesson, file = basics_and_lessons()["gpt"], tmp_path / "mine.py"
-    report = judge("gpt", function_of(solved(lesson, 3).replace(right, wrong), lesson, file), file)
+    file.write_text(solved(lesson, 3).replace(right, wrong))
+    report = judge_file("gpt", file)
     assert wrong_key(read_exercise(file), report) == key
 
 
@@ -149,19 +178,6 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
     ("def linear_backward", "def my_backward", "mine.py has no function linear_backward"),
     ("def linear_backward(dy, cache)", "def linear_backward(dy)",
      "the function must be linear_backward(dy, cache), not linear_backward(dy)"),
-    (RETURN, "    return ...", "line {0}: replace `...` with code"),
-    (RETURN, "    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx", "line {0}: linear_backward returned a ndarray, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx, dweight", "line {0}: linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx, dweight, [1.0]", "line {0}: dbias is a list, not an array of floating numbers"),
-    (RETURN, "    return dx, dweight, None", "line {0}: dbias is a NoneType"),
-    (RETURN, "    return dx, dweight, dbias > 0", "line {0}: dbias is an array of bool"),
-    (RETURN, "    return dx, dweight, dbias[1:]", "dbias has shape (7,), but bias has shape (8,)"),
-    (RETURN, "    return dx, dweight @ dx, dbias", "line {0}: ValueError: matmul"),
-    (RETURN, "    return nothing", "line {0}: NameError: name 'nothing' is not defined"),
-    (RETURN, "    raise SystemExit(0)", "line {0}: SystemExit: 0"),
-    (RETURN, "    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
-    (RETURN, "    return np.zeros(6 << 27)", "line {0}: MemoryError: Unable to allocate 6.00 GiB"),
     (RETURN, "    import os; os._exit(3)", "mine.py: the code ended its process (exit code 3)"),
     (RETURN, "    import os; os.kill(os.getpid(), 9)", "mine.py: the code ended its process (signal 9)"),
     ("import numpy as np", "1 / 0", "line {0}: ZeroDivisionError"),
@@ -172,6 +188,29 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
 def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
     line = SOLUTION[:SOLUTION.index(old)].count("\n") + 1
     refused(linear(old, new), says.format(line))
+
+
+@slow
+@pytest.mark.parametrize(("old", "new", "says"), [
+    (RETURN, "    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
+    (RETURN, "    return dx", "linear_backward returned a ndarray, not 3 (dx, dweight, dbias)"),
+    (RETURN, "    return dx, dweight", "linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
+    (RETURN, "    return dx, dweight, [1.0]", "dbias is a list, not an array of floating numbers"),
+    (RETURN, "    return dx, dweight, None", "dbias is a NoneType"),
+    (RETURN, "    return dx, dweight, dbias > 0", "dbias is an array of bool"),
+    (RETURN, "    return dx, dweight, dbias[1:]", "its shape is (7,), not (8,)"),
+    (RETURN, "    return dx, dweight @ dx, dbias", "dweight (6, 8) @ dx (4, 5, 6): 8 is not 5; uses"),
+    (RETURN, "    return nothing", "NameError: name 'nothing' is not defined"),
+    (RETURN, "    raise SystemExit(0)", "SystemExit: 0"),
+    (RETURN, "    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
+    (RETURN, "    return np.zeros(6 << 27)", "MemoryError: Unable to allocate 6.00 GiB"),
+])
+def test_bad_results_and_exceptions_are_wrong_in_one_line(linear, old, new, says):
+    line = SOLUTION[:SOLUTION.index(old)].count("\n") + 1
+    code, out, err = linear(old, new)
+    if "pass" in new or "linear_backward" in new:       # no line, or every line of the recursion
+        line = SOLUTION[:SOLUTION.index("def linear_backward")].count("\n") + 1
+    assert code == 1 and err == "" and f"  line {line}  " in out and f"             {says}" in out
 
 
 def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
@@ -225,13 +264,13 @@ def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
     ("files = [open('many' + str(i), 'w') for i in range(100)]", "OSError: [Errno 24] Too many open files"),
     ("raise ValueError('\\x1b[31m' + 'a' * (20 << 20))", "ValueError: \\x1b[31maaa"),
     ("raise type('\\x1b[31m', (Exception,), {})('text')", "\\x1b[31m: text"),
-    ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "line {0}: Mine"),
+    ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "Mine"),
     ("raise ValueError('first\\nsecond')", "ValueError: first"),
 ])
 def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
-    result = linear(RETURN, f"    {code}\n{RETURN}")
-    refused(result, says.format(RETURN_LINE))
-    assert len(result[2]) < 300 and "\x1b" not in result[2] and "second" not in result[2]
+    code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
+    assert code == 1 and err == "" and says.format(RETURN_LINE) in out
+    assert len(out) < 1000 and "\x1b" not in out and "second" not in out
 
 
 def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(linear):
@@ -241,17 +280,19 @@ def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(
     assert err.endswith("aaa\n[more output left out]\n")
 
 
-LINE = {"variable": "x", "line": 3, "verdict": "ok", "relative": 1e-12, "diagnosis": None}
-ANSWER = {"lines": [LINE], "notes": ["\x1b[31m"], "results": ["x"], "differs": []}
+LINE = {"name": "dx", "line": 3, "verdict": "ok", "diagnosis": None, "evidence": None}
+FAULT = {"message": "text", "line": 3, "is_write": False}
+ANSWER = {"case": "", "lines": [LINE], "faults": [FAULT], "notes": ["\x1b[31m"], "to_do": [5], "results": ["dx"],
+          "differs": []}
 BAD_ANSWERS = [
     "", "5", "null", "{}", "[]", '"error"', '["error"]', "[" * 100000, "\udcff", "1" * 5000, "{} {}",
     '{"error": "text"}', '{"error": 5, "line": 3}', '{"error": "text", "line": "3"}', '{"error": "text", "line": NaN}',
     *(json.dumps(ANSWER | field) for field in (
-        {"lines": []}, {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"}, {"notes": [None]},
-        {"results": {}}, {"more": 5})),
+        {"lines": [], "faults": [], "to_do": []}, {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"},
+        {"notes": [None]}, {"results": {}}, {"more": 5}, {"to_do": [1.5]}, {"to_do": [float("inf")]}, {"case": None},
+        {"faults": [LINE]}, {"faults": [FAULT | {"is_write": 0}]})),
     *(json.dumps(ANSWER | {"lines": [LINE | field]}) for field in (
-        {"variable": 5}, {"line": True}, {"line": 1.5}, {"verdict": None}, {"relative": float("inf")},
-        {"relative": float("nan")}, {"relative": "0"}))]
+        {"name": 5}, {"line": True}, {"line": 1.5}, {"line": float("nan")}, {"verdict": None}, {"evidence": 1.0}))]
 
 
 def test_answers_are_validated():
@@ -305,16 +346,17 @@ def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
         places.add(place)
         file = tmp_path / f"bug{seed}.py"
         text = bug_text(lesson, seed, file)         # the same seed, the same bug
-        report = judge(layer, function_of(text, lesson, file), file)
+        file.write_text(text)
+        report = judge_file(layer, file)
         assert not report.right and report.first is not None
         first, last, wrong, answer = bug_statement(read_exercise(file))
-        assert first == last == text.split("\n").index(lines[place]) + 1 and wrong != answer
+        assert first == last == text.split("\n").index(without_explanation(lines[place])) + 1 and wrong != answer
         assert not {str(first)} & set(text.split("\ndef ")[0].split("import")[0].split())
         comment = right[place].find("  # ")     # the comment has not moved
         assert comment < 0 or lines[place][comment:] == right[place][comment:]
-        file.write_text(text.replace("\n".join(lines), "\n".join(right)))
+        file.write_text(text.replace("\n".join(without_explanations(lines)), "\n".join(without_explanations(right))))
         assert bug_statement(read_exercise(file)) is None
-    assert len(places) > 1 or layer == "head"
+    assert len(places) > 1 or layer in ("embedding", "head", "mlp")
 
 
 @pytest.mark.parametrize("layer", BUG_LAYERS)
@@ -342,5 +384,5 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "fixed" in out
     refused(npgpt("exercise", "check", file, "--line", line), "no line differs")
-    assert npgpt("exercise")[1].split("\n")[1 + LAYERS.index("layernorm")].split()[-1] == "1"
+    assert npgpt("exercise")[1].split("\nlayernorm")[1].split("\n")[0].split()[-1] == "1"
     assert npgpt("exercise", "bug")[0] == 0

@@ -1,0 +1,83 @@
+"""Reading single keys from a terminal, without Enter and without an echo. The terminal is restored in the end."""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import sys
+import time
+
+REDRAW = "redraw"       # instead of a key: the process was stopped (Ctrl-Z) and goes on, the screen shows other things
+ENTER = "\n"
+ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")       # what an arrow key, a function key or Alt sends
+
+
+@contextlib.contextmanager
+def single_keys():
+    """Yield read(seconds), which returns the next key, in lower case, or None if there is none within the seconds.
+
+    At the end of the input it returns "q". Ctrl-C raises KeyboardInterrupt, as always.
+    """
+    with windows_keys() if os.name == "nt" else unix_keys() as read:
+        yield read
+
+
+@contextlib.contextmanager
+def unix_keys():
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    waiting = []
+
+    def stop(*_):       # Ctrl-Z: the shell gets the terminal as it was
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        tty.setcbreak(terminal, termios.TCSADRAIN)
+        waiting.append(REDRAW)
+
+    def end(*_):
+        sys.exit(128 + signal.SIGTERM)
+
+    def read(seconds):
+        if not waiting and select.select([terminal], [], [], seconds)[0]:
+            typed = os.read(terminal, 256).decode(errors="ignore")
+            if not typed:
+                return "q"
+            waiting.extend(ESCAPE.sub("", typed).lower().replace("\r", ENTER))
+        return waiting.pop(0) if waiting else None
+
+    handlers = {number: signal.signal(number, handler)
+                for number, handler in ((signal.SIGTSTP, stop), (signal.SIGTERM, end))}
+    try:
+        tty.setcbreak(terminal, termios.TCSADRAIN)
+        yield read
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def windows_keys():
+    import msvcrt
+
+    os.system("")       # this makes the console understand escape codes
+
+    def read(seconds):
+        deadline = time.monotonic() + seconds
+        while not msvcrt.kbhit():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+        key = msvcrt.getwch()
+        if key in ("\0", "\xe0"):       # an arrow or function key, in two parts
+            msvcrt.getwch()
+            return None
+        if key == "\x03":
+            raise KeyboardInterrupt
+        return key.lower().replace("\r", ENTER)
+
+    yield read

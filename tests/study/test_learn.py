@@ -1,0 +1,233 @@
+"""`npgpt learn` in a pseudo-terminal: what it shows, what the keys do, and that it goes on another day."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from npgpt.cli import learn
+from npgpt.study.exercise import read_exercise
+from npgpt.study.lessons import lessons
+from npgpt.study.path import Step, reset, unsolved, whole_path
+from npgpt.study.progress import Progress
+from npgpt.study.source import read_source
+from tests.cli.test_train import refused
+from tests.study.solutions import solved
+
+pty = pytest.importorskip("pty")            # not on Windows
+termios = pytest.importorskip("termios")
+LINEAR = lessons()["linear"]
+RIGHT = solved(LINEAR, 1)
+FIRST = next(step for step in whole_path() if step.layer == "linear")
+PATIENCE = 60           # seconds, for a busy machine
+
+
+class Terminal:
+    """A process of `npgpt learn` in a terminal of its own."""
+
+    def __init__(self, *arguments, **environment):
+        self.here, self.there = pty.openpty()
+        self.before = termios.tcgetattr(self.there)
+        root = Path(learn.__file__).parents[2]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "npgpt.cli", "learn", *arguments], stdin=self.there, stdout=self.there,
+            stderr=self.there, start_new_session=True,
+            env={**os.environ, "TERM": "dumb", "COLUMNS": "200", "PYTHONPATH": str(root), **environment})
+        self.shown = ""
+
+    def wait(self, *texts):
+        """Read until all texts and then the line of keys were shown. Returns what was shown since the last wait."""
+        return self.read(lambda: all(text in self.shown for text in texts) and self.shown.rstrip().endswith("q quit"))
+
+    def read(self, enough):
+        deadline = time.monotonic() + PATIENCE
+        while not enough():
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self.here], [], [], 0.02)[0]:
+                self.shown += os.read(self.here, 65536).decode().replace("\r\n", "\n")
+        shown, self.shown = self.shown, ""
+        assert "Traceback" not in shown, shown
+        return shown
+
+    def press(self, key, *texts):
+        os.write(self.here, key.encode())
+        return self.wait(*texts) if texts else None
+
+    def ended(self):
+        """The exit code; the terminal must be as it was."""
+        code = self.process.wait(PATIENCE)
+        assert termios.tcgetattr(self.there) == self.before
+        return code
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of exercises, in which all before linear is solved."""
+    monkeypatch.chdir(tmp_path)
+    Path("exercises").mkdir()
+    note_solved(whole_path()[:whole_path().index(FIRST)])
+    return Path("exercises")
+
+
+def note_solved(steps):
+    entries = {step.name: {"solved": "2025-01-02", "tries": 1, "hints": {}} for step in steps}
+    Path("exercises/progress.json").write_text(json.dumps({"exercises": entries}))
+
+
+@pytest.fixture
+def terminal():
+    """Start `npgpt learn`; it is ended after the test."""
+    started = []
+
+    def start(*arguments, **environment):
+        started.append(Terminal(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        os.close(each.here)
+        os.close(each.there)
+
+
+def save(path, text):
+    """Save as many editors do: a new file takes the place of the old one."""
+    Path("new").write_text(text)
+    os.replace("new", path)
+
+
+def test_from_the_start_to_another_day(terminal, folder):
+    file, done = folder / "linear-level1.py", len(whole_path()) - len(unsolved(Progress(folder)))
+    learn = terminal()
+    shown = learn.wait(f"{done} of {len(whole_path())}", "linear          > 1   . 2   . 3   . bug\n")
+    assert f"{file}: open it in your editor" in shown and "dweight = ..." in file.read_text()
+    learn.press("h", "hint 1 of 3: look at the forward's line: y_rows = rows @ weight\n")
+    file.write_text(RIGHT.replace("rows.T @ dy_rows", "dy_rows.T @ rows"))
+    learn.wait("dweight", "it is transposed")
+    file.write_text("")                     # half written
+    learn.wait(f"{file} is not an exercise file")
+    file.unlink()
+    learn.wait(f"{file} is gone: save it again")
+    save(file, RIGHT)
+    learn.wait(f"{done + 1} of", "right: press n")
+    assert "solved" in Progress(folder).entry("linear level 1")
+    learn.press("\n", "linear level 2", "linear-level2.py: open it")
+    learn.press("l", "linear          x 1   > 2   . 3   . bug\n")
+    learn.press("q")
+    assert learn.ended() == 0
+
+    progress = folder / "progress.json"     # another day
+    progress.write_text(progress.read_text().replace(json.loads(progress.read_text())["exercises"]["linear level 1"]
+                                                     ["solved"], "2025-01-02"))
+    learn = terminal()
+    learn.wait("linear          x 1   > 2   . 3   . bug\n")
+    learn.press("n", "linear level 3", "linear-level3.py")
+    learn.process.send_signal(signal.SIGTSTP)
+    assert os.WIFSTOPPED(os.waitpid(learn.process.pid, os.WUNTRACED)[1])
+    assert termios.tcgetattr(learn.there) == learn.before
+    learn.process.send_signal(signal.SIGCONT)
+    learn.wait("linear level 3")
+    learn.process.send_signal(signal.SIGINT)
+    assert learn.ended() == 0
+
+
+@pytest.mark.slow
+def test_reset_hunt_page_and_end(terminal, folder):
+    bug = next(step for step in whole_path() if step.name == "linear bug 1")
+    note_solved([step for step in whole_path() if step not in (FIRST, bug)])
+    file = folder / FIRST.file
+    learn = terminal(BROWSER=f"{sys.executable} -c 'import sys;open(\"opened\",\"w\").write(sys.argv[1])' %s")
+    learn.wait("> 1")
+    first = file.read_text()
+    save(file, first + "mine = 1\n")
+    learn.wait("...")
+    learn.press("r", f"reset {file} to its beginning? y/n")
+    learn.press("x", "it stays as it is")
+    learn.press("r", "y/n")
+    learn.press("y", f"{file} is as it was at first; your text is in {file}.bak")
+    assert file.read_text() == first and Path(f"{file}.bak").read_text() == first + "mine = 1\n"
+    (folder / "study.html").write_text("")
+    learn.press("o", "study.html#linear:b")
+    assert Path("opened").read_text().endswith("study.html#" + learn_anchor(file))
+    learn.press("n", "one line of linear_backward is wrong")
+    lines = (folder / bug.file).read_text().split("\ndef linear_backward")[0]
+    save(folder / bug.file, lines + "\n" + "\n".join(read_source(LINEAR.backward).lines) + "\n")
+    learn.wait("right: press n")
+    save(folder / bug.file, "print('hello')\n")
+    learn.wait("is not an exercise file")
+    learn.press("n", "linear level 1", "open it in your editor")
+    save(file, RIGHT.replace("    return", "    print('from the solution')\n    return"))
+    assert "from the solution" in learn.wait("right: press n")
+    learn.press("n")
+    learn.read(lambda: "exercises are solved" in learn.shown and f"--backward {folder}" in learn.shown)
+    assert learn.ended() == 0
+
+
+def learn_anchor(file):
+    source = read_source(read_exercise(file).lesson.backward)
+    return f"linear:b{next(each.first for each in source.statements if each.targets == ('dweight',))}"
+
+
+@pytest.mark.slow
+def test_what_disturbs_it_is_one_line_and_the_terminal_is_restored(terminal, folder):
+    learn = terminal("--time-limit", "2")
+    learn.wait("> 1")
+    save(folder / FIRST.file, RIGHT.replace("    return dx", "    while True:\n        pass\n    return dx"))
+    learn.wait("has not ended within 2 seconds")
+    save(folder / FIRST.file, RIGHT.replace("linear, level 1", "linear, level 2"))
+    learn.wait("its first line names another exercise, linear level 2")
+    (folder / "progress.json").write_text("{}")
+    learn.press("\x1b[A")                   # an arrow key does nothing
+    learn.press("l")
+    learn.read(lambda: "progress.json is damaged" in learn.shown)
+    assert learn.ended() == 2
+    (folder / "progress.json").unlink()
+    learn = terminal()
+    learn.wait("> 1")
+    learn.process.send_signal(signal.SIGTERM)
+    assert learn.ended() == 143
+
+
+def test_without_a_terminal_and_with_damaged_progress_it_is_one_line(npgpt):
+    refused(npgpt("learn"), "learn needs a terminal", "npgpt exercise")
+    refused(npgpt("learn", "--time-limit", "0"), "--time-limit")
+    assert not os.path.exists("exercises")
+    Path("exercises").mkdir()
+    Path("exercises/progress.json").write_text("[]")
+    refused(npgpt("learn"), "exercises/progress.json is damaged")
+
+
+def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder):
+    steps = [Step("linear", f"level {level}") for level in (1, 2, 3)]
+    note_solved([step for step in whole_path() if step not in steps])
+    session = learn.Session(folder, 20.0, lambda seconds: None)
+    seen = []
+    for _ in range(5):
+        learn.go_on(session)
+        seen.append(session.step)
+    assert seen == [*steps, *steps[:2]]
+    note_solved([step for step in whole_path() if step != steps[-1]])
+    for _ in range(2):
+        learn.go_on(session)
+        assert session.step == steps[-1]
+    assert reset(session.step, session.file) is None
+    session.file.write_text("mine")
+    assert reset(session.step, session.file).read_text() == "mine"
+    assert reset(session.step, session.file) is None        # what was kept is not lost by a second reset
+
+
+def test_styles_are_left_out_if_nobody_wants_them(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert learn.style(learn.BOLD, "text") == "\x1b[1mtext\x1b[0m" and learn.style(learn.CLEAR, "") == learn.CLEAR
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert learn.style(learn.BOLD, "text") == "text" and learn.style(learn.CLEAR, "") == learn.CLEAR
+    monkeypatch.setenv("TERM", "dumb")
+    assert learn.style(learn.CLEAR, "") == ""
