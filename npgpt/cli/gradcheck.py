@@ -8,7 +8,7 @@ import sys
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck import CONSTANT, OK, SHORTCUT, WRONG, check, first_wrong
-from npgpt.study.lessons import chosen_lessons
+from npgpt.study.lessons import chosen_lessons, lessons
 
 
 def add_arguments(parser):
@@ -19,7 +19,7 @@ def add_arguments(parser):
 def run(args):
     torch = importlib.util.find_spec("torch") is not None
     checks = []
-    for lesson in chosen_lessons(args.layer):
+    for lesson in chosen_lessons(args.layer, lessons()):
         try:
             found = check(lesson, torch=torch)
         except ImportError:             # the others need nothing but NumPy
@@ -43,11 +43,11 @@ def run(args):
 def print_table(lesson, checks):
     """The checks of one layer, a line for each variable."""
     print(f"\n{lesson.name}: {lesson.title} ({os.path.basename(checks[0].file)})")
-    print(f"  {'variable':<24} {'shape':<14} {'line':>5} {'dv at':>6} {'norm':>9} {'largest':>9} {'relative':>9} "
+    print(f"  {'variable':<24} {'shape':<14} {'line':>5} {'dv at':>6} {'relative':>9} "
           f"{'to torch':>9}  verdict")
     for each in checks:
         print(f"  {each.variable:<24} {'x'.join(map(str, each.shape)) or 'number':<14} {each.forward_line:>5} "
-              f"{each.backward_line or '':>6} {each.norm:>9.3g} {number(each.absolute):>9} {number(each.relative):>9} "
+              f"{each.backward_line or '':>6} {number(each.relative):>9} "
               f"{number(each.torch):>9}  {each.verdict}" + (f", {each.through}" if each.through else ""))
     wrong = first_wrong(checks)
     if wrong is not None:

@@ -1,4 +1,4 @@
-"""A whole model on a text: the loss of each token and its gradients, the parameters' gradients, and the attention."""
+"""A whole model on a text: the loss of each token, its gradients on the tokens before it, and the attention."""
 
 import base64
 import dataclasses
@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from npgpt.engine.adamw import adamw_update
 from npgpt.errors import UserError, printable
 from npgpt.layers import IGNORE_INDEX, attention_forward, cross_entropy_forward
 from npgpt.study.trace import recording
@@ -14,17 +13,6 @@ from npgpt.study.trace import recording
 MOST_TOKENS = 64        # of a text: its maps grow with the square
 MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
 MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
-LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-3, (0.9, 0.95), 1e-8, 0.1      # of the one step of AdamW
-
-
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """A parameter, or several. norm: of the gradient; ratio: of a step's length to the weights' length, None for 0."""
-
-    name: str
-    size: int
-    norm: float
-    ratio: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +21,8 @@ class ModelStudy:
 
     description: of the model, one line; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
     second on; pulls: for the first of these, the norm of the loss's gradient on the embedding of each token before it;
-    parts: (Tensor, [Tensor, …]) for the embeddings, each block and what follows; maps: (layer, head, weights) of the
-    attention, weights (T - 1, T - 1) as base64 of bytes, 255 for 1; left_out: sentences on what the page does not show.
+    maps: (layer, head, weights) of the attention, weights (T - 1, T - 1) as base64 of bytes, 255 for 1; left_out:
+    sentences on what the page does not show.
     """
 
     description: str
@@ -42,7 +30,6 @@ class ModelStudy:
     loss: float
     losses: list[float]
     pulls: list[list[float]]
-    parts: list[tuple[Tensor, list[Tensor]]]
     maps: list[tuple[int, int, str]]
     left_out: list[str]
 
@@ -57,8 +44,8 @@ def study_model(model, tokenizer, prompt, description):
     idx, targets = ids[None, :-1], ids[None, 1:]
     with recording([attention_forward]) as record:
         logits, loss = model.forward(idx, targets)
-    parts = studied_parts(model, idx, targets)
-    if not math.isfinite(loss) or not all(math.isfinite(whole.norm) for whole, _ in parts):
+    _, grads = model.loss_and_grads(idx, targets)
+    if not math.isfinite(loss) or not all(np.isfinite(gradient).all() for gradient in grads.values()):
         raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
                         "choose another checkpoint")
     losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
@@ -66,7 +53,7 @@ def study_model(model, tokenizer, prompt, description):
     maps = attention_maps(model.config, [each.value[0] for each in record if each.name == "att"], left_out)
     pulls = token_pulls(model, idx, targets, left_out)
     tokens = [shown(tokenizer.decode([i])) for i in ids]
-    return ModelStudy(description, tokens, loss, losses, pulls, parts, maps, left_out)
+    return ModelStudy(description, tokens, loss, losses, pulls, maps, left_out)
 
 
 def prompt_ids(model, tokenizer, prompt):
@@ -84,25 +71,6 @@ def prompt_ids(model, tokenizer, prompt):
 def shown(text):
     """A token's text with visible spaces, line breaks and unprintable characters."""
     return printable(text.replace(" ", "·").replace("\n", "⏎"))
-
-
-def studied_parts(model, idx, targets):
-    """The model's parameters by part: gradient norm, and how far one AdamW step from fresh moments moves them."""
-    _, grads = model.loss_and_grads(idx, targets)
-    tensors = {}            # part -> [(name, size, squares of: gradient, step, weights)]
-    for name, p in model.params.items():
-        g, moved = grads[name], p.copy()
-        adamw_update(moved, g, np.zeros_like(p), np.zeros_like(p), 1, LEARNING_RATE, *BETAS, EPS,
-                     WEIGHT_DECAY if p.ndim == 2 else 0.0)
-        squares = [float(np.square(each, dtype=np.float64).sum()) for each in (g, moved - p, p)]
-        part = f"block {name.split('.')[1]}" if name.startswith("h.") else name.split(".")[0]
-        tensors.setdefault(part, []).append((name, p.size, squares))
-
-    def tensor(name, of):
-        gradient, step, weights = (math.sqrt(sum(squares[i] for _, _, squares in of)) for i in range(3))
-        return Tensor(name, sum(size for _, size, _ in of), gradient, step / weights if weights else None)
-
-    return [(tensor(part, of), [tensor(each[0], [each]) for each in of]) for part, of in tensors.items()]
 
 
 def attention_maps(config, weights, left_out):

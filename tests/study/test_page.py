@@ -11,15 +11,17 @@ import re
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig
+from npgpt import GPT, GPTConfig
 from npgpt.cli import study
 from npgpt.cli.study import fresh_model
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
-from npgpt.study import page, whole_model
-from npgpt.study.gradcheck import WRONG
-from npgpt.study.lessons import lessons
+from npgpt.study import page, steps, whole_model
+from npgpt.study.flow import Flow
+from npgpt.study.gradcheck import OK, WRONG, check, errors, truth
+from npgpt.study.lessons import basics_and_lessons, lessons
+from npgpt.study.long_way import LONG_WAYS
 from npgpt.study.trace import recording
 from npgpt.study.whole_model import study_model
 from tests.cli.test_train import refused
@@ -27,7 +29,7 @@ from tests.cli.test_train import refused
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
-LESSONS = lessons()
+LESSONS = basics_and_lessons()
 EACH = pytest.mark.parametrize("name", LESSONS)
 
 
@@ -59,7 +61,7 @@ def test_the_whole_page(npgpt, tmp_path, monkeypatch):
     assert code == 0 and out == f"study.html: {(tmp_path / 'study.html').stat().st_size / 1e6:.2f} MB\n"
     assert len(text.encode()) < 1e6 and opened == [(tmp_path / "study.html").as_uri()]
     assert [each["name"] for each in data_of(text)["layers"]] == list(LESSONS)
-    for name in LESSONS:
+    for name in lessons():
         assert f'href="#{name}"' in text.partition('id="map"')[2].partition("</section>")[0], name
     assert not re.search(r'(?:src|href|action)="(?!#|data:,)|url\(|@import|https?://(?!www\.w3\.org/)', text)
 
@@ -71,7 +73,7 @@ def test_the_source_is_shown_with_its_numbers(layers, name):
         return re.sub(r"(?<=\S) +# ", "  # ", line)
 
     for function, units in ((LESSONS[name].forward, layers[name].forward),
-                            (LESSONS[name].backward, layers[name].backward)):
+                            (LESSONS[name].backward, layers[name].ways[0].units)):
         lines, first = inspect.getsourcelines(function)
         shown = [(number, html.unescape(re.sub(r"<[^>]*>", "", row))) for unit in units for number, row in unit.lines]
         assert [(number, text(row)) for number, row in shown] == [
@@ -81,32 +83,124 @@ def test_the_source_is_shown_with_its_numbers(layers, name):
 @EACH
 def test_partners_are_there_and_every_gradient_is_verified(layers, name):
     layer = layers[name]
-    lines = layer.data["lines"]
-    active = {f"{side}{unit.first}" for side, units in (("f", layer.forward), ("b", layer.backward))
-              for unit in units if unit.active}
-    assert set(lines) == active >= {step["line"] for step in layer.data["steps"]}
-    for line, entry in ((line, entry) for line, entries in lines.items() for entry in entries):
-        assert entry["partner"] is None or entry["partner"] in active and entry["partner"][0] != line[0]
-        assert entry["section"] is None or entry["section"] in layer.derivation.sections
-    for checked in layer.checks:
-        entry = next(each for each in lines[f"f{checked.forward_line}"] if each["name"] == checked.variable)
-        assert entry["finding"] and entry["verdict"] != WRONG
-        if entry["verdict"] == "ok":
-            back = next(each for each in lines[entry["partner"]] if each["name"] == f"d{checked.variable}")
-            assert back["partner"][0] == "f" and back["other"] == checked.variable and entry["section"]
+    for way in layer.ways:
+        lines = way.data["lines"]
+        active = {f"{side}{unit.first}" for side, units in (("f", layer.forward), ("b", way.units))
+                  for unit in units if unit.active}
+        assert set(lines) == active >= {step["line"] for step in way.data["steps"]}
+        for line, entry in ((line, entry) for line, entries in lines.items() for entry in entries):
+            assert entry["partner"] is None or entry["partner"] in active and entry["partner"][0] != line[0]
+            assert entry["section"] is None or entry["section"] in layer.derivation.sections
+        for checked in way.checks:
+            entry = next(each for each in lines[f"f{checked.forward_line}"] if each["name"] == checked.variable)
+            assert entry["finding"] and entry["verdict"] != WRONG
+            if entry["verdict"] == "ok":
+                back = next(each for each in lines[entry["partner"]] if each["name"] == f"d{checked.variable}")
+                assert back["partner"][0] == "f" and back["other"] == checked.variable and entry["section"]
+                used = {use for use, _, _ in entry["uses"]}
+                assert not used or checked.forward_text != "(argument)" or set(back["lit"]) == used
+                if checked.variable != "mask":          # all but the result, which the caller uses
+                    assert used or checked.forward_line == max(each.forward_line for each in way.checks)
     assert layer.right
+
+
+@EACH
+def test_the_derivation_has_the_order_of_the_backward(layers, name):
+    layer = layers[name]
+    lines = [int(layer.lines[section][1:]) for section in layer.derivation.sections if section in layer.lines]
+    assert lines == sorted(lines) and len(lines) >= 2
+    if len(layer.ways) > 1:         # there it has a line for each section
+        made = [entry["name"] for step in layer.ways[1].data["steps"] if step["line"][0] == "b"
+                for entry in layer.ways[1].data["lines"][step["line"]]]
+        order = [made.index(f"d{section}") for section in layer.derivation.sections]
+        assert order == sorted(order)
+
+
+@pytest.mark.parametrize("name", LONG_WAYS)
+def test_the_long_way_has_no_shortcut_and_is_right(layers, name):
+    """Every variable has its own gradient, in all cases."""
+    lesson = LESSONS[name]
+    for each in [lesson, *lesson.cases.values()]:
+        long_way, known = dataclasses.replace(each, backward=LONG_WAYS[name]), truth(each)
+        assert {checked.verdict for checked in check(long_way, known=known)} == {OK}
+        result = long_way.run_backward(known.dy, known.cache)
+        assert all(errors(result[f"d{variable}"], true)[1] < 1e-9 for variable, true in known.inputs.items())
+    assert len(layers[name].ways) == 2
+
+
+@pytest.mark.parametrize(("name", "variable", "uses"), [
+    ("gelu_tanh", "x", [("inner = ", "dx_inside = ", "dx_inside"), ("y = ", "dx_outside = ", "dx_outside")]),
+    ("layernorm", "x", [("mean = ", "dx = ", "dx"), ("centred = ", "dx = ", "dx")]),
+    ("linear", "bias", [("y_rows = y_rows + bias", "dbias = ", "dbias")]),
+    ("embedding", "wte", [("token = ", "np.add.at(dwte", "dwte")]),
+    ("block", "x", [("norm_1, ln_1 = ", "dx_normed, ", "dx_normed"), ("x_mid = ", "dx = ", "dx_mid")]),
+    ("block", "x_mid", [("norm_2, ln_2 = ", "dx_mid_normed, ", "dx_mid_normed"), ("x_out = ", "dx_mid = ", "dx_out")]),
+    ("block", "attn.c_attn.bias", [("attended, attn = ", "dnorm_1, dp_attn = ", None)]),
+    ("gpt", "wte.weight", [("x, embedding = ", "dwte, dwpe = ", "dwte"),
+                           ("head_weight = ", "dwte = dwte + ", "dhead_weight")]),
+])
+def test_each_use_causes_a_share_of_the_gradient(name, variable, uses):
+    lesson = LESSONS[name]
+    checked = next(each for each in check(lesson) if each.variable == variable)
+    found = Flow(lesson.forward, lesson.backward).uses(variable, checked.forward_line, checked.backward_line)
+    text = {number: line.strip() for function in (lesson.forward, lesson.backward)
+            for number, line in enumerate(inspect.getsource(function).split("\n"), function.__code__.co_firstlineno)}
+    assert [each for *_, each in found] == [term for *_, term in uses]
+    for (use, share, _), (begin, back, _) in zip(found, uses, strict=True):
+        assert text[use].startswith(begin) and text[share].startswith(back)
+
+
+@EACH
+def test_the_factors_of_a_matmul_have_the_product(layers, name):
+    """As they were when the line ran."""
+    for way in layers[name].ways:
+        for step in way.data["steps"]:
+            if "factors" not in step:
+                continue
+            values = [np.reshape(array["values"], array["shape"]) for array in
+                      (way.data["arrays"][i] for _, i, *_ in [*step["factors"], *step["arrays"]])]
+            a, b = (value.swapaxes(-1, -2) if flipped else value
+                    for value, (_, _, flipped) in zip(values, step["factors"], strict=False))
+            np.testing.assert_allclose(a @ b, values[2], rtol=5e-3, atol=5e-3)
+    count = sum("factors" in step for way in layers[name].ways for step in way.data["steps"])
+    assert count == {"linear": 3, "head": 3, "attention": 6}.get(name, 0)
+
+
+def test_a_share_belongs_to_its_use(layers):
+    lines = layers["gelu_tanh"].ways[0].data["lines"]
+    (entry,) = [entry for entries in lines.values() for entry in entries if entry["name"] == "dx_outside"]
+    assert entry["finding"] == "dx_outside is what this use of x adds to dx." and entry["other"] == "x"
+    assert entry["lit"] == [use for use, _, _ in entry["uses"]] and entry["partner"] == "f11"
+
+
+def test_what_a_learner_is_asked(layers):
+    """Every line but what reads the cache and returns; with the shape and the hint of the exercises."""
+    asked = {unit.first: unit.question for unit in layers["linear"].ways[0].units if unit.question}
+    assert [name for each in asked.values() for name in each.names] == [
+        "rows", "dy_rows", "dbias", "dweight", "drows", "dx"]
+    weight = next(each for each in asked.values() if each.names == ("dweight",))
+    assert weight.shape == "(n_in, n_out)" and weight.hint.startswith("The gradient of one factor")
+    names = [unit.question.names for unit in layers["block"].ways[0].units if unit.question]
+    assert ("dx_mid_normed", "dln_2_weight", "dln_2_bias") in names
+    assert all(unit.question is None for layer in layers.values() for unit in layer.forward)
+
+
+def test_the_table_has_one_row_for_what_a_shortcut_skips(layers):
+    (row,) = [row for row in layers["layernorm"].rows if row["verdict"].startswith("shortcut")]
+    assert row["variable"] == "mean, centred, var, rstd" and row["verdict"] == "shortcut, part of dx"
 
 
 @EACH
 def test_the_steps_are_the_pass(layers, name):
     """Forwards, then backwards; the last values of the inputs' gradients are those that the backward returns."""
-    steps, arrays = layers[name].data["steps"], layers[name].data["arrays"]
-    sides = [step["line"][0] for step in steps]
-    assert sides == sorted(sides, reverse=True) and set(sides) == {"f", "b"}
-    for variable, true in page.truth(LESSONS[name]).inputs.items():
-        shown = [arrays[i] for step in steps for each, i in step["arrays"] if each == f"d{variable}"][-1]
-        assert shown["shape"] == list(true.shape)
-        np.testing.assert_allclose(np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3)
+    for way in layers[name].ways:
+        passed, arrays = way.data["steps"], way.data["arrays"]
+        sides = [step["line"][0] for step in passed]
+        assert sides == sorted(sides, reverse=True) and set(sides) == {"f", "b"}
+        for variable, true in page.truth(LESSONS[name]).inputs.items():
+            shown = [arrays[i] for step in passed for each, i in step["arrays"] if each == f"d{variable}"][-1]
+            assert shown["shape"] == list(true.shape)
+            np.testing.assert_allclose(np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3)
 
 
 def test_a_wrong_backward_shows():
@@ -115,8 +209,8 @@ def test_a_wrong_backward_shows():
 
 
 def test_what_is_not_finite_becomes_json():
-    value = page.summary(np.array([-np.inf, 1.0, np.nan, 2.0]))
-    assert value["values"] == ["-inf", 1.0, "nan", 2.0] and value["low"] == 1.0 and sum(value["counts"]) == 2
+    value = steps.summary(np.array([-np.inf, 1.0, np.nan, 2.0]))
+    assert value["values"] == ["-inf", 1.0, "nan", 2.0] and (value["low"], value["high"]) == (1.0, 2.0)
 
 
 def test_the_losses_pulls_and_maps_are_the_models(model):
@@ -139,22 +233,6 @@ def test_the_losses_pulls_and_maps_are_the_models(model):
     for layer, head, data in found.maps:
         weights = np.frombuffer(base64.b64decode(data), np.uint8).reshape(len(text) - 1, -1) / 255
         np.testing.assert_allclose(weights, att[layer][head], atol=0.5 / 255 + 1e-6)
-
-
-def test_the_norms_and_ratios_are_those_of_a_step(model):
-    gpt, tokenizer, text, found = model
-    ids = tokenizer.encode(text).astype(int)[None]
-    twin = GPT(gpt.config, 1, "float64")
-    _, grads = twin.loss_and_grads(ids[:, :-1], ids[:, 1:])
-    AdamW(twin.params, lr=1e-3).step(grads)
-    tensors = {tensor.name: tensor for _, tensors in found.parts for tensor in tensors}
-    assert set(tensors) == set(gpt.params)
-    for name, tensor in tensors.items():
-        assert tensor.norm == pytest.approx(np.linalg.norm(grads[name]), rel=1e-9)
-        before, moved = np.linalg.norm(gpt.params[name]), np.linalg.norm(twin.params[name] - gpt.params[name])
-        assert tensor.ratio == (pytest.approx(moved / before, rel=1e-6) if before else None)
-    block = next(whole for whole, _ in found.parts if whole.name == "block 1")
-    assert block.norm**2 == pytest.approx(sum((grads[name]**2).sum() for name in grads if name.startswith("h.1.")))
 
 
 def test_what_is_too_much_is_left_out_and_said(model, monkeypatch):
@@ -183,9 +261,10 @@ def test_a_run_and_one_layer_are_studied(npgpt, train, tmp_path):
     assert train("--max-iters", 3)[0] == 0
     assert npgpt("study", "linear", "--checkpoint", "out", "--prompt", "To be,")[0] == 0
     text = (tmp_path / "study.html").read_text()
-    assert "".join(data_of(text)["model"]["tokens"]) == "To·be," and "h.0.attn.c_attn.weight" in text
+    assert "".join(data_of(text)["model"]["tokens"]) == "To·be,"
     assert [each["name"] for each in data_of(text)["layers"]] == ["linear"]
-    assert all(f'id="{link}"' in text for link in re.findall(r'href="#([^"]*)"', text))
+    assert all(f'id="{name}"' in text and (not line or f'data-line="{line[1:]}"' in text)
+               for name, line in re.findall(r'href="#(\w+)(:\w+)?"', text))
     refused(npgpt("study", "--checkpoint", "out", "--prompt", "To € be"), "'€'", "position 3")
     refused(npgpt("study", "--checkpoint", "out", "--prompt", "To be, or"), "9 tokens", "at most 8")
 

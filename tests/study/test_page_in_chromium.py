@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.cli.study import fresh_model
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons, lessons
 from npgpt.study.page import study_page
 from npgpt.study.whole_model import study_model
 
@@ -27,7 +27,7 @@ def file(tmp_path_factory):
     model = study_model(*fresh_model(PLANTED), PLANTED, "<b>a model</b>")
     model.tokens[0] = PLANTED           # a tokenizer with such a token
     path = tmp_path_factory.mktemp("page") / "study.html"
-    path.write_text(study_page(list(lessons().values()), model))
+    path.write_text(study_page(list(basics_and_lessons().values()), model))
     return path
 
 
@@ -62,11 +62,22 @@ def classes(page, selector):
     return set(page.locator(selector).get_attribute("class").split())
 
 
-def line(page, side, begin):
-    """The selector of LayerNorm's line that begins so."""
-    (found,) = [unit for unit in page.locator(f"#layernorm .{side} .unit.active").all()
-                if unit.inner_text().split("\n")[1].strip().startswith(begin)]
-    return f'#layernorm [data-line="{found.get_attribute("data-line")}"]'
+def line(page, side, begin, layer="layernorm"):
+    """The selector of a layer's line that begins so."""
+    (found,) = [unit for unit in page.locator(f"#{layer} .{side}:not([hidden]) .unit.active").all()
+                if unit.locator("code").first.text_content().strip().startswith(begin)]
+    return f'#{layer} .{side}:not([hidden]) [data-line="{found.get_attribute("data-line")}"]'
+
+
+def are_seen(page, selector):
+    """For each element whether its first line of text is in its pane, below the bar, and above the panel."""
+    return page.evaluate("""(selector) => [...document.querySelectorAll(selector)].map((element) => {
+        const {top, height} = element.getBoundingClientRect(), pane = element.closest(".code");
+        const box = pane.getBoundingClientRect(), header = pane.querySelector(".side").offsetHeight;
+        const panel = element.closest(".study").querySelector(".panel").getBoundingClientRect();
+        const highest = Math.max(box.top + header, document.querySelector(".bar").offsetHeight);
+        return top >= highest && top + Math.min(height, 18) <= Math.min(box.bottom, panel.top, innerHeight);
+    })""", selector)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -79,10 +90,13 @@ def test_nothing_overflows_and_every_layer_is_there(open_page, width, scheme):
     assert (backward["y"] > forward["y"] + forward["height"]) == (width == 390)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")        # opens all details
     assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    for name in lessons():
+    for name in basics_and_lessons():
         assert page.locator(f"#{name} .cells i").first.bounding_box()["width"] >= 3
         assert page.locator(f"#{name} math").count()
-    assert page.evaluate("[...document.links].every(a => document.querySelector(a.getAttribute('href')))")
+    assert page.evaluate("""[...document.links].every(({hash}) => {
+        const [id, line] = hash.slice(1).split(":");
+        return document.getElementById(id).querySelector(line ? `[data-line="${line}"]` : "*");
+    })""")
     page.emulate_media(media="print")
     assert not page.locator(".bar").is_visible() and not page.locator("#linear .stepper").is_visible()
 
@@ -124,10 +138,10 @@ def test_the_value_under_the_pointer_is_read_out(open_page):
     cells, output = page.locator("#attention .card.here .cells"), page.locator("#attention .card.here output")
     size = cells.bounding_box()
     k = lessons()["attention"].inputs["k"]
-    for i, index in ((-1, (3, 1, 6, 2)), (5, (1, 0, 0, 2))):        # the cells of a row come one after another
+    for i, index in ((-1, (3, 1, 6, 2)), (14 * 3 + 2, (1, 0, 0, 2))):       # a block of 14 x 3 after another
         cells.locator("i").nth(i).hover()
         assert output.inner_text() == f"k[{', '.join(map(str, index))}] = {float(f'{k[index]:.4g}')}"
-    box = cells.locator("i").nth(5).bounding_box()
+    box = cells.locator("i").nth(14 * 3 + 2).bounding_box()
     assert box["y"] == size["y"] and box["x"] > cells.locator("i").nth(2).bounding_box()["x"] + box["width"]
     cells.focus()
     page.keyboard.press("ArrowLeft")
@@ -193,3 +207,212 @@ def test_the_theme_follows_the_system_and_the_button(open_page):
     for colour in reversed(colours):
         light.click("#theme")
         assert paper(light) == colour
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("layer", ["attention", "gpt"])
+def test_the_stepper_keeps_the_line_and_its_partner_in_view(open_page, layer, width):
+    page = open_page(width)
+    page.locator(f"#{layer}").scroll_into_view_if_needed()
+    count = int(page.locator(f"#{layer} .count").inner_text().split()[-1])
+    for i in range(2, count + 1):
+        page.click(f"#{layer} [data-go=next]")
+        assert page.locator(f"#{layer} .unit.here").count() == 1 and page.locator(f"#{layer} .unit.lit").count() <= 3
+        assert are_seen(page, f"#{layer} .unit.here") == [True], f"step {i}"
+        assert any(are_seen(page, f"#{layer} .unit.lit") or [True]), f"step {i}"
+    while not page.locator(f"#{layer} [data-go=previous]").is_disabled():
+        page.keyboard.press("ArrowLeft")
+        assert are_seen(page, f"#{layer} .unit.here") == [True] and any(are_seen(page, f"#{layer} .unit.lit") or [True])
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_arrows_lead_from_each_use_to_its_share(open_page, width):
+    """Where the panes are not side by side, both ends light up instead."""
+    page = open_page(width)
+    for layer, begin, uses, shares in [
+            ("gelu_tanh", "dx = ", ["inner = ", "y = "], ["dx_inside = ", "dx_outside = "]),
+            ("block", "dx_mid = ", ["norm_2, ", "x_out = "], ["dx_mid_normed, ", "dx_mid = "])]:
+        page.click(line(page, "backward", begin, layer))
+        paths = page.locator(f"#{layer} .arrows path")
+        assert paths.count() == (2 if width == 1440 else 0)
+        ends = [line(page, side, each, layer) for side, lines in (("forward", uses), ("backward", shares))
+                for each in lines]
+        assert all(classes(page, each) & {"use", "lit", "here"} for each in ends)
+        assert page.locator(f"#{layer} .word").count() == 4
+        if width == 1440:
+            for i in range(2):
+                found = page.evaluate("""([layer, i]) => {
+                    const path = document.querySelectorAll(`#${layer} .arrows path`)[i];
+                    const box = document.querySelector(`#${layer} .panes`).getBoundingClientRect();
+                    const [x, y] = path.getAttribute("d").slice(1).split(/[ C]/).map(Number);
+                    const [toX, toY] = path.getAttribute("d").split("m")[0].split(" ").slice(-2).map(Number);
+                    return [x + box.left, y + box.top, toX + box.left, toY + box.top];
+                }""", [layer, i])
+                for (x, y), end in zip((found[:2], found[2:]), (ends[i], ends[2 + i]), strict=True):
+                    unit = page.locator(end).bounding_box()
+                    assert unit["y"] <= y <= unit["y"] + unit["height"]
+                    assert min(abs(x - unit["x"]), abs(x - unit["x"] - unit["width"])) < 4
+    page.hover("#block h2")
+    page.click(line(page, "forward", "x_out = ", "block"))
+    assert page.locator("#block .arrows path").count() == 0, "nothing in the block uses its result"
+
+
+def test_predict_then_reveal(open_page):
+    page = open_page()
+    dweight = line(page, "backward", "dweight = ", "linear")
+    weight_used = line(page, "forward", "y_rows = rows @ weight", "linear")
+    page.click("#linear .predict")
+    assert page.locator("#linear .unit.hidden").count() == 6
+    assert page.locator("#linear .predict").inner_text() == "Reveal all 6"
+    text = page.locator("#linear .code.backward").inner_text()
+    assert "What is dweight here? (n_in, n_out)" in text and "# y_rows = rows @ weight" in text
+    assert "rows.T" not in text and "dW_ij" not in text and "x, weight, has_bias = cache" in text
+    for active in (dweight, line(page, "forward", "def linear_forward", "linear")):     # a line, and its partner
+        page.click(active) if active != dweight else page.hover(active)
+        if active != dweight:
+            page.click("#linear .tabs button >> text=weight")
+        panel = page.locator("#linear .panel").inner_text()
+        assert "dweight" in panel and "6 × 8 · hidden until you reveal its line" in panel
+        assert "rows.T" not in panel and "@" not in panel and "What is dweight here?" in panel
+        assert page.locator("#linear .why math").count() == 0
+        assert not page.locator("#linear .hint p").is_visible()
+    page.click("#linear .hint summary")
+    assert "matmul of the other factor" in page.locator("#linear .hint p").inner_text()
+    page.click(line(page, "backward", "x, weight, has_bias = cache", "linear"))         # its x belongs to dx's section
+    assert "What is dx here?" in page.locator("#linear .why").inner_text()
+    # with the keyboard, from the first line of the pane
+    page.locator("#linear .code.backward .unit.active").first.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.innerText").endswith("What is dweight here? (n_in, n_out)")
+    page.keyboard.press("Enter")
+    assert "rows.T @ dy_rows" in page.locator(dweight).inner_text()
+    assert "dweight is verified" in page.locator("#linear .why").inner_text()
+    assert page.locator("#linear .unit.hidden").count() == 5 and page.locator("#head .unit.hidden").count() == 0
+    page.click(line(page, "forward", "rows = ", "linear"))
+    page.click("#linear .reveal")
+    assert page.evaluate("document.activeElement.innerText").strip().startswith("40")
+    page.click(weight_used)
+    page.click("#linear .predict")
+    assert page.locator("#linear .unit.hidden").count() == 0
+    assert page.locator("#linear .predict").inner_text() == "Hide and predict"
+
+
+def test_an_entry_lights_the_vectors_whose_product_it_is(open_page):
+    page = open_page()
+    page.click(line(page, "backward", "dweight = ", "linear"))
+    card = "#linear .card"
+    assert page.locator(f"{card}.factors h4").all_inner_texts() == ["= rows.T", "@ dy_rows"]
+    page.locator(f"{card}.here .cells i").nth(2 * 8 + 5).hover()                        # dweight[2, 5]
+    assert page.locator(f"{card}.here output").inner_text().startswith("dweight[2, 5] = ")
+    places = page.evaluate("""[...document.querySelectorAll("#linear .factors .cells")].map((cells) =>
+        [...cells.querySelectorAll(".on")].map((cell) => cell.place))""")
+    assert places == [[[n, 2] for n in range(20)], [[n, 5] for n in range(20)]]
+    assert page.locator(f"{card}.there .on").count() == 1
+    page.hover("#linear h2")
+    assert page.locator("#linear .on").count() == 0
+    page.click(line(page, "backward", "dk = ", "attention"))
+    page.locator("#attention .card.here .cells i").nth(5).hover()                       # dk[0, 0, 1, 2]
+    places = page.evaluate("""[...document.querySelectorAll("#attention .factors .cells")].map((cells) =>
+        [...cells.querySelectorAll(".on")].map((cell) => cell.place))""")
+    assert places == [[[n, 1] for n in range(5)], [[n, 2] for n in range(5)]]
+
+
+def test_layernorm_the_long_way(open_page):
+    page = open_page()
+    page.click(line(page, "forward", "centred = "))
+    assert "dcentred is skipped" in page.locator("#layernorm .finding").inner_text()
+    page.click("#layernorm .backward:not([hidden]) [data-choose='1']")
+    for name in ("drstd", "dvar", "dcentred", "dmean"):
+        page.click(line(page, "backward", f"{name} = "))
+        assert page.locator("#layernorm .card.here h4").inner_text() == name
+        assert page.locator("#layernorm .card.there h4").inner_text() == name[1:]
+        assert f"{name} is verified" in page.locator("#layernorm .finding").inner_text()
+        assert page.locator("#layernorm .card.here .cells i").count() >= 20
+    page.click(line(page, "backward", "dx = "))
+    assert page.locator("#layernorm .arrows path").count() == 2
+    assert page.locator("#layernorm .backward:not([hidden]) .word").all_inner_texts() == ["dcentred", "dmean"]
+    page.click("#layernorm .backward:not([hidden]) [data-choose='0']")
+    assert "dx = rstd" in page.locator("#layernorm .code:not([hidden]) .unit.here").inner_text()
+    assert page.evaluate("document.activeElement.textContent") == "shortcut"
+
+
+def test_the_partner_of_an_arguments_gradient_is_the_line_that_uses_it(open_page):
+    page = open_page()
+    for layer, begin, used in [
+            ("linear", "dbias = ", "y_rows = y_rows + bias"), ("linear", "dweight = ", "y_rows = rows"),
+            ("layernorm", "dbias = ", "y = y + bias"), ("head", "dweight = ", "logit_rows = rows")]:
+        page.click(line(page, "backward", begin, layer))
+        lit = page.locator(f"#{layer} .unit.lit").all()
+        assert [each.locator("code").inner_text().strip().startswith(used) for each in lit] == [True]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_address_of_a_line(open_page, file, width):
+    page = open_page(width)
+    address = page.locator(line(page, "backward", "dx_mid = ", "block")).get_attribute("data-line")
+    assert page.locator(f'[id="block:{address}"]').count() == 0
+    page.goto("about:blank")
+    page.goto(f"{file.as_uri()}#block:{address}")
+    here = f"#block .unit.here[data-line={address}]"
+    assert page.locator(here).count() == 1 and are_seen(page, here) == [True]
+    comment = int(address[1:]) + 1
+    page.evaluate(f"location.hash = 'block:b{comment}'")                # a comment: the line above it
+    assert page.locator(here).count() == 1
+    page.evaluate("location.hash = 'layernorm'")
+    page.wait_for_function("document.querySelector('#layernorm').getBoundingClientRect().top < 100")
+    page.click(line(page, "forward", "xhat = "))
+    assert page.evaluate("location.hash").startswith("#layernorm:f")
+
+
+def test_the_map_axes_and_commands(open_page):
+    page = open_page()
+    stream = page.evaluate("""[...document.querySelectorAll(".map .stage.branch")].map((branch) => {
+        const style = getComputedStyle(branch, "::before");
+        return [style.display, style.content, parseFloat(style.width) > 0 && parseFloat(style.height) > 0];
+    })""")
+    assert stream == [["block", '""', True]] * 2
+    assert page.locator("#model-pulls .axis strong").all_inner_texts() == ["loss of ↓", "gradient on →"]
+    assert page.locator("#model-attention .axis strong").all_inner_texts() == ["query ↓", "key →"]
+    text = page.evaluate("document.getElementById('model').textContent")
+    assert 'npgpt study --prompt "…" --open' in text and "--checkpoint out" in text
+    for name in basics_and_lessons():
+        assert page.locator(f"#{name} .command").all_inner_texts() == [f"npgpt exercise {name}", "npgpt learn"]
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#gpt .copy >> nth=0")
+    page.wait_for_selector("#gpt .copy.done")
+    assert page.evaluate("navigator.clipboard.readText()") == "npgpt exercise gpt"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_on_every_background(open_page, scheme):
+    """Contrast of at least 4.5, also in lines that are lit and in questions."""
+    page = open_page(scheme=scheme)
+    page.click("#head .predict")
+    page.click(line(page, "backward", "dx = "))
+    low = page.evaluate("""() => {
+        const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+        const rgba = (colour) => {
+            canvas.clearRect(0, 0, 1, 1);
+            canvas.fillStyle = colour;
+            canvas.fillRect(0, 0, 1, 1);
+            return canvas.getImageData(0, 0, 1, 1).data;
+        };
+        const luminance = (colour) => [...rgba(colour)].slice(0, 3).map((c) => c / 255)
+            .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        const background = (element) => {
+            const colour = getComputedStyle(element).backgroundColor;
+            return rgba(colour)[3] ? colour : background(element.parentElement);
+        };
+        const low = [];
+        for (const element of document.querySelectorAll("body *")) {
+            const text = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+            if (!text || !element.checkVisibility() || element.closest("button:disabled, script, style")) continue;
+            const colours = [getComputedStyle(element).color, background(element)].map(luminance);
+            const contrast = (Math.max(...colours) + 0.05) / (Math.min(...colours) + 0.05);
+            if (contrast < 4.5) low.push([element.className, element.textContent.slice(0, 20), contrast]);
+        }
+        return low;
+    }""")
+    assert low == []

@@ -1,0 +1,338 @@
+/* One layer: two panes of code, a stepper, and a panel about the line under the pointer. */
+class Layer {
+  constructor(section) {
+    this.section = section;
+    this.panes = section.querySelector(".panes");
+    this.arrows = section.querySelector(".arrows");
+    ({name: this.name, ways: this.ways} = DATA.layers.find(({name}) => name === section.id));
+    this.buttons = [...section.querySelectorAll("[data-go]")];
+    for (const button of this.buttons) button.addEventListener("click", () => this.go(button.dataset.go));
+    for (const button of section.querySelectorAll("[data-choose]")) {
+      button.addEventListener("click", () => this.choose(Number(button.dataset.choose)));
+    }
+    for (const pane of section.querySelectorAll(".code")) this.listen(pane);
+    for (const button of section.querySelectorAll(".predict")) button.addEventListener("click", () => this.predict());
+    new ResizeObserver(() => this.drawArrows()).observe(this.panes);
+    this.way(0);
+    this.step(0);
+  }
+
+  listen(pane) {
+    const units = [...pane.querySelectorAll(".unit.active")];
+    const unitOf = (event) => event.target.closest(".unit.active");
+    units[0].tabIndex = 0;            // one stop of the tab key; the arrow keys move from there
+    pane.addEventListener("scroll", () => this.drawArrows());
+    pane.addEventListener("pointerover", (event) => {
+      if (event.pointerType === "mouse" && unitOf(event) && hasMoved(event)) this.show(unitOf(event).dataset.line);
+    });
+    pane.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.show(...this.base));
+    pane.addEventListener("click", (event) => unitOf(event) && this.press(unitOf(event)));
+    pane.addEventListener("focusin", (event) => {
+      if (!unitOf(event)) return;
+      this.show(unitOf(event).dataset.line);
+      // Not while a button of the mouse is down: it would be released above another line.
+      if (unitOf(event).matches(":focus-visible")) this.bring(unitOf(event).dataset.line);
+    });
+    pane.addEventListener("focusout", (event) => pane.contains(event.relatedTarget) || this.show(...this.base));
+    pane.addEventListener("keydown", (event) => {
+      const at = units.indexOf(unitOf(event));
+      const to = {ArrowUp: at - 1, ArrowDown: at + 1}[event.key];
+      if (at < 0) return;
+      if (event.key === "Enter" || event.key === " ") this.press(units[at]);
+      else if (to !== undefined) units[to]?.focus({preventScroll: true});
+      else return;
+      event.preventDefault();
+    });
+  }
+
+  /* The forms of the backward */
+
+  /* Use one of the layer's backwards: the one that trains, or the long way. */
+  way(i) {
+    const panes = [...this.section.querySelectorAll(".code")];
+    for (const pane of panes.slice(1)) pane.hidden = Number(pane.dataset.way) !== i;
+    this.backward = panes[1 + i];
+    this.data = this.ways[i];
+    this.units = panes.filter((pane) => !pane.hidden).flatMap((pane) => [...pane.querySelectorAll(".unit.active")]);
+  }
+
+  /* The learner chose a form: stay at the variable of before, if it has a line there. */
+  choose(i) {
+    const [side] = this.base[0], {name} = this.entry;
+    this.way(i);
+    const {lines} = this.data;
+    const line = Object.keys(lines).find((each) => each[0] === side && lines[each].some((entry) => entry.name === name));
+    this.stay(line ?? this.data.steps[0].line);
+    this.backward.querySelector(`[data-choose="${i}"]`).focus();
+  }
+
+  /* Hide and predict: a hidden line is a unit with the class "hidden" */
+
+  get hiddenUnits() {
+    return this.units.filter((unit) => unit.matches(".hidden"));
+  }
+
+  predict() {
+    const hide = !this.hiddenUnits.length;
+    for (const unit of this.backward.querySelectorAll(".asked")) unit.classList.toggle("hidden", hide);
+    if (hide) for (const details of this.section.querySelectorAll("details")) details.open = false;
+    this.changed();
+  }
+
+  reveal(unit) {
+    unit.classList.remove("hidden");
+    this.changed();
+  }
+
+  changed() {
+    const left = this.hiddenUnits.length;
+    this.backward.querySelector(".predict").textContent = left ? `Reveal all ${left}` : "Hide and predict";
+    this.show(...this.base);
+  }
+
+  /* The hidden unit that is this line or its partner, or whose line the derivation would give away. */
+  secret(line, entry, partner) {
+    const makes = (unit, name) => this.data.lines[unit.dataset.line].some((each) => each.name === name);
+    return this.hiddenUnits.find((unit) => [line, partner].includes(unit.dataset.line))
+      ?? this.hiddenUnits.find((unit) => makes(unit, `d${entry.section}`));
+  }
+
+  /* Steps and lines */
+
+  press(unit) {
+    if (unit.matches(".hidden")) this.reveal(unit);
+    this.stay(unit.dataset.line);
+    if (this.data === this.ways[0]) history.replaceState(null, "", `#${this.name}:${unit.dataset.line}`);
+  }
+
+  /* Go to the line of an address, "b102", or to the line above it that has something to show. */
+  open(address) {
+    this.way(0);
+    const unit = this.units.findLast(({dataset: {line}}) =>
+      line[0] === address[0] && Number(line.slice(1)) <= Number(address.slice(1)));
+    this.section.scrollIntoView();
+    if (unit) this.stay(unit.dataset.line);
+  }
+
+  /* Show a line also while nothing is under the pointer; if it is a step, the stepper goes there. */
+  stay(line) {
+    const [step] = this.executions(line);
+    if (step !== undefined) this.step(step);
+    else this.show(...this.base = [line]);
+    this.bring(line);
+  }
+
+  go(where) {
+    const last = this.data.steps.length - 1;
+    this.step({first: 0, previous: this.at - 1, next: this.at + 1, last}[where]);
+    this.bring(this.base[0]);
+  }
+
+  step(i) {
+    const steps = this.data.steps;
+    if (i < 0 || i >= steps.length) return;
+    this.at = i;
+    this.base = [steps[i].line, i];
+    for (const unit of this.units) {
+      const now = unit.dataset.line === steps[i].line;
+      unit.classList.toggle("now", now);
+      if (now) unit.setAttribute("aria-current", "step");
+      else unit.removeAttribute("aria-current");
+    }
+    this.section.querySelector(".count").textContent = `step ${i + 1} of ${steps.length}`;
+    for (const button of this.buttons) {
+      const back = ["first", "previous"].includes(button.dataset.go);
+      button.disabled = back ? i === 0 : i === steps.length - 1;
+    }
+    this.show(...this.base);
+  }
+
+  /* Scroll a line and the panes into view; `light` does it for its partner. */
+  bring(line) {
+    scrollInPane(this.unit(line));
+    this.panes.scrollIntoView({block: "nearest"});
+  }
+
+  unit(line) {
+    return this.units.find((unit) => unit.dataset.line === line);
+  }
+
+  /* The steps of a line: several if it is in a loop. */
+  executions(line) {
+    return this.data.steps.map((each, i) => i).filter((i) => this.data.steps[i].line === line);
+  }
+
+  /* The line that belongs to a variable of a step, and the step that made its array there: that of the same turn of a
+     loop, else the last. */
+  partner(step, entry) {
+    const [line, turn] = this.data.steps[step]?.partners[entry.name] ?? [entry.partner, -1];
+    const steps = this.executions(line);
+    return [line, turn < 0 ? steps.findLast((i) => this.array(i, entry.other)) : steps[turn]];
+  }
+
+  array(step, name) {
+    const found = this.data.steps[step]?.arrays.find((each) => each[0] === name);
+    return found && this.data.arrays[found[1]];
+  }
+
+  /* What is shown of a line */
+
+  show(line, step = this.executions(line)[0], name) {
+    const all = [line, step, name, this.backward.dataset.way, this.hiddenUnits.length].join();
+    if (all === this.shown) return;         // what is under the pointer must stay there between press and release
+    this.shown = all;
+    const entries = this.data.lines[line];
+    const entry = this.entry = entries.find((each) => each.name === name)
+      ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
+    const [partner, from] = this.partner(step, entry);
+    this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]), entry.lit?.[0] ?? partner);
+    const secret = this.secret(line, entry, partner), isSecret = (each) => secret && secret.dataset.line === each;
+    const [side, other] = line[0] === "f" ? ["forward", "backward"] : ["backward", "forward"];
+    this.section.querySelector(".where").textContent = `· ${side}, line ${line.slice(1)}`;
+    const here = this.fill(".here", entry.name, this.array(step, entry.name), side, isSecret(line));
+    if (entries.length > 1) this.tabs(entries, entry, (each) => this.show(line, step, each));
+    const array = this.array(from, entry.other);
+    const there = this.fill(".there", array ? entry.other : "", array, other, isSecret(partner));
+    const factors = this.fillFactors(isSecret(line) ? [] : this.data.steps[step]?.factors ?? []);
+    if (here) {
+      here.onPoint = (place) => {
+        if (there && String(there.shape) === String(here.shape)) there.light(place ? [place] : []);
+        lightFactors(factors, place && here.index(place));
+      };
+    }
+    if (secret) this.ask(secret);
+    else this.explain(entry);
+  }
+
+  /* Mark the line, the lines that belong to it, and the uses of its variable. Scroll to its variable's partner. */
+  light(line, partners, partner) {
+    const {uses} = this.entry, used = uses.flatMap(([use, share]) => [use, share]);
+    for (const unit of this.units) {
+      const each = unit.dataset.line;
+      unit.classList.toggle("here", each === line);
+      unit.classList.toggle("lit", each !== line && partners.includes(each));
+      unit.classList.toggle("use", each !== line && used.includes(each));
+      if (each === partner && each[0] !== line[0]) scrollInPane(unit);
+    }
+    const variable = line[0] === "f" ? this.entry.name : this.entry.other;
+    for (const word of this.panes.querySelectorAll(".word")) word.classList.remove("word");
+    for (const [use, share, name] of uses) {
+      markWord(this.unit(use), variable, true);
+      markWord(this.unit(share), name, false);
+    }
+    this.drawArrows();
+  }
+
+  /* From the lines that use the variable to what they add to its gradient, if the panes are side by side. */
+  drawArrows() {
+    this.arrows.replaceChildren();
+    if (getComputedStyle(this.arrows).display === "none") return;
+    const box = this.panes.getBoundingClientRect();
+    const pairs = this.entry.uses.filter(([use, share]) => this.unit(use) && this.unit(share));
+    for (const [i, [use, share]] of pairs.entries()) {
+      const spread = 6 * (i - (pairs.length - 1) / 2);          // two arrows to one line stay apart
+      const [a, b] = [this.unit(use), this.unit(share)];
+      const x1 = a.closest(".code").getBoundingClientRect().right - box.left;
+      const x2 = b.closest(".code").getBoundingClientRect().left - box.left - 1;
+      const y1 = middle(a) - box.top, y2 = middle(b) - box.top + spread, bend = (x2 - x1) * 0.7;
+      const path = this.arrows.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+      path.setAttribute("d", `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}m-6 -4l6 4l-6 4`);
+    }
+  }
+
+  tabs(entries, chosen, choose) {
+    const tabs = make("div", "tabs");
+    this.section.querySelector(".card.here").prepend(tabs);
+    for (const each of entries) {
+      const tab = tabs.appendChild(makeButton("", each.name, () => choose(each.name)));
+      tab.setAttribute("aria-pressed", each === chosen);
+    }
+  }
+
+  /* Show an array in a card: its heat map, or nothing. */
+  fill(selector, name, array, side, secret) {
+    const card = this.section.querySelector(`.card${selector}`);
+    card.replaceChildren();
+    if (!name) return null;
+    card.append(make("h4", side, name));
+    if (!array || secret) {
+      const shape = array ? `${shown(array.shape)} · ` : "";
+      card.append(make("p", "facts", secret ? `${shape}hidden until you reveal its line` : "This line has no array of its own for it."));
+      return null;
+    }
+    card.append(make("p", "facts", `${shown(array.shape)} · ${array.low} to ${array.high}`));
+    return new ArrayHeat(card, name, array);
+  }
+
+  /* The two factors of a matmul: {heat, axis} each, the axis that counts the product's rows or columns. */
+  fillFactors(factors) {
+    const card = this.section.querySelector(".card.factors");
+    card.replaceChildren();
+    this.section.querySelector(".detail").classList.toggle("product", factors.length > 0);
+    return factors.map(([name, i, flipped], side) => {
+      const array = this.data.arrays[i], part = card.appendChild(make("div"));
+      part.append(make("h4", "", `${side ? "@" : "="} ${name}${flipped ? ".T" : ""}`), make("p", "facts", shown(array.shape)));
+      return {heat: new ArrayHeat(part, name, array), axis: (side === 0) === flipped ? -1 : -2};
+    });
+  }
+
+  explain(entry) {
+    const why = this.section.querySelector(".why");
+    why.replaceChildren(make("p", `finding ${entry.verdict ?? "none"}`,
+      entry.finding ?? `${entry.name} is an intermediate result, not the gradient of a variable of the forward.`));
+    why.scrollTop = 0;
+    const section = entry.section && this.section.querySelector(`.derivation [data-variable="${entry.section}"]`);
+    if (section) why.append(...section.cloneNode(true).childNodes);
+  }
+
+  /* In place of an explanation: the question of a hidden line, its hint, and the way out. */
+  ask(unit) {
+    const why = this.section.querySelector(".why"), question = unit.querySelector(".question span:last-child");
+    const asked = make("p", "asking");
+    asked.append(`Line ${unit.dataset.line.slice(1)}: `, ...question.cloneNode(true).childNodes);
+    why.replaceChildren(asked);
+    if (unit.dataset.hint) {
+      const hint = why.appendChild(make("details", "hint"));
+      hint.append(make("summary", "", "Hint"), make("p", "", unit.dataset.hint));
+    }
+    why.append(makeButton("reveal", "Reveal this line", () => {
+      this.press(unit);
+      unit.focus({preventScroll: true});
+    }));
+  }
+}
+
+/* Whether the pointer moved, and not the page below it. */
+const pointer = {};
+const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
+document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(pointer, {x: clientX, y: clientY}));
+
+const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
+
+/* Light up the row and the column whose product is the entry at an index. */
+function lightFactors(factors, index) {
+  factors.forEach(({heat, axis}, side) =>
+    heat.light(index ? heat.vector(index.slice(0, -2), axis, index.at(side ? -1 : -2)) : []));
+}
+
+/* Scroll a pane, and nothing else, so that a line of it is seen. */
+function scrollInPane(unit) {
+  const pane = unit.closest(".code"), header = pane.querySelector(".side").offsetHeight, margin = unit.offsetHeight;
+  const lowest = unit.offsetTop + unit.offsetHeight + margin - pane.clientHeight, highest = unit.offsetTop - header - margin;
+  pane.scrollTop = Math.min(Math.max(pane.scrollTop, lowest), highest);
+}
+
+/* The height of a line on the screen, or that of the edge of its pane if it is scrolled out of it. */
+function middle(unit) {
+  const pane = unit.closest(".code").getBoundingClientRect(), row = unit.querySelector(".row").getBoundingClientRect();
+  const question = unit.getBoundingClientRect();
+  const y = row.height ? row.top + Math.min(row.height, 20) / 2 : question.top + 10;
+  return Math.min(Math.max(y, pane.top + 36), pane.bottom - 8);
+}
+
+/* Mark the first occurrence of a name in a line, on the right of the "=" if `used`. */
+function markWord(unit, name, used) {
+  const words = [...unit?.querySelectorAll(".row:not(.question) code span") ?? []];
+  const from = used ? words.findIndex((word) => word.textContent === "=") + 1 : 0;
+  words.find((word, i) => i >= from && word.textContent === name)?.classList.add("word");
+}
