@@ -10,13 +10,14 @@ import itertools
 import numpy as np
 
 from npgpt.study.gradcheck import errors
+from npgpt.study.trace import is_floating
 
 CLOSE = 1e-6        # relative: a recognised gradient is equal except for rounding
 
 
 def close(a, b):
-    """Whether two arrays are equal except for rounding."""
-    return np.shape(a) == np.shape(b) and errors(np.asarray(a), np.asarray(b))[1] <= CLOSE
+    """Whether two values are floating arrays that are equal except for rounding."""
+    return is_floating(a) and is_floating(b) and errors(a, b)[1] <= CLOSE
 
 
 @np.errstate(all="ignore")      # a wild gradient may overflow in the tests

@@ -295,6 +295,8 @@ def clash(statement, names):
         for side, operand in ((node.left, left), (node.right, right)):
             if operand is None:
                 return f"`{ast.unparse(node)}`, but {ast.unparse(side)} {NONE}"
+        if not all(isinstance(operand, np.ndarray | np.number | float) for operand in (left, right)):
+            continue
         try:
             value(node)
         except ValueError:

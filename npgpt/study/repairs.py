@@ -17,6 +17,7 @@ EDITS, LOOP_EDITS = 6000, 800       # how many are tried at most, and in a funct
 BACK = 6                # statements before the wrong one that are edited too
 NUMBERS = (0.044715, 0.5, 1.0, 2.0, 3.0)
 AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
+FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 RESULT = "__result__"
 
 
@@ -272,6 +273,8 @@ def call_edits(node):
                 yield 6, f"transpose{order} would be right", changed(node, args=[ast.Constant(i) for i in order])
     elif of_module and len(node.args) == 1 and not node.keywords:
         yield 2, f"{text(node.func)} does not belong there", node.args[0]
+        for other in FUNCTIONS:
+            yield 3, f"{text(node.func)} in place of np.{other}", changed(node, func=changed(node.func, attr=other))
     for i, j in itertools.combinations(range(min(len(node.args), 5)), 2):
         order = list(node.args)
         order[i], order[j] = node.args[j], node.args[i]
