@@ -137,8 +137,6 @@ SOLUTIONS = [
           "# (N, n_out)\n    dy_rows /= len(rows)\n    # y_rows"), at="dy_rows /= len(rows)"),
     wrong("linear", "a misspelt name", "NameError: name 'dy_row' is not defined",
           (DWEIGHT, "dweight = rows.T @ dy_row  ")),
-    wrong("linear", "np is not imported", "NameError: name 'np' is not defined",
-          (DROWS, "drows = np.dot(dy_rows, weight.T)")),
     wrong("linear", "x.T of three axes", ("4 is not 20", "x (4, 5, 6)"), (DWEIGHT, "dweight = x.T @ dy_rows")),
     wrong("linear", "dweight of every batch entry", "the sum over B is missing",
           (DWEIGHT, "dweight = x.swapaxes(-1, -2) @ dy")),
