@@ -217,7 +217,7 @@ def open_page(session):
 
 
 def anchor(session):
-    """The place on the page: the line of the backward that is missing or wrong, or only the layer."""
+    """The place on the page: the line of the backward that is missing or wrong, its answer hidden; or the layer."""
     lesson = basics_and_lessons()[session.step.layer]
     if session.step.is_bug:             # which line it is must be found
         return lesson.name
@@ -227,7 +227,7 @@ def anchor(session):
         return lesson.name
     key = key_in_question(exercise, session.report)
     line = package_line(lesson, key) if key else read_source(lesson.backward).first
-    return f"{lesson.name}:b{line}"
+    return f"{lesson.name}:b{line}:predict"
 
 
 ACTIONS = {"h": give_hint, "n": go_on, ENTER: go_on_if_solved, "l": show_list, "r": ask_reset, "o": open_page,

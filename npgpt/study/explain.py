@@ -157,7 +157,7 @@ class Explanation:
             named = self.lesson.named(names[RESULT])
             return all(self.case.results[each] is None or close(named[each], self.case.results[each])
                        for each in wanted)
-        except (TypeError, KeyError, AttributeError):
+        except (TypeError, KeyError, AttributeError, RecursionError):
             return False
 
     def powers(self):

@@ -169,8 +169,8 @@ class Judgement:
             return [Fault(f"dp is a {type(last).__name__}, not a tree of gradients (a dict)", line)]
         try:
             named = lesson.named(result)
-        except (TypeError, AttributeError):
-            return [Fault("dp has keys that are not names", line)]
+        except RecursionError:
+            return [Fault("dp contains itself", line)]
         return [fault for name in dict.fromkeys([*self.case.results, *named])
                 if (fault := self.type_fault(name, named.get(name), name in named)) is not None]
 

@@ -217,6 +217,9 @@ def lessons(sizes=SIZES):
     block.cases["without a mask, dropout and biases"] = block.without(
         *(name for name in block.inputs if name.endswith("bias")), config=other, mask=None, dropout_masks=BlockMasks())
     gpt = add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
+    plain = dataclasses.replace(config, dropout=0.0, lm_head_bias=False)
+    gpt.cases["without dropout and a bias of the head"] = gpt.without(
+        "lm_head.bias", config=plain, dropout_masks=draw_masks(plain, B, T, np.float64))
     gpt.cases["with an untied head, without biases, dropout and extra LayerNorms"] = dataclasses.replace(
         gpt, inputs=parameters(other), constants=gpt.constants | {
             "config": other, "dropout_masks": draw_masks(other, B, T, np.float64)})

@@ -172,7 +172,7 @@ def test_reset_hunt_page_and_end(terminal, folder):
 
 def learn_anchor(file):
     source = read_source(read_exercise(file).lesson.backward)
-    return f"linear:b{next(each.first for each in source.statements if each.targets == ('dweight',))}"
+    return f"linear:b{next(each.first for each in source.statements if each.targets == ('dweight',))}:predict"
 
 
 @pytest.mark.slow

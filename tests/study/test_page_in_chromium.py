@@ -358,7 +358,9 @@ def test_the_address_of_a_line(open_page, file, width):
     assert page.locator(here).count() == 1 and are_seen(page, here) == [True]
     comment = int(address[1:]) + 1
     page.evaluate(f"location.hash = 'block:b{comment}'")                # a comment: the line above it
-    assert page.locator(here).count() == 1
+    assert page.locator(here).count() == 1 and page.locator("#block .unit.hidden").count() == 0
+    page.evaluate(f"location.hash = 'block:{address}:predict'")
+    assert page.locator(here + ".hidden").count() == 1
     page.evaluate("location.hash = 'layernorm'")
     page.wait_for_function("document.querySelector('#layernorm').getBoundingClientRect().top < 100")
     page.click(line(page, "forward", "xhat = "))

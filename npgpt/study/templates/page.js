@@ -13,11 +13,13 @@ document.addEventListener("keydown", (event) => {
   layer.go(where);
 });
 
-/* The address of a line: study.html#layernorm:b102 */
+/* The address of a line: study.html#layernorm:b102; #layernorm:b102:predict also hides the backward */
 
 function openAddress() {
-  const [, name, line] = location.hash.match(/^#(\w+):([fb]\d+)$/) ?? [];
-  layers.find((layer) => layer.name === name)?.open(line);
+  const [, name, line, predict] = location.hash.match(/^#(\w+):([fb]\d+)(:predict)?$/) ?? [];
+  const layer = layers.find((layer) => layer.name === name);
+  if (predict && !layer?.hiddenUnits.length) layer?.predict();
+  layer?.open(line);
 }
 
 addEventListener("hashchange", openAddress);
