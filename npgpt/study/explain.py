@@ -48,16 +48,21 @@ class Explanation:
                 line.line, line.diagnosis = last_return(self.source), "the results are returned in another order"
             return
         first = wrong[0]
+        before = next((fault for fault in self.faults if fault.line is not None and fault.line < (first.line or 0)
+                       and first.line in self.lines_after(fault.line)), None)
+        if before is not None:
+            follow(wrong, before)
+            return
         helper = self.helper_line(first)
         if helper is not None:
             lines.insert(lines.index(first), helper)
             first = helper
         else:
             self.explain_line(first)
-        causes = [first]
+        causes = [first, *(fault for fault in self.faults if fault.line is not None)]
         for line in wrong:
-            cause = next((each for each in causes if (line.line or 0) <= (each.line or 0)
-                          or line.line in self.lines_after(each.line)), None)
+            cause = next((each for each in causes if line is first or line.line in self.lines_after(each.line)
+                          or isinstance(each, Line) and (line.line or 0) <= (each.line or 0)), None)
             if cause is None:
                 self.explain_line(line)
                 causes.append(line)

@@ -221,7 +221,7 @@ class Judgement:
             if self.finished and is_floating(given := self.results[f"d{name}"]):
                 line = gradient_line(self.source, self.record, name, true, given)
                 lines.append(Line(f"d{name}", line, verdict(given, true)))
-            elif not self.finished and f"d{name}" not in self.case.gradients:
+            elif not self.finished and not self.case.gradients.keys() & {*gradient_names(name)}:
                 made = [each for each in self.record if each.name in gradient_names(name)]
                 lines += [Line(f"d{name}", made[-1].line, verdict(made[-1].value, true))] if made else []
         return lines
