@@ -10,7 +10,7 @@ import numpy as np
 from npgpt.study.diagnosis import by_shape, close, diagnose
 from npgpt.study.gradcheck import WRONG, gradient_names, input_gradient, intermediate_gradient, traced_forward
 from npgpt.study.repairs import RESULT, Walk, hidden, repair, straight_line
-from npgpt.study.report import Line
+from npgpt.study.report import Fault, Line
 from npgpt.study.source import last_return, read_source
 from npgpt.study.trace import is_floating
 
@@ -34,40 +34,42 @@ class Explanation:
         self.walk = self.learner_walk()
 
     def explain(self, lines):
-        """Add diagnosis and evidence to the first wrong line; a helper's line that is the cause is put before it."""
+        """Add diagnosis and evidence to each wrong line that does not follow from another one.
+
+        A line of an intermediate result that is the cause of the first wrong gradient is put before it.
+        """
         wrong = [line for line in lines if line.verdict == WRONG]
         for fault in self.faults:
             self.explain_exception(fault)
-            if fault.is_write:
-                follow(wrong, fault)
-                return
-        if not wrong:
-            return
-        if self.swapped_results():
+        if wrong and self.swapped_results():
             for line in wrong:
                 line.line, line.diagnosis = last_return(self.source), "the results are returned in another order"
             return
-        first = wrong[0]
-        before = next((fault for fault in self.faults if fault.line is not None and fault.line < (first.line or 0)
-                       and first.line in self.lines_after(fault.line)), None)
-        if before is not None:
-            follow(wrong, before)
-            return
-        helper = self.helper_line(first)
-        if helper is not None:
-            lines.insert(lines.index(first), helper)
-            first = helper
-        else:
-            self.explain_line(first)
-        causes = [first, *(fault for fault in self.faults if fault.line is not None)]
+        causes = [*self.faults]
+        if wrong and self.cause_of(wrong[0], causes) is None and (helper := self.helper_line(wrong[0])) is not None:
+            lines.insert(lines.index(wrong[0]), helper)
+            causes.append(helper)
         for line in wrong:
-            cause = next((each for each in causes if line is first or line.line in self.lines_after(each.line)
-                          or isinstance(each, Line) and (line.line or 0) <= (each.line or 0)), None)
+            cause = self.cause_of(line, causes)
             if cause is None:
                 self.explain_line(line)
                 causes.append(line)
-            elif line is not first:
-                follow([line], cause)
+            else:
+                line.diagnosis = f"may follow from line {cause.line}"
+                line.line = max(line.line or 0, cause.line)         # so that the cause is the first
+
+    def cause_of(self, line, causes):
+        """The cause that a wrong line may follow from, or None.
+
+        A write to an argument may explain everything. A cause may stand below a line: where an array is filled that the
+        line made.
+        """
+        for cause in causes:
+            above = isinstance(cause, Line) and cause.line is not None and (line.line or 0) <= cause.line
+            is_write = isinstance(cause, Fault) and cause.is_write
+            if cause.line is not None and (above or is_write or line.line in self.lines_after(cause.line)):
+                return cause
+        return None
 
     def lines_after(self, line):
         """The lines whose values may depend on that of a line: all, if the function has no straight form."""
@@ -85,7 +87,7 @@ class Explanation:
         return reached
 
     def explain_line(self, line):
-        """Add the diagnosis and the evidence of the first wrong line."""
+        """Add the diagnosis and the evidence to a wrong line."""
         made, given, truths = self.given(line)
         true = truths[-1]
         line.evidence = self.evidence(line.name, given, true)
@@ -256,14 +258,6 @@ class Explanation:
                 return repair(self.walk, i, last, lambda names, name=name: close(names.get(name), known[name][-1]),
                               self.terms.get(name, {}), self.verified())
         return None
-
-
-def follow(lines, cause):
-    """Say of wrong lines that they may follow from another one, which then is the first."""
-    for line in lines:
-        if cause.line is not None:
-            line.diagnosis = f"may follow from line {cause.line}"
-            line.line = max(line.line or 0, cause.line)
 
 
 def parts_of(statement, names):
