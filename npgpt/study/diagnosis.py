@@ -31,6 +31,8 @@ def diagnose(name, given, true, case):
         return "it is all zeros"
     if lost_repeats(name, given, case):
         return "only the last gradient was kept of an index that occurs several times: they have to be added"
+    if one_sided(given, case):
+        return "it is a one-sided difference, whose error is of order h, not h^2"
     if close(-given, true):
         return "its sign is wrong"
     return (by_axes(given, true) or by_number(given, true, case) or by_factor(given, true, case)
@@ -74,6 +76,14 @@ def lost_repeats(name, given, case):
     last = np.zeros_like(given)
     last[case.lesson.constants["idx"]] = case.dy
     return close(given, last)
+
+
+def one_sided(given, case):
+    """Whether in lesson 0 the derivative is (f(x + h) - f(x)) / h, or (f(x) - f(x - h)) / h."""
+    if case.lesson.name != "difference":
+        return False
+    f, x, h = case.cache
+    return any(close(given, case.dy * (f(x + step) - f(x)) / step) for step in (h, -h))
 
 
 def misplaced(name, given, case):

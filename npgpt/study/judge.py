@@ -143,13 +143,10 @@ class Judgement:
                 return
         if changed_array((dy, cache), self.arguments()) is not None:
             self.faults.append(self.first_write(ops))
-        self.faults += self.result_faults(result)
-        if not self.faults or isinstance(self.faults[-1], Fault) and self.well_formed(result):
-            self.results = self.lesson.named(result)
-            self.finished = True
-
-    def well_formed(self, result):
-        return not self.result_faults(result)
+        misshapen = self.result_faults(result)
+        self.faults += misshapen
+        if not misshapen:
+            self.results, self.finished = self.lesson.named(result), True
 
     def result_faults(self, result):
         """What is wrong with the results beside their numbers: how many there are, and their types."""

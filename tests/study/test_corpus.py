@@ -6,12 +6,13 @@ from npgpt.study.exercise import preamble
 from npgpt.study.explain import UNKNOWN
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.judge import judge_file
-from npgpt.study.lessons import lessons
+from npgpt.study.lessons import basics_and_lessons
 from tests.study.corpus import SOLUTIONS, source
 
 # The corpus was written before the judge. These messages say the same mistake in other words than it expects.
 OTHER_WORDS = {
     "dweight averaged over the rows": "divided by len(rows), which does not belong there",
+    "divided by h": "the factor 0.5 is missing",
     "* for @": "`rows.T * dy_rows` is elementwise, a matmul belongs there",
     "cache unpacked the wrong way round": "tanh and x are in each other's place",
     "exponent positive": "the sign of 0.5 * (x * x) is wrong",
@@ -52,7 +53,7 @@ UNNAMED = {
 
 def judged(solution, path):
     """The `Report` on a solution, and the lines of its file."""
-    path.write_text(f"{preamble(lessons()[solution.layer])}\n\n\n{source(solution)}")
+    path.write_text(f"{preamble(basics_and_lessons()[solution.layer])}\n\n\n{source(solution)}")
     return judge_file(solution.layer, path), path.read_text().split("\n")
 
 
@@ -83,6 +84,6 @@ def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(so
 
 def test_most_mistakes_have_names():
     wrong = [each for each in SOLUTIONS if each.says is not None]
-    assert len(wrong) > 150 and {each.layer for each in SOLUTIONS} == set(lessons())
+    assert len(wrong) > 150 and {each.layer for each in SOLUTIONS} == set(basics_and_lessons())
     assert len([each for each in wrong if each.name in UNNAMED]) / len(wrong) < 0.15
     assert {*OTHER_WORDS, *UNNAMED} <= {each.name for each in wrong}

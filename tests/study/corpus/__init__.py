@@ -7,11 +7,11 @@ import ast
 import inspect
 import textwrap
 
-from npgpt.study.lessons import lessons
-from tests.study.corpus import attention, composites, embedding, gelu, layernorm, linear, loss
+from npgpt.study.lessons import basics_and_lessons
+from tests.study.corpus import attention, basics, composites, embedding, gelu, layernorm, linear, loss
 from tests.study.corpus.solution import Solution
 
-SOLUTIONS = [solution for module in (linear, gelu, layernorm, loss, embedding, attention, composites)
+SOLUTIONS = [solution for module in (basics, linear, gelu, layernorm, loss, embedding, attention, composites)
              for solution in module.SOLUTIONS]
 
 __all__ = ["SOLUTIONS", "Solution", "source"]
@@ -19,7 +19,7 @@ __all__ = ["SOLUTIONS", "Solution", "source"]
 
 def source(solution):
     """The source of a solution's function, without a docstring."""
-    text = inspect.getsource(lessons()[solution.layer].backward)
+    text = inspect.getsource(basics_and_lessons()[solution.layer].backward)
     if solution.body is not None:
         return text[:text.index("\n") + 1] + textwrap.indent(textwrap.dedent(solution.body).strip("\n") + "\n", "    ")
     for old, new in solution.edits:
