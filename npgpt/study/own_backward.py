@@ -82,42 +82,42 @@ def exercise_files(folder):
 def read_backwards(folder, files, seconds=TIME_LIMIT):
     """Check and load the `Backwards`. files: what `exercise_files` found; of each layer, the highest right one is used.
 
-    Raises UserError if a layer has files, but none is right.
+    For a layer with nothing but unfinished files, the package's function is used. Raises UserError if a layer has a
+    wrong file and no right one, and if no layer is left.
     """
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a process of its own
         checks = pool.map(lambda layer: right_file(layer, files[layer], seconds), files)
-        right = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=None),
+        found = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=None),
                          strict=True))
+    right = {layer: path for layer, path in found.items() if path is not None}
+    if not right:
+        raise UserError(f"no exercise on a layer is finished in {folder}: npgpt learn {folder} goes on with them")
     names = {layer: load(path) for layer, path in right.items()}
     return Backwards(Path(folder), right, linked(names))
 
 
 def right_file(layer, paths, seconds):
-    """The first of a layer's files that is right. Raises UserError with what is wrong with the first if none is."""
-    problems = []
+    """The first of a layer's files that is right; None if all are unfinished. Raises UserError for a wrong one."""
+    wrong = []
     for path in paths:
-        problem = problem_with(layer, path, seconds)
-        if problem is None:
-            for other in problems:
-                tqdm.write(f"{other}: {path} is used")
+        try:
+            exercise = read_exercise(path)
+            if exercise.lesson.name != layer:
+                raise UserError(f"{path} is an exercise on {exercise.lesson.name}, not on {layer}")
+            if blanks_left(exercise):
+                continue
+            if not run_child(exercise, seconds).right:
+                raise UserError(f"{path} is not right")
+        except UserError as error:
+            wrong.append(str(error))
+        else:
+            for problem in wrong:
+                tqdm.write(f"{problem}: {path} is used")
             return path
-        problems.append(problem)
-    raise UserError(f"{problems[0]}; see npgpt exercise check {paths[0]}, or move the file away: then npgpt's own "
-                    f"{layer}_backward is used")
-
-
-def problem_with(layer, path, seconds):
-    """Why a file cannot be used, or None."""
-    try:
-        exercise = read_exercise(path)
-        if exercise.lesson.name != layer:
-            return f"{path} is an exercise on {exercise.lesson.name}, not on {layer}"
-        left = blanks_left(exercise)
-        if left:
-            return f"{path} is not finished: line {left[0].lineno} is still `...`"
-        return None if run_child(exercise, seconds).right else f"{path} is not right"
-    except UserError as error:
-        return str(error)
+    if wrong:
+        raise UserError(f"{wrong[0]}; see npgpt exercise check {paths[0]}, or move the file away: then npgpt's own "
+                        f"{layer}_backward is used")
+    return None
 
 
 def load(path):
