@@ -25,7 +25,8 @@ def judged(layer, text, tmp_path):
     return judge_file(layer, file), lambda part: text[:text.index(part)].count("\n") + 1
 
 
-@pytest.mark.parametrize("layer", basics_and_lessons())
+@pytest.mark.parametrize("layer", [pytest.param(layer, marks=[pytest.mark.slow] * (layer in ("block", "gpt")))
+                                   for layer in basics_and_lessons()])
 def test_the_true_values_are_those_of_the_central_differences_on_every_branch(layer):
     """The judge compares with the package's backward; here that is verified in each case."""
     for case in cases(layer):
