@@ -8,7 +8,7 @@ import sys
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck import CONSTANT, OK, SHORTCUT, WRONG, check, first_wrong
-from npgpt.study.lessons import chosen_lessons, lessons
+from npgpt.study.lessons import chosen_lessons
 
 
 def add_arguments(parser):
@@ -19,7 +19,7 @@ def add_arguments(parser):
 def run(args):
     torch = importlib.util.find_spec("torch") is not None
     checks = []
-    for lesson in chosen_lessons(args.layer, lessons()):
+    for lesson in chosen_lessons(args.layer):
         try:
             found = check(lesson, torch=torch)
         except ImportError:             # the others need nothing but NumPy

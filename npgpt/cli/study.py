@@ -12,7 +12,7 @@ from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.model.config import GPTConfig
-from npgpt.study.lessons import basics_and_lessons, chosen_lessons
+from npgpt.study.lessons import chosen_lessons
 from npgpt.study.page import require_extra, study_page
 from npgpt.study.whole_model import MOST_TOKENS, prompt_ids, study_model
 
@@ -31,7 +31,7 @@ def add_arguments(parser):
 
 def run(args):
     require_extra()
-    lessons = chosen_lessons(args.layer, basics_and_lessons())
+    lessons = chosen_lessons(args.layer)
     out = Path(args.out)
     if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
         raise UserError(f"{out} cannot be written: give --out a file in a folder that exists and is writable")

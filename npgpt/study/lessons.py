@@ -226,8 +226,9 @@ def lessons(sizes=SIZES):
     return made
 
 
-def chosen_lessons(name, all_lessons):
+def chosen_lessons(name):
     """The lesson of that name as a list, or all for "all"; UserError that lists them for a name that does not exist."""
+    all_lessons = basics_and_lessons()
     if name != "all" and name not in all_lessons:
         raise UserError(f'there is no layer "{name}": choose one of {", ".join(all_lessons)}, or all')
     return [lesson for lesson in all_lessons.values() if name in ("all", lesson.name)]

@@ -96,7 +96,7 @@ def test_the_command(npgpt, monkeypatch):
     code, _, err = npgpt("gradcheck", "layer_norm")
     assert code == 2 and "layernorm" in err and err.count("\n") == 1
     wrong = broken(LESSONS["linear"].backward, "dy_rows @ weight.T", "-dy_rows @ weight.T")
-    monkeypatch.setattr("npgpt.cli.gradcheck.lessons",
+    monkeypatch.setattr("npgpt.study.lessons.basics_and_lessons",
                         lambda: {"linear": dataclasses.replace(LESSONS["linear"], backward=wrong)})
     code, out, _ = npgpt("gradcheck", "linear")
     assert code == 1 and "WRONG" in out and "the first wrong line is " in out and ": drows = " in out
