@@ -102,7 +102,7 @@ def repair(walk, first, last, is_right, terms, fixed=()):
 
     first: the statement to begin with, from which it goes back; is_right(names): whether the value is right after
     statement `last`; terms: text -> value of what the package's line is made of, which may be missing in the learner's;
-    fixed: lines that are not the learner's.
+    fixed: the lines that stay as they are.
     """
     left = LOOP_EDITS if walk.has_loop else EDITS
     for i in range(min(first, len(walk.before) - 1), max(-1, first - BACK - 1), -1):
