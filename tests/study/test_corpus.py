@@ -7,7 +7,9 @@ from npgpt.study.explain import UNKNOWN
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.judge import judge_file
 from npgpt.study.lessons import basics_and_lessons
+from npgpt.study.path import whole_path
 from tests.study.corpus import SOLUTIONS, source
+from tests.test_readme import README
 
 # The corpus was written before the judge. These messages say the same mistake in other words than it expects.
 OTHER_WORDS = {
@@ -82,8 +84,12 @@ def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(so
         assert any(phrase in message for message in first for phrase in expected), first
 
 
-def test_most_mistakes_have_names():
+def test_most_mistakes_have_names_and_the_readme_says_how_many():
     wrong = [each for each in SOLUTIONS if each.says is not None]
+    named = [each for each in wrong if each.name not in UNNAMED]
     assert len(wrong) > 150 and {each.layer for each in SOLUTIONS} == set(basics_and_lessons())
-    assert len([each for each in wrong if each.name in UNNAMED]) / len(wrong) < 0.15
-    assert {*OTHER_WORDS, *UNNAMED} <= {each.name for each in wrong}
+    assert len(named) / len(wrong) >= 0.85 and {*OTHER_WORDS, *UNNAMED} <= {each.name for each in wrong}
+    readme = " ".join(README.read_text(encoding="utf-8").split())
+    assert f"{len(SOLUTIONS)} solutions: none of the {len(SOLUTIONS) - len(wrong)} right ones" in readme
+    assert f"none of the {len(wrong)} wrong ones accepted, and {len(named)} of the mistakes" in readme
+    assert f"{len(whole_path())} exercises" in readme
