@@ -1,5 +1,7 @@
 """The judge beside the corpus: unfinished files, evidence, notes, what it prints, and `npgpt.study.check`."""
 
+import ast
+import copy
 import dataclasses
 
 import numpy as np
@@ -8,12 +10,14 @@ import pytest
 from npgpt.errors import UserError
 from npgpt.layers import layernorm_backward
 from npgpt.study import check
-from npgpt.study.exercise import LAYERS, level_text
+from npgpt.study.exercise import LAYERS, level_text, preamble
 from npgpt.study.gradcheck import OK, WRONG
 from npgpt.study.gradcheck import check as gradcheck
 from npgpt.study.judge import LearnerError, judge_file
 from npgpt.study.lessons import OTHER_SIZES, SIZES, basics_and_lessons, lessons
+from npgpt.study.mutants import Neighbours, variations
 from npgpt.study.report import report_text
+from npgpt.study.source import read_source
 from npgpt.study.truth import cases
 from tests.study.solutions import solved
 
@@ -158,3 +162,42 @@ def test_check_for_notebooks():
                                   ("layernorm", 3, "cannot be read")):
         with pytest.raises(UserError, match=says):
             check(layer, function)
+
+
+def gives_the_true_gradients(layer, file):
+    """Whether the backward in a file does, in every case, and leaves its arguments as they were: without the judge."""
+    lesson, names = basics_and_lessons()[layer], {}
+    exec(file.read_text(), names)
+    for case in cases(layer):
+        dy, cache = copy.deepcopy((case.dy, case.cache))
+        try:
+            with np.errstate(all="ignore"):
+                result = case.lesson.run_backward(dy, cache, names[lesson.backward.__name__])
+            again = case.lesson.run_backward(dy, cache)         # by the package: other values if it has written to them
+        except Exception:
+            return False
+        if result.keys() - case.results.keys() or not all(
+                equal(each.get(name), true) for each in (result, again) for name, true in case.results.items()):
+            return False
+    return True
+
+
+def equal(given, true):
+    """Whether a result is the true one: None for None, else a floating array of its shape and values."""
+    if given is None or true is None:
+        return given is true
+    kind = getattr(given, "dtype", np.dtype(int)).kind
+    return kind == "f" and given.shape == true.shape and np.allclose(given, true, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", basics_and_lessons())
+def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
+    """Every mistake of one node, whether people make it or not: the judge does not fail, and is never wrong."""
+    lesson = basics_and_lessons()[layer]
+    tree = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
+    texts = dict.fromkeys(ast.unparse(wrong) for _, wrong, _ in variations(tree, Neighbours(tree, lesson.backward)))
+    for text in [*texts][::25]:
+        file = tmp_path / "mine.py"
+        file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")
+        assert judge_file(layer, file).right == gives_the_true_gradients(layer, file), text
