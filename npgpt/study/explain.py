@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from npgpt.study.diagnosis import by_shape, close, diagnose
-from npgpt.study.gradcheck import WRONG, gradient_names, input_gradient, intermediate_gradient, traced_forward
+from npgpt.study.gradcheck import WRONG, errors, gradient_names, input_gradient, intermediate_gradient, traced_forward
 from npgpt.study.repairs import RESULT, Walk, hidden, repair, straight_line
 from npgpt.study.report import Fault, Line
 from npgpt.study.source import last_return, read_source
@@ -94,6 +94,10 @@ class Explanation:
         shape = by_shape(given, true, self.case.sizes) if np.shape(given) != np.shape(true) else ""
         if ":" in shape:
             line.diagnosis = shape
+            return
+        if close(given, true):
+            line.diagnosis = (f"it is close, but its relative error is {errors(given, true)[1]:.1e}: "
+                              "is a constant rounded?")
             return
         found = self.mend(made if len(truths) == 1 else None, line, truths)
         if found:

@@ -12,6 +12,14 @@ DX_PHI = "dx_outside = dy * phi"
 DX_DENSITY = "dx_inside = dy * (x * density)"
 
 SOLUTIONS = [
+    wrong("gelu_tanh", "sqrt(2 / pi) with seven digits", "is a constant rounded?", body="""
+        x, t = cache
+        return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * 0.7978846 * (1 + 3 * 0.044715 * x**2))
+        """, at="return dy *"),
+    right("gelu_tanh", "sqrt(2 / pi) with eleven digits", body="""
+        x, t = cache
+        return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * 0.79788456080 * (1 + 3 * 0.044715 * x**2))
+        """),
     right("gelu_tanh", "one line", body="""
         x, t = cache
         slope = SQRT_2_OVER_PI * (1 + 3 * 0.044715 * x**2)
