@@ -35,7 +35,7 @@ def check(layer, backward):
     """Check a backward of your own, for example `check("layernorm", my_backward)`.
 
     layer: what `npgpt exercise` calls it; backward: a function that takes what the package's takes, `(dy, cache)` (and
-    `ops` for a layer that is made of layers), and returns the gradients in the same order. It runs in this process,
+    `ops` for a layer that calls other layers), and returns the gradients in the same order. It runs in this process,
     several times, on small float64 arrays. Returns a `Check`. Raises UserError for a layer that does not exist, and for
     a function whose source cannot be read (write it to a file, or in a notebook's cell).
     """

@@ -22,7 +22,7 @@ class Explanation:
     """The explanation of a `Judgement` that found something wrong: `explain(lines)`.
 
     walk: the learner's function statement by statement, or None if it has another form than `straight_line` needs;
-    terms: name -> {text: value} of what the package's line that assigns the name is made of.
+    terms: name -> {text: value} of the parts of the package's line that assigns the name.
     """
 
     def __init__(self, judgement):

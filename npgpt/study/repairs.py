@@ -101,7 +101,7 @@ def repair(walk, first, last, is_right, terms, fixed=()):
     """(line, message) of the edit that makes the value of statement `last` right, or None.
 
     first: the statement to begin with, from which it goes back; is_right(names): whether the value is right after
-    statement `last`; terms: text -> value of what the package's line is made of, which may be missing in the learner's;
+    statement `last`; terms: text -> value of the parts of the package's line, which may be missing in the learner's;
     fixed: the lines that stay as they are.
     """
     left = LOOP_EDITS if walk.has_loop else EDITS
