@@ -10,10 +10,10 @@ import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.study.exercise import LAYERS, file_text, key_of, statements
-from npgpt.study.gradcheck import errors
+from npgpt.study.gradcheck import relative_error
 from npgpt.study.mathematics import read_notes
 from npgpt.study.mutants import mutants
-from npgpt.study.source import read_source
+from npgpt.study.source import backward_tree, read_source
 from npgpt.study.truth import cases
 
 BUG_LAYERS = [name for name in LAYERS if len(read_notes(name)) > 1]     # with one line there is nothing to look for
@@ -83,7 +83,7 @@ def is_bug(lesson, lines):
         exec(file_text(lesson, "", [], {}, "bug.py", lines), names)
         with np.errstate(all="ignore"):
             results = lesson.run_backward(case.dy, copy.deepcopy(case.cache), names[lesson.backward.__name__])
-        found = [errors(results[name], true)[1] for name, true in case.results.items()]
+        found = [relative_error(results[name], true) for name, true in case.results.items()]
     except Exception:               # it does not even run: too easy to find
         return False
     return max(found) > SEEN and np.isfinite(found).all()
@@ -91,7 +91,7 @@ def is_bug(lesson, lines):
 
 def bug_statement(exercise):
     """(first line, last line, its text, the package's text) of the bug in an exercise; None if it is fixed."""
-    ours = [ast.unparse(each) for each in statements(ast.parse("\n".join(read_source(exercise.lesson.backward).lines)))]
+    ours = [ast.unparse(each) for each in statements(backward_tree(exercise.lesson))]
     theirs = statements(exercise.function)
     matcher = difflib.SequenceMatcher(None, [ast.unparse(each) for each in theirs], ours, autojunk=False)
     for kind, i, _, j, _ in matcher.get_opcodes():

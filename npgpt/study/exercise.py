@@ -18,7 +18,7 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import make_folder, read_bytes, write_atomically
 from npgpt.study.lessons import Lesson, basics_and_lessons
 from npgpt.study.mathematics import read_notes
-from npgpt.study.source import read_source
+from npgpt.study.source import backward_tree, read_source
 
 LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
@@ -110,7 +110,7 @@ def blanked(lesson, level):
 def left_out(lesson, level):
     """The statements of the lesson's backward that a level leaves out, in order."""
     keys = {key for key, note in read_notes(lesson.name).items() if note.level <= level}
-    function = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
+    function = backward_tree(lesson)
     return [each for each in statements(function) if level == 3 or key_of(each) in keys]
 
 

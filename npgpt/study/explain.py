@@ -8,10 +8,17 @@ import math
 import numpy as np
 
 from npgpt.study.diagnosis import by_shape, close, diagnose
-from npgpt.study.gradcheck import WRONG, errors, gradient_names, input_gradient, intermediate_gradient, traced_forward
+from npgpt.study.gradcheck import (
+    WRONG,
+    gradient_names,
+    input_gradient,
+    intermediate_gradient,
+    relative_error,
+    traced_forward,
+)
 from npgpt.study.repairs import RESULT, Walk, hidden, repair, straight_line
 from npgpt.study.report import Fault, Line
-from npgpt.study.source import last_return, read_source
+from npgpt.study.source import backward_tree, last_return
 from npgpt.study.trace import is_floating
 
 UNKNOWN = "I don't recognise this mistake"
@@ -96,7 +103,7 @@ class Explanation:
             line.diagnosis = shape
             return
         if close(given, true):
-            line.diagnosis = (f"it is close, but its relative error is {errors(given, true)[1]:.1e}: "
+            line.diagnosis = (f"it is close, but its relative error is {relative_error(given, true):.1e}: "
                               "is a constant rounded?")
             return
         found = self.mend(made if len(truths) == 1 else None, line, truths)
@@ -123,7 +130,7 @@ class Explanation:
 
     def package_terms(self):
         """See `terms`. The results are left out: in the line that fills an array its name holds half of it."""
-        package = ast.parse("\n".join(read_source(self.lesson.backward).lines)).body[0]
+        package = backward_tree(self.lesson)
         arguments = self.arguments(package)
         walk = Walk(straight_line(package), {**self.lesson.backward.__globals__, **arguments}, arguments)
         terms = {}

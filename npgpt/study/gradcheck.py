@@ -29,8 +29,8 @@ class LineCheck:
     """What was found out about one variable v of a forward.
 
     forward_line, backward_line: line numbers in `file`, of the statement that assigns v (of the `def` for an argument),
-    and of the one that assigns dv (None if there is none). norm: of the gradient. absolute, relative: the largest
-    error, and that divided by the largest value of the gradient; None if there is nothing to compare.
+    and of the one that assigns dv (None if there is none). relative: the largest
+    error divided by the largest value of the gradient; None if there is nothing to compare.
     verdict: "ok" or "WRONG" by its own dv; "shortcut": dv is skipped, and `through` names the gradient in which it is
     checked; "constant": v does not depend on anything that has a gradient. torch: the relative error against torch's
     autograd over the same forward lines, None if torch was not asked.
@@ -44,8 +44,6 @@ class LineCheck:
     backward_line: int | None
     backward_text: str
     shape: tuple[int, ...]
-    norm: float
-    absolute: float | None
     relative: float | None
     verdict: str
     through: str | None = None
@@ -182,7 +180,7 @@ def check(lesson, backward=None, known=None, torch=False):
         by_torch = gradients(lesson, known.dy)
 
     def add(name, line, value, true, gradient, backward_line, by_torch, verdict=None, through=None):
-        absolute, relative = (None, None) if gradient is None or true is None else errors(gradient, true)
+        relative = None if gradient is None or true is None else relative_error(gradient, true)
         if verdict is None:
             verdict = OK if relative is not None and relative <= TOLERANCE else WRONG
         statement = forward_source.statement_at(line)
@@ -190,9 +188,8 @@ def check(lesson, backward=None, known=None, torch=False):
         shown = gradient if is_floating(gradient) else true
         checks.append(LineCheck(
             lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
-            back.text if back else "", np.shape(value), float(np.linalg.norm(shown)) if shown is not None else 0.0,
-            absolute, relative, verdict, through,
-            None if by_torch is None or shown is None else errors(by_torch, shown)[1]))
+            back.text if back else "", np.shape(value), relative, verdict, through,
+            None if by_torch is None or shown is None else relative_error(by_torch, shown)))
 
     if raised is None:
         for name, value in lesson.inputs.items():
@@ -246,9 +243,9 @@ def gradient_line(source, record, name, true, gradient):
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
         return filled or named_line(source, name)
-    if errors(made.value, true)[1] <= TOLERANCE < errors(gradient, true)[1]:
+    if relative_error(made.value, true) <= TOLERANCE < relative_error(gradient, true):
         return tree_line(source, name) or source.statements[-1].first
-    if errors(made.value, gradient)[1] > 0.0:
+    if relative_error(made.value, gradient) > 0.0:
         return next((each.first for each in source.statements if each.first > made.line and not each.targets
                      and re.search(rf"\b{re.escape(made.name)}\b", each.text)), made.line)
     return made.line
@@ -274,15 +271,13 @@ def tree_line(source, name):
                  if f"dp_{part}" in each.targets or f"dp[{part!r}]" in each.text), None)
 
 
-def errors(gradient, true):
-    """The largest absolute error, and it relative to the largest value; infinite for no finite array of that shape."""
+def relative_error(gradient, true):
+    """The largest error, relative to the largest true value if that is not 0; infinite for no finite array like it."""
     if not is_floating(gradient) or np.shape(gradient) != np.shape(true) or not np.isfinite(gradient).all():
-        return np.inf, np.inf
+        return np.inf
     if np.size(true) == 0:
-        return 0.0, 0.0
-    absolute = float(np.abs(gradient - true).max())
-    scale = float(np.abs(true).max())
-    return absolute, absolute / scale if scale > 0.0 else absolute
+        return 0.0
+    return float(np.abs(gradient - true).max()) / (float(np.abs(true).max()) or 1.0)
 
 
 def first_wrong(checks):

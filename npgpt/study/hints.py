@@ -7,7 +7,7 @@ from npgpt.study.child import run_child
 from npgpt.study.exercise import blanks_left, key_of, statements, without_explanation
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
-from npgpt.study.source import read_source
+from npgpt.study.source import backward_tree, read_source
 
 LAST = 2        # the number of the last hint on a line
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
@@ -42,8 +42,7 @@ def package_line(lesson, key):
 
 def package_statements(lesson):
     """(key, statement) of each line of the package's backward, in order, without the one that unpacks the cache."""
-    function = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
-    return [(key_of(each), each) for each in statements(function) if ast.unparse(each.value) != "cache"]
+    return [(key_of(each), each) for each in statements(backward_tree(lesson)) if ast.unparse(each.value) != "cache"]
 
 
 def unfinished_key(exercise):

@@ -18,15 +18,15 @@ from npgpt.study.gradcheck import (
     OK,
     TOLERANCE,
     WRONG,
-    errors,
     gradient_line,
     gradient_names,
     named_line,
+    relative_error,
 )
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.repairs import silent
 from npgpt.study.report import Fault, Line, Report
-from npgpt.study.source import last_return, read_source
+from npgpt.study.source import backward_tree, last_return, read_source
 from npgpt.study.trace import is_floating, recording
 from npgpt.study.truth import cases
 
@@ -66,8 +66,7 @@ def fill_blanks(tree, function, lesson):
 
     Then the finished lines can be judged. A statement that the package does not have ends the function.
     """
-    package = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
-    answers = {key_of(each): each for each in statements(package)}
+    answers = {key_of(each): each for each in statements(backward_tree(lesson))}
     left = [each for each in statements(function) if is_blank(each)]
     written = {key_of(each) for each in statements(function)}
     calls = [each for key, each in answers.items() if isinstance(each, ast.Expr) and key not in written]
@@ -139,7 +138,8 @@ class Judgement:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:      # SystemExit too
-                if (line := raised_at(error, self.function.__code__.co_filename)) not in self.to_do:
+                line = raised_at(error, self.function.__code__.co_filename)
+                if line not in self.to_do or not isinstance(error, NameError):      # its names are the package's
                     self.faults.append(Fault(describe(error), line))
                 return
         if changed_array((dy, cache), self.arguments()) is not None:
@@ -198,12 +198,16 @@ class Judgement:
             notes = [f"line {line.line}: {line.name} is not the gradient of {line.name[1:]}, but the results are right"
                      for line in lines if line.verdict == WRONG]
             lines = [line for line in lines if line.verdict == OK]
-        elif not any(line.verdict == WRONG for line in lines) and not self.faults and self.finished:
-            raise AssertionError("a wrong result without a line")
-        lines = [line for line in lines if line.line not in self.to_do]
         lines.sort(key=lambda line: line.line or 0)
         if not decided:
             Explanation(self).explain(lines)
+        # What is wrong at a line of the package has its cause above it.
+        caused = [each for each in [*self.faults, *(line for line in lines if line.verdict == WRONG)]
+                  if each.line in self.to_do]
+        lines = [line for line in lines if line.line not in self.to_do]
+        self.faults = [fault for fault in self.faults if fault.line not in self.to_do]
+        if caused and not self.faults and all(line.verdict == OK for line in lines):
+            notes = [f"line {caused[0].line} is not right with the package's code either: look at the lines above it"]
         if self.case.name:
             for each in lines:
                 each.diagnosis = each.diagnosis and f"{self.case.name}: {each.diagnosis}"
@@ -285,14 +289,14 @@ class Judgement:
         differs = []
         for name, values in (self.case.gradients | self.case.helpers).items():
             theirs = [each.value for each in self.record if each.name == name]
-            if theirs and errors(theirs[-1], values[-1])[1] > TOLERANCE:
+            if theirs and relative_error(theirs[-1], values[-1]) > TOLERANCE:
                 differs.append(name)
         return differs
 
 
 def verdict(given, true, tolerance=TOLERANCE):
     """OK or WRONG. The tolerance is that of the central differences, by which some intermediates are measured."""
-    return OK if errors(given, true)[1] <= tolerance else WRONG
+    return OK if relative_error(given, true) <= tolerance else WRONG
 
 
 def changed_array(after, before):

@@ -83,8 +83,8 @@ def summary(report):
         return "right: every gradient is the true one, on every branch"
     if not report.sound:
         return f"wrong: the first wrong line is {report.first}" if report.first else "wrong"
-    lines = ", ".join(map(str, report.to_do))
-    return f"right so far; still to be written: line{'s' * (len(report.to_do) > 1)} {lines}"
+    missing = f"still to be written: line{'s' * (len(report.to_do) > 1)} {', '.join(map(str, report.to_do))}"
+    return missing if report.notes else f"right so far; {missing}"
 
 
 def hunt_text(report, title):

@@ -84,3 +84,8 @@ def shortcut(docstring):
 def last_return(source):
     """The line of a function's last `return`, or of its `def`."""
     return max((each.first for each in source.statements if each.text.startswith("return")), default=source.first)
+
+
+def backward_tree(lesson):
+    """The syntax tree of a lesson's backward, a new one at each call; its lines count from 1."""
+    return ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]

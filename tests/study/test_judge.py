@@ -79,6 +79,28 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     assert report_text(report, "title").endswith(f"right so far; still to be written: line {line('    ...')}")
 
 
+@pytest.mark.parametrize(("layer", "old", "new", "at", "says"), [
+    ("layernorm", "mean_dxhat = dxhat.mean(axis=-1,", "mean_dxhat = dxhat.mean(axis=0,", "mean_dxhat = ",
+     "axis 0 instead of axis -1"),
+    ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.mean(axis=-1)", "mean_dxhat = ",
+     "keepdims=True is missing; line "),
+    ("linear", "rows = x.reshape(-1, x.shape[-1])  ", "rows = x.reshape(x.shape[-1], -1)  ", "rows = x.reshape(x.",
+     "x.shape[-1] and -1 are in each other's place; line "),
+    ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.sum(axis=0, keepdims=True) ** 2", None, "look at"),
+])
+def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, says, tmp_path):
+    """The package's code in place of the missing line gets wrong values: from which of the finished lines?"""
+    text = level_text(lessons()[layer], 1, "mine.py")
+    begin = text.index("def " + lessons()[layer].backward.__name__)
+    assert text.count(old, begin) == 1
+    report, line = judged(layer, text[:begin] + text[begin:].replace(old, new), tmp_path)
+    if at is None:          # the cause has no name: that there is one is said
+        assert report.sound and says in report.notes[0] and "right so far" not in report_text(report, "title")
+    else:
+        said = [fault.message for fault in report.faults] + [each.diagnosis for each in report.lines if each.diagnosis]
+        assert report.first == line(at) and len(said) == 1 and said[0].startswith(says)
+
+
 def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path):
     text = solved(lessons()["linear"], 3).replace("dy_rows @ weight.T", "2.0 * (dy_rows @ weight.T)")
     report, line = judged("linear", text, tmp_path)
