@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from npgpt.arrays import is_on_host, number
+from npgpt.arrays import is_on_host
 from npgpt.engine.threads import even_parts, in_threads
 from npgpt.errors import UserError
 
-SLICE = 1 << 17     # values updated at a time: few enough that the temporaries of a slice stay in the cache
+SLICE = 1 << 16     # values updated at a time: few enough that the temporaries of a slice stay in the cache
 
 
 class NotFiniteError(UserError):
@@ -40,22 +40,12 @@ def adamw_step(optimizer, grads, max_norm, threads):
     parameters become NaN. The bits of the result do not depend on the number of threads.
     """
     params = optimizer.params
-    norm = global_norm(grads)
-    if is_on_host(norm) and not math.isfinite(norm):
-        raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
-    clip = 1.0 if max_norm is None else at_most_one(max_norm / (norm + 1e-6))
-    optimizer.t += 1
     parts = slices(params, SLICE if is_on_host(params.flat) else params.flat.size)
-
-    def update(some):
-        for names, first, start, end in parts[some]:        # start and end within the arrays of those names
-            p, m, v = (each.flat[first + start:first + end] for each in (params, optimizer.m, optimizer.v))
-            flat = [grads[name].reshape(-1) for name in names]
-            g = flat[0][start:end] if len(flat) == 1 else np.concatenate(flat)
-            weight_decay = optimizer.weight_decay if first < optimizer.n_decay else 0.0
-            adamw_update(p, g, m, v, optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps, weight_decay, clip)
-
-    in_threads(update, even_parts(len(parts), threads))
+    gs = [slice_of(grads, part) for part in parts]
+    norm = norm_of(square_sums(gs, threads))
+    clip = clip_factor(norm, max_norm)
+    optimizer.t += 1
+    update_slices(optimizer, params.flat, optimizer.m.flat, optimizer.v.flat, 0, parts, gs, clip, threads)
     return norm
 
 
@@ -75,11 +65,48 @@ def slices(params, size):
             for (names, first), last in zip(groups, ends, strict=True) for start in range(0, last - first, size)]
 
 
-def at_most_one(value):
-    """min(1, value), on the device of the value."""
-    return min(1.0, value) if is_on_host(value) else np.minimum(1.0, value)
+def slice_of(grads, part):
+    """The gradients of a part of the parameters, 1-D: a view of one array, or small arrays side by side."""
+    names, _, start, end = part
+    flat = [grads[name].reshape(-1) for name in names]
+    return flat[0][start:end] if len(flat) == 1 else np.concatenate(flat)
 
 
-def global_norm(grads):
-    """The length of all gradients as one vector, a `number`."""
-    return number(np.sqrt(sum(np.vdot(g, g) for g in grads.values())))
+def square_sums(gs, threads):
+    """The sum of squares of each slice of the gradient, a list of `number`s.
+
+    One by one, because then the norm has the same bits wherever a slice is added up: on another thread or machine.
+    """
+    def some(part):
+        return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]]
+
+    return [square for squares in in_threads(some, even_parts(len(gs), threads)) for square in squares]
+
+
+def norm_of(squares):
+    """The length of all gradients as one vector, a `number`, from the sum of squares of each slice."""
+    total = sum(squares)
+    return math.sqrt(total) if is_on_host(total) else np.sqrt(total)
+
+
+def clip_factor(norm, max_norm):
+    """What the gradients are multiplied with: min(1, max_norm / norm). Raises NotFiniteError if the norm is not finite.
+    """
+    if is_on_host(norm) and not math.isfinite(norm):
+        raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
+    if max_norm is None:
+        return 1.0
+    factor = max_norm / (norm + 1e-6)
+    return min(1.0, factor) if is_on_host(factor) else np.minimum(1.0, factor)
+
+
+def update_slices(optimizer, p, m, v, begin, parts, gs, clip, threads):
+    """Update consecutive slices on several threads: p, m and v are 1-D and hold the parameters from `begin` on."""
+    def update(some):
+        for (_, first, start, end), g in zip(parts[some], gs[some], strict=True):
+            there = slice(first + start - begin, first + end - begin)
+            weight_decay = optimizer.weight_decay if first < optimizer.n_decay else 0.0
+            adamw_update(p[there], g, m[there], v[there], optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps,
+                         weight_decay, clip)
+
+    in_threads(update, even_parts(len(parts), threads))

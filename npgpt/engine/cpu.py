@@ -14,7 +14,7 @@ from npgpt.engine.ops import table, without_caches
 from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
-from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread
+from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
 from npgpt.engine.tiles import tiled_attention_backward, tiled_attention_forward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
@@ -40,31 +40,42 @@ class CPUEngine(ReferenceEngine):
         return f"{self.threads} threads"
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
-        count = count or counted(targets)
-        n = number_of_shards(self.params.config, *idx.shape, self.threads)
-        parts = even_parts(len(idx), 1 if isinstance(rng, Philox) else n)       # a Philox, a GPU's, cannot be split
+        loss, grads = self.accumulated([(idx, targets)], [rng], count or counted(targets), mask)
+        with using_cores(self.threads):
+            return loss, self.added(grads, add_to)
+
+    def accumulated(self, batches, rngs, count, mask=None):
+        """As in `ReferenceEngine`; each shard adds up its own micro-batches, and then the shards are added up."""
+        shape = batches[0][0].shape
+        n = 1 if isinstance(rngs[0], Philox) else number_of_shards(self.params.config, *shape, self.threads)
+        parts = even_parts(shape[0], n)             # a Philox, a GPU's, cannot be split
         n = len(parts)
-        rngs = [rng] * n if n == 1 or rng is None else rng.spawn(n)
+        drawn = [[rng] * n if n == 1 or rng is None else rng.spawn(n) for rng in rngs]
         with sharing_cores(n, self.threads):
-            results = in_threads(self.run, [idx[part] for part in parts], [targets[part] for part in parts], rngs,
-                                 [count] * n, [mask_part(mask, part) for part in parts])
+            results = in_threads(self.run_shard, [[(idx[part], targets[part]) for idx, targets in batches]
+                                                  for part in parts], list(zip(*drawn, strict=True)), [count] * n,
+                                 [mask_part(mask, part) for part in parts])
         grads = results[0][1]
-        for _, others in results[1:]:
-            grads = self.added(others, grads)
-        return sum(loss for loss, _ in results), self.added(grads, add_to)
+        with using_cores(self.threads):
+            for _, others in results[1:]:
+                grads = self.added(others, grads)
+        return sum(loss for loss, _ in results), grads
 
-    def run(self, idx, targets, rng, count, mask):
-        config = self.params.config
-        masks = draw_masks(config, *idx.shape, self.params.flat.dtype, rng)
-        logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
-        loss = loss_in_blocks(logits, targets, count, gradient=True)
-        return loss, self.params.flatten(gpt_backward(logits, gpt, self.ops))       # the logits are dlogits now
+    def run_shard(self, batches, rngs, count, mask):
+        """Forward and backward of a shard of each micro-batch: the sums of the losses and of the gradients."""
+        config, total, grads = self.params.config, 0.0, None
+        for (idx, targets), rng in zip(batches, rngs, strict=True):
+            masks = draw_masks(config, *idx.shape, self.params.flat.dtype, rng)
+            logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
+            total += loss_in_blocks(logits, targets, count, gradient=True)      # the logits are dlogits now
+            grads = self.added(self.params.flatten(gpt_backward(logits, gpt, self.ops)), grads)
+        return total, grads
 
-    def loss(self, idx, targets, mask=None):
-        parts = even_parts(len(idx), self.threads)
+    def loss(self, idx, targets, mask=None, count=None):
+        count, parts = count or counted(targets), even_parts(len(idx), self.threads)
         with sharing_cores(len(parts), self.threads):
             losses = in_threads(self.run_forward, [idx[part] for part in parts], [targets[part] for part in parts],
-                                [counted(targets)] * len(parts), [mask_part(mask, part) for part in parts])
+                                [count] * len(parts), [mask_part(mask, part) for part in parts])
         return sum(losses)
 
     def run_forward(self, idx, targets, count, mask):
@@ -75,13 +86,11 @@ class CPUEngine(ReferenceEngine):
     def added(self, grads, add_to):
         if add_to is None:
             return grads
-        names = list(grads)
 
-        def add(part):
-            for name in names[part]:
-                add_to[name] += grads[name]
+        def add(name):
+            add_to[name] += grads[name]
 
-        in_threads(add, even_parts(len(names), self.threads))
+        spread(add, list(grads))
         return add_to
 
 

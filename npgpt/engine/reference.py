@@ -50,6 +50,18 @@ class ReferenceEngine:
             loss, grads = self.run(idx, targets, rng, count, mask)
         return number(loss), self.added(grads, add_to)
 
+    def accumulated(self, batches, rngs, count):
+        """Compute the loss and all gradients of a step: the sums over its micro-batches.
+
+        batches: pairs (idx, targets); rngs: what draws the dropout masks of each, or None; the rest as in
+        `loss_and_grads`. Several micro-batches have the shape of the first.
+        """
+        total, grads = 0.0, None
+        for (idx, targets), rng in zip(batches, rngs, strict=True):
+            loss, grads = self.loss_and_grads(idx, targets, rng, count, grads)
+            total = total + loss
+        return total, grads
+
     def run(self, idx, targets, rng, count, mask):
         """One forward and backward: the loss times its share of `count`, and the gradients."""
         share = counted(targets) / count
@@ -60,10 +72,13 @@ class ReferenceEngine:
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
 
-    def loss(self, idx, targets, mask=None):
-        """The mean loss of one batch, a `number`, without dropout; no layer's cache is kept."""
+    def loss(self, idx, targets, mask=None, count=None):
+        """The mean loss of one batch, a `number`, without dropout; no layer's cache is kept.
+
+        count: what the sum of the losses is divided by, by default the number of targets that count.
+        """
         with sharing_cores(1, self.threads):
-            return number(self.run_forward(idx, targets, counted(targets), mask))
+            return number(self.run_forward(idx, targets, count or counted(targets), mask))
 
     def run_forward(self, idx, targets, count, mask):
         """One forward without caches: the loss times its share of `count`."""

@@ -130,14 +130,11 @@ class Trainer:
         Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`.
         """
         options, engine = self.options, self.model.engine
-        crops, total, grads = self.crops["train"], 0.0, None
-        micro_batches = [self.places(i) for i in range(options.gradient_accumulation_steps)]
-        count = sum(map(crops.count, micro_batches))
-        for i, places in enumerate(micro_batches):
-            idx, targets = self.model.check_batch(*crops.at(places))
-            loss, grads = engine.loss_and_grads(idx, targets, engine.dropout_rng(options.seed, self.step, i), count,
-                                                grads)
-            total = total + loss
+        crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
+        places = [self.places(i) for i in micro_batches]
+        total, grads = engine.accumulated([self.model.check_batch(*crops.at(each)) for each in places],
+                                          [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
+                                          sum(map(crops.count, places)))
         if is_on_host(total) and not math.isfinite(total):
             raise self._not_finite(f"the loss is {total}")
         self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,

@@ -133,7 +133,8 @@ def test_the_cores_go_to_the_shards_or_to_what_is_inside_the_layers(shards, seve
         seen.append((len(set(spread(lambda _: threading.current_thread(), range(12)))) > 1, libraries))
         return 0.0, {}
 
-    with mock.patch.object(cpu, "number_of_shards", lambda *_: shards), mock.patch.object(model.engine, "run", note):
+    with mock.patch.object(cpu, "number_of_shards", lambda *_: shards), \
+         mock.patch.object(model.engine, "run_shard", note):
         model.engine.loss_and_grads(*np.zeros((2, 4, 8), int))
     assert seen == [(several, blas)] * shards
 
@@ -141,6 +142,6 @@ def test_the_cores_go_to_the_shards_or_to_what_is_inside_the_layers(shards, seve
 def test_each_shard_draws_its_own_dropout():
     """From generators of their own: threads that share one would draw in any order."""
     model, rngs = GPT(GPTConfig(n_layer=1), threads=2), []
-    with mock.patch.object(model.engine, "run", lambda idx, targets, rng, *_: (rngs.append(rng) or 0.0, {})):
+    with mock.patch.object(model.engine, "run_shard", lambda batches, drawn, *_: (rngs.extend(drawn) or 0.0, {})):
         model.engine.loss_and_grads(*np.zeros((2, 12, 64), int), np.random.default_rng(0))
     assert rngs[0] is not rngs[1] and rngs[0].random() != rngs[1].random()

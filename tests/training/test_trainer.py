@@ -223,7 +223,7 @@ def test_evaluation_is_the_mean_over_crops_of_each_split(tmp_path):
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_what_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, what):
     trainer = trainer_of(tmp_path)
-    compute = trainer.model.engine.loss_and_grads
+    compute = trainer.model.engine.accumulated
 
     def poisoned(*batch):
         loss, grads = compute(*batch)
@@ -231,7 +231,7 @@ def test_what_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(tm
             grads["ln_f.bias"][:] = np.inf
         return (np.nan if trainer.step == 5 and what == "loss" else loss), grads
 
-    monkeypatch.setattr(trainer.model.engine, "loss_and_grads", poisoned)
+    monkeypatch.setattr(trainer.model.engine, "accumulated", poisoned)
     with pytest.raises(NotFiniteError, match=f"the {what}.* at step 5: .* checkpoint of step 4"):
         trainer.run(progress=False)
     checkpoint = read_checkpoint(find_checkpoint(tmp_path))

@@ -91,11 +91,11 @@ class CudaEngine(ReferenceEngine):
         self._run((idx.shape, add, dropout), step)
         return s.loss[0].copy(), self.grads if add else self.added(self.grads, add_to)
 
-    def loss(self, idx, targets, mask=None):
+    def loss(self, idx, targets, mask=None, count=None):
         """The mean loss of one batch without dropout, a 0-d array on the GPU."""
         if mask is not None:
-            return super().loss(idx, targets, mask)
-        s = self._upload(idx, targets, None, counted(targets))
+            return super().loss(idx, targets, mask, count)
+        s = self._upload(idx, targets, None, count or counted(targets))
 
         def step():
             self._forward(s, dropout=False)
