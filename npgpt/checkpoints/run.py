@@ -14,6 +14,7 @@ deleted; it is renamed if its name is needed. Pickle is not used.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -203,18 +204,18 @@ def load_tensors(path, targets):
 
     Raises: UserError, before any tensor is read, if names, shapes or dtypes differ.
     """
-    wanted = {prefix + name: array for prefix, params in targets.items() for name, array in params.items()}
+    wanted = {prefix + name: (params, name) for prefix, params in targets.items() for name in params.shapes}
     with TensorFile(path) as file:
         if wrong := set(wanted) ^ set(file.shapes):
             raise UserError(f"{path} does not fit the model: missing or extra {', '.join(sorted(wrong)[:5])}")
-        for name, array in wanted.items():
-            found = file.shapes[name], file.dtype(name)
-            expected = array.shape, NAMES[str(array.dtype)]
+        for stored, (params, name) in wanted.items():
+            found = file.shapes[stored], file.dtype(stored)
+            expected = params.shapes[name], NAMES[str(params.dtype)]
             if found != expected:
-                raise UserError(f"{path}: {name} is {found[1]} {list(found[0])} instead of {expected[1]} "
+                raise UserError(f"{path}: {stored} is {found[1]} {list(found[0])} instead of {expected[1]} "
                                 f"{list(expected[0])}")
-        for name, array in wanted.items():
-            file.read_into(name, array)
+        for stored, (params, name) in wanted.items():
+            params.fill(name, functools.partial(file.read_into, stored))
 
 
 def step_folders(out_dir, called=STEP_FOLDER):

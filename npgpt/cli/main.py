@@ -6,7 +6,9 @@ import sys
 
 import npgpt
 from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, plot, sample, study, train
+from npgpt.cli.ranks import follow
 from npgpt.engine.cuda.memory import out_of_memory
+from npgpt.engine.distributed.mpi import first, join
 from npgpt.errors import UserError, one_line
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
@@ -26,26 +28,36 @@ def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
     if hasattr(sys.stdout, "reconfigure"):      # a terminal that lacks a character shows a question mark
         sys.stdout.reconfigure(errors="replace")
+    world, code = None, 1
     try:
-        args = parse(arguments)
+        world = join()
         with out_of_memory(LESS_MEMORY):
-            code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
+            if world and world.rank > 0:
+                code = follow(world)
+            else:
+                args = parse(arguments)
+                if world and args.command != "train":
+                    raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
+                code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
         sys.stdout.flush()
-        return code or 0
+        code = code or 0
     except UserError as error:
-        return fail(error)
+        code = fail(error, world=world)
     except BrokenPipeError:         # `npgpt … | head`: the reader has closed the pipe, which is no error
-        sys.stdout = None
+        sys.stdout, code = None, 0
     except OSError as error:
-        return fail(error.strerror or error, error.filename)
+        code = fail(error.strerror or error, error.filename, world)
     except MemoryError as error:
-        return fail(f"out of memory ({error}): {LESS_MEMORY}")
+        code = fail(f"out of memory ({error}): {LESS_MEMORY}", world=world)
     except ImportError as error:
-        return fail(f"{error}: this installation is incomplete, or the memory is full")
+        code = fail(f"{error}: this installation is incomplete, or the memory is full", world=world)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+        code = 130
+    finally:
+        if world:
+            world.end(code)
+    return code
 
 
 def parse(arguments):
@@ -63,8 +75,11 @@ def parse(arguments):
     return parser.parse_args(arguments)
 
 
-def fail(message, subject=None):
+def fail(message, subject=None, world=None):
     """Print one line about what is wrong. Returns the exit code for it."""
     line = f"{one_line(subject, 300)}: {message}" if subject else message
-    print(f"npgpt: {one_line(line)}", file=sys.stderr)
+    if world is None and not first():       # all ranks lack the same: one of them says so
+        return 0
+    who = f"{world.name}: " if world and world.rank > 0 else ""
+    print(f"npgpt: {who}{one_line(line)}", file=sys.stderr)
     return 2

@@ -28,12 +28,14 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
+from npgpt.cli.ranks import distribute, rank_device, rank_threads
 from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import open_dataset
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
+from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.study.own_backward import BackwardError, exercise_files, read_backwards, use
@@ -106,6 +108,8 @@ def backward_files(args):
         return None
     if array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only: leave --device out")
+    if join():
+        raise UserError("--backward trains in one process: start it without mpiexec or srun")
     return exercise_files(args.backward)
 
 
@@ -203,7 +207,8 @@ def new_run(args):
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-        model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels)
+        model = GPT(config, options.seed, options.dtype, rank_device(args.device), rank_threads(args), args.kernels)
+    distribute(model, args.kernels)     # before the optimizer is made
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
 
@@ -213,8 +218,8 @@ def pretrained_model(args, options, model_fields):
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
-    loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=args.threads,
-                        kernels=args.kernels, **dropouts)
+    loaded = load_model(args.init_from, dtype=options.dtype, device=rank_device(args.device),
+                        threads=rank_threads(args), kernels=args.kernels, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
         check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
     if args.tokenizer and not is_called(loaded.tokenizer, args.tokenizer):
@@ -241,7 +246,9 @@ def resumed_run(args):
                         "for: leave the flag out")
     options = dataclasses.replace(saved, **given_train_fields(args))
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
-    model = GPT(checkpoint.config, None, options.dtype, args.device, args.threads or state["threads"], args.kernels)
+    model = GPT(checkpoint.config, None, options.dtype, rank_device(args.device), rank_threads(args, state["threads"]),
+                args.kernels)
+    distribute(model, args.kernels)
     trainer = Trainer(model, tokens["train"](), tokens["val"](), options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"])
     trainer.restore(checkpoint)

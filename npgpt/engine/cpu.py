@@ -37,7 +37,7 @@ class CPUEngine(ReferenceEngine):
 
     @property
     def where(self):
-        return f"{self.threads} threads"
+        return f"{self.threads} thread{'s' * (self.threads > 1)}"
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         loss, grads = self.accumulated([(idx, targets)], [rng], count or counted(targets), mask)

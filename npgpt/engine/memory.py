@@ -5,21 +5,29 @@ import math
 from npgpt.engine.tiles import KEPT, QUERIES
 from npgpt.model.parameters import parameter_shapes
 
+# The exchange between ranks:
+ROUND = 1 << 22     # values of the gradient that a rank sends at a time, which bounds the memory of the exchange
+SENT = 1 << 14      # but at least so many to each rank: smaller messages cost their latency
 
-def training_memory(config, batch_size, threads, itemsize=4):
-    """Bytes that a training step holds at once, a dict: what for -> how many.
 
-    batch_size sequences of `block_size` tokens; threads: up to so many batch shards have gradients of their own, and
-    with 1 the layers run on whole arrays; itemsize: 4 for float32. The activations are the caches of the backward, and
-    what the loss needs.
+def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1):
+    """Bytes that a training step holds at once in each of `ranks` processes, a dict: what for -> how many.
+
+    batch_size sequences of `block_size` tokens in each of `micro_batches`; threads: those of a rank, up to so many
+    batch shards have gradients of their own, and with 1 (and one rank) the layers run on whole arrays; itemsize: 4 for
+    float32. The activations are the caches of the backward, and what the loss needs.
     """
-    parameters = sum(map(math.prod, parameter_shapes(config).values()))
-    return {
+    parameters, rows = sum(map(math.prod, parameter_shapes(config).values())), -(-batch_size // ranks)
+    sets = number_of_shards(config, rows, config.block_size, threads) * (1 if micro_batches == 1 else 2)
+    memory = {
         "parameters": parameters * itemsize,
-        "gradients": parameters * number_of_shards(config, batch_size, config.block_size, threads) * itemsize,
-        "AdamW's two moments": parameters * 2 * itemsize,
-        "activations": activation_values(config, batch_size, config.block_size, whole=threads == 1) * itemsize,
+        "gradients": parameters * sets * itemsize,
+        "AdamW's two moments": 2 * -(-parameters // ranks) * itemsize,
+        "activations": activation_values(config, rows, config.block_size, whole=threads == ranks == 1) * itemsize,
     }
+    if ranks > 1:       # what is sent and what is received at a time, and this rank's chunk of the gradient
+        memory["exchange"] = (2 * min(max(ROUND, SENT * ranks), parameters) + -(-parameters // ranks)) * itemsize
+    return memory
 
 
 def activation_values(config, B, T, whole=False):

@@ -24,6 +24,7 @@ class ReferenceEngine:
 
     ops = layers
     gpt_backward = staticmethod(gpt_backward)
+    ranks = 1                   # how many processes train together
     reuses_grads = False        # whether `loss_and_grads` returns arrays that the next call overwrites
 
     def __init__(self, params, threads):
@@ -104,6 +105,10 @@ class ReferenceEngine:
     def adamw_step(self, optimizer, grads, max_norm):
         """Take a step of an `AdamW`; see `npgpt.engine.adamw.adamw_step`."""
         return adamw_step(optimizer, grads, max_norm, self.threads)
+
+    def moments(self):
+        """AdamW's two moments, zero."""
+        return self.params.zeros_like(), self.params.zeros_like()
 
     def dropout_rng(self, seed, step, micro_batch):
         """What draws the dropout masks of one micro-batch: the same for the same numbers, on one kind of device."""

@@ -106,6 +106,14 @@ class Parameters(Mapping):
     def __len__(self):
         return len(self.shapes)
 
+    @property
+    def dtype(self):
+        return self.flat.dtype
+
+    def fill(self, name, read):
+        """Set a parameter to what read(array) writes into an array."""
+        read(self[name])
+
     def flatten(self, tree):
         """The leaves of a tree of gradients: a dict with the names of the parameters, in their order."""
         named = flatten(tree)

@@ -37,8 +37,8 @@ class AdamW:
         self.params, self.engine = params, engine
         self.threads = (threads or available_cores()) if is_on_host(params.flat) else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        self.m = params.zeros_like()        # running mean of the gradient
-        self.v = params.zeros_like()        # running mean of its square
+        # Running means of the gradient and of its square.
+        self.m, self.v = engine.moments() if engine else (params.zeros_like(), params.zeros_like())
         self.t = 0                          # steps taken
         self.n_decay = params.n_matrix if decay == "matrices" else params.flat.size     # that many of `flat` decay
 

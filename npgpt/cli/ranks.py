@@ -1,0 +1,58 @@
+"""`npgpt train` on many ranks: rank 0 runs the command, the others follow it."""
+
+import dataclasses
+import signal
+
+import numpy as np
+
+from npgpt.api import GPT
+from npgpt.engine.cpu import CPUEngine
+from npgpt.engine.distributed.engine import Distributed
+from npgpt.engine.distributed.mpi import join
+from npgpt.model.config import GPTConfig
+
+
+def rank_threads(args, of_the_run=None):
+    """The threads of a process: those that the user gave, or else its part of those of an earlier run, or of the cores.
+    """
+    world = join()
+    if args.threads is not None:
+        return args.threads
+    if world is None:
+        return of_the_run
+    return max(1, of_the_run // world.size) if of_the_run else world.threads
+
+
+def rank_device(device):
+    """The device of this rank: of several GPUs, its own."""
+    world = join()
+    return f"gpu:{world.local_rank}" if world and device in ("gpu", "cuda") else device
+
+
+def distribute(model, kernels):
+    """Give a model the engine of all ranks; if this process is alone, nothing changes."""
+    world = join()
+    if world is None:
+        return
+    world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "kernels": kernels,
+                         "device": "cpu" if model.xp is np else "gpu", "threads": model.engine.threads})
+    model.engine = Distributed(engine_of(model, kernels), world)
+    world.idle = True
+
+
+def follow(world):
+    """Do what rank 0 says, until it stops. Signals are rank 0's to answer: after Ctrl-C it saves first."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    name, order, _ = world.hear()
+    if name == "model":
+        model = GPT(GPTConfig(**order["config"]), None, order["dtype"], rank_device(order["device"]), order["threads"],
+                    order["kernels"])
+        Distributed(engine_of(model, order["kernels"]), world).follow()
+
+
+def engine_of(model, kernels):
+    """The engine of one rank. Also with one thread it runs the lines in parts, as a shard of one process does."""
+    if model.xp is np and kernels == "fused":
+        return CPUEngine(model.params, model.engine.threads)
+    return model.engine

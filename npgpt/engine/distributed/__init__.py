@@ -1,0 +1,19 @@
+"""Data parallel training: many processes, called ranks, each with the whole model and its rows of every batch.
+
+Rank 0 leads. It alone runs the program: it reads the data, trains, prints and saves. Its engine, a `Distributed`, tells
+the other ranks what to do, and does its own part; they `follow`. So nothing else in npgpt knows of ranks, and only the
+first machine needs the data and the run's folder.
+
+A step has the bits of one process with as many shards, because every sum has a fixed order:
+
+    each rank                 loss and gradients of its rows, in the engine that it wraps
+    all-to-all                each rank gets its chunk of the gradients of every rank, and adds them up in rank order
+    all-gather                the sums of squares, for the norm
+    each rank                 AdamW on its chunk: it holds the moments of this chunk alone (ZeRO stage 1, Rajbhandari et
+                              al. 2020, arXiv:1910.02054)
+    all-gather                the new parameters
+
+    engine.py   the step                    mpi.py    ranks started by mpiexec or srun, through mpi4py
+    moments.py  AdamW's m and v in chunks   nccl.py   the exchange between GPUs, through CuPy
+    watch.py    a rank that dies ends all
+"""

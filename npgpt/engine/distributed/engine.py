@@ -1,0 +1,244 @@
+"""The engine of many ranks: it wraps an engine, and exchanges what the ranks computed."""
+
+import bisect
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+
+from npgpt.arrays import is_on_host, to_host
+from npgpt.engine.adamw import SLICE, NotFiniteError, clip_factor, norm_of, slices, square_sums, update_slices
+from npgpt.engine.cpu import mask_part
+from npgpt.engine.distributed.moments import Moments
+from npgpt.engine.memory import ROUND, SENT
+from npgpt.engine.philox import Philox
+from npgpt.engine.reference import counted
+from npgpt.engine.threads import even_parts
+
+
+class Distributed:
+    """Runs an engine on every rank, each on its rows; the package's docstring has the steps.
+
+    engine: what runs on this rank. world: the ranks, such as an `MPIWorld`. Rank 0 calls the methods of an engine: each
+    tells the other ranks its name and arguments, an order, and all ranks call the method `_name`.
+    """
+
+    reuses_grads = False
+
+    def __init__(self, engine, world):
+        self.engine, self.world, self.params, self.xp = engine, world, engine.params, engine.params.xp
+        self.starts = [0, *itertools.accumulate(self.params[name].size for name in self.params.flat_names)]
+        self.pieces = divide(self.params, world.size)
+        self.bounds = [0, *itertools.accumulate(map(len, self.pieces))]
+        sizes = [sum(end - start for *_, start, end in pieces) for pieces in self.pieces]
+        self.chunks = [0, *itertools.accumulate(sizes)]         # where in params.flat the ranks' chunks begin
+        self.begin, self.end = self.chunks[world.rank:world.rank + 2]
+        self.m, self.v = Moments(self, 0), Moments(self, 1)
+        self.grads, self.active = None, 0       # this rank's share, and how many ranks have one
+        self.synchronized = False               # whether all ranks have rank 0's parameters
+
+    # What the program calls, on rank 0.
+
+    @property
+    def ranks(self):
+        """How many ranks there are."""
+        return self.world.size
+
+    @property
+    def threads(self):
+        """The threads of all ranks: one process would have so many shards."""
+        return self.engine.threads * self.world.size
+
+    @property
+    def where(self):
+        """What computes, in words."""
+        return f"{self.world.size} ranks, each {self.engine.where}"
+
+    def moments(self):
+        """AdamW's moments, of which each rank holds its chunk."""
+        return self.m, self.v
+
+    def dropout_rng(self, seed, step, micro_batch):
+        """As in `ReferenceEngine`; the ranks draw from generators that are spawned from it."""
+        return self.engine.dropout_rng(seed, step, micro_batch)
+
+    def reader(self, B):
+        """As in `ReferenceEngine`; rank 0 generates alone."""
+        return self.engine.reader(B)
+
+    def accumulated(self, batches, rngs, count):
+        """As in `ReferenceEngine`, but the gradients are this rank's share: `adamw_step` adds the shares up."""
+        active = len(even_parts(len(batches[0][0]), self.world.size))
+        seeds = [None if rng is None else seeds_of(rng, active) for rng in rngs]
+        self._synchronize_once()
+        return self._lead("accumulate", {"count": count, "seeds": seeds}, np.array(batches, np.int32))
+
+    def loss(self, idx, targets, mask=None):
+        """As in `ReferenceEngine`."""
+        self._synchronize_once()
+        masks = [] if mask is None else [np.ascontiguousarray(mask)]
+        return self._lead("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
+
+    def adamw_step(self, optimizer, grads, max_norm):
+        """Take a step of an `AdamW`, with the share of the gradients that `accumulated` returned."""
+        self.grads = grads
+        names = ("lr", "betas", "eps", "weight_decay", "n_decay", "t")
+        norm = self._lead("step", {"max_norm": max_norm, **{name: getattr(optimizer, name) for name in names}})
+        if is_on_host(norm):
+            clip_factor(norm, max_norm)         # raises if it is not finite; then no rank has changed anything
+        optimizer.t += 1
+        return norm
+
+    def _synchronize_once(self):
+        if not self.synchronized:
+            self._lead("synchronize", {})
+
+    def _lead(self, name, order, *arrays):
+        """Tell the other ranks what to do, and do it."""
+        self.world.tell(name, order, *arrays)
+        result = getattr(self, f"_{name}")(*arrays, **order)
+        self.world.idle = True          # they wait for the next order
+        return result
+
+    # What every rank does.
+
+    def follow(self):
+        """Do what rank 0 says, until it says stop."""
+        while True:
+            name, order, arrays = self.world.hear()
+            if name == "stop":
+                return
+            getattr(self, f"_{name}")(*arrays, **order)
+
+    def _synchronize(self):
+        """Give all ranks the parameters of rank 0."""
+        flat = to_host(self.params.flat)
+        self.world.broadcast(flat)
+        if not is_on_host(self.params.flat):
+            self.params.flat[...] = self.xp.asarray(flat)
+        self.synchronized = True
+
+    def _accumulate(self, batches, count, seeds):
+        """Loss and gradients of this rank's rows. batches (micro-batches, 2, B, T): idx and targets of each."""
+        parts = even_parts(batches.shape[2], self.world.size)
+        rank, self.active = self.world.rank, len(parts)
+        loss, self.grads = 0.0, None
+        if rank < self.active:
+            rngs = [None if seed is None else rng_of(seed[rank], self.xp) for seed in seeds]
+            loss, self.grads = self.engine.accumulated(list(batches[:, :, parts[rank]]), rngs, count)
+        return self._sum_of_ranks(loss), self.grads
+
+    def _evaluate(self, batch, mask=None, *, count):
+        """The loss of a batch (2, B, T), each rank on its rows."""
+        rank, parts, loss = self.world.rank, even_parts(batch.shape[1], self.world.size), 0.0
+        if rank < len(parts):
+            loss = self.engine.loss(*batch[:, parts[rank]], mask_part(mask, parts[rank]), count)
+        return self._sum_of_ranks(loss)
+
+    def _step(self, max_norm, **optimizer):
+        """AdamW on this rank's chunk, unless the norm is not finite. Returns the norm."""
+        pieces, optimizer, threads = self.pieces[self.world.rank], SimpleNamespace(**optimizer), self.engine.threads
+        chunk = self._summed()
+        gs = [chunk[first + start - self.begin:first + end - self.begin] for _, first, start, end in pieces]
+        norm = norm_of(self._of_all_ranks(square_sums(gs, threads), self.bounds))
+        try:
+            clip = clip_factor(norm, max_norm)
+        except NotFiniteError:
+            return norm
+        optimizer.t += 1
+        update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin, pieces,
+                      gs, clip, threads)
+        self.world.all_gather(self.params.flat, self.chunks)
+        return norm
+
+    def _summed(self):
+        """This rank's chunk of the gradient: the sum of all ranks' shares, in the order of the ranks."""
+        chunk = self.xp.empty(self.end - self.begin, self.params.flat.dtype)
+        most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
+        values = max(ROUND // self.world.size, SENT)
+        for done in range(0, most, values):
+            ranges = [(min(begin + done, end), min(begin + done + values, end))
+                      for begin, end in itertools.pairwise(self.chunks)]
+            offsets = [0, *itertools.accumulate(end - begin for begin, end in ranges)]
+            send = self.world.buffer(offsets[-1], self.params.flat.dtype)
+            for (begin, end), offset in zip(ranges, offsets, strict=False):
+                self._copy_grads(begin, end, send[offset:])
+            shares = self.world.exchange(send, offsets)[:self.active]
+            total = chunk[done:done + values]
+            total[...] = shares[0]
+            for share in shares[1:]:
+                total += share
+        return chunk
+
+    def _copy_grads(self, begin, end, out):
+        """Copy the values from begin to end of this rank's gradients, in the order of params.flat."""
+        i = bisect.bisect(self.starts, begin) - 1
+        while begin < end and self.grads is not None:
+            values = self.grads[self.params.flat_names[i]].reshape(-1)[begin - self.starts[i]:end - self.starts[i]]
+            out[:values.size] = values
+            begin, i, out = begin + values.size, i + 1, out[values.size:]
+
+    def _sum_of_ranks(self, value):
+        return sum(self._of_all_ranks([value], range(self.world.size + 1)))
+
+    def _of_all_ranks(self, values, bounds):
+        """The `number`s of all ranks, a list; those of rank r come to the places from bounds[r] to bounds[r + 1]."""
+        dtype = np.float64 if self.xp is np else self.params.flat.dtype
+        numbers, mine = self.xp.zeros(bounds[-1], dtype), slice(*bounds[self.world.rank:self.world.rank + 2])
+        for place, value in zip(range(mine.start, mine.stop), values, strict=True):
+            numbers[place] = value
+        self.world.all_gather(numbers, bounds)
+        return numbers.tolist() if self.xp is np else list(numbers)
+
+    def _moment(self, which, name):
+        """Rank 0 gets a tensor of m or v from the ranks that hold it; on the host."""
+        moments, place = (self.m, self.v)[which], self.params.flat_names.index(name)
+        begin, end = self.starts[place:place + 2]
+        cuts = [min(max(chunk, begin), end) for chunk in self.chunks]
+        mine = to_host(moments.chunk[cuts[self.world.rank] - self.begin:cuts[self.world.rank + 1] - self.begin])
+        return self.world.gather(mine, [cut - begin for cut in cuts])
+
+    def _set_moment(self, array, which, name):
+        """Each rank takes its part of a tensor of m or v."""
+        moments, place = (self.m, self.v)[which], self.params.flat_names.index(name)
+        begin, end = self.starts[place:place + 2]
+        first, last = (min(max(chunk, begin), end) for chunk in (self.begin, self.end))
+        values = array.reshape(-1)[first - begin:last - begin]
+        moments.chunk[first - self.begin:last - self.begin] = self.xp.asarray(values)
+
+
+def divide(params, n):
+    """The slices of the parameters that each of n ranks updates: n lists, as even as whole slices can be.
+
+    On a GPU the slices of a rank are joined where they have the same weight decay.
+    """
+    parts = slices(params, SLICE)
+    ends = [first + end for _, first, _, end in parts]
+    cuts = [0, *(bisect.bisect(ends, ends[-1] * rank / n) for rank in range(1, n)), len(parts)]
+    pieces = [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
+    if is_on_host(params.flat):
+        return pieces
+    joined = []
+    for mine in pieces:
+        groups = [list(group) for _, group in itertools.groupby(mine, lambda part: part[1] < params.n_matrix)]
+        joined.append([(None, group[0][1] + group[0][2], 0, group[-1][1] + group[-1][3] - group[0][1] - group[0][2])
+                       for group in groups])
+    return joined
+
+
+def seeds_of(rng, n):
+    """What `rng_of` makes n generators from: those that n shards of one process would have."""
+    if isinstance(rng, Philox):
+        return [["philox", *rng.key, rng.step, rng.micro_batch + (rank << 20)] for rank in range(n)]
+    children = [rng] if n == 1 else rng.spawn(n)
+    return [[list(map(int, np.atleast_1d(each.entropy))), list(each.spawn_key)]
+            for each in (child.bit_generator.seed_seq for child in children)]
+
+
+def rng_of(seed, xp):
+    """A generator for dropout masks."""
+    if seed[0] == "philox":
+        low, high, step, micro_batch = seed[1:]
+        return Philox(low | high << 32, step, micro_batch, xp)
+    entropy, spawn_key = seed
+    return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=spawn_key))

@@ -1,0 +1,161 @@
+"""Ranks that a launcher of MPI started (mpiexec, srun), through mpi4py."""
+
+import functools
+import json
+import os
+import sys
+import threading
+import traceback
+
+import numpy as np
+
+from npgpt.engine.distributed.watch import Watch
+from npgpt.errors import UserError
+
+# What launchers set: how many ranks there are. SLURM's for its step, since srun may start programs without MPI.
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS")
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+@functools.cache
+def join():
+    """The `MPIWorld` of this process; None if no launcher started it, or this process alone.
+
+    Raises UserError if mpi4py is missing, or MPI does not see the ranks that the launcher started.
+    """
+    started = number_in(SIZES, 1)
+    if started < 2:
+        return None
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:        # RuntimeError: there is no library of MPI
+        raise UserError(f"{started} ranks were started, but mpi4py cannot be loaded ({error}): "
+                        'pip install "npgpt[mpi]" mpich, on every machine') from None
+    world = MPIWorld(MPI)
+    if world.size != started:
+        raise UserError(f"{started} ranks were started, but each sees {world.size}: the launcher belongs to another "
+                        "MPI than mpi4py's; use its mpiexec, or srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)")
+    return world
+
+
+def first():
+    """Whether the launcher calls this process rank 0; also True without a launcher."""
+    return number_in(RANKS, 0) == 0
+
+
+def number_in(names, default):
+    """The first of these variables of the environment that holds a number."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), default)
+
+
+class MPIWorld:
+    """The ranks of MPI.COMM_WORLD. Only arrays and JSON are sent, no Python objects: nothing is unpickled.
+
+    rank, size; host, local_rank and local_size: this machine, and the ranks on it; threads: this rank's part of the
+    machine's cores. All ranks make theirs at the same time.
+    """
+
+    def __init__(self, MPI):
+        self.MPI, self.comm = MPI, MPI.COMM_WORLD
+        self.rank, self.size, self.host = self.comm.rank, self.comm.size, MPI.Get_processor_name()
+        self.name = f"rank {self.rank} on {self.host}"
+        here = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = here.rank, here.size
+        self.threads = threads_of(here)
+        self.idle = True                # on rank 0: whether the others wait for an order
+        self.ended = False              # whether they have been told to stop
+        self._sent, self._received = {}, {}
+        self._watch = Watch(self)
+
+    def barrier(self):
+        """Wait until all ranks are here."""
+        self.comm.Barrier()
+
+    def tell(self, name, order, *arrays):
+        """Rank 0: send an order, a dict that JSON can hold, and arrays."""
+        self.idle = False
+        text = json.dumps([name, order, [[array.shape, str(array.dtype)] for array in arrays]]).encode()
+        self.comm.Bcast(np.array([len(text)]))
+        for array in (np.frombuffer(text, np.uint8), *arrays):
+            self.comm.Bcast(array)
+
+    def hear(self):
+        """The others: wait for an order. Returns its name, the dict and the arrays."""
+        length = np.zeros(1, np.int64)
+        self.comm.Bcast(length)
+        text = np.empty(length[0], np.uint8)
+        self.comm.Bcast(text)
+        name, order, kinds = json.loads(text.tobytes())
+        self.ended = name == "stop"
+        arrays = [np.empty(shape, dtype) for shape, dtype in kinds]
+        for array in arrays:
+            self.comm.Bcast(array)
+        return name, order, arrays
+
+    def broadcast(self, array):
+        """Fill every rank's array with rank 0's."""
+        self.comm.Bcast(array)
+
+    def buffer(self, size, dtype):
+        """An array for `exchange`, whose values are what they were."""
+        return reused(self._sent, size, dtype)
+
+    def exchange(self, send, offsets):
+        """Send each rank r the values of `send` from offsets[r] to offsets[r + 1]; what each rank sends this one.
+
+        Returns a list of arrays, which the next call overwrites.
+        """
+        counts = np.diff(offsets)
+        n = counts[self.rank]
+        received = reused(self._received, n * self.size, send.dtype)
+        self.comm.Alltoallv([send, (counts, offsets[:-1])], [received, ([n] * self.size, n * np.arange(self.size))])
+        return list(received.reshape(self.size, n))
+
+    def all_gather(self, array, bounds):
+        """Fill every rank's array: rank r has the values from bounds[r] to bounds[r + 1]."""
+        self.comm.Allgatherv(self.MPI.IN_PLACE, [array, (np.diff(bounds), bounds[:-1])])
+
+    def gather(self, part, bounds):
+        """Rank 0: an array of the parts of all ranks, which come to the places that bounds gives."""
+        whole = np.empty(bounds[-1], part.dtype)
+        self.comm.Gatherv(part, [whole, (np.diff(bounds), bounds[:-1])])
+        return whole
+
+    def end(self, code):
+        """End this rank. Rank 0 tells the others to stop; if they do not wait for an order, or another rank has failed,
+        the whole job is aborted.
+        """
+        if self.rank == 0 and self.idle:
+            self.ended = True
+            self.tell("stop", {})
+        elif self.rank == 0 or code:
+            if sys.exception():
+                traceback.print_exc()
+            self._watch.say_goodbye()
+            self.abort(code)
+
+    def abort(self, code):
+        """End all ranks at once."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        end = threading.Timer(1.0, os._exit, [code])    # if MPI cannot any more: the other ranks watch this one
+        end.daemon = True
+        end.start()
+        self.comm.Abort(code)
+
+
+def threads_of(here):
+    """How many cores each of the ranks on this machine has for itself, if all share them alike."""
+    cores = np.zeros(4096, np.uint8)
+    for core in os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1):
+        cores[core] = 1
+    of_all = np.empty((here.size, cores.size), np.uint8)
+    here.Allgather(cores, of_all)
+    return max(1, int(cores.sum()) // int((of_all == cores).all(axis=1).sum()))
+
+
+def reused(arrays, size, dtype):
+    """An array that is kept in a dict and made anew if it is too small."""
+    if dtype not in arrays or arrays[dtype].size < size:
+        arrays[dtype] = np.empty(size, dtype)
+    return arrays[dtype][:size]
