@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+import warnings
 
 import numpy as np
 
@@ -44,6 +45,7 @@ def follow(world):
     """Do what rank 0 says, until it stops. Signals are rank 0's to answer: after Ctrl-C it saves first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a run that diverges: rank 0 says so
     name, order, _ = world.hear()
     if name == "model":
         model = GPT(GPTConfig(**order["config"]), None, order["dtype"], rank_device(order["device"]), order["threads"],

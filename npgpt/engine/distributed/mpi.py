@@ -9,7 +9,7 @@ import traceback
 
 import numpy as np
 
-from npgpt.engine.distributed.watch import Watch
+from npgpt.engine.distributed.watch import FAILED, STOPS, Watch
 from npgpt.errors import UserError
 
 # What launchers set: how many ranks there are. SLURM's for its step, since srun may start programs without MPI.
@@ -67,10 +67,6 @@ class MPIWorld:
         self._sent, self._received = {}, {}
         self._watch = Watch(self)
 
-    def barrier(self):
-        """Wait until all ranks are here."""
-        self.comm.Barrier()
-
     def tell(self, name, order, *arrays):
         """Rank 0: send an order, a dict that JSON can hold, and arrays."""
         self.idle = False
@@ -122,23 +118,25 @@ class MPIWorld:
         return whole
 
     def end(self, code):
-        """End this rank. Rank 0 tells the others to stop; if they do not wait for an order, or another rank has failed,
-        the whole job is aborted.
+        """End this rank. Rank 0 tells the others to stop; if they do not wait for an order, or if another rank has
+        failed, the whole job is aborted.
         """
         if self.rank == 0 and self.idle:
-            self.ended = True
             self.tell("stop", {})
-        elif self.rank == 0 or code:
+            self.ended = True
+        if self.ended:
+            self._watch.say(STOPS)
+        else:
             if sys.exception():
                 traceback.print_exc()
-            self._watch.say_goodbye()
+            self._watch.say(FAILED)
             self.abort(code)
 
     def abort(self, code):
         """End all ranks at once."""
         sys.stdout.flush()
         sys.stderr.flush()
-        end = threading.Timer(1.0, os._exit, [code])    # if MPI cannot any more: the other ranks watch this one
+        end = threading.Timer(1.0, os._exit, [code])    # if MPI cannot any more
         end.daemon = True
         end.start()
         self.comm.Abort(code)
