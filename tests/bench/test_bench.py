@@ -1,9 +1,14 @@
 """tools/bench measures the same work on all sides, and writes down the right ratios and what failed."""
 
+import contextlib
 import json
 import os
+import re
+import runpy
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,12 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "bench"))
 import measure  # noqa: E402
 from report import markdown  # noqa: E402
-from shapes import ROWS  # noqa: E402
+from shapes import MPIEXEC, ROWS  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 MACHINE = {"CPU": "Some CPU", "GPU": None}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
+mpi = pytest.mark.skipif(not (find_spec("mpi4py") and MPIEXEC), reason="needs mpi4py and mpiexec")
+torch = pytest.mark.skipif(not find_spec("torch"), reason="the peer")
 
 
 def answers(*seconds, result=4.0, memory=10**6):
@@ -92,6 +99,22 @@ def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_
         assert curves[0] != curves[1] and all(2.5 < loss < 4.0 for curve in curves for _, loss in curve)
 
 
+@mpi
+def test_a_whole_run_on_two_ranks_has_the_losses_of_one_on_two_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["worker.py", "prepare"])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    import shapes
+    import worker
+
+    (tmp_path / "corpus.txt").write_text("".join(chr(97 + i * i % 26) for i in range(2000)))
+    preset = tmp_path / "short.toml"
+    preset.write_text((shapes.PRESETS / "char-nanogpt.toml").read_text()
+                      .replace("max_iters = 2000", "max_iters = 2").replace("eval_iters = 20", "eval_iters = 1"))
+    recipe = shapes.Recipe(dict.fromkeys(("npgpt", "ranks"), str(preset)))
+    curves = [worker.whole_run(side, recipe, tmp_path, 2).step(0) for side in recipe.sides]
+    assert len(curves[0]) == 2 and curves[0] == curves[1]
+
+
 def test_the_powers_of_the_scaling():
     rows = {f"T={T}": measure.figures(ROWS[f"T={T}"], {"npgpt": answers(1e-3 * T**1.5)}, {}) for T in (64, 256, 1024)}
     assert "Time grows as T^1.50 (npgpt)." in markdown({"machine": MACHINE, "rows": rows})
@@ -115,6 +138,63 @@ def test_both_sides_do_the_same_work_whichever_kernels_are_asked_of_openblas(tmp
     assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-5) and losses[0][0] != losses[0][1]
     assert min(answer["memory"] for answer in found["npgpt"]) > 10**7
     assert "Prescott" not in measure.Side("machine", "tiny", tmp_path, setup(tmp_path)).ask_once()["BLAS"]
+
+
+@linux
+@pytest.mark.parametrize("side", [pytest.param("ranks", marks=mpi), pytest.param("ddp", marks=torch)])
+def test_two_ranks_do_the_same_work_and_leave_the_cores_to_the_next_side(side, tmp_path, monkeypatch):
+    """3 rows, so 1 and 2; no process of the side runs between its turns, and none is left at the end."""
+    def ticks():
+        """Hundredths of a second that each process of the side has run."""
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):      # it has ended
+                if str(tmp_path) in (process / "cmdline").read_text():
+                    times = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+                    found[process.name] = sum(map(int, times))
+        return found
+
+    monkeypatch.setattr(measure, "CHUNK_SECONDS", 1e-3)
+    found, failed = measure.measure("tiny", ["npgpt", side], 2, setup(tmp_path, threads=2))
+    assert failed == {}
+    losses = [[answer["result"] for answer in of_side] for of_side in found.values()]
+    assert losses[1][:2] == pytest.approx(losses[0][:2], rel=1e-5) and losses[0][0] != losses[0][1]
+    measure.Side("prepare", "tiny", tmp_path, setup(tmp_path)).ask_once()
+    with measure.Side(side, "tiny", tmp_path, setup(tmp_path, threads=2)) as asked:
+        asked.ask(2)
+        before = ticks()
+        time.sleep(1)
+        assert len(before) >= 2 and sum(ticks().values()) - sum(before.values()) <= 20
+    deadline = time.monotonic() + 10
+    while ticks() and time.monotonic() < deadline:      # the launcher ends its ranks
+        time.sleep(0.1)
+    assert ticks() == {}
+
+
+@linux
+@mpi
+def test_a_rank_that_fails_ends_its_side(tmp_path):
+    """There is no model in the folder."""
+    with measure.Side("ranks", "tiny", tmp_path, setup(tmp_path, threads=2)) as side, pytest.raises(
+            measure.Failed, match=r"Traceback(?s:.*)UserError(?s:.*)the process ended with code"):
+        side.ask(1, limit=60)
+
+
+def test_ranks_are_named_and_are_no_sides_of_the_other_rows(monkeypatch, capsys):
+    def parsed(*arguments, installed=True):
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        program = runpy.run_path(str(ROOT / "tools" / "bench" / "__main__.py"))
+        program["parse"].__globals__.update(MPIEXEC="mpiexec" if installed else None, find_spec=lambda name: True)
+        return program["parse"]()
+
+    assert (parsed("ranks").rows, parsed("ranks").sides) == (["A", "B", "C"], ["npgpt", "ranks", "torch", "ddp"])
+    assert parsed("A").sides == ["npgpt", "equal", "floor", "torch", "compile", "transformers"]
+    with pytest.raises(SystemExit):
+        parsed("ranks", installed=False)
+    assert re.search(r"error: .*pip install mpi4py mpich\n$", capsys.readouterr().err)
+    row = measure.figures(ROWS["tiny"], {"npgpt": answers(2.0), "ranks": answers(1.0), "ddp": answers(3.0)}, {})
+    text = markdown({"machine": {**MACHINE, "threads": 2}, "rows": {"A": row}})
+    assert "| npgpt, 2 ranks | " in text and "| PyTorch DDP, 2 ranks | " in text and text.count("1 MB a rank |") == 2
 
 
 def test_pytorchs_training_steps_are_npgpts(tmp_path, monkeypatch):

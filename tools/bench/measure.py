@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from instructions import environment
-from shapes import ROOT, ROWS, SIDES, Recipe
+from shapes import MPIEXEC, ROOT, ROWS, SIDES, Recipe
 
 CHUNK_SECONDS = 1.5     # how long a side works before it is another's turn
 PAUSE_SECONDS = 0.1     # between turns: the threads of the last side go on looking for work for a while
@@ -31,14 +31,16 @@ class Side:
         self.log = Path(setup["out_dir"]) / "stderr" / f"{row}-{side}.txt"
         self.log.parent.mkdir(exist_ok=True)
         threads = str(setup["threads"])
+        of_blas = "1" if side in ("ranks", "ddp") else threads
+        launcher = [MPIEXEC, "-n", threads] if side == "ranks" and not isinstance(ROWS[row], Recipe) else []
         paths = [str(setup["old"] if side == "old" else ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {**environment(setup["instructions"]),
                      "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
-                     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)}
+                     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), of_blas)}
         with open(self.log, "w") as log:
             # In a session of its own: a signal to its group ends torch.compile's and `npgpt train`'s processes, too.
             self.process = subprocess.Popen(
-                [sys.executable, Path(__file__).with_name("worker.py"), side, row, folder, threads],
+                [*launcher, sys.executable, Path(__file__).with_name("worker.py"), side, row, folder, threads],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=variables, encoding="utf-8",
                 start_new_session=True)
 

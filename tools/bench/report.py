@@ -6,8 +6,10 @@ from importlib.util import find_spec
 
 import numpy as np
 
-LABELS = {"npgpt": "npgpt", "equal": "npgpt, equal work", "old": "npgpt, older", "floor": "the floor",
-          "torch": "PyTorch", "compile": "torch.compile", "transformers": "transformers"}
+LABELS = {"npgpt": "npgpt", "ranks": "npgpt, {} ranks", "equal": "npgpt, equal work", "old": "npgpt, older",
+          "floor": "the floor", "torch": "PyTorch", "ddp": "PyTorch DDP, {} ranks", "compile": "torch.compile",
+          "transformers": "transformers"}
+PROCESSES = ("ranks", "ddp")        # the memory is that of the largest process
 HEADER = ("row", "what", "side", "time", "times npgpt's", "tokens/s", "floor / time", "memory")
 
 
@@ -16,18 +18,23 @@ def write_report(results, folder):
     for name, text in (("bench.json", json.dumps(results, indent=1) + "\n"), ("bench.md", markdown(results))):
         (folder / f"{name}.part").write_text(text, encoding="utf-8")
         os.replace(folder / f"{name}.part", folder / name)      # whole, even if this process is killed
-    draw(results["rows"], folder / "bench.png")
+    draw(results, folder / "bench.png")
+
+
+def labels_of(results):
+    """{side: what it is called}; ranks are as many as the threads of the other sides."""
+    return {side: label.format(results["machine"].get("threads")) for side, label in LABELS.items()}
 
 
 def markdown(results):
     """The machine, tables of the rows and of whole runs' losses, and the tracebacks of the sides that failed."""
-    machine = dict(results["machine"])
+    machine, called = dict(results["machine"]), labels_of(results)
     in_use = "; ".join(f"{library}: {says}" for library, says in machine.pop("in use", {}).items())
     parts = [", ".join(f"{key} {value}" for key, value in machine.items() if value),
              f"Instructions, as the libraries say: {in_use}." if in_use else "",
-             table(HEADER, [line for name, row in results["rows"].items() for line in lines(name, row)])]
-    parts += [losses(name, row["sides"]) for name, row in results["rows"].items()]
-    parts += [f"Time grows as {power}." for power in [powers(results["rows"])] if power]
+             table(HEADER, [line for name, row in results["rows"].items() for line in lines(name, row, called)])]
+    parts += [losses(name, row["sides"], called) for name, row in results["rows"].items()]
+    parts += [f"Time grows as {power}." for power in [powers(results["rows"], called)] if power]
     parts += [f"{name}, {side}:\n\n```\n{figures['failed']}\n```" for name, row in results["rows"].items()
               for side, figures in row["sides"].items() if "failed" in figures]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -38,21 +45,21 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
 
 
-def lines(name, row):
+def lines(name, row, called):
     """The cells of a row, a line for each side."""
     for i, (side, figures) in enumerate(row["sides"].items()):
         first = ("", "") if i else (name, row["description"])
         if "failed" in figures:
-            yield (*first, LABELS[side], "**failed**, see below", "", "", "", "")
+            yield (*first, called[side], "**failed**, see below", "", "", "", "")
             continue
         seconds, ratio = figures["seconds"], figures["ratio"]
         unit, factor = ("s", 1) if seconds["median"] >= 1 else ("ms", 1000)
         median, low, high = (digits(factor * seconds[key]) for key in ("median", "low", "high"))
-        yield (*first, LABELS[side] + remark(figures), f"{median} {unit} ({low} to {high})",
+        yield (*first, called[side] + remark(figures), f"{median} {unit} ({low} to {high})",
                "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio) if ratio and side != "npgpt" else "",
                digits(figures["tokens_per_second"]) if figures["tokens_per_second"] else "",
                f"{row['floor_seconds'] / seconds['median']:.0%}" if row["floor_seconds"] else "",
-               f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "")
+               (f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "") + " a rank" * (side in PROCESSES))
 
 
 def remark(figures):
@@ -62,9 +69,9 @@ def remark(figures):
     return "" if figures["same"] else ", **other result**"
 
 
-def losses(name, sides):
+def losses(name, sides, called):
     """A table of the validation losses by step of whole runs, a line for each side and seed; or None."""
-    runs = {(LABELS[side], figures["preset"], str(seed)): dict(curve) for side, figures in sides.items()
+    runs = {(called[side], figures["preset"], str(seed)): dict(curve) for side, figures in sides.items()
             for seed, curve in enumerate(figures.get("curves", ()))}
     steps = sorted({step for curve in runs.values() for step in curve})
     header = (f"{name}: validation loss at step", "preset", "seed", *map(str, steps))
@@ -77,22 +84,23 @@ def digits(number):
     return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}".rstrip(".")
 
 
-def powers(rows):
+def powers(rows, called):
     """By which powers of T, B and C the time of a step grows, if rows of the scaling were measured."""
     found = []
     for axis in ("T=", "B=", "C="):
-        for side in LABELS:
+        for side in called:
             points = [(int(name[2:]), row["sides"][side]["seconds"]["median"]) for name, row in rows.items()
                       if name.startswith(axis) and "seconds" in row["sides"].get(side, {})]
             if len(points) > 1:
-                found.append(f"{axis[0]}^{np.polyfit(*np.log(points).T, 1)[0]:.2f} ({LABELS[side]})")
+                found.append(f"{axis[0]}^{np.polyfit(*np.log(points).T, 1)[0]:.2f} ({called[side]})")
     return ", ".join(found)
 
 
-def draw(rows, path):
+def draw(results, path):
     """A bar for the time of each side of each row, as a multiple of npgpt's."""
-    bars = [(f"{name}, {LABELS[side]}", figures["ratio"]["median"], f"C{list(LABELS).index(side)}")
-            for name, row in rows.items() for side, figures in row["sides"].items() if figures.get("ratio")]
+    called = labels_of(results)
+    bars = [(f"{name}, {called[side]}", figures["ratio"]["median"], f"C{list(LABELS).index(side)}")
+            for name, row in results["rows"].items() for side, figures in row["sides"].items() if figures.get("ratio")]
     if bars and find_spec("matplotlib"):
         from matplotlib.figure import Figure
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import shutil
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 TINYSHAKESPEARE = Path(os.environ.get("NPGPT_DATA_DIR") or ROOT / "data") / "tinyshakespeare" / "input.txt"
 PRESETS = ROOT / "npgpt" / "training" / "presets"
-SIDES = ("npgpt", "equal", "old", "floor", "torch", "compile", "transformers")     # in the order of their turns
+# In the order of their turns. "ranks" and "ddp" are as many processes as the others have threads.
+SIDES = ("npgpt", "ranks", "equal", "old", "floor", "torch", "ddp", "compile", "transformers")
+OF_RANKS = ("npgpt", "ranks", "torch", "ddp")
+MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
 SEED = 0            # of the weights, batches and prompts: every side has the same; a whole run's is its round
 LR = 3e-4
 N_BATCHES = 8       # they are repeated
@@ -24,6 +29,8 @@ class Work:
     step: Callable
     synchronize: Callable = lambda: None        # wait for the GPU
     memory: Callable | None = None              # memory() gives the bytes in use; None: the process's peak
+    begin: Callable = lambda n: None            # wake the other ranks for a turn of n steps
+    end: Callable = lambda result: result       # let them sleep; the result of all ranks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,9 @@ class Steps:
 
     @property
     def sides(self):
-        return ("npgpt", "old", "floor", *(("transformers",) if self.new_tokens else ("torch", "compile")))
+        if self.new_tokens:
+            return ("npgpt", "old", "floor", "transformers")
+        return ("npgpt", "old", "floor", "torch", "compile", *(("ranks", "ddp") if self.device == "cpu" else ()))
 
     @property
     def description(self):
@@ -147,7 +156,8 @@ ROWS = {
     "gen1": Steps(T=8, B=1, new_tokens=100),
     "gen5": Steps(T=8, B=5, new_tokens=100),
     # "equal" and PyTorch do equal work, nanoGPT's recipe; npgpt's default reaches the loss in fewer steps.
-    "E": Recipe({"npgpt": "char-cpu", "equal": "char-nanogpt", "old": "char-cpu", "torch": "char-nanogpt"}),
+    "E": Recipe({"npgpt": "char-cpu", "ranks": "char-cpu", "equal": "char-nanogpt", "old": "char-cpu",
+                 "torch": "char-nanogpt"}),
     **SCALING,
     # nanoGPT rounds the vocabulary up to 50304: the head's matmul is faster, the loss hardly differs.
     "124M": Steps(T=1024, B=16, **GPU, tolerance=0.02, padded_vocab_size=50304),
@@ -158,5 +168,5 @@ ROWS = {
     "tiny": Steps(**TINY, B=3),
     "tiny-gen": Steps(**TINY, B=2, new_tokens=8),
 }
-GROUPS = {"scaling": tuple(SCALING), "gpu": ("124M", "baby")}
+GROUPS = {"scaling": tuple(SCALING), "gpu": ("124M", "baby"), "ranks": ("A", "B", "C")}
 DEFAULT = ("A", "B", "C", "D", "gen1", "gen5")      # E and scaling take longer

@@ -1,6 +1,9 @@
 """The process of one side: for each line of its input, a number n, it does n steps and prints how long they took.
 
-    python worker.py SIDE ROW FOLDER THREADS
+    python worker.py SIDE ROW FOLDER THREADS [RANK]
+
+The side ranks is started by mpiexec: rank 0 answers. Rank 0 of the side ddp starts the other ranks. Between turns the
+other ranks sleep in the read of a pipe: a rank that waits for a message of MPI takes a whole core from the next side.
 
 If something goes wrong, standard error has the traceback. PYTHONPATH says which npgpt is measured; only calls that
 older versions have, too, are used.
@@ -16,37 +19,43 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-if sys.argv[1] in ("npgpt", "old", "prepare"):
+if sys.argv[1] in ("npgpt", "ranks", "old", "prepare"):
     import npgpt  # before NumPy: it makes OpenBLAS's idle threads sleep sooner
     from npgpt import GPT, AdamW, GPTConfig
 
 import numpy as np
 import threadpoolctl
 from instructions import in_use, of_the_cpu
-from shapes import LR, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work, preset_fields
+from shapes import LR, MPIEXEC, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work, preset_fields
 
 PACKAGES = ("numpy", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
 
 
-def make_work(side, shape, folder, threads):
-    """The `Work` of a side."""
+def make_work(side, shape, folder, threads, rank):
+    """The `Work` of a side. rank: of the process, on the side ddp."""
     if side == "machine":
         return Work(lambda i: describe_machine())
     if side == "prepare":
         return Work(lambda i: prepare(shape, folder))
     if isinstance(shape, Recipe):
         return whole_run(side, shape, folder, threads)
+    if side == "ranks":
+        return of_all_ranks(shape, folder)
     if side in ("npgpt", "old"):
         return (generation if shape.new_tokens else training)(shape, folder, threads)
     if side == "floor" and shape.device == "cpu":
         return floor(shape)
     import peers  # takes seconds, and needs torch
 
-    peers.torch.set_num_threads(threads)
+    peers.torch.set_num_threads(1 if side == "ddp" else threads)
+    if side == "ddp":
+        others = [] if rank else [start(other) for other in range(1, threads)]
+        return leading(peers.data_parallel(shape, folder, rank, threads), others)
     make = {"floor": peers.gpu_matmul, "transformers": peers.generation}.get(side)
     return make(shape, folder) if make else peers.training(shape, folder, compiled=side == "compile")
 
@@ -75,6 +84,72 @@ def training(shape, folder, threads):
     return Work(step, cupy.cuda.Device().synchronize, lambda: free - cupy.cuda.runtime.memGetInfo()[0])
 
 
+def of_all_ranks(shape, folder):
+    """npgpt's training step on the ranks that mpiexec has started, each with one thread. Only rank 0 returns."""
+    from npgpt.engine.cpu import CPUEngine
+    from npgpt.engine.distributed.engine import Distributed
+    from npgpt.engine.distributed.mpi import join
+
+    world = join()
+    if world is None:
+        return training(shape, folder, 1)
+
+    def abort(*exception):
+        traceback.print_exception(*exception)
+        world.abort(1)
+
+    sys.excepthook = abort          # otherwise the other ranks would wait
+    model, bounds = GPT.from_pretrained(folder, threads=1), range(world.size + 1)
+    engine = Distributed(CPUEngine(model.params, 1), world)
+    if world.rank:
+        os.mkfifo(folder / f"rank-{world.rank}")
+    world.comm.Barrier()
+    while world.rank:               # until this process is killed
+        (folder / f"rank-{world.rank}").read_bytes()        # sleeps until rank 0 opens the pipe
+        engine.follow()
+        world.gather(np.array([peak_memory()]), bounds)
+    optimizer = AdamW(model.params, lr=LR, engine=engine)
+    batches = shape.batches()
+
+    def step(i):
+        idx, targets = model.check_batch(*batches[i % len(batches)])
+        loss, grads = engine.accumulated([(idx, targets)], [None], targets.size)
+        optimizer.step(grads, max_norm=1.0)
+        return loss
+
+    def begin(n):
+        for rank in range(1, world.size):
+            (folder / f"rank-{rank}").write_bytes(b"")
+
+    def end(result):
+        world.tell("stop", {})
+        return result
+
+    return Work(step, memory=lambda: int(world.gather(np.array([peak_memory()]), bounds).max()), begin=begin, end=end)
+
+
+def start(rank):
+    """The process of another rank, which does the same as this one."""
+    return subprocess.Popen([sys.executable, *sys.argv, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            encoding="utf-8")
+
+
+def leading(work, others):
+    """The `Work` of a process that tells other processes how many steps to do."""
+    answers = []
+
+    def begin(n):
+        for other in others:
+            print(n, file=other.stdin, flush=True)
+
+    def end(result):
+        answers[:] = [json.loads(other.stdout.readline()) for other in others]
+        return float(np.mean([result, *(answer["result"] for answer in answers)]))
+
+    return Work(work.step, memory=lambda: max([peak_memory(), *(answer["memory"] for answer in answers)]), begin=begin,
+                end=end)
+
+
 def generation(shape, folder, threads):
     """npgpt's greedy generation with the weights in a folder; its result is the tokens."""
     model = GPT.from_pretrained(folder, threads=threads)
@@ -86,12 +161,13 @@ def whole_run(side, shape, folder, threads):
     def step(i):
         out_dir = tempfile.mkdtemp(dir=folder)
         command = [Path(__file__).with_name("peers.py"), shape.sides[side], folder, out_dir, threads, i]
+        launcher, of_rank = ([MPIEXEC, "-n", threads], 1) if side == "ranks" else ([], threads)
         if side != "torch":
             command = ["-m", "npgpt.cli", "train", "--preset", shape.sides[side], "--corpus", folder / "corpus.txt",
-                       "--tokenizer", "char", "--out-dir", out_dir, "--threads", threads, "--seed", i, *shape.options]
+                       "--tokenizer", "char", "--out-dir", out_dir, "--threads", of_rank, "--seed", i, *shape.options]
         losses = []
         # With `folder` as current folder: `-m` would prefer an npgpt of the current folder to that of PYTHONPATH.
-        with subprocess.Popen([sys.executable, *map(str, command)], cwd=folder, stdout=subprocess.PIPE,
+        with subprocess.Popen([*map(str, [*launcher, sys.executable, *command])], cwd=folder, stdout=subprocess.PIPE,
                               text=True) as process:
             for line in process.stdout:
                 print(line, end="", file=sys.stderr)
@@ -163,28 +239,32 @@ def describe_machine():
     }
 
 
+def peak_memory():
+    """The most bytes that this process has had. Not getrusage's, which include those of its parent at the fork."""
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+
 def main():
-    side, row, folder, threads = sys.argv[1:]
+    side, row, folder, threads, *rank = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)           # what libraries print is no answer
     asked_for = os.environ["PYTHONPATH"].split(os.pathsep)[0]
     if side in ("npgpt", "old") and not os.path.samefile(Path(npgpt.__file__).parents[1], asked_for):
         raise RuntimeError(f"{npgpt.__file__} would be measured, not that of {asked_for}")
-    work = make_work(side, ROWS[row], Path(folder), int(threads))
+    work = make_work(side, ROWS[row], Path(folder), int(threads), int(*rank))
     done = 0
     for line in sys.stdin:
         numbers = range(done, done + int(line))
         done = numbers.stop
+        work.begin(len(numbers))
         work.synchronize()
         began = time.perf_counter()
         for i in numbers:
             result = work.step(i)
         work.synchronize()
         seconds = (time.perf_counter() - began) / len(numbers)
-        result = result.item() if hasattr(result, "item") else result       # a loss on the GPU, or a tensor
-        # Not getrusage: what it says of a process includes the memory of its parent at the time of the fork.
-        peak = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
-        answer = {"seconds": seconds, "result": result, "memory": work.memory() if work.memory else peak}
+        result = work.end(result.item() if hasattr(result, "item") else result)     # a loss on the GPU, or a tensor
+        answer = {"seconds": seconds, "result": result, "memory": (work.memory or peak_memory)()}
         print(json.dumps(answer), file=answers, flush=True)
 
 
