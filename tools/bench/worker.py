@@ -107,6 +107,7 @@ def of_all_ranks(shape, folder):
     while world.rank:               # until this process is killed
         (folder / f"rank-{world.rank}").read_bytes()        # sleeps until rank 0 opens the pipe
         engine.follow()
+        world.ended = False         # if rank 0 dies now, this one ends, too
         world.gather(np.array([peak_memory()]), bounds)
     optimizer = AdamW(model.params, lr=LR, engine=engine)
     batches = shape.batches()
