@@ -1,7 +1,9 @@
-"""`npgpt train` on many ranks: rank 0 runs the command, the others follow it."""
+"""`npgpt train` in many processes: rank 0 runs the command, the others follow it."""
 
+import contextlib
 import dataclasses
 import signal
+import sys
 import warnings
 
 import numpy as np
@@ -10,7 +12,12 @@ from npgpt.api import GPT
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.distributed.engine import Distributed
 from npgpt.engine.distributed.mpi import join
+from npgpt.engine.distributed.workers import Workers
+from npgpt.engine.memory import number_of_shards
 from npgpt.model.config import GPTConfig
+
+SMALL = 1 << 17         # values of a shard's (B, T, C) arrays
+SMALLEST = 1 << 16      # bytes
 
 
 def rank_threads(args, of_the_run=None):
@@ -30,15 +37,41 @@ def rank_device(device):
     return f"gpu:{world.local_rank}" if world and device in ("gpu", "cuda") else device
 
 
-def distribute(model, kernels):
-    """Give a model the engine of all ranks; if this process is alone, nothing changes."""
+def distribute(model, args, rows):
+    """Give a model the engine of all ranks, or of workers if they pay; rows: of a batch."""
     world = join()
-    if world is None:
-        return
-    world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "kernels": kernels,
-                         "device": "cpu" if model.xp is np else "gpu", "threads": model.engine.threads})
-    model.engine = Distributed(engine_of(model, kernels), world)
-    world.idle = True
+    if world:
+        world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "kernels": args.kernels,
+                             "device": "cpu" if model.xp is np else "gpu", "threads": model.engine.threads})
+        model.engine = Distributed(engine_of(model, args.kernels), world)
+        world.idle = True
+    elif isinstance(model.engine, CPUEngine) and not args.backward and workers_pay(model, rows):
+        engine, n = CPUEngine(model.params, 1), model.engine.threads
+        world = Workers(n, max(model.params.flat.nbytes, SMALLEST))
+        world.start(lambda world: Distributed(engine, world).follow())
+        model.engine = Distributed(engine, world)
+
+
+def workers_pay(model, rows):
+    """Whether processes are faster than threads: if a shard's arrays are so small that Python itself takes long.
+
+    Python's lock costs two threads a fifth of such a step; the bits are the same. Linux only: elsewhere a process that
+    has used NumPy cannot be forked safely.
+    """
+    config, n = model.config, model.engine.threads
+    return (sys.platform == "linux" and number_of_shards(config, rows, config.block_size, n) == n
+            and rows * config.block_size * config.n_embd <= n * SMALL)
+
+
+@contextlib.contextmanager
+def end_workers(model):
+    """After it the workers of a model have ended, if it has any."""
+    world = getattr(model.engine, "world", None)
+    try:
+        yield
+    finally:
+        if isinstance(world, Workers):
+            world.end()
 
 
 def follow(world):
