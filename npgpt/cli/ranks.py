@@ -10,6 +10,8 @@ from npgpt.api import GPT
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.distributed.engine import Distributed
 from npgpt.engine.distributed.mpi import join
+from npgpt.engine.distributed.nccl import connect, own_gpu
+from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 
 
@@ -27,17 +29,24 @@ def rank_threads(args, of_the_run=None):
 def rank_device(device):
     """The device of this rank: of several GPUs, its own."""
     world = join()
-    return f"gpu:{world.local_rank}" if world and device in ("gpu", "cuda") else device
+    if world and device.startswith(("gpu:", "cuda:")):
+        raise UserError(f"--device {device} is one GPU, and there are {world.size} ranks: with --device gpu each takes "
+                        "its own (CUDA_VISIBLE_DEVICES says which there are)")
+    return own_gpu(world) if world and device in ("gpu", "cuda") else device
 
 
-def distribute(model, kernels):
-    """Give a model the engine of all ranks; if this process is alone, nothing changes."""
-    world = join()
+def distribute(model, kernels, reduce="fixed"):
+    """Give a model the engine of all ranks; if this process is alone, nothing changes. reduce: see `NCCL`."""
+    world, on_gpus = join(), model.xp is not np
+    if reduce == "nccl" and not (world and on_gpus):
+        raise UserError("--reduce nccl is for several ranks with GPUs: leave it out, or add --device gpu" if world else
+                        "--reduce nccl is for several ranks, and this process is alone: leave it out, or use mpiexec")
     if world is None:
         return
     world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "kernels": kernels,
-                         "device": "cpu" if model.xp is np else "gpu", "threads": model.engine.threads})
-    model.engine = Distributed(engine_of(model, kernels), world)
+                         "device": "gpu" if on_gpus else "cpu", "threads": model.engine.threads, "reduce": reduce})
+    network = connect(world, reduce) if on_gpus else None
+    model.engine = Distributed(engine_of(model, kernels), world, network)
     world.idle = True
 
 
@@ -48,9 +57,14 @@ def follow(world):
     warnings.filterwarnings("ignore", category=RuntimeWarning)      # a run that diverges: rank 0 says so
     name, order, _ = world.hear()
     if name == "model":
+        network = None
+        if order["device"] == "gpu":
+            network = connect(world, order["reduce"])
+            if network is None:
+                return
         model = GPT(GPTConfig(**order["config"]), None, order["dtype"], rank_device(order["device"]), order["threads"],
                     order["kernels"])
-        Distributed(engine_of(model, order["kernels"]), world).follow()
+        Distributed(engine_of(model, order["kernels"]), world, network).follow()
 
 
 def engine_of(model, kernels):
