@@ -19,6 +19,7 @@ import weakref
 import numpy as np
 import scipy.special
 
+
 class State(threading.local):
     """The state of the GPU; each thread has one of its own, as if it were a process."""
 
@@ -335,7 +336,8 @@ runtime = types.SimpleNamespace(getDeviceCount=lambda: gpu.devices, CUDARuntimeE
                                 runtimeGetVersion=lambda: 13020)
 null_stream = types.SimpleNamespace(ptr=0)      # where CuPy's own lines run
 cuda = types.SimpleNamespace(
-    Device=Device, Stream=Stream, get_current_stream=lambda: null_stream, Event=lambda disable_timing=False: types.SimpleNamespace(done=False),
+    Device=Device, Stream=Stream, Event=lambda disable_timing=False: types.SimpleNamespace(done=False),
+    get_current_stream=lambda: null_stream,
     runtime=runtime, memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError), cublas=None,
     nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)), using_allocator=using_allocator,
     alloc_pinned_memory=lambda size: np.zeros(-(-size // 512) * 512, np.uint8))
