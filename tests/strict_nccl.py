@@ -1,9 +1,9 @@
 """A strict stand-in for `cupy.cuda.nccl` of CuPy 14.2, beside tests/strict_cupy.py.
 
-A rank is a thread, or a process of MPI. Refused is what NCCL refuses, and what would make it hang or write anywhere: memory
-that is not this GPU's, of another dtype, or too short; calls that the other ranks do not make, or make with another
-count; two ranks with one GPU; sends and receives outside of a group; calls while a CUDA graph is recorded. Sums are not
-taken in the order of the ranks.
+A rank is a thread, or a process of MPI. Refused is what NCCL refuses, and what would make it hang or write anywhere:
+memory that is not this GPU's, of another dtype, or too short; calls that the other ranks do not make, or make with
+another count; two ranks with one GPU; sends and receives outside of a group; calls while a CUDA graph is recorded. Sums
+are not taken in the order of the ranks.
 
 >>> xp = strict_cupy.install(monkeypatch); strict_nccl.install(monkeypatch)
 """
