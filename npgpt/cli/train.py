@@ -64,6 +64,10 @@ def add_arguments(parser):
                              "reference; with --resume, give it again. The files are checked first, but then they run "
                              "as you, without limits: use only files that you trust")
     add_device_arguments(parser)
+    parser.add_argument("--reduce", choices=("fixed", "nccl"), default="fixed",
+                        help="how the gradients of several ranks with GPUs are added up. fixed (default): in the order "
+                             "of the ranks, so the bits depend only on their number; nccl: by NCCL, which between "
+                             "machines with several GPUs each sends less")
     add_model_arguments(parser)
     add_train_arguments(parser)
 
@@ -203,7 +207,7 @@ def new_run(args):
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
         GPTConfig(**model_fields)       # raises before a corpus is downloaded, and so does
-        array_module(args.device)
+        array_module(rank_device(args.device))
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
