@@ -127,17 +127,21 @@ class Distributed:
         parts = even_parts(batches.shape[2], self.world.size)
         rank, loss, grads = self.world.rank, 0.0, None
         if rank < len(parts):
-            rngs = [None if seed is None else rng_of(seed[rank], self.xp) for seed in seeds]
-            loss, grads = self.engine.accumulated(list(batches[:, :, parts[rank]]), rngs, count)
+            # Without a target that counts, a mean would be 0 / 0, and nothing has a gradient.
+            mine = [(batch[:, parts[rank]], None if seed is None else rng_of(seed[rank], self.xp))
+                    for batch, seed in zip(batches, seeds, strict=True) if counted(batch[1, parts[rank]])]
+            if mine:
+                loss, grads = self.engine.accumulated(*zip(*mine, strict=True), count)
         self.gs = self._summed(grads, len(parts))
         numbers = self._of_all_ranks([loss, *square_sums(self.gs, self.engine.threads)], self.numbers)
-        self.norm = norm_of(number for i, number in enumerate(numbers) if i not in self.numbers)
-        return sum(numbers[first] for first in self.numbers[:-1]), grads
+        losses = set(self.numbers)
+        self.norm = norm_of(number for i, number in enumerate(numbers) if i not in losses)
+        return sum(numbers[first] for first in self.numbers[:-1]), grads or self.params.zeros_like()
 
     def _evaluate(self, batch, mask=None, *, count):
         """The loss of a batch (2, B, T), each rank on its rows."""
         rank, parts, loss = self.world.rank, even_parts(batch.shape[1], self.world.size), 0.0
-        if rank < len(parts):
+        if rank < len(parts) and counted(batch[1, parts[rank]]):
             loss = self.engine.loss(*batch[:, parts[rank]], mask_part(mask, parts[rank]), count)
         return sum(self._of_all_ranks([loss], range(self.world.size + 1)))
 
@@ -152,7 +156,7 @@ class Distributed:
     def _summed(self, grads, active):
         """The slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
 
-        grads: this rank's share, None on the ranks that are not active. Each round exchanges a part of every chunk.
+        grads: this rank's share, None if it has none. Each round exchanges a part of every chunk.
         """
         chunk = self.xp.empty(self.end - self.begin, self.params.dtype)
         most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
@@ -165,7 +169,7 @@ class Distributed:
             if grads is not None:
                 self.xp.concatenate([part for each in ranges for part in self._between(grads, *each)], out=send)
             else:
-                send[...] = 0.0     # NCCL adds up what all ranks send
+                send[...] = 0.0
             first, *others = self.network.exchange(send, offsets)[:active]
             total = chunk[done:done + values]
             total[...] = first

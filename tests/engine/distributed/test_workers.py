@@ -12,16 +12,17 @@ from npgpt.cli.ranks import workers_pay
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.distributed.engine import Distributed
 from npgpt.engine.distributed.workers import Workers
+from npgpt.engine.reference import ReferenceEngine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes with NumPy are forked on Linux only")
 CONFIG = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8)
 IDX, TARGETS = np.random.default_rng(0).integers(0, 11, (2, 6, 8))
 
 
-def with_workers(n):
-    model = GPT(CONFIG, threads=n)
+def with_workers(n, kernels="fused", dtype="float32"):
+    model = GPT(CONFIG, dtype=dtype, threads=n)
     world = Workers(n, 1 << 16)
-    engine = CPUEngine(model.params, 1)
+    engine = (CPUEngine if kernels == "fused" else ReferenceEngine)(model.params, 1)
     world.start(lambda world: Distributed(engine, world).follow())
     model.engine = Distributed(engine, world)
     return model, world
@@ -71,3 +72,20 @@ def test_where_workers_pay(fields, rows, pay):
     if fields:
         model.config = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, **fields)
     assert workers_pay(model, rows) == pay
+
+
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 6)], ids=["rank 0", "rank 1"])
+def test_a_rank_whose_targets_do_not_count_adds_nothing(kernels, rows):
+    """In the reference engine, the mean over no targets would be NaN."""
+    targets = TARGETS.copy()
+    targets[rows] = -1
+    one, (two, world) = GPT(CONFIG, dtype="float64", kernels="reference"), with_workers(2, kernels, "float64")
+    for batches in ([(IDX, targets)], [(IDX, targets), (IDX, TARGETS)]):
+        results = []
+        for model in (one, two):
+            loss, grads = model.engine.accumulated(batches, [None] * len(batches), 96)
+            results.append([loss, AdamW(model.params, engine=model.engine, lr=0.0).step(grads),
+                            model.evaluate(IDX, targets)])
+        assert results[1] == pytest.approx(results[0], rel=1e-12)
+    world.end()
