@@ -275,7 +275,7 @@ def test_moments_are_read_and_filled_as_whole_tensors():
         rng, given = np.random.default_rng(5), {}
         assert list(m) == list(model.params) and len(m) == len(model.params)
         for name, shape in model.params.shapes.items():
-            assert m[name].shape == shape and m[name].dtype == np.float64 and m[name].nbytes == model.params[name].nbytes
+            assert (m[name].shape, m[name].dtype, m[name].nbytes) == (shape, np.float64, model.params[name].nbytes)
             assert (m[name].get() == np.zeros(shape)).all()
             given[name] = rng.standard_normal(shape)
             m.fill(name, lambda array, name=name: np.copyto(array, given[name]))
