@@ -5,7 +5,7 @@ import math
 from npgpt.api import is_run
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
-from npgpt.checks import check_whole
+from npgpt.checks import MOST_THREADS, check_whole
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
 from npgpt.engine.memory import training_memory
 from npgpt.engine.threads import available_cores
@@ -23,6 +23,7 @@ def add_arguments(parser):
     parser.add_argument("--revision", help="branch, tag or commit of a model of the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
+    parser.add_argument("--ranks", type=int, default=1, help="for training on so many: memory and bytes sent of each")
     add_model_arguments(parser)
 
 
@@ -51,6 +52,7 @@ def run(args):
     if args.batch_size is not None:
         batch_size = args.batch_size
     check_whole("--batch-size", batch_size, 1)
+    check_whole("--ranks", args.ranks, 1, MOST_THREADS)
 
     shapes = parameter_shapes(config)
     for name, shape in shapes.items():
@@ -58,9 +60,16 @@ def run(args):
     print(f"{'all parameters':<28} {'':>16} {sum(map(math.prod, shapes.values())):>14,}")
     if config.tie_word_embeddings:
         print(f"(the head is wte.weight itself, which saves {config.vocab_size * config.n_embd:,})")
-    threads = min(available_cores(), batch_size)
-    print(f"\nmemory, float32, batch {batch_size} x {config.block_size} tokens, {threads} threads")
-    memory = training_memory(config, batch_size, threads)
+    rows = -(-batch_size // args.ranks)
+    threads = min(available_cores(), rows)
+    each = f" a rank, of {args.ranks}" if args.ranks > 1 else ""
+    print(f"\nmemory{each}, float32, batch {rows} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
+    memory = training_memory(config, batch_size, threads, ranks=args.ranks)
     for part, size in memory.items():
         print(f"{part:<28} {size / 2**20:>14,.1f} MiB")
     print(f"{'in training, about':<28} {sum(memory.values()) / 2**20:>14,.1f} MiB")
+    if args.ranks > 1:
+        chunks = 4 * sum(map(math.prod, shapes.values())) * (args.ranks - 1) / args.ranks
+        print("\nsent by each rank in a step (and as much received)")
+        print(f"{'gradients to the others':<28} {chunks / 2**20:>14,.1f} MiB")
+        print(f"{'its new parameters':<28} {chunks / 2**20:>14,.1f} MiB")

@@ -24,7 +24,7 @@ class ReferenceEngine:
 
     ops = layers
     gpt_backward = staticmethod(gpt_backward)
-    ranks = 1                   # how many processes train together
+    ranks = 1, 1                # how many processes train together, and how many of them on this machine
     reuses_grads = False        # whether `loss_and_grads` returns arrays that the next call overwrites
 
     def __init__(self, params, threads):

@@ -63,10 +63,11 @@ class Trainer:
             self.options = options = options.lasting(math.ceil(options.epochs * crops_in_epoch / crops_in_step))
         if is_on_host(model.params.flat):
             trained = dataclasses.replace(model.config, block_size=self.crop_length)
-            ranks = model.engine.ranks
+            ranks, ranks_here = model.engine.ranks
             needed = training_memory(trained, options.batch_size, model.engine.threads // ranks,
                                      model.params.flat.itemsize, options.gradient_accumulation_steps, ranks)
-            check_memory(sum(needed.values()), "a training step")
+            check_memory(ranks_here * sum(needed.values()),
+                         "a training step" + f" of {ranks_here} ranks" * (ranks_here > 1))
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
                                weight_decay=options.weight_decay, engine=model.engine, decay=options.decay)

@@ -41,8 +41,8 @@ class Distributed:
 
     @property
     def ranks(self):
-        """How many ranks there are."""
-        return self.world.size
+        """How many ranks there are, and how many of them on this machine."""
+        return self.world.size, self.world.local_size
 
     @property
     def threads(self):
