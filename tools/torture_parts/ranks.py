@@ -1,38 +1,105 @@
-"""Training on ranks, of which one is killed: the job must end soon, say which rank has died, and leave no process."""
+"""Training on ranks, one of which is killed: the job ends soon, says which rank has died, and can go on."""
 
-import os
+import json
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+import time
 
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")        # what launchers tell each rank
+from torture_parts.jobs import Job, lines_of, why_no_jobs
+from torture_parts.running import complaints, must_work, run
+from torture_parts.runs import End, content, differences, new_folder
+
+SIZES = (3, 2, 3, 4)        # ranks of a case, in turns
+SECONDS = 10                # within which a job must end that has lost a rank
+HANGS = 120                 # seconds after which a job hangs
+TRAIN = ("train --out-dir out --corpus text.txt --batch-size 6 --eval-iters 2 --log-interval 1 --n-layer 1 --n-head 2 "
+         "--n-embd 8 --block-size 8 --warmup-iters 2 --lr-decay-iters 20 --dropout 0.2 --eval-interval 4 "
+         "--gradient-accumulation-steps 2 --max-iters 60").split()
+RESUME = "train --out-dir out --resume".split()
+CODE = """
+import sys, npgpt.cli.train
+from npgpt.cli.main import main
+npgpt.cli.train.SAMPLE_TOKENS, npgpt.cli.train.draw_if_possible = 2, lambda out_dir: ""
+sys.exit(main())
+"""
 
 
-def mpiexec(n):
-    """How a command begins that starts n ranks, a list; None if there is no mpiexec."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        return None
-    version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
-    others = ["--oversubscribe", *["--allow-run-as-root"] * (os.geteuid() == 0)] if "Open MPI" in version else []
-    return [found, *others, "-n", str(n)]
+def setup_ranks(folder):
+    """Number of ranks -> End of a run of one process with as many threads, and how long the ranks take for it."""
+    if why := why_no_jobs():
+        print(f"ranks: nothing is done, because {why}")
+        return {}
+    (folder / "figures").mkdir()
+    ends = {}
+    for n in sorted(set(SIZES)):
+        alone, on_ranks = new_folder(folder / f"alone-with-{n}"), new_folder(folder / f"together-{n}")
+        if result := must_work(run([*TRAIN, "--threads", n], alone), "one process"):
+            raise SystemExit(f"torture: {result}")
+        began = time.monotonic()
+        code, *printed = Job(n, CODE, [*TRAIN, "--threads", 1], on_ranks).end(HANGS)
+        ends[n] = End(time.monotonic() - began, 0, content(alone / "out"))
+        if code or content(on_ranks / "out") != ends[n].made:
+            raise SystemExit(f"torture: {n} ranks do not do what one process does: {printed}")
+    return ends
 
 
-def processes(mark):
-    """Process -> its rank, of all that have the `mark` in their environment; the watchman's is "watchman", and that of
-    a launcher None. A process that has ended and is waited for does not count.
+def ranks(rng, number, folder, ends):
+    """Kill one of the ranks with SIGKILL; then one process, or as many ranks, must end the run with the right bits.
+
+    It is too early for a message while the ranks start, up to the first line of rank 0: then the launcher ends them.
     """
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = dict(line.partition("=")[::2] for line in (folder / "environ").read_text().split("\0"))
-            command = (folder / "cmdline").read_text().split("\0")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if mark in environment and int(folder.name) != os.getpid():
-            rank = next((int(environment[name]) for name in RANKS if name in environment), None)
-            found[int(folder.name)] = "watchman" if any(map(re.compile("watch.py$").search, command)) else rank
-    return found
+    if not ends:
+        return []
+    n = SIZES[number % len(SIZES)]
+    victim, moment = rng.randrange(n), rng.uniform(0.2, ends[n].seconds)
+    job = Job(n, CODE, [*TRAIN, "--threads", 1], folder)
+    time.sleep(moment)
+    killed, before = job.kill(f"rank {victim}"), time.monotonic()
+    started = "step     0" in job.printed()[0]
+    try:
+        code, out, err = job.end(HANGS)
+    except TimeoutError as error:
+        return [f"a rank is killed: {error} | rank {victim} of {n} after {moment:.2f} s"]
+    seconds = time.monotonic() - before
+    said = lines_of(err)
+    names = [line for line in said if re.match(rf"npgpt: rank {victim} on .* has died: training stops", line)]
+    note(folder, number, killed and code != 0, started, seconds, len(names))
+    what = f"rank {victim} of {n} after {moment:.2f} s, exit code {code} | {err[-1500:]}"
+    found = [f"a rank is killed: the job takes more than {SECONDS} seconds to end | {what}"] * (seconds > SECONDS)
+    if "Traceback" in err:
+        found.append(f"a rank is killed: a traceback | {what}")
+    if code and (len(said) != len(names) or len(said) > 1 or started and not said):
+        found.append(f"a rank is killed: not one line that names it | {what}")
+    if not code and "best validation loss" not in out:
+        found.append(f"a rank is killed: exit code 0, but not at the end | {what}")
+    return found or goes_on(rng, n, folder, ends[n])
+
+
+def goes_on(rng, n, folder, end):
+    """What is wrong with the run after it is resumed."""
+    line = RESUME if list(folder.glob("out/step-*/state.json")) else [*TRAIN, "--overwrite"]
+    if rng.random() < 0.2:
+        code, _, err = Job(n, CODE, [*line, "--threads", 1], folder).end(HANGS)
+        found = [f"{n} ranks do not go on | {err[-1500:]}"] if code else []
+    else:
+        result = run([*line, "--threads", n], folder)
+        found = must_work(result, "resumed after a rank is killed") or complaints(result, "resumed", (0,))
+    return found or differences(folder / "out", [end], "resumed after a rank is killed")
+
+
+def note(folder, number, *figures):
+    """Write down what a case has measured, for `ranks_summary`."""
+    (folder.parent / "figures" / str(number)).write_text(json.dumps(figures))
+
+
+def ranks_summary(folder):
+    """What the cases have measured, a text."""
+    figures = [json.loads(path.read_text()) for path in folder.glob("figures/*")]
+    killed = [each for each in figures if each[0]]
+    if not killed:
+        return ""
+    running = [each for each in killed if each[1]]
+    seconds = sorted(each[2] for each in killed)
+    return (f"{len(killed)} kills, {len(killed) - len(running)} of them before step 0. The job ended after "
+            f"{seconds[len(seconds) // 2]:.2f} s (median), {seconds[-1]:.2f} s (slowest). The rank was named in "
+            f"{sum(each[3] for each in running)} of {len(running)}, before step 0 in "
+            f"{sum(each[3] for each in killed if not each[1])}")

@@ -3,13 +3,10 @@
 The ranks run `python -c CODE`, CODE being what a test changes in them first, and then npgpt.
 """
 
-import contextlib
 import json
 import os
 import re
-import secrets
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,7 +20,7 @@ from tests.conftest import TINY
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
-from torture_parts.ranks import mpiexec, processes
+from torture_parts.jobs import Job, lines_of, mpiexec, why_no_jobs
 
 SECONDS = 10            # within which a job ends that has lost a rank
 SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90}
@@ -42,10 +39,25 @@ right, calls = CPUEngine.accumulated, []
 def accumulated(*args):
     calls.append(1)
     if len(calls) == 5:
+        open("died", "x").close()
         raise {error}
     return right(*args)
 if join().rank == {rank}:
     CPUEngine.accumulated = accumulated
+"""
+DIES = """
+import os, signal
+from npgpt.engine.distributed.engine import Distributed
+from npgpt.engine.distributed.mpi import join
+works, times = Distributed.{method}, []
+def dies(*args, **order):
+    times.append(1)
+    if len(times) == {call}:
+        open("died", "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return works(*args, **order)
+if join().rank == {rank}:
+    Distributed.{method} = dies
 """
 DISK_FULL = """
 import errno, os
@@ -61,67 +73,17 @@ if join().rank == 0:
 """
 
 
-@pytest.fixture(scope="module")
-def launcher():
-    """A function of the number of ranks: how a command begins that starts them."""
-    pytest.importorskip("mpi4py", reason="mpi4py is in the extra test")
-    if not Path("/proc/self/environ").exists() or mpiexec(1) is None:
-        pytest.skip("these tests need mpiexec and /proc")
-    return mpiexec
-
-
-class Job:
-    """Ranks that mpiexec has started: they train in `folder`, on the text that is there."""
-
-    def __init__(self, command, folder):
-        self.mark = f"npgpt_test_{secrets.token_hex(8)}"
-        environment = {**os.environ, self.mark: "", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-        environment.pop("NPGPT_DATA_DIR", None)
-        with open(folder / "stderr", "w") as err:
-            self.process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, text=True,
-                                            stdout=subprocess.PIPE, stderr=err)
-        self.stderr = folder / "stderr"
-
-    def until(self, beginning):
-        """Wait for a line of standard output."""
-        for line in self.process.stdout:
-            if line.startswith(beginning):
-                return
-        raise AssertionError(f"it has not printed {beginning}: {self.stderr.read_text()}")
-
-    def kill(self, rank):
-        """Kill a process of the job by its rank."""
-        os.kill(next(process for process, its in processes(self.mark).items() if its == rank), signal.SIGKILL)
-
-    def end(self, seconds=60):
-        """Wait for the end: exit code, standard output, standard error; soon no process may be left."""
-        out, _ = self.process.communicate(timeout=seconds)
-        deadline = time.monotonic() + 5         # the watchman waits for a second
-        while (left := processes(self.mark)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not left, "these are left"
-        return self.process.returncode, out, self.stderr.read_text()
-
-    def clean(self):
-        """End what is left, after a test has failed."""
-        self.process.kill()
-        for process in processes(self.mark):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        self.process.wait()
-        self.process.stdout.close()
-
-
 @pytest.fixture
-def job(launcher, tmp_path, text_file):
+def job(tmp_path, text_file):
     """Start ranks: job(3, "train", …, code=…) -> a `Job`; the tiny model's flags are added to train's."""
+    if why := why_no_jobs():
+        pytest.skip(why)
     jobs = []
 
     def start(n, command, *arguments, code="", tiny=True):
         if command == "train" and tiny:
             arguments = ["--corpus", text_file, *TINY, *arguments]
-        line = [*launcher(n), sys.executable, "-c", code + NPGPT, command, *arguments]
-        jobs.append(Job([str(part) for part in line], tmp_path))
+        jobs.append(Job(n, code + NPGPT, [command, *arguments], tmp_path))
         return jobs[-1]
 
     yield start
@@ -133,11 +95,6 @@ def job(launcher, tmp_path, text_file):
 def small_parts(monkeypatch):
     """What SMALL_PARTS does, in this process."""
     monkeypatch.setattr("npgpt.engine.adamw.SLICE", 101)
-
-
-def lines_of(err):
-    """The lines of standard error that npgpt has written; the others are those of the launcher and of MPI."""
-    return [line for line in err.splitlines() if line.startswith("npgpt: ")]
 
 
 def content(out_dir):
@@ -220,11 +177,8 @@ def test_without_mpi4py_one_rank_names_the_extra(train, monkeypatch, variable):
     (0, 'RuntimeError("a bug")', 1, r"npgpt: rank 0 on \S+ has failed: RuntimeError: a bug"),
     ], ids=["memory", "bug", "bug of rank 0"])
 def test_a_rank_that_raises_ends_all(job, rank, error, code, says):
-    began = job(2, "train", "--max-iters", 20, code=FAILS.format(rank=rank, error=error))
-    began.until("step     0")
-    start = time.monotonic()
-    found, out, err = began.end()
-    assert time.monotonic() - start < SECONDS
+    found, out, err = job(2, "train", "--max-iters", 20, code=FAILS.format(rank=rank, error=error)).end()
+    assert time.time() - os.stat("died").st_mtime < SECONDS
     assert found == code and len(lines_of(err)) == 1 and re.fullmatch(says, lines_of(err)[0])
     assert err.count("Traceback (most recent call last)") == (code == 1)
     assert "step    20" not in out
@@ -243,30 +197,31 @@ def test_a_full_disk_of_rank_0_loses_nothing(job, train, npgpt, small_parts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1, 2])
-@pytest.mark.parametrize("moment", ["step"], ids=str)
-def test_a_killed_rank_ends_all_and_the_run_goes_on(job, train, npgpt, small_parts, victim, moment):
+@pytest.mark.parametrize(("n", "rank", "method", "call"), [
+    (2, 0, "_step", 12), (3, 2, "_accumulate", 12), (2, 1, "_evaluate", 13), (2, 0, "_moment", 80),
+    (2, 1, "_moment", 80)])
+def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(job, train, npgpt, small_parts, n, rank, method, call):
+    """In a step, an evaluation, and in the middle of a checkpoint. tools/torture.py kills at other moments."""
     options = ["--eval-interval", 5, "--batch-size", 6, "--dropout", 0.1]
-    began = job(3, "train", *options, "--max-iters", 100_000, code=SMALL_PARTS + SLOWLY)
-    began.until("step    10")
-    began.kill(victim)
-    start = time.monotonic()
-    code, _, err = began.end()
-    assert time.monotonic() - start < SECONDS and code != 0
-    assert len(lines_of(err)) == 1 and lines_of(err)[0].startswith(f"npgpt: rank {victim} on ")
-    assert "has died: training stops; continue with --resume" in lines_of(err)[0]
-    steps = int(find_checkpoint("out").name[-8:]) + 7
-    assert npgpt("train", "--resume", "--max-iters", steps, "--threads", 3)[0] == 0
-    assert train(*options, "--max-iters", steps, "--out-dir", "whole", "--threads", 3)[0] == 0
-    assert content(Path("out"))[0] == content(Path("whole"))[0]
+    died = DIES.format(rank=rank, method=method, call=call)
+    code, out, err = job(n, "train", *options, "--max-iters", 1000, code=SMALL_PARTS + died).end()
+    assert time.time() - os.stat("died").st_mtime < SECONDS and code != 0
+    assert len(lines_of(err)) == 1
+    assert re.fullmatch(rf"npgpt: rank {rank} on \S+ \(process \d+\) has died: training stops; continue with --resume",
+                        lines_of(err)[0])
+    last = int(find_checkpoint("out").name[-8:])
+    assert last in (5, 10) and f"step {last:>5}" in out + f"step {last:>5}" * (method == "_moment")
+    assert npgpt("train", "--resume", "--max-iters", 17, "--threads", n)[0] == 0
+    assert train(*options, "--max-iters", 17, "--out-dir", "whole", "--threads", n)[0] == 0
+    assert content(Path("out")) == content(Path("whole"))
 
 
 @pytest.mark.slow
 def test_ctrl_c_saves_once(job, train, npgpt, small_parts):
     began = job(2, "train", "--max-iters", 100_000, "--eval-interval", 10, "--batch-size", 4, code=SMALL_PARTS + SLOWLY)
-    if "--oversubscribe" in began.process.args:
+    if "--oversubscribe" in mpiexec():
         pytest.skip("Open MPI's mpiexec kills its ranks a quarter of a second after Ctrl-C")
-    began.until("step    10")
+    began.wait_for("step    10")
     began.process.send_signal(signal.SIGINT)
     code, out, err = began.end()
     assert code == 0 and lines_of(err) == [] and "Traceback" not in err
