@@ -124,6 +124,18 @@ def processes(mark):
     return found
 
 
+def sweep(since):
+    """Delete the shared memory that MPICH has left of killed jobs since a time, some megabytes of each."""
+    left = {path for path in Path("/dev/shm").glob("mpich_shm_*") if path.stat().st_mtime > since and path.is_file()}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            text = maps.read_text(errors="replace")
+            left -= {path for path in left if str(path) in text}
+    for path in left:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def lines_of(err):
     """The lines of standard error that npgpt has written; the others are the launcher's and MPI's."""
     return [line for line in err.splitlines() if line.startswith("npgpt: ")]

@@ -4,7 +4,7 @@ import json
 import re
 import time
 
-from torture_parts.jobs import Job, lines_of, why_no_jobs
+from torture_parts.jobs import Job, lines_of, sweep, why_no_jobs
 from torture_parts.running import complaints, must_work, run
 from torture_parts.runs import End, content, differences, new_folder
 
@@ -92,11 +92,12 @@ def note(folder, number, *figures):
 
 
 def ranks_summary(folder):
-    """What the cases have measured, a text."""
+    """What the cases have measured, a text. Called once, at the end."""
     figures = [json.loads(path.read_text()) for path in folder.glob("figures/*")]
     killed = [each for each in figures if each[0]]
     if not killed:
-        return ""
+        return "no rank was killed"
+    sweep((folder / "together-2/text.txt").stat().st_mtime)
     running = [each for each in killed if each[1]]
     seconds = sorted(each[2] for each in killed)
     return (f"{len(killed)} kills, {len(killed) - len(running)} of them before step 0. The job ended after "

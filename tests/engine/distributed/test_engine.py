@@ -183,7 +183,7 @@ def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
     optimizer = AdamW(alone.params)
     with ranks(n, config, threads=threads, kernels=kernels) as model:
         model.params.flat[...] = alone.params.flat
-        assert model.engine.threads == n * threads and model.engine.ranks == n
+        assert model.engine.threads == n * threads and model.engine.ranks == (n, n)
         on_ranks = AdamW(model.params, engine=model.engine)
         for seed in range(4):
             assert step(model, on_ranks, 7, seed) == pytest.approx(step(alone, optimizer, 7, seed), rel=1e-10)

@@ -20,7 +20,7 @@ from tests.conftest import TINY
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
-from torture_parts.jobs import Job, lines_of, mpiexec, why_no_jobs
+from torture_parts.jobs import Job, lines_of, mpiexec, sweep, why_no_jobs
 
 SECONDS = 10            # within which a job ends that has lost a rank
 SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90}
@@ -78,7 +78,7 @@ def job(tmp_path, text_file):
     """Start ranks: job(3, "train", …, code=…) -> a `Job`; the tiny model's flags are added to train's."""
     if why := why_no_jobs():
         pytest.skip(why)
-    jobs = []
+    jobs, began = [], time.time()
 
     def start(n, command, *arguments, code="", tiny=True):
         if command == "train" and tiny:
@@ -89,6 +89,7 @@ def job(tmp_path, text_file):
     yield start
     for each in jobs:
         each.clean()
+    sweep(began)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class World:
     """
 
     def __init__(self, rank, size, barrier, boxes):
-        self.rank, self.size, self.barrier, self.boxes = rank, size, barrier, boxes
+        self.rank, self.size, self.local_size, self.barrier, self.boxes = rank, size, size, barrier, boxes
         self.idle, self.ended, self._received = True, False, []
         self.sent = []                  # how many values each exchange has sent to each rank
 
