@@ -4,7 +4,6 @@ The ranks run `python -c CODE`, CODE being what a test changes in them first, an
 """
 
 import json
-import os
 import re
 import signal
 import sys
@@ -177,9 +176,9 @@ def test_without_mpi4py_one_rank_names_the_extra(train, monkeypatch, variable):
     (1, 'RuntimeError("a bug")', 1, r"npgpt: rank 1 on \S+ has failed: RuntimeError: a bug"),
     (0, 'RuntimeError("a bug")', 1, r"npgpt: rank 0 on \S+ has failed: RuntimeError: a bug"),
     ], ids=["memory", "bug", "bug of rank 0"])
-def test_a_rank_that_raises_ends_all(job, rank, error, code, says):
+def test_a_rank_that_raises_ends_all(job, tmp_path, rank, error, code, says):
     found, out, err = job(2, "train", "--max-iters", 20, code=FAILS.format(rank=rank, error=error)).end()
-    assert time.time() - os.stat("died").st_mtime < SECONDS
+    assert time.time() - (tmp_path / "died").stat().st_mtime < SECONDS
     assert found == code and len(lines_of(err)) == 1 and re.fullmatch(says, lines_of(err)[0])
     assert err.count("Traceback (most recent call last)") == (code == 1)
     assert "step    20" not in out
@@ -201,12 +200,13 @@ def test_a_full_disk_of_rank_0_loses_nothing(job, train, npgpt, small_parts):
 @pytest.mark.parametrize(("n", "rank", "method", "call"), [
     (2, 0, "_step", 12), (3, 2, "_accumulate", 12), (2, 1, "_evaluate", 13), (2, 0, "_moment", 80),
     (2, 1, "_moment", 80)])
-def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(job, train, npgpt, small_parts, n, rank, method, call):
+def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(job, train, npgpt, tmp_path, small_parts, n, rank, method,
+                                                            call):
     """In a step, an evaluation, and in the middle of a checkpoint. tools/torture.py kills at other moments."""
     options = ["--eval-interval", 5, "--batch-size", 6, "--dropout", 0.1]
     died = DIES.format(rank=rank, method=method, call=call)
     code, out, err = job(n, "train", *options, "--max-iters", 1000, code=SMALL_PARTS + died).end()
-    assert time.time() - os.stat("died").st_mtime < SECONDS and code != 0
+    assert time.time() - (tmp_path / "died").stat().st_mtime < SECONDS and code != 0
     assert len(lines_of(err)) == 1
     assert re.fullmatch(rf"npgpt: rank {rank} on \S+ \(process \d+\) has died: training stops; continue with --resume",
                         lines_of(err)[0])
