@@ -8,12 +8,13 @@ from torture_parts.jobs import Job, lines_of, sweep, why_no_jobs
 from torture_parts.running import complaints, must_work, run
 from torture_parts.runs import End, content, differences, new_folder
 
-SIZES = (3, 2, 3, 4)        # ranks of a case, in turns
+SIZES = (3, 2, 3, 4, 3)     # ranks of a case, in turns
 SECONDS = 10                # within which a job must end that has lost a rank
 HANGS = 120                 # seconds after which a job hangs
 TRAIN = ("train --out-dir out --corpus text.txt --batch-size 6 --eval-iters 2 --log-interval 1 --n-layer 1 --n-head 2 "
          "--n-embd 8 --block-size 8 --warmup-iters 2 --lr-decay-iters 20 --dropout 0.2 --eval-interval 4 "
          "--gradient-accumulation-steps 2 --max-iters 60").split()
+FIRST = "step     0"
 RESUME = "train --out-dir out --resume".split()
 CODE = """
 import sys, npgpt.cli.train
@@ -24,7 +25,9 @@ sys.exit(main())
 
 
 def setup_ranks(folder):
-    """Number of ranks -> End of a run of one process with as many threads, and how long the ranks take for it."""
+    """Number of ranks -> End of a run of one process with as many threads; its seconds are those that the ranks take
+    until step 0, and from then on.
+    """
     if why := why_no_jobs():
         print(f"ranks: nothing is done, because {why}")
         return {}
@@ -35,8 +38,11 @@ def setup_ranks(folder):
         if result := must_work(run([*TRAIN, "--threads", n], alone), "one process"):
             raise SystemExit(f"torture: {result}")
         began = time.monotonic()
-        code, *printed = Job(n, CODE, [*TRAIN, "--threads", 1], on_ranks).end(HANGS)
-        ends[n] = End(time.monotonic() - began, 0, content(alone / "out"))
+        job = Job(n, CODE, [*TRAIN, "--threads", 1], on_ranks)
+        job.wait_for(FIRST, HANGS)
+        started = time.monotonic()
+        code, *printed = job.end(HANGS)
+        ends[n] = End((started - began, time.monotonic() - started), 0, content(alone / "out"))
         if code or content(on_ranks / "out") != ends[n].made:
             raise SystemExit(f"torture: {n} ranks do not do what one process does: {printed}")
     return ends
@@ -45,31 +51,36 @@ def setup_ranks(folder):
 def ranks(rng, number, folder, ends):
     """Kill one of the ranks with SIGKILL; then one process, or as many ranks, must end the run with the right bits.
 
-    It is too early for a message while the ranks start, up to the first line of rank 0: then the launcher ends them.
+    Every fourth is killed before step 0. Then it may be too early for a line that names it: the launcher ends the job.
     """
     if not ends:
         return []
     n = SIZES[number % len(SIZES)]
-    victim, moment = rng.randrange(n), rng.uniform(0.2, ends[n].seconds)
+    victim, early = rng.randrange(n), number % 4 == 3
+    first, rest = ends[n].seconds
+    moment = rng.uniform(0.2, first) if early else rng.uniform(0.0, rest)
+    what = f"rank {victim} of {n}, {moment:.2f} s after {'the start' if early else 'step 0'}"
     job = Job(n, CODE, [*TRAIN, "--threads", 1], folder)
-    time.sleep(moment)
-    killed, before = job.kill(f"rank {victim}"), time.monotonic()
-    started = "step     0" in job.printed()[0]
     try:
+        if not early:
+            job.wait_for(FIRST, HANGS)
+        time.sleep(moment)
+        killed, before = job.kill(f"rank {victim}"), time.monotonic()
+        started = FIRST in job.printed()[0]
         code, out, err = job.end(HANGS)
     except TimeoutError as error:
-        return [f"a rank is killed: {error} | rank {victim} of {n} after {moment:.2f} s"]
+        return [f"a rank is killed: {error} | {what}"]
     seconds = time.monotonic() - before
     said = lines_of(err)
     names = [line for line in said if re.match(rf"npgpt: rank {victim} on .* has died: training stops", line)]
-    note(folder, number, killed and code != 0, started, seconds, len(names))
-    what = f"rank {victim} of {n} after {moment:.2f} s, exit code {code} | {err[-1500:]}"
+    note(folder, number, killed and code != 0 and not done, started, seconds, len(names))
+    what, done = f"{what}, exit code {code} | {err[-1500:]}", "best validation loss" in out
     found = [f"a rank is killed: the job takes more than {SECONDS} seconds to end | {what}"] * (seconds > SECONDS)
     if "Traceback" in err:
         found.append(f"a rank is killed: a traceback | {what}")
-    if code and (len(said) != len(names) or len(said) > 1 or started and not said):
+    if len(said) != len(names) or len(said) > 1 or code and started and not said and not done:
         found.append(f"a rank is killed: not one line that names it | {what}")
-    if not code and "best validation loss" not in out:
+    if not code and not done:
         found.append(f"a rank is killed: exit code 0, but not at the end | {what}")
     return found or goes_on(rng, n, folder, ends[n])
 
