@@ -73,8 +73,8 @@ def ranks(rng, number, folder, ends):
     seconds = time.monotonic() - before
     said = lines_of(err)
     names = [line for line in said if re.match(rf"npgpt: rank {victim} on .* has died: training stops", line)]
-    note(folder, number, killed and code != 0 and not done, started, seconds, len(names))
     what, done = f"{what}, exit code {code} | {err[-1500:]}", "best validation loss" in out
+    note(folder, number, killed and code != 0 and not done, started, seconds, len(names))
     found = [f"a rank is killed: the job takes more than {SECONDS} seconds to end | {what}"] * (seconds > SECONDS)
     if "Traceback" in err:
         found.append(f"a rank is killed: a traceback | {what}")
