@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 
 import numpy as np
@@ -140,6 +141,7 @@ class MPIWorld:
         """End all ranks at once."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(0.5)         # a launcher that is told to abort does not read what was printed just before
         end = threading.Timer(1.0, os._exit, [code])    # if MPI cannot any more
         end.daemon = True
         end.start()
