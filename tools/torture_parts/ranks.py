@@ -85,8 +85,9 @@ def ranks(rng, number, folder, ends):
     found = [f"a rank is killed: the job takes more than {SECONDS} seconds to end | {what}"] * (seconds > SECONDS)
     if "Traceback" in err:
         found.append(f"a rank is killed: a traceback | {what}")
-    if len(said) > 1 or len(said) > len(names):
-        found.append(f"a rank is killed: more than a line that names it | {what}")
+    unnamed = [line for line in said if line.startswith("npgpt: a rank has died: ") and not started]
+    if len(said) > 1 or said not in (names, unnamed):
+        found.append(f"a rank is killed: another line than one that names it | {what}")
     if code and started and not said and not done:
         found.append(f"a rank is killed: no line names it | {what}")
     if not code and not done:
