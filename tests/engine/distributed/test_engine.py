@@ -192,6 +192,26 @@ def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
             np.testing.assert_allclose(on_ranks.m[name].get(), optimizer.m[name], rtol=1e-7, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_whose_targets_do_not_count(rank):
+    """In one micro-batch of two, and in all of them. Other ranks do not see it."""
+    alone = GPT(GPTConfig(**SMALL, dropout=0.2), dtype="float64", threads=3)
+    with ranks(3, alone.config) as model:
+        pairs = [(alone, AdamW(alone.params)), (model, AdamW(model.params, engine=model.engine))]
+        for hidden in ([0], [0, 1], [1]):
+            batches = [batch(alone.config, seed, 6) for seed in range(2)]
+            for i in hidden:
+                batches[i][1][2 * rank:2 * rank + 2] = -1
+            count = int(sum((targets != -1).sum() for _, targets in batches))
+            results = []
+            for each, optimizer in pairs:
+                rngs = [each.engine.dropout_rng(1, optimizer.t, i) for i in range(2)]
+                loss, grads = each.engine.accumulated(batches, rngs, count)
+                results.append((loss, optimizer.step(grads, 0.1)))
+            assert results[0] == results[1]
+            assert alone.params.flat.tobytes() == model.params.flat.tobytes()
+
+
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_evaluation_is_divided(n):
     """With every kind of mask. A rank whose rows have no targets computes nothing."""
