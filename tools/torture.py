@@ -1,14 +1,15 @@
 """Torture npgpt: kill it, starve it, feed it damaged files and odd arguments; report what is lost or let in.
 
-    python tools/torture.py                                     all parts, about ten minutes
+    python tools/torture.py                                     all parts, about fifteen minutes
     python tools/torture.py kills files --minutes 5 --seed 7    some parts, so long at most, with another seed
     python tools/torture.py --kills 1000 --files 100000         so many cases of a part
     python tools/torture.py files --case 4711                   one case again, step by step; its folder is kept
 
-kills: a run that is killed goes on to the same bits. replaced: so do --overwrite, export and data prepare. limits: full
-disks, little memory, two processes at once. files: damaged ones. commands: random command lines. calls: API calls that
-make no sense. A case depends on (seed, part, number) alone, but for the moments of timed kills. The exit code is 1 if
-anything was found. Unix only; memory is measured and limited on Linux only.
+kills: a run that is killed goes on to the same bits. replaced: so do --overwrite, export and data prepare. ranks: so
+does a run on many ranks, one of which is killed; it needs mpi4py and mpiexec. limits: full disks, little memory, two
+processes at once. files: damaged ones. commands: random command lines. calls: API calls that make no sense. A case
+depends on (seed, part, number) alone, but for the moments of timed kills. The exit code is 1 if anything was found.
+Unix only; memory is measured and limited on Linux only.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from torture_parts import running
 from torture_parts.calls import calls, setup_calls
 from torture_parts.commands import commands
 from torture_parts.files import files, setup_files
+from torture_parts.ranks import ranks, ranks_summary, setup_ranks
 from torture_parts.runs import kills, limits, new_folder, replaced, setup_runs
 from tqdm import tqdm
 
@@ -44,8 +46,8 @@ import npgpt.cli.train
 
 PARTS = {       # name -> (a case, what makes the folders that cases share, how many cases)
     "kills": (kills, setup_runs, 600), "replaced": (replaced, setup_runs, 300), "limits": (limits, setup_runs, 400),
-    "files": (files, setup_files, 20_000), "commands": (commands, setup_files, 3000),
-    "calls": (calls, setup_calls, 1000)}
+    "ranks": (ranks, setup_ranks, 100), "files": (files, setup_files, 20_000),
+    "commands": (commands, setup_files, 3000), "calls": (calls, setup_calls, 1000)}
 WORKERS = 2
 IGNORE_CTRL_C = signal.SIGINT, signal.SIG_IGN      # it is for the process above
 
@@ -134,6 +136,8 @@ def main(argv=None):
                     again = f"python tools/torture.py {name} --seed {args.seed} --case {number}"
                     findings += [(name, text, again) for text in found]
                     counts[name] = cases, time.monotonic() - began
+            if name == "ranks":
+                print(ranks_summary(folder))
     except KeyboardInterrupt:
         print("interrupted")
     finally:

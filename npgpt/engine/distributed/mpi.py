@@ -5,12 +5,13 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 
 import numpy as np
 
 from npgpt.engine.distributed.watch import FAILED, STOPS, Watch
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 
 # What launchers set: how many ranks there are. SLURM's for its step, since srun may start programs without MPI.
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -129,8 +130,10 @@ class MPIWorld:
         if self.ended:
             self._watch.say(STOPS)
         else:
-            if sys.exception():
+            if error := sys.exception():
                 traceback.print_exc()
+                what = "".join(traceback.format_exception_only(error))
+                print(f"npgpt: {self.name} has failed: {one_line(what.strip())}", file=sys.stderr)
             self._watch.say(FAILED)
             self.abort(code)
 
@@ -138,10 +141,12 @@ class MPIWorld:
         """End all ranks at once."""
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(0.5)         # a launcher that is told to abort does not read what was printed just before
         end = threading.Timer(1.0, os._exit, [code])    # if MPI cannot any more
         end.daemon = True
         end.start()
         self.comm.Abort(code)
+        os._exit(code)          # it has returned: do not go on
 
 
 def threads_of(here):

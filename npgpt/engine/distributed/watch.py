@@ -36,7 +36,7 @@ class Watch:
             with socket.create_server(("127.0.0.1" if alone else "", 0), backlog=world.size) as server:
                 self.connection, other = socket.socketpair()
                 command = [sys.executable, "-IS", __file__, *map(str, (server.fileno(), other.fileno(), os.getpid()))]
-                subprocess.Popen([*command, who, secret], pass_fds=(server.fileno(), other.fileno()),
+                subprocess.Popen([*command, str(world.size), who, secret], pass_fds=(server.fileno(), other.fileno()),
                                  start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
                 other.close()
                 hosts = ["127.0.0.1"] if alone else [world.host, own_address()]
@@ -89,9 +89,12 @@ def keep_alive(connection):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def watchman(server, leader, process, who, secret):
-    """Watch rank 0 (the socket `leader`, its process and its name) and the ranks that connect and know the secret."""
-    ranks, stopping = {leader: who}, False
+def watchman(server, leader, process, size, who, secret):
+    """Watch rank 0 (the socket `leader`, its process and its name) and the ranks that connect and know the secret.
+
+    Until all have connected, nobody knows which one has died first: the launcher ends the others at once.
+    """
+    ranks, stopping, connected = {leader: who}, False, 1
     with selectors.DefaultSelector() as selector:
         selector.register(server, selectors.EVENT_READ)
         selector.register(leader, selectors.EVENT_READ)
@@ -100,14 +103,15 @@ def watchman(server, leader, process, who, secret):
                 if key.fileobj is server:
                     connection, name = greeted(server, secret)
                     if name:
-                        ranks[connection] = name
+                        ranks[connection], connected = name, connected + 1
                         selector.register(connection, selectors.EVENT_READ)
                     continue
                 connection = key.fileobj
                 said = heard(connection)
                 stopping |= said == STOPS
                 if said == b"" and not stopping:
-                    sys.stderr.write(f"npgpt: {ranks[connection]} has died: training stops; continue with --resume\n")
+                    died = ranks[connection] if connected == size else "a rank"
+                    sys.stderr.write(f"npgpt: {died} has died: training stops; continue with --resume\n")
                     sys.stderr.flush()
                 if said == FAILED:
                     time.sleep(1)       # MPI and the launcher are ending all
@@ -140,5 +144,5 @@ def heard(connection):
 
 
 if __name__ == "__main__":
-    server, leader, process = map(int, sys.argv[1:4])
-    watchman(socket.socket(fileno=server), socket.socket(fileno=leader), process, *sys.argv[4:])
+    server, leader, process, size = map(int, sys.argv[1:5])
+    watchman(socket.socket(fileno=server), socket.socket(fileno=leader), process, size, *sys.argv[5:])

@@ -1,0 +1,318 @@
+"""Training on ranks has the bits of one process with as many shards. The ranks are threads here: see world.py."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.data.token_files import Documents
+from npgpt.engine.adamw import NotFiniteError
+from npgpt.engine.distributed import engine as distributed
+from npgpt.engine.distributed.engine import divide, rng_of, seeds_of
+from npgpt.engine.threads import even_parts
+from npgpt.model.parameters import Parameters
+from npgpt.training.metrics import read_metrics
+from tests.engine.distributed.world import ranks
+from tests.test_api import SMALL, batch
+from tests.torch_gpt import unit_scale
+
+TOKENS = np.random.default_rng(0).integers(0, 11, 400).astype(np.uint16)
+LENGTHS = np.random.default_rng(1).integers(2, 15, 20)
+DOCUMENTS = Documents(TOKENS[:LENGTHS.sum()], np.cumsum(LENGTHS) - LENGTHS)     # ranks have unequally many targets
+FOUR = {        # fields of the model, options of the training, what it reads
+    "dropout": ({"dropout": 0.2}, {}, TOKENS),
+    "untied float32": ({"tie_word_embeddings": False, "bias": False, "embd_pdrop": 0.1, "attn_pdrop": 0.3},
+                       {"dtype": "float32", "sampling": "sequential"}, TOKENS),
+    "documents": ({"lm_head_bias": True, "embedding_layer_norm": True, "dropout": 0.1}, {"decay": "all"}, DOCUMENTS),
+    "no clipping float32": ({"causal": False, "final_layer_norm": False, "n_inner": 7, "mlp_pdrop": 0.4},
+                            {"dtype": "float32", "grad_clip": 0.0, "gradient_accumulation_steps": 1}, TOKENS)}
+EACH_OF_FOUR = pytest.mark.parametrize(("fields", "options", "tokens"), FOUR.values(), ids=FOUR.keys())
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """A shard for each thread; several slices for each rank, and several rounds of an exchange."""
+    monkeypatch.setattr("npgpt.engine.cpu.number_of_shards", lambda config, B, T, threads: min(B, threads))
+    for module in ("adamw", "distributed.engine"):
+        monkeypatch.setattr(f"npgpt.engine.{module}.SLICE", 101)
+    monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 700)
+    monkeypatch.setattr("npgpt.engine.distributed.engine.SENT", 90)
+
+
+def trainer_of(model, out_dir, tokens=TOKENS, **options):
+    options = TrainOptions(**{
+        "batch_size": 7, "gradient_accumulation_steps": 2, "max_iters": 5, "eval_interval": 2, "eval_iters": 2,
+        "log_interval": 1, "warmup_iters": 2, "lr_decay_iters": 20, "learning_rate": 0.05, "grad_clip": 0.01,
+        "weight_decay": 0.3, "dtype": "float64", **options})
+    return Trainer(model, tokens, DOCUMENTS if tokens is DOCUMENTS else TOKENS[:60], options, out_dir)
+
+
+def result_of(trainer):
+    """The records and the files of a run."""
+    assert trainer.run(progress=False)
+    files = {path.relative_to(trainer.out_dir): path.read_bytes() for path in trainer.out_dir.rglob("step-*/*")}
+    assert len(files) % 5 == 0 and files
+    return [{**record, "tokens_per_second": 0} for record in read_metrics(trainer.out_dir)], files
+
+
+def train_alone(out_dir, fields, n, tokens=TOKENS, **options):
+    model = GPT(GPTConfig(**SMALL | fields), dtype=options.get("dtype", "float64"), threads=n)
+    return result_of(trainer_of(model, out_dir, tokens, **options))
+
+
+def train_on_ranks(out_dir, fields, n, tokens=TOKENS, **options):
+    with ranks(n, GPTConfig(**SMALL | fields), options.get("dtype", "float64")) as model:
+        result = result_of(trainer_of(model, out_dir, tokens, **options))
+    for engine in model.engine.world.engines:
+        assert engine.params.flat.tobytes() == model.params.flat.tobytes(), "a rank has other parameters"
+    return result
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@EACH_OF_FOUR
+def test_ranks_have_the_bits_of_shards(tmp_path, n, fields, options, tokens):
+    """Losses, norms, evaluations and all files; the batch of 7 is not even for any n."""
+    expected = train_alone(tmp_path / "shards", fields, n, tokens, **options)
+    assert train_on_ranks(tmp_path / "ranks", fields, n, tokens, **options) == expected
+    norms = [record["grad_norm"] for record in expected[0] if "grad_norm" in record]
+    assert len(set(norms)) == 5 and min(norms) > 0.01        # where there is a clip, it works in each step
+
+
+@pytest.mark.parametrize(("n", "rows"), [(2, 1), (3, 2), (4, 2), (4, 3), (4, 4)])
+def test_fewer_rows_than_ranks(tmp_path, n, rows):
+    fields, options = {"dropout": 0.2}, {"batch_size": rows, "dtype": "float32"}
+    expected = train_alone(tmp_path / "shards", fields, n, **options)
+    assert train_on_ranks(tmp_path / "ranks", fields, n, **options) == expected
+
+
+@pytest.mark.parametrize("values", [10**6, 10**5], ids=["slices", "rounds"])
+def test_fewer_slices_than_ranks_and_one_round(tmp_path, monkeypatch, values):
+    """The matrices are one slice then, and the other parameters are one: the other ranks update nothing."""
+    for name in ("adamw.SLICE", "distributed.engine.SLICE"):
+        monkeypatch.setattr(f"npgpt.engine.{name}", values if values > 10**5 else 101)
+    monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 1 << 22)
+    expected = train_alone(tmp_path / "shards", {}, 4)
+    assert train_on_ranks(tmp_path / "ranks", {}, 4) == expected
+
+
+def test_the_exchange_has_rounds_and_uneven_chunks():
+    """So that the tests above say something."""
+    with ranks(3, GPTConfig(**SMALL)) as model:
+        model.engine.world.sent.clear()
+        step(model, AdamW(model.params, engine=model.engine))
+        engine = model.engine
+        assert engine.chunks[-1] == model.params.flat.size == sum(map(sum, engine.world.sent))
+        assert len(engine.world.sent) > 4 and len({size for sizes in engine.world.sent for size in sizes}) > 2
+        assert len(set(np.diff(engine.chunks))) > 1 and min(map(len, engine.pieces)) > 4
+        first_without_decay = model.params.n_matrix
+        assert first_without_decay not in engine.chunks and engine.chunks[-2] < first_without_decay     # inside a chunk
+
+
+def step(model, optimizer, rows=5, seed=3):
+    """A step on a random batch; some targets do not count. Returns the loss and the norm."""
+    idx, targets = batch(model.config, seed, rows)
+    rng = model.engine.dropout_rng(seed, 0, 0)
+    loss, grads = model.engine.accumulated([model.check_batch(idx, targets)], [rng], int((targets != -1).sum()))
+    return loss, optimizer.step(grads, 0.5)
+
+
+def test_runs_move_between_two_three_and_one_rank(tmp_path):
+    """Two ranks save, three go on, then one process; beside it two, three threads and one. All moments come along."""
+    fields, config = {"dropout": 0.2, "lm_head_bias": True}, GPTConfig(**SMALL, dropout=0.2, lm_head_bias=True)
+    results = {"shards": [], "ranks": []}
+    for n, max_iters in ((2, 4), (3, 9), (1, 12)):
+        for name, found in results.items():
+            alone = name == "shards" or n == 1
+            options = {"max_iters": max_iters, "eval_interval": 4}
+            if max_iters == 4:
+                found.append((train_alone if alone else train_on_ranks)(tmp_path / name, fields, n, **options))
+                continue
+            with ranks(1 if alone else n, config) as model:
+                if alone:
+                    model = GPT(config, None, "float64", threads=n)
+                else:
+                    model.params.flat[...] = np.nan
+                trainer = trainer_of(model, tmp_path / name, **options)
+                trainer.restore(read_checkpoint(find_checkpoint(tmp_path / name)))
+                found.append(result_of(trainer))
+    assert results["shards"] == results["ranks"]
+    assert results["ranks"][0][1].keys() != results["ranks"][2][1].keys()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_norm_that_is_not_finite_changes_nothing_on_any_rank(rank, value):
+    """The gradients of one rank's rows are not finite; the step after it is that of one process."""
+    alone = GPT(GPTConfig(**SMALL), dtype="float64", threads=3)
+    optimizers = [AdamW(alone.params)]
+    step(alone, optimizers[0])
+    with ranks(3, GPTConfig(**SMALL)) as model:
+        optimizers.append(AdamW(model.params, engine=model.engine))
+        step(model, optimizers[1])
+        engine = model.engine.world.engines[rank].engine
+
+        def spoilt(*args):
+            loss, grads = type(engine).accumulated(engine, *args)
+            grads["h.1.ln_2.weight"][3] = value
+            return loss, grads
+
+        engine.accumulated = spoilt
+        before = [state_of(each) for each in model.engine.world.engines]
+        with pytest.raises(NotFiniteError, match=f"norm is {value}"):
+            step(model, optimizers[1])
+        assert [state_of(each) for each in model.engine.world.engines] == before and optimizers[1].t == 1
+        del engine.accumulated
+        assert step(alone, optimizers[0], seed=4) == step(model, optimizers[1], seed=4)
+        assert alone.params.flat.tobytes() == model.params.flat.tobytes()
+
+
+def state_of(engine):
+    return [array.tobytes() for array in (engine.params.flat, engine.m.chunk, engine.v.chunk)]
+
+
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.parametrize(("n", "threads"), [(2, 2), (3, 2), (2, 3)])
+def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
+    """To rounding: the order of the sums is another one. The reference lines are equal for any division, too."""
+    config = GPTConfig(**SMALL)
+    alone = GPT(config, dtype="float64", threads=2, kernels="reference")
+    unit_scale(alone.params)
+    optimizer = AdamW(alone.params)
+    with ranks(n, config, threads=threads, kernels=kernels) as model:
+        model.params.flat[...] = alone.params.flat
+        assert model.engine.threads == n * threads and model.engine.ranks == (n, n)
+        on_ranks = AdamW(model.params, engine=model.engine)
+        for seed in range(4):
+            assert step(model, on_ranks, 7, seed) == pytest.approx(step(alone, optimizer, 7, seed), rel=1e-10)
+        for name, values in alone.params.items():
+            np.testing.assert_allclose(model.params[name], values, rtol=1e-7, atol=1e-9, err_msg=name)
+            np.testing.assert_allclose(on_ranks.m[name].get(), optimizer.m[name], rtol=1e-7, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_whose_targets_do_not_count(rank):
+    """In one micro-batch of two, and in all of them. Other ranks do not see it."""
+    alone = GPT(GPTConfig(**SMALL, dropout=0.2), dtype="float64", threads=3)
+    with ranks(3, alone.config) as model:
+        pairs = [(alone, AdamW(alone.params)), (model, AdamW(model.params, engine=model.engine))]
+        for hidden in ([0], [0, 1], [1]):
+            batches = [batch(alone.config, seed, 6) for seed in range(2)]
+            for i in hidden:
+                batches[i][1][2 * rank:2 * rank + 2] = -1
+            count = int(sum((targets != -1).sum() for _, targets in batches))
+            results = []
+            for each, optimizer in pairs:
+                rngs = [each.engine.dropout_rng(1, optimizer.t, i) for i in range(2)]
+                loss, grads = each.engine.accumulated(batches, rngs, count)
+                results.append((loss, optimizer.step(grads, 0.1)))
+            assert results[0] == results[1]
+            assert alone.params.flat.tobytes() == model.params.flat.tobytes()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_evaluation_is_divided(n):
+    """With every kind of mask. A rank whose rows have no targets computes nothing."""
+    alone = GPT(GPTConfig(**SMALL, causal=False), dtype="float64", threads=n)
+    masks = [None, np.random.default_rng(2).standard_normal((6, 6)),
+             np.random.default_rng(3).standard_normal((5, 1, 6, 6))]
+    with ranks(n, alone.config) as model:
+        calls = [[] for _ in range(n)]
+        for engine, rows in zip(model.engine.world.engines, calls, strict=True):
+            engine.engine.loss = lambda *args, engine=engine.engine, rows=rows: (
+                rows.append(len(args[0])), type(engine).loss(engine, *args))[1]
+        for mask in masks:
+            idx, targets = batch(alone.config, rows=5)
+            targets[-2:] = -1
+            assert model.evaluate(idx, targets, mask) == alone.evaluate(idx, targets, mask)
+        parts = even_parts(5, n)
+        assert [sum(rows) for rows in calls] == [3 * len(targets[part]) * (targets[part] != -1).any() for part in parts]
+        for rows in (1, 3):
+            idx, targets = (each[:rows] for each in batch(alone.config))
+            assert model.evaluate(idx, targets) == alone.evaluate(idx, targets)
+
+
+def test_rank_0_generates_alone_between_the_steps():
+    alone = GPT(GPTConfig(**SMALL), dtype="float64", threads=2)
+    optimizer = AdamW(alone.params)
+    with ranks(2, alone.config) as model:
+        on_ranks = AdamW(model.params, engine=model.engine)
+        for seed in range(2):
+            assert step(alone, optimizer, seed=seed) == step(model, on_ranks, seed=seed)
+            texts = [each.generate([[1, 2]], 8, seed=seed) for each in (alone, model)]
+            assert (texts[0] == texts[1]).all()
+            assert model.engine.world.idle
+
+
+def test_an_error_of_rank_0_leaves_the_others_waiting():
+    """They have heard the order, so whoever ends rank 0 knows that they do not wait for the next one."""
+    with pytest.raises(ZeroDivisionError), ranks(2, GPTConfig(**SMALL)) as model:
+        model.engine.engine.loss = lambda *args: 1 / 0
+        assert model.engine.world.idle
+        model.evaluate(*batch(model.config))
+    assert not model.engine.world.idle
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 40])
+@pytest.mark.parametrize("values", [1, 64, 101, 1 << 16])
+@pytest.mark.parametrize("fields", [{}, {"bias": False}, {"tie_word_embeddings": False, "vocab_size": 3}], ids=str)
+def test_divide_gives_every_value_to_one_rank(n, values, fields, monkeypatch):
+    """In order, decay or none within a slice; no rank has more than one slice above its even part."""
+    monkeypatch.setattr(distributed, "SLICE", values)
+    params = Parameters(GPTConfig(**SMALL | fields))
+    pieces = divide(params, n)
+    assert len(pieces) == n
+    ranges = [(first + start, first + end) for _, first, start, end in itertools.chain(*pieces)]
+    assert [begin for begin, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
+    assert ranges[-1][1] == params.flat.size and all(begin < end <= begin + values for begin, end in ranges)
+    assert all(first < params.n_matrix for _, first, _, _ in itertools.chain(*pieces)) or params.n_matrix in {
+        begin for begin, _ in ranges}
+    sizes = [sum(end - start for *_, start, end in mine) for mine in pieces]
+    largest = max(end - begin for begin, end in ranges)
+    assert max(abs(size - params.flat.size / n) for size in sizes) <= largest
+    for cut, even in zip(itertools.accumulate(sizes), (params.flat.size * (i + 1) / n for i in range(n)), strict=True):
+        assert abs(cut - even) <= largest
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_rank_holds_its_part_of_the_moments_alone(n, monkeypatch):
+    """Of four ranks each a quarter, and at most one slice more."""
+    monkeypatch.setattr(distributed, "SLICE", 1 << 10)
+    config = GPTConfig(**SMALL | {"n_embd": 48, "n_layer": 3})
+    with ranks(n, config) as model:
+        size = model.params.flat.size
+        for engine in model.engine.world.engines:
+            for moments in engine.moments():
+                assert moments.chunk.base is None and moments.chunk.size <= size / n + (1 << 10)
+        assert sum(engine.m.chunk.size for engine in model.engine.world.engines) == size
+
+
+def test_moments_are_read_and_filled_as_whole_tensors():
+    """Whatever chunks a tensor lies in; the other moment stays as it is."""
+    with ranks(3, GPTConfig(**SMALL)) as model:
+        m, v = model.engine.moments()
+        rng, given = np.random.default_rng(5), {}
+        assert list(m) == list(model.params) and len(m) == len(model.params)
+        for name, shape in model.params.shapes.items():
+            assert (m[name].shape, m[name].dtype, m[name].nbytes) == (shape, np.float64, model.params[name].nbytes)
+            assert (m[name].get() == np.zeros(shape)).all()
+            given[name] = rng.standard_normal(shape)
+            m.fill(name, lambda array, name=name: np.copyto(array, given[name]))
+        for name in model.params:
+            assert (m[name].get() == given[name]).all() and not v[name].get().any()
+        chunks = [engine.m.chunk for engine in model.engine.world.engines]
+        flat = np.concatenate([given[name].reshape(-1) for name in model.params.flat_names])
+        assert (np.concatenate(chunks) == flat).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_ranks_draw_what_shards_draw(n):
+    """What is sent to them is JSON."""
+    for seed in (7, [1337, 1, 3, 0], [2**40 + 1, 5]):
+        seeds = json.loads(json.dumps(seeds_of(np.random.default_rng(seed), n)))
+        rng = np.random.default_rng(seed)
+        shards = [rng] if n == 1 else rng.spawn(n)
+        assert [rng_of(each, np).random(3).tolist() for each in seeds] == [
+            shard.random(3).tolist() for shard in shards]

@@ -1,0 +1,236 @@
+"""`npgpt train` on the ranks that mpiexec starts: the files of one process, and every way to fail ends the whole job.
+
+The ranks run `python -c CODE`, CODE being what a test changes in them first, and then npgpt.
+"""
+
+import json
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from npgpt.checkpoints.run import find_checkpoint, step_folders
+from npgpt.engine.distributed.mpi import join
+from npgpt.training.metrics import read_metrics
+from tests.conftest import TINY
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
+from torture_parts.jobs import Job, lines_of, mpiexec, sweep, why_no_jobs
+
+SECONDS = 10            # within which a job ends that has lost a rank
+SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90}
+SMALL_PARTS = "".join(f"import {name.rpartition('.')[0]}; {name} = {value}\n" for name, value in SETTINGS.items())
+NPGPT = "import sys; from npgpt.cli.main import main; sys.exit(main())"
+SLOWLY = """
+import time
+from npgpt.training.trainer import Trainer
+quick = Trainer.train_step
+Trainer.train_step = lambda self: (time.sleep(0.01), quick(self))[1]
+"""
+FAILS = """
+from npgpt.engine.cpu import CPUEngine
+from npgpt.engine.distributed.mpi import join
+right, calls = CPUEngine.accumulated, []
+def accumulated(*args):
+    calls.append(1)
+    if len(calls) == 5:
+        open("died", "x").close()
+        raise {error}
+    return right(*args)
+if join().rank == {rank}:
+    CPUEngine.accumulated = accumulated
+"""
+DIES = """
+import os, signal
+from npgpt.engine.distributed.engine import Distributed
+from npgpt.engine.distributed.mpi import join
+works, times = Distributed.{method}, []
+def dies(*args, **order):
+    times.append(1)
+    if len(times) == {call}:
+        open("died", "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return works(*args, **order)
+if join().rank == {rank}:
+    Distributed.{method} = dies
+"""
+DISK_FULL = """
+import errno, os
+from npgpt.checkpoints import run
+from npgpt.engine.distributed.mpi import join
+right = run.save_tensors
+def save_tensors(path, sources):
+    right(path, sources)
+    if "optimizer" in path.name and run.checkpoints(path.parents[1]):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+if join().rank == 0:
+    run.save_tensors = save_tensors
+"""
+
+
+@pytest.fixture
+def job(tmp_path, text_file):
+    """Start ranks: job(3, "train", …, code=…) -> a `Job`; the tiny model's flags are added to train's."""
+    if why := why_no_jobs():
+        pytest.skip(why)
+    jobs, began = [], time.time()
+
+    def start(n, command, *arguments, code="", tiny=True):
+        if command == "train" and tiny:
+            arguments = ["--corpus", text_file, *TINY, *arguments]
+        jobs.append(Job(n, code + NPGPT, [command, *arguments], tmp_path))
+        return jobs[-1]
+
+    yield start
+    for each in jobs:
+        each.clean()
+    sweep(began)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """What SMALL_PARTS does, in this process, which trains on threads."""
+    monkeypatch.setattr("npgpt.engine.adamw.SLICE", 101)
+    monkeypatch.setattr("npgpt.cli.ranks.workers_pay", lambda model, rows: False)
+
+
+def content(out_dir):
+    """The files of all checkpoints, and the records, of which the speed may differ."""
+    files = {path.relative_to(out_dir): path.read_bytes() for path in out_dir.rglob("step-*/*")}
+    assert files and len(files) % 5 == 0
+    return files, [{**record, "tokens_per_second": 0} for record in read_metrics(out_dir)]
+
+
+def bits(out_dir):
+    """The tensors of the last checkpoint, byte for byte."""
+    folder = find_checkpoint(out_dir)
+    return [(folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")]
+
+
+FOUR = {
+    2: ["--dropout", 0.2, "--batch-size", 5],
+    3: ["--no-tie-word-embeddings", "--dtype", "float64", "--batch-size", 7, "--embd-pdrop", 0.1, "--no-bias"],
+    4: ["--corpus", "lines", "--sampling", "sequential", "--batch-size", 4, "--attn-pdrop", 0.3],
+    8: ["--activation", "gelu", "--batch-size", 11, "--dropout", 0.1, "--no-causal", "--grad-clip", 0.01]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", FOUR)
+def test_ranks_write_the_files_of_shards(job, train, npgpt, small_parts, n):
+    prepare = ["data", "prepare", "text.txt", "--tokenizer", "byte", "--documents", r"\n", "--out", "lines"]
+    assert npgpt(*prepare)[0] == 0
+    options = [*FOUR[n], "--gradient-accumulation-steps", 2, "--max-iters", 50, "--eval-interval", 20]
+    code, _, err = job(n, "train", *options, "--out-dir", "ranks", code=SMALL_PARTS).end()
+    assert (code, err) == (0, "")
+    assert train(*options, "--out-dir", "shards", "--threads", n)[0] == 0
+    assert content(Path("ranks")) == content(Path("shards"))
+    state = json.loads((find_checkpoint("ranks") / "state.json").read_text())
+    assert state["threads"] == n and state["step"] == 50
+
+
+@pytest.mark.slow
+def test_two_ranks_then_three_then_one_process(job, train, npgpt, small_parts):
+    options = ["--batch-size", 6, "--dropout", 0.2, "--gradient-accumulation-steps", 2, "--eval-interval", 10]
+    for n, steps in ((2, 20), (3, 45)):
+        resume = ["--resume"] * (n > 2)
+        given = ["--max-iters", steps, *options, *resume]
+        assert job(n, "train", *given, "--out-dir", "ranks", code=SMALL_PARTS).end()[0] == 0
+        assert train(*given, "--out-dir", "shards", "--threads", n)[0] == 0
+        assert content(Path("ranks")) == content(Path("shards"))
+    for run in ("ranks", "shards"):
+        resume = ["train", "--resume", "--out-dir", run, "--max-iters", 60, "--threads", 1]
+        assert f"resuming {run}/step-00000045" in npgpt(*resume)[1]
+    assert content(Path("ranks")) == content(Path("shards"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["train", "--n-layer", "x"], "argument --n-layer"), (["train", "--n-embd", "7"], "n_embd"),
+    (["eval"], "npgpt eval runs in one process"), (["train", "--backward", "."], "without mpiexec")], ids=str)
+def test_what_is_refused_is_said_once(job, arguments, says):
+    code, out, err = job(2, *arguments, tiny="--n-embd" in arguments).end()
+    assert code == 2 and len(lines_of(err)) == 1 and says in lines_of(err)[0] and "Traceback" not in err
+    assert "step" not in out
+
+
+@pytest.mark.parametrize("variable", ["PMI", "OMPI_COMM_WORLD"])
+def test_without_mpi4py_one_rank_names_the_extra(train, monkeypatch, variable):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setenv(f"{variable}_SIZE", "2")
+    join.cache_clear()
+    ends = []
+    for rank in range(2):
+        monkeypatch.setenv(f"{variable}_RANK", str(rank))
+        ends.append(train("--max-iters", 1))
+    (code, out, err), (other_code, other_out, other_err) = ends
+    assert code == 2 and len(lines_of(err)) == len(err.splitlines()) == 1 and 'pip install "npgpt[mpi]"' in err
+    assert (out, other_code, other_out, other_err) == ("", 0, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "error", "code", "says"), [
+    (1, 'MemoryError("too much")', 2, r"npgpt: rank 1 on \S+: out of memory \(too much\): lower --batch-size.*"),
+    (1, 'RuntimeError("a bug")', 1, r"npgpt: rank 1 on \S+ has failed: RuntimeError: a bug"),
+    (0, 'RuntimeError("a bug")', 1, r"npgpt: rank 0 on \S+ has failed: RuntimeError: a bug"),
+    ], ids=["memory", "bug", "bug of rank 0"])
+def test_a_rank_that_raises_ends_all(job, tmp_path, rank, error, code, says):
+    found, out, err = job(2, "train", "--max-iters", 20, code=FAILS.format(rank=rank, error=error)).end()
+    assert time.time() - (tmp_path / "died").stat().st_mtime < SECONDS
+    assert found == code and len(lines_of(err)) == 1 and re.fullmatch(says, lines_of(err)[0])
+    assert err.count("Traceback (most recent call last)") == (code == 1)
+    assert "step    20" not in out
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_rank_0_loses_nothing(job, train, npgpt, small_parts):
+    options = ["--max-iters", 20, "--eval-interval", 4, "--batch-size", 4]
+    code, _, err = job(2, "train", *options, code=SMALL_PARTS + DISK_FULL).end()
+    assert code == 2 and len(lines_of(err)) == 1
+    assert re.search(r"^npgpt: step \d+ could not be saved in out .*No space left", lines_of(err)[0])
+    assert step_folders("out") and not list(Path("out").glob(".saving*"))
+    assert npgpt("train", "--resume", "--threads", 2)[0] == 0
+    assert train(*options, "--out-dir", "whole", "--threads", 2)[0] == 0
+    assert bits("out") == bits("whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "rank", "method", "call"), [
+    (2, 0, "_step", 12), (3, 2, "_accumulate", 12), (2, 1, "_evaluate", 13), (2, 0, "_moment", 80),
+    (2, 1, "_moment", 80)])
+def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(job, train, npgpt, tmp_path, small_parts, n, rank, method,
+                                                            call):
+    """In a step, an evaluation, and in the middle of a checkpoint. tools/torture.py kills at other moments."""
+    options = ["--eval-interval", 5, "--batch-size", 6, "--dropout", 0.1]
+    died = DIES.format(rank=rank, method=method, call=call)
+    code, out, err = job(n, "train", *options, "--max-iters", 1000, code=SMALL_PARTS + died).end()
+    assert time.time() - (tmp_path / "died").stat().st_mtime < SECONDS and code != 0
+    assert len(lines_of(err)) == 1
+    assert re.fullmatch(rf"npgpt: rank {rank} on \S+ \(process \d+\) has died: training stops; continue with --resume",
+                        lines_of(err)[0])
+    last = int(find_checkpoint("out").name[-8:])
+    assert last in (5, 10) and f"step {last:>5}" in out + f"step {last:>5}" * (method == "_moment")
+    assert npgpt("train", "--resume", "--max-iters", 17, "--threads", n)[0] == 0
+    assert train(*options, "--max-iters", 17, "--out-dir", "whole", "--threads", n)[0] == 0
+    assert content(Path("out")) == content(Path("whole"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_once(job, train, npgpt, small_parts):
+    began = job(2, "train", "--max-iters", 100_000, "--eval-interval", 10, "--batch-size", 4, code=SMALL_PARTS + SLOWLY)
+    if "--oversubscribe" in mpiexec():
+        pytest.skip("Open MPI's mpiexec kills its ranks a quarter of a second after Ctrl-C")
+    began.wait_for("step    10")
+    began.process.send_signal(signal.SIGINT)
+    code, out, err = began.end()
+    assert code == 0 and lines_of(err) == [] and "Traceback" not in err
+    assert re.findall(r"^stopped at step \d+, saved; continue with: npgpt train --resume --out-dir out$", out, re.M)
+    assert out.count("saved") == 1
+    step = int(re.search(r"stopped at step (\d+)", out)[1])
+    assert find_checkpoint("out").name == f"step-{step:08d}"
+    assert train("--max-iters", step, "--eval-interval", 10, "--batch-size", 4, "--out-dir", "whole", "--threads",
+                 2)[0] == 0
+    assert bits("out") == bits("whole")

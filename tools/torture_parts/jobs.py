@@ -1,0 +1,141 @@
+"""Jobs of several ranks that mpiexec starts: how long they take to end, what they print, which processes are left.
+
+Every process of a job inherits a mark in its environment, so none can hide. Linux only.
+"""
+
+import contextlib
+import functools
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")        # what launchers tell each rank
+LEFT = 5            # seconds until the last process of a job must have ended; the watchman may wait for one
+
+
+@functools.cache
+def mpiexec():
+    """How a command begins that starts ranks, a list without their number; None if there is no mpiexec."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        return None
+    version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+    return [found, *(["--oversubscribe"] + ["--allow-run-as-root"] * (os.geteuid() == 0)) * ("Open MPI" in version)]
+
+
+def why_no_jobs():
+    """Why there can be no jobs here, or None."""
+    if not Path("/proc/self/environ").exists():
+        return "there is no /proc"
+    if mpiexec() is None:
+        return "there is no mpiexec"
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError:
+        return "mpi4py is missing"
+
+
+class Job:
+    """`python -c code` with these arguments, on n ranks, in a folder."""
+
+    def __init__(self, n, code, arguments, folder):
+        command = [*mpiexec(), "-n", n, sys.executable, "-c", code, *arguments]
+        self.mark, self.out, self.err = f"NPGPT_JOB_{secrets.token_hex(8)}", folder / "stdout", folder / "stderr"
+        environment = {**os.environ, self.mark: "", "PYTHONPATH": str(ROOT)}
+        environment.pop("NPGPT_DATA_DIR", None)
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
+            self.process = subprocess.Popen([str(part) for part in command], cwd=folder, env=environment, stdout=out,
+                                            stderr=err, stdin=subprocess.DEVNULL)
+
+    def printed(self):
+        """What it has printed so far: standard output and standard error."""
+        return self.out.read_text(errors="replace"), self.err.read_text(errors="replace")
+
+    def wait_for(self, text, seconds=30):
+        """Wait until it has printed a text."""
+        deadline = time.monotonic() + seconds
+        while text not in self.printed()[0]:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise TimeoutError(f"{text} does not come: {self.printed()}")
+            time.sleep(0.01)
+
+    def kill(self, rank, seconds=30):
+        """Kill a rank as soon as it is there. Returns False if the job has ended before."""
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < deadline:
+            for process, its in processes(self.mark).items():
+                if its == rank:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+                        return True
+            time.sleep(0.01)
+        return False
+
+    def end(self, seconds=60):
+        """Wait for the end: the exit code, standard output and standard error.
+
+        Raises TimeoutError if it takes longer, or if processes are left; then they are ended.
+        """
+        try:
+            code = self.process.wait(seconds)
+            deadline = time.monotonic() + LEFT
+            while (left := processes(self.mark)) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            if left:
+                raise TimeoutError(f"left after its end: {', '.join(sorted(left.values()))}")
+        except subprocess.TimeoutExpired:
+            left = processes(self.mark)
+            raise TimeoutError(f"no end after {seconds} seconds: {', '.join(sorted(left.values()))}") from None
+        finally:
+            self.clean()
+        return code, *self.printed()
+
+    def clean(self):
+        """End whatever still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        for process in processes(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+
+def processes(mark):
+    """Process -> what it is, such as "rank 1", of all that have a mark in their environment and still run."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = dict(line.partition("=")[::2] for line in (folder / "environ").read_text().split("\0"))
+            command = (folder / "cmdline").read_text().split("\0")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if mark in environment:
+            rank = next((environment[name] for name in RANKS if name in environment), None)
+            ours = "-c" in command      # and not the launcher's, nor a fork that is about to become a rank
+            watchman = any(part.endswith("watch.py") for part in command)
+            found[int(folder.name)] = "watchman" if watchman else f"rank {rank}" if rank and ours else command[0]
+    return found
+
+
+def sweep(since):
+    """Delete the shared memory that MPICH has left of killed jobs since a time, some megabytes of each."""
+    left = {path for path in Path("/dev/shm").glob("mpich_shm_*") if path.stat().st_mtime > since and path.is_file()}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            text = maps.read_text(errors="replace")
+            left -= {path for path in left if str(path) in text}
+    for path in left:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def lines_of(err):
+    """The lines of standard error that npgpt has written; the others are the launcher's and MPI's."""
+    return [line for line in err.splitlines() if line.startswith("npgpt: ")]

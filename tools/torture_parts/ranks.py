@@ -1,0 +1,127 @@
+"""Training on ranks, one of which is killed: the job ends soon, says which rank has died, and can go on."""
+
+import json
+import re
+import time
+
+from torture_parts.jobs import Job, lines_of, sweep, why_no_jobs
+from torture_parts.running import complaints, must_work, run
+from torture_parts.runs import End, content, differences, new_folder
+
+import npgpt.cli.ranks
+
+SIZES = (3, 2, 3, 4, 3)     # ranks of a case, in turns
+SECONDS = 10                # within which a job must end that has lost a rank
+HANGS = 120                 # seconds after which a job hangs
+TRAIN = ("train --out-dir out --corpus text.txt --batch-size 6 --eval-iters 2 --log-interval 1 --n-layer 1 --n-head 2 "
+         "--n-embd 8 --block-size 8 --warmup-iters 2 --lr-decay-iters 20 --dropout 0.2 --eval-interval 4 "
+         "--gradient-accumulation-steps 2 --max-iters 60").split()
+FIRST = "step     0"
+RESUME = "train --out-dir out --resume".split()
+CODE = """
+import sys, npgpt.cli.train
+from npgpt.cli.main import main
+npgpt.cli.train.SAMPLE_TOKENS, npgpt.cli.train.draw_if_possible = 2, lambda out_dir: ""
+sys.exit(main())
+"""
+
+
+def on_threads():
+    """From now on one process trains on threads, not with workers."""
+    npgpt.cli.ranks.workers_pay = lambda model, rows: False
+
+
+def setup_ranks(folder):
+    """Number of ranks -> End of a run of one process with as many threads; its seconds are those that the ranks take
+    until step 0, and from then on.
+    """
+    if why := why_no_jobs():
+        print(f"ranks: nothing is done, because {why}")
+        return {}
+    (folder / "figures").mkdir()
+    ends = {}
+    for n in sorted(set(SIZES)):
+        alone, on_ranks = new_folder(folder / f"alone-with-{n}"), new_folder(folder / f"together-{n}")
+        if result := must_work(run([*TRAIN, "--threads", n], alone, before=on_threads), "one process"):
+            raise SystemExit(f"torture: {result}")
+        began = time.monotonic()
+        job = Job(n, CODE, [*TRAIN, "--threads", 1], on_ranks)
+        job.wait_for(FIRST, HANGS)
+        started = time.monotonic()
+        code, *printed = job.end(HANGS)
+        ends[n] = End((started - began, time.monotonic() - started), 0, content(alone / "out"))
+        if code or content(on_ranks / "out") != ends[n].made:
+            raise SystemExit(f"torture: {n} ranks do not do what one process does: {printed}")
+    return ends
+
+
+def ranks(rng, number, folder, ends):
+    """Kill one of the ranks with SIGKILL; then one process, or as many ranks, must end the run with the right bits.
+
+    Every fourth is killed before step 0. Then it may be too early for a line that names it: the launcher ends the job.
+    """
+    if not ends:
+        return []
+    n = SIZES[number % len(SIZES)]
+    victim, early = rng.randrange(n), number % 4 == 3
+    first, rest = ends[n].seconds
+    moment = rng.uniform(0.2, first) if early else rng.uniform(0.0, rest)
+    what = f"rank {victim} of {n}, {moment:.2f} s after {'the start' if early else 'step 0'}"
+    job = Job(n, CODE, [*TRAIN, "--threads", 1], folder)
+    try:
+        if not early:
+            job.wait_for(FIRST, HANGS)
+        time.sleep(moment)
+        killed, before = job.kill(f"rank {victim}"), time.monotonic()
+        started = FIRST in job.printed()[0]
+        code, out, err = job.end(HANGS)
+    except TimeoutError as error:
+        return [f"a rank is killed: {error} | {what}"]
+    seconds = time.monotonic() - before
+    said = lines_of(err)
+    names = [line for line in said if re.match(rf"npgpt: rank {victim} on .* has died: training stops", line)]
+    what, done = f"{what}, exit code {code} | {err[-1500:]}", "best validation loss" in out
+    note(folder, number, killed and code != 0 and not done, started, seconds, len(names))
+    found = [f"a rank is killed: the job takes more than {SECONDS} seconds to end | {what}"] * (seconds > SECONDS)
+    if "Traceback" in err:
+        found.append(f"a rank is killed: a traceback | {what}")
+    unnamed = [line for line in said if line.startswith("npgpt: a rank has died: ") and not started]
+    if len(said) > 1 or said not in (names, unnamed):
+        found.append(f"a rank is killed: another line than one that names it | {what}")
+    if code and started and not said and not done:
+        found.append(f"a rank is killed: no line names it | {what}")
+    if not code and not done:
+        found.append(f"a rank is killed: exit code 0, but not at the end | {what}")
+    return found or goes_on(rng, n, folder, ends[n])
+
+
+def goes_on(rng, n, folder, end):
+    """What is wrong with the run after it is resumed."""
+    line = RESUME if list(folder.glob("out/step-*/state.json")) else [*TRAIN, "--overwrite"]
+    if rng.random() < 0.2:
+        code, _, err = Job(n, CODE, [*line, "--threads", 1], folder).end(HANGS)
+        found = [f"{n} ranks do not go on | {err[-1500:]}"] if code else []
+    else:
+        result = run([*line, "--threads", n], folder, before=on_threads)
+        found = must_work(result, "resumed after a rank is killed") or complaints(result, "resumed", (0,))
+    return found or differences(folder / "out", [end], "resumed after a rank is killed")
+
+
+def note(folder, number, *figures):
+    """Write down what a case has measured, for `ranks_summary`."""
+    (folder.parent / "figures" / str(number)).write_text(json.dumps(figures))
+
+
+def ranks_summary(folder):
+    """What the cases have measured, a text. Called once, at the end."""
+    figures = [json.loads(path.read_text()) for path in folder.glob("figures/*")]
+    killed = [each for each in figures if each[0]]
+    if not killed:
+        return "no rank was killed"
+    sweep((folder / "together-2/text.txt").stat().st_mtime)
+    running = [each for each in killed if each[1]]
+    seconds = sorted(each[2] for each in killed)
+    return (f"{len(killed)} kills, {len(killed) - len(running)} of them before step 0. The job ended after "
+            f"{seconds[len(seconds) // 2]:.2f} s (median), {seconds[-1]:.2f} s (slowest). The rank was named in "
+            f"{sum(each[3] for each in running)} of {len(running)}, before step 0 in "
+            f"{sum(each[3] for each in killed if not each[1])}")
