@@ -6,14 +6,17 @@ first machine needs the data and the run's folder.
 
 A step has the bits of one process with as many shards, because every sum has a fixed order:
 
-    each rank                 loss and gradients of its rows, in the engine that it wraps
-    all-to-all                each rank gets its chunk of the gradients of every rank, and adds them up in rank order
-    all-gather                the sums of squares, for the norm
-    each rank                 AdamW on its chunk: it holds the moments of this chunk alone (ZeRO stage 1, Rajbhandari et
-                              al. 2020, arXiv:1910.02054)
-    all-gather                the new parameters
+    each rank       loss and gradients of its rows, in the engine that it wraps
+    all-to-all      each rank gets its chunk of the gradients of every rank, and adds them up in rank order
+    all-gather      the losses, and the sums of squares for the norm
+    each rank       AdamW on its chunk: it holds the moments of this chunk alone (ZeRO stage 1, Rajbhandari et al. 2020,
+                    arXiv:1910.02054)
+    all-gather      the new parameters
 
-    engine.py   the step                    mpi.py    ranks started by mpiexec or srun, through mpi4py
-    moments.py  AdamW's m and v in chunks   nccl.py   the exchange between GPUs, through CuPy
-    watch.py    a rank that dies ends all
+    engine.py       the step
+    moments.py      AdamW's m and v in chunks
+    mpi.py          ranks that mpiexec or srun started, through mpi4py
+    workers.py      ranks forked from one process, through shared memory
+    nccl.py         the exchange between GPUs, through CuPy
+    watch.py        a rank that dies ends all
 """
