@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt.arrays import is_on_host, to_host
-from npgpt.engine.adamw import SLICE, NotFiniteError, clip_factor, norm_of, slices, square_sums, update_slices
+from npgpt.engine.adamw import SLICE, clip_factor, norm_of, slices, square_sums, update_slices
 from npgpt.engine.cpu import mask_part
 from npgpt.engine.distributed.moments import Moments
 from npgpt.engine.memory import ROUND, SENT
@@ -29,12 +29,13 @@ class Distributed:
         self.engine, self.world, self.params, self.xp = engine, world, engine.params, engine.params.xp
         self.starts = [0, *itertools.accumulate(self.params[name].size for name in self.params.flat_names)]
         self.pieces = divide(self.params, world.size)
-        self.bounds = [0, *itertools.accumulate(map(len, self.pieces))]
         sizes = [sum(end - start for *_, start, end in pieces) for pieces in self.pieces]
         self.chunks = [0, *itertools.accumulate(sizes)]         # where in params.flat the ranks' chunks begin
         self.begin, self.end = self.chunks[world.rank:world.rank + 2]
+        # Each rank tells all others its loss and the sums of squares of its slices: where in their list a rank's begin.
+        self.numbers = [0, *itertools.accumulate(len(pieces) + 1 for pieces in self.pieces)]
         self.m, self.v = Moments(self, 0), Moments(self, 1)
-        self.grads, self.active = None, 0       # this rank's share, and how many ranks have one
+        self.gs, self.norm = None, None         # this rank's slices of the gradient, and the norm of the whole
         self.synchronized = False               # whether all ranks have rank 0's parameters
 
     # What the program calls, on rank 0.
@@ -67,7 +68,7 @@ class Distributed:
         return self.engine.reader(B)
 
     def accumulated(self, batches, rngs, count):
-        """As in `ReferenceEngine`, but the gradients are this rank's share: `adamw_step` adds the shares up."""
+        """As in `ReferenceEngine`, but the gradients are this rank's share. `adamw_step` uses the sum of all shares."""
         active = len(even_parts(len(batches[0][0]), self.world.size))
         seeds = [None if rng is None else seeds_of(rng, active) for rng in rngs]
         self._synchronize_once()
@@ -80,14 +81,12 @@ class Distributed:
         return self._lead("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
 
     def adamw_step(self, optimizer, grads, max_norm):
-        """Take a step of an `AdamW`, with the share of the gradients that `accumulated` returned."""
-        self.grads = grads
+        """Take a step of an `AdamW`, with the gradients that `accumulated` computed last, on all ranks."""
+        clip_factor(self.norm, max_norm)        # raises if the norm is not finite
         names = ("lr", "betas", "eps", "weight_decay", "n_decay", "t")
-        norm = self._lead("step", {"max_norm": max_norm, **{name: getattr(optimizer, name) for name in names}})
-        if is_on_host(norm):
-            clip_factor(norm, max_norm)         # raises if it is not finite; then no rank has changed anything
+        self._lead("step", {"max_norm": max_norm, **{name: getattr(optimizer, name) for name in names}})
         optimizer.t += 1
-        return norm
+        return self.norm
 
     def _synchronize_once(self):
         if not self.synchronized:
@@ -119,67 +118,63 @@ class Distributed:
         self.synchronized = True
 
     def _accumulate(self, batches, count, seeds):
-        """Loss and gradients of this rank's rows. batches (micro-batches, 2, B, T): idx and targets of each."""
+        """Loss and gradients of this rank's rows, their sums over the ranks, and the norm of the gradient.
+
+        batches (micro-batches, 2, B, T): idx and targets of each.
+        """
         parts = even_parts(batches.shape[2], self.world.size)
-        rank, self.active = self.world.rank, len(parts)
-        loss, self.grads = 0.0, None
-        if rank < self.active:
+        rank, loss, grads = self.world.rank, 0.0, None
+        if rank < len(parts):
             rngs = [None if seed is None else rng_of(seed[rank], self.xp) for seed in seeds]
-            loss, self.grads = self.engine.accumulated(list(batches[:, :, parts[rank]]), rngs, count)
-        return self._sum_of_ranks(loss), self.grads
+            loss, grads = self.engine.accumulated(list(batches[:, :, parts[rank]]), rngs, count)
+        self.gs = self._summed(grads, len(parts))
+        numbers = self._of_all_ranks([loss, *square_sums(self.gs, self.engine.threads)], self.numbers)
+        self.norm = norm_of(number for i, number in enumerate(numbers) if i not in self.numbers)
+        return sum(numbers[first] for first in self.numbers[:-1]), grads
 
     def _evaluate(self, batch, mask=None, *, count):
         """The loss of a batch (2, B, T), each rank on its rows."""
         rank, parts, loss = self.world.rank, even_parts(batch.shape[1], self.world.size), 0.0
         if rank < len(parts):
             loss = self.engine.loss(*batch[:, parts[rank]], mask_part(mask, parts[rank]), count)
-        return self._sum_of_ranks(loss)
+        return sum(self._of_all_ranks([loss], range(self.world.size + 1)))
 
     def _step(self, max_norm, **optimizer):
-        """AdamW on this rank's chunk, unless the norm is not finite. Returns the norm."""
-        pieces, optimizer, threads = self.pieces[self.world.rank], SimpleNamespace(**optimizer), self.engine.threads
-        chunk = self._summed()
-        gs = [chunk[first + start - self.begin:first + end - self.begin] for _, first, start, end in pieces]
-        norm = norm_of(self._of_all_ranks(square_sums(gs, threads), self.bounds))
-        try:
-            clip = clip_factor(norm, max_norm)
-        except NotFiniteError:
-            return norm
+        """AdamW on this rank's chunk, and the new parameters of all ranks."""
+        optimizer = SimpleNamespace(**optimizer)
         optimizer.t += 1
-        update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin, pieces,
-                      gs, clip, threads)
+        update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
+                      self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads)
         self.world.all_gather(self.params.flat, self.chunks)
-        return norm
 
-    def _summed(self):
-        """This rank's chunk of the gradient: the sum of all ranks' shares, in the order of the ranks."""
-        chunk = self.xp.empty(self.end - self.begin, self.params.flat.dtype)
+    def _summed(self, grads, active):
+        """The slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
+
+        grads: this rank's share, None on the ranks that are not active. Each round exchanges a part of every chunk.
+        """
+        chunk = self.xp.empty(self.end - self.begin, self.params.dtype)
         most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
         values = max(ROUND // self.world.size, SENT)
         for done in range(0, most, values):
             ranges = [(min(begin + done, end), min(begin + done + values, end))
                       for begin, end in itertools.pairwise(self.chunks)]
             offsets = [0, *itertools.accumulate(end - begin for begin, end in ranges)]
-            send = self.world.buffer(offsets[-1], self.params.flat.dtype)
-            for (begin, end), offset in zip(ranges, offsets, strict=False):
-                self._copy_grads(begin, end, send[offset:])
-            shares = self.world.exchange(send, offsets)[:self.active]
+            send = self.world.buffer(offsets[-1], self.params.dtype)
+            if grads is not None:
+                self.xp.concatenate([part for each in ranges for part in self._between(grads, *each)], out=send)
+            first, *others = self.world.exchange(send, offsets)[:active]
             total = chunk[done:done + values]
-            total[...] = shares[0]
-            for share in shares[1:]:
+            total[...] = first
+            for share in others:
                 total += share
-        return chunk
+        return [chunk[first + start - self.begin:first + end - self.begin]
+                for _, first, start, end in self.pieces[self.world.rank]]
 
-    def _copy_grads(self, begin, end, out):
-        """Copy the values from begin to end of this rank's gradients, in the order of params.flat."""
-        i = bisect.bisect(self.starts, begin) - 1
-        while begin < end and self.grads is not None:
-            values = self.grads[self.params.flat_names[i]].reshape(-1)[begin - self.starts[i]:end - self.starts[i]]
-            out[:values.size] = values
-            begin, i, out = begin + values.size, i + 1, out[values.size:]
-
-    def _sum_of_ranks(self, value):
-        return sum(self._of_all_ranks([value], range(self.world.size + 1)))
+    def _between(self, grads, begin, end):
+        """The gradients from begin to end, in the order of params.flat: views of arrays, to be put side by side."""
+        for i in range(bisect.bisect(self.starts, begin) - 1, bisect.bisect_left(self.starts, end)):
+            flat = grads[self.params.flat_names[i]].reshape(-1)
+            yield flat[max(begin - self.starts[i], 0):end - self.starts[i]]
 
     def _of_all_ranks(self, values, bounds):
         """The `number`s of all ranks, a list; those of rank r come to the places from bounds[r] to bounds[r + 1]."""
