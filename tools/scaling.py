@@ -67,7 +67,7 @@ def traffic(parameters, n, tokens):
     return {"broadcast": 8 * tokens,                                    # the whole batch: idx and targets, int32
             "all-to-all": share * 4 * parameters,                       # the gradient without its own chunk
             "all-gather": share * 4 * parameters,                       # its chunk of the parameters, to all others
-            "small all-gathers": share * 8 * (n + parameters / SLICE)}  # losses; sums of squares of the slices
+            "small all-gather": share * 8 * (n + parameters / SLICE)}   # losses, and sums of squares of the slices
 
 
 def rounds(parameters, n):
@@ -92,7 +92,7 @@ def step(shape, rows, n, network, rank, local=1):
         "broadcast": 4 * trips * alpha + broadcast(size["broadcast"], n, network),      # two orders; the batch
         "all-to-all": rounds(parameters, n) * (n - 1) * alpha + local * outside * size["all-to-all"] / beta,
         "all-gather": (n - 1) * alpha + outside * size["all-gather"] / beta,
-        "small all-gathers": 2 * trips * alpha + size["small all-gathers"] / beta}
+        "small all-gather": trips * alpha + size["small all-gather"] / beta}
 
 
 def broadcast(size, n, network):

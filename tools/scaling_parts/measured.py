@@ -1,5 +1,6 @@
 """Measure a network and the parts of training steps, on all ranks, and compare them with the formula."""
 
+import itertools
 import math
 import sys
 import time
@@ -10,28 +11,30 @@ from scaling import Network, Rank, config_of, parameters_of, print_row, step
 from npgpt import GPT, AdamW
 from npgpt.cli.ranks import engine_of
 from npgpt.engine.distributed.engine import Distributed
-from npgpt.engine.distributed.mpi import join
+from npgpt.engine.distributed.mpi import RING, join
 from npgpt.engine.memory import ROUND
 
-PARTS = {"tell": "broadcast", "hear": "broadcast", "broadcast": "broadcast", "exchange": "all-to-all"}
+PARTS = {"accumulated": "compute", "tell": "broadcast", "hear": "broadcast", "broadcast": "broadcast",
+         "exchange": "all-to-all"}
 
 
 class Timed:
-    """A world of which all ranks begin each call together. calls: the part of a step that it is, and its seconds."""
+    """A world or an engine whose calls all ranks begin together. calls: the part of a step, and seconds, of each call.
+    """
 
-    def __init__(self, world):
-        self.world, self.calls = world, []
+    def __init__(self, timed, comm, calls):
+        self.timed, self.comm, self.calls = timed, comm, calls
 
     def __getattr__(self, name):
-        call = getattr(self.world, name)
+        call = getattr(self.timed, name)
         if name not in (*PARTS, "all_gather"):
             return call
 
         def timed(*args):
-            self.world.comm.Barrier()
+            self.comm.Barrier()
             began = time.perf_counter()
             result = call(*args)
-            part = PARTS.get(name) or ("all-gather" if args[0].nbytes > 2**20 else "small all-gathers")
+            part = PARTS.get(name) or ("all-gather" if args[0].nbytes >= RING else "small all-gather")
             self.calls.append((part, time.perf_counter() - began))
             return result
 
@@ -41,6 +44,8 @@ class Timed:
 def measure(shape, steps):
     """Print what the network does, and the parts of a step: by the formula, measured, and the ratio of the two."""
     world = join() or sys.exit("start it so: mpiexec -n 2 python tools/scaling.py measure")
+    if shape.B < world.size:
+        sys.exit(f"the batch has {shape.B} sequences: take at most as many ranks")
     alpha, beta, error = fit(ping_pongs(world))
     memory = memory_rate(world)
     found = parts_of_steps(world, shape, steps)
@@ -64,28 +69,26 @@ def measure(shape, steps):
 
 
 def parts_of_steps(world, shape, steps):
-    """The seconds of each part of a step on the slowest rank, the medians of some steps, a dict; on rank 0."""
-    timed, model, marks = Timed(world), GPT(config_of(shape), threads=1), []
-    engine = model.engine = Distributed(engine_of(model, "fused"), timed)
-    if world.rank > 0:
-        engine.follow()
-    else:
-        optimizer = AdamW(model.params, lr=1e-4, engine=engine)
-        for batch in [shape.batches()[0]] * (steps + 1):
-            times, calls = [time.perf_counter()], [len(timed.calls)]
+    """The seconds of each part of a step on the slowest rank, the medians of some steps, a dict."""
+    calls, model, marks = [], GPT(config_of(shape), threads=1), [(0.0, 0)]
+    timed = Timed(world, world.comm, calls)
+    engine = model.engine = Distributed(Timed(engine_of(model, "fused"), world.comm, calls), timed)
+    if world.rank == 0:
+        optimizer, batch = AdamW(model.params, lr=1e-4, engine=engine), shape.batches()[0]
+        for _ in range(steps + 1):
             _, grads = engine.accumulated([batch], [None], shape.tokens)
-            times, calls = [*times, time.perf_counter()], [*calls, len(timed.calls)]
             engine.adamw_step(optimizer, grads, 1.0)
-            marks.append(([*times, time.perf_counter()], [*calls, len(timed.calls)]))
+            marks.append((time.perf_counter(), len(calls)))
         timed.tell("stop", {})
-    of_rank = np.array([seconds for _, seconds in timed.calls])
+    else:
+        engine.follow()
+    of_rank = np.array([seconds for _, seconds in calls])
     slowest = np.empty_like(of_rank)
     world.comm.Allreduce(of_rank, slowest, world.MPI.MAX)
     found = []
-    for (began, between, ended), (first, middle, last) in marks[1:]:        # the first step warms up
-        parts = {"compute": between - began - slowest[first:middle].sum(),
-                 "sum, AdamW": ended - between - slowest[middle:last].sum()}
-        for (part, _), seconds in zip(timed.calls[first:last], slowest[first:last], strict=True):
+    for (began, first), (ended, last) in itertools.pairwise(marks[1:]):     # without the first step
+        parts = {"sum, AdamW": ended - began - slowest[first:last].sum()}
+        for (part, _), seconds in zip(calls[first:last], slowest[first:last], strict=True):
             parts[part] = parts.get(part, 0.0) + seconds
         found.append(parts)
     return {part: float(np.median([parts[part] for parts in found])) for part in found[0]} if found else None
@@ -123,9 +126,9 @@ def fit(samples):
 
 def memory_rate(world):
     """Bytes a second of `total += share`, on all ranks at the same time."""
-    total, share, times = np.zeros(ROUND, np.float32), np.ones(ROUND, np.float32), []
+    total, share, times = np.zeros(8 * ROUND, np.float32), np.ones(8 * ROUND, np.float32), []     # not in the cache
     world.comm.Barrier()
-    for _ in range(20):
+    for _ in range(5):
         began = time.perf_counter()
         total += share
         times.append(time.perf_counter() - began)
