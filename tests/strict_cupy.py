@@ -12,24 +12,37 @@ import collections
 import contextlib
 import ctypes
 import sys
+import threading
 import types
+import weakref
 
 import numpy as np
 import scipy.special
 
-gpu = types.SimpleNamespace()           # the state of the GPU; `install` says what it holds
+
+class State(threading.local):
+    """The state of the GPU; each thread has one of its own, as if it were a process."""
+
+    def __init__(self):
+        self.waits = []                     # "file:line" of who waited for the GPU
+        self.log = []                       # what it was told to do: tuples, the kind first
+        self.pending = collections.deque()  # copies and events that the stream has not come to yet: functions
+        self.recording = None               # what is recorded as a CUDA graph: a list
+        self.allocator = None               # set by using_allocator
+        self.memory = 80 << 30              # bytes: a larger array raises OutOfMemoryError
+        self.capability = "90"
+        self.run_kernel = None              # (options, name, grid, block, arguments): runs a RawKernel
+        self.devices, self.device = 1, 0    # how many GPUs there are, and which one CuPy works on
+        self.first = 0                      # the number of the first one on the bus
+        self.memory_of = weakref.WeakValueDictionary()  # address -> the NumPy array that owns the memory there
+
+
+gpu = State()
 
 
 def install(monkeypatch):
     """Put the stand-in in the place of CuPy until the test ends, and nothing on the GPU; returns the module."""
-    gpu.waits = []                      # "file:line" of who waited for the GPU
-    gpu.log = []                        # what it was told to do: tuples, the kind first
-    gpu.pending = collections.deque()   # copies and events that the stream has not come to yet: functions
-    gpu.recording = None                # what is recorded as a CUDA graph: a list
-    gpu.allocator = None                # set by using_allocator
-    gpu.memory = 80 << 30               # bytes: a larger array raises OutOfMemoryError
-    gpu.capability = "90"
-    gpu.run_kernel = None               # (options, name, grid, block, arguments): runs a RawKernel
+    gpu.__init__()
     for name, stand_in in MODULES.items():
         monkeypatch.setitem(sys.modules, name, stand_in)
     return cupy
@@ -70,7 +83,10 @@ class CUDARuntimeError(RuntimeError):
 def on_gpu(value):
     """Wrap what a NumPy function returned: 0-d arrays too, since CuPy never returns a scalar."""
     array = ndarray.__new__(ndarray)
-    array._array = np.asarray(value)
+    array._array = owner = np.asarray(value)
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    gpu.memory_of[owner.ctypes.data] = owner
     if array._array.base is None:               # no view: it takes memory
         if gpu.allocator is not None:
             gpu.allocator(array.nbytes)
@@ -231,15 +247,17 @@ def _wrapped(name, parameters):
 
 
 class Device:
-    """The only GPU there is."""
+    """A GPU."""
 
     mem_info = property(lambda self: (gpu.memory, 80 << 30))
     compute_capability = property(lambda self: gpu.capability)
 
-    def __init__(self, device=0):
-        self.id = device
+    def __init__(self, device=None):
+        self.id = gpu.device if device is None else device
+        assert self.id < gpu.devices
 
     def use(self):
+        gpu.device = self.id
         return self
 
 
@@ -312,10 +330,14 @@ READS = {"item": np.ndarray.item, "tolist": np.ndarray.tolist, "__float__": floa
 VIEWS = "astype view reshape transpose copy".split()
 
 SPECIAL = {"erf": ufunc(scipy.special.erf, "erf")}      # where CuPy looks for functions that are not its own
-runtime = types.SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=CUDARuntimeError,
-                                getDeviceProperties=lambda device: {"name": b"a stand-in for a GPU"})
+runtime = types.SimpleNamespace(getDeviceCount=lambda: gpu.devices, CUDARuntimeError=CUDARuntimeError,
+                                deviceGetPCIBusId=lambda device: f"0000:{gpu.first + device:02d}:00.0",
+                                getDeviceProperties=lambda device: {"name": b"a stand-in for a GPU"},
+                                runtimeGetVersion=lambda: 13020)
+null_stream = types.SimpleNamespace(ptr=0)      # where CuPy's own lines run
 cuda = types.SimpleNamespace(
     Device=Device, Stream=Stream, Event=lambda disable_timing=False: types.SimpleNamespace(done=False),
+    get_current_stream=lambda: null_stream,
     runtime=runtime, memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError), cublas=None,
     nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)), using_allocator=using_allocator,
     alloc_pinned_memory=lambda size: np.zeros(-(-size // 512) * 512, np.uint8))

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from tests import strict_cupy
+from tests import strict_cupy, strict_nccl
 
 
 @pytest.fixture
@@ -37,6 +37,27 @@ def test_every_name_is_one_of_cupy():
                        else strict_cupy.cuda, name)
         ours, theirs = (list(inspect.signature(function).parameters) for function in (ours, getattr(owner, name)))
         assert ours == [parameter for parameter in theirs if parameter in ours], name
+
+
+def test_every_name_of_nccl_is_one_of_cupy():
+    """Also the parameters' names: without a communicator, NCCL refuses a call only after CuPy has taken them."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: there are no names to compare with")
+    from cupy.cuda import nccl, runtime
+    if not nccl.available:
+        pytest.skip("NCCL is not installed: there are no names to compare with")
+    ours = vars(strict_nccl.nccl)
+    assert [name for name in ours if not hasattr(nccl, name)] == []
+    assert all(getattr(nccl, name) == ours[name] for name in ours if name.startswith("NCCL_"))
+    assert runtime.runtimeGetVersion() // 1000 in (12, 13)
+    assert type(nccl.get_unique_id()) is bytes and len(nccl.get_unique_id()) == 128
+    nothing = nccl.NcclCommunicator.__new__(nccl.NcclCommunicator)
+    nothing.destroy()
+    for name in ("send", "recv", "broadcast", "allGather", "reduce", "reduceScatter"):
+        parameters = list(inspect.signature(getattr(strict_nccl.NcclCommunicator, name)).parameters)[1:]
+        with pytest.raises(nccl.NcclError, match="INVALID_ARGUMENT"):
+            getattr(nothing, name)(**dict.fromkeys(parameters, 0))
+    with pytest.raises(ValueError, match="commId length 3"):
+        nccl.NcclCommunicator(ndev=2, commId=b"123", rank=0)
 
 
 @pytest.mark.parametrize("other", [np.ones(3), np.array(2.0)])

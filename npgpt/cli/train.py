@@ -28,7 +28,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
-from npgpt.cli.ranks import distribute, rank_device, rank_threads
+from npgpt.cli.ranks import distribute, end_workers, rank_device, rank_threads
 from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -64,6 +64,10 @@ def add_arguments(parser):
                              "reference; with --resume, give it again. The files are checked first, but then they run "
                              "as you, without limits: use only files that you trust")
     add_device_arguments(parser)
+    parser.add_argument("--reduce", choices=("fixed", "nccl"), default="fixed",
+                        help="how the gradients of several ranks with GPUs are added up. fixed (default): in the order "
+                             "of the ranks, so the bits depend only on their number; nccl: by NCCL, which between "
+                             "machines with several GPUs each sends less")
     add_model_arguments(parser)
     add_train_arguments(parser)
 
@@ -75,7 +79,8 @@ def run(args):
     if args.overfit:
         trainer = new_run(overfitting(args))
         use_backwards(trainer, own_backwards(args, files))
-        return overfit(trainer, fresh=not args.init_from)
+        with end_workers(trainer.model):
+            return overfit(trainer, fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
@@ -88,6 +93,7 @@ def run(args):
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         use_backwards(trainer, backwards)
+        stack.enter_context(end_workers(trainer.model))
         trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
@@ -201,14 +207,14 @@ def new_run(args):
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
         GPTConfig(**model_fields)       # raises before a corpus is downloaded, and so does
-        array_module(args.device)
+        array_module(rank_device(args.device))
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
         model = GPT(config, options.seed, options.dtype, rank_device(args.device), rank_threads(args), args.kernels)
-    distribute(model, args.kernels)     # before the optimizer is made
+    distribute(model, args, options.batch_size)     # before the optimizer is made
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
 
@@ -248,7 +254,7 @@ def resumed_run(args):
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     model = GPT(checkpoint.config, None, options.dtype, rank_device(args.device), rank_threads(args, state["threads"]),
                 args.kernels)
-    distribute(model, args.kernels)
+    distribute(model, args, options.batch_size)
     trainer = Trainer(model, tokens["train"](), tokens["val"](), options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"])
     trainer.restore(checkpoint)

@@ -170,9 +170,10 @@ class Trainer:
         """Estimate how many seconds the run will take: time one pass, and count an evaluation's batch as a third of it.
         """
         options = self.options
-        batch = self.crops["train"].at(self.places(0))
+        places = self.places(0)
+        batch = self.crops["train"].at(places)
         began = time.perf_counter()
-        self.model.engine.loss_and_grads(*self.model.check_batch(*batch))
+        self.model.engine.accumulated([self.model.check_batch(*batch)], [None], self.crops["train"].count(places))
         evaluated = (options.max_iters // options.eval_interval + 1) * 2 * options.eval_iters
         passes = options.max_iters * options.gradient_accumulation_steps + evaluated / 3
         return passes * (time.perf_counter() - began)

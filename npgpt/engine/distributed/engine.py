@@ -19,14 +19,16 @@ from npgpt.engine.threads import even_parts
 class Distributed:
     """Runs an engine on every rank, each on its rows; the package's docstring has the steps.
 
-    engine: what runs on this rank. world: the ranks, such as an `MPIWorld`. Rank 0 calls the methods of an engine: each
-    tells the other ranks its name and arguments, an order, and all ranks call the method `_name`.
+    engine: what runs on this rank. world: the ranks, such as an `MPIWorld`; network: what moves the arrays of a step
+    between them, an `NCCL` if they are on GPUs, by default the world. Rank 0 calls the methods of an engine: each tells
+    the other ranks its name and arguments, an order, and all ranks call the method `_name`.
     """
 
     reuses_grads = False
 
-    def __init__(self, engine, world):
-        self.engine, self.world, self.params, self.xp = engine, world, engine.params, engine.params.xp
+    def __init__(self, engine, world, network=None):
+        self.engine, self.world, self.network = engine, world, network or world
+        self.params, self.xp = engine.params, engine.params.xp
         self.starts = [0, *itertools.accumulate(self.params[name].size for name in self.params.flat_names)]
         self.pieces = divide(self.params, world.size)
         sizes = [sum(end - start for *_, start, end in pieces) for pieces in self.pieces]
@@ -53,7 +55,7 @@ class Distributed:
     @property
     def where(self):
         """What computes, in words."""
-        return f"{self.world.size} ranks, each {self.engine.where}"
+        return f"{self.world.size} {self.world.kind}, each {self.engine.where}"
 
     def moments(self):
         """AdamW's moments, of which each rank holds its chunk."""
@@ -125,17 +127,21 @@ class Distributed:
         parts = even_parts(batches.shape[2], self.world.size)
         rank, loss, grads = self.world.rank, 0.0, None
         if rank < len(parts):
-            rngs = [None if seed is None else rng_of(seed[rank], self.xp) for seed in seeds]
-            loss, grads = self.engine.accumulated(list(batches[:, :, parts[rank]]), rngs, count)
+            # Without a target that counts, a mean would be 0 / 0, and nothing has a gradient.
+            mine = [(batch[:, parts[rank]], None if seed is None else rng_of(seed[rank], self.xp))
+                    for batch, seed in zip(batches, seeds, strict=True) if counted(batch[1, parts[rank]])]
+            if mine:
+                loss, grads = self.engine.accumulated(*zip(*mine, strict=True), count)
         self.gs = self._summed(grads, len(parts))
         numbers = self._of_all_ranks([loss, *square_sums(self.gs, self.engine.threads)], self.numbers)
-        self.norm = norm_of(number for i, number in enumerate(numbers) if i not in self.numbers)
-        return sum(numbers[first] for first in self.numbers[:-1]), grads
+        losses = set(self.numbers)
+        self.norm = norm_of(number for i, number in enumerate(numbers) if i not in losses)
+        return sum(numbers[first] for first in self.numbers[:-1]), grads or self.params.zeros_like()
 
     def _evaluate(self, batch, mask=None, *, count):
         """The loss of a batch (2, B, T), each rank on its rows."""
         rank, parts, loss = self.world.rank, even_parts(batch.shape[1], self.world.size), 0.0
-        if rank < len(parts):
+        if rank < len(parts) and counted(batch[1, parts[rank]]):
             loss = self.engine.loss(*batch[:, parts[rank]], mask_part(mask, parts[rank]), count)
         return sum(self._of_all_ranks([loss], range(self.world.size + 1)))
 
@@ -145,12 +151,12 @@ class Distributed:
         optimizer.t += 1
         update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
                       self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads)
-        self.world.all_gather(self.params.flat, self.chunks)
+        self.network.all_gather(self.params.flat, self.chunks)
 
     def _summed(self, grads, active):
         """The slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
 
-        grads: this rank's share, None on the ranks that are not active. Each round exchanges a part of every chunk.
+        grads: this rank's share, None if it has none. Each round exchanges a part of every chunk.
         """
         chunk = self.xp.empty(self.end - self.begin, self.params.dtype)
         most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
@@ -159,10 +165,12 @@ class Distributed:
             ranges = [(min(begin + done, end), min(begin + done + values, end))
                       for begin, end in itertools.pairwise(self.chunks)]
             offsets = [0, *itertools.accumulate(end - begin for begin, end in ranges)]
-            send = self.world.buffer(offsets[-1], self.params.dtype)
+            send = self.network.buffer(offsets[-1], self.params.dtype)
             if grads is not None:
                 self.xp.concatenate([part for each in ranges for part in self._between(grads, *each)], out=send)
-            first, *others = self.world.exchange(send, offsets)[:active]
+            else:
+                send[...] = 0.0
+            first, *others = self.network.exchange(send, offsets)[:active]
             total = chunk[done:done + values]
             total[...] = first
             for share in others:
@@ -182,7 +190,7 @@ class Distributed:
         numbers, mine = self.xp.zeros(bounds[-1], dtype), slice(*bounds[self.world.rank:self.world.rank + 2])
         for place, value in zip(range(mine.start, mine.stop), values, strict=True):
             numbers[place] = value
-        self.world.all_gather(numbers, bounds)
+        self.network.all_gather(numbers, bounds)
         return numbers.tolist() if self.xp is np else list(numbers)
 
     def _moment(self, which, name):
@@ -205,26 +213,26 @@ class Distributed:
 def divide(params, n):
     """The slices of the parameters that each of n ranks updates: n lists, as even as whole slices can be.
 
-    On a GPU the slices of a rank are joined where they have the same weight decay.
+    On a GPU they are as long as can be, and ranks have equally many values, as NCCL wants them; the last has the rest.
     """
+    if not is_on_host(params.flat):
+        size = params.flat.size
+        bounds = [*(size // n * rank for rank in range(n)), size]
+        cuts = [sorted({*part, min(max(params.n_matrix, part[0]), part[1])}) for part in itertools.pairwise(bounds)]
+        return [[(None, begin, 0, end - begin) for begin, end in itertools.pairwise(mine)] for mine in cuts]
     parts = slices(params, SLICE)
     ends = [first + end for _, first, _, end in parts]
     cuts = [0, *(bisect.bisect(ends, ends[-1] * rank / n) for rank in range(1, n)), len(parts)]
-    pieces = [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
-    if is_on_host(params.flat):
-        return pieces
-    joined = []
-    for mine in pieces:
-        groups = [list(group) for _, group in itertools.groupby(mine, lambda part: part[1] < params.n_matrix)]
-        joined.append([(None, group[0][1] + group[0][2], 0, group[-1][1] + group[-1][3] - group[0][1] - group[0][2])
-                       for group in groups])
-    return joined
+    return [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
 
 
 def seeds_of(rng, n):
-    """What `rng_of` makes n generators from: those that n shards of one process would have."""
+    """What `rng_of` makes n generators from: those that n shards of one process would have.
+
+    On a GPU, that of rank r is numbered as micro-batch i n + r, so no two ranks and micro-batches of a step share one.
+    """
     if isinstance(rng, Philox):
-        return [["philox", *rng.key, rng.step, rng.micro_batch + (rank << 20)] for rank in range(n)]
+        return [["philox", *rng.key, rng.step, rng.micro_batch * n + rank] for rank in range(n)]
     children = [rng] if n == 1 else rng.spawn(n)
     return [[list(map(int, np.atleast_1d(each.entropy))), list(each.spawn_key)]
             for each in (child.bit_generator.seed_seq for child in children)]

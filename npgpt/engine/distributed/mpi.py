@@ -57,6 +57,8 @@ class MPIWorld:
     machine's cores. All ranks make theirs at the same time.
     """
 
+    kind = "ranks"
+
     def __init__(self, MPI):
         self.MPI, self.comm = MPI, MPI.COMM_WORLD
         self.rank, self.size, self.host = self.comm.rank, self.comm.size, MPI.Get_processor_name()
@@ -163,8 +165,8 @@ def threads_of(here):
     return max(1, int(cores.sum()) // int((of_all == cores).all(axis=1).sum()))
 
 
-def reused(arrays, size, dtype):
+def reused(arrays, size, dtype, xp=np):
     """An array that is kept in a dict and made anew if it is too small."""
     if dtype not in arrays or arrays[dtype].size < size:
-        arrays[dtype] = np.empty(size, dtype)
+        arrays[dtype] = xp.empty(size, dtype)
     return arrays[dtype][:size]
