@@ -55,8 +55,8 @@ class Rank:
     memory: float = MEMORY
 
 
-# The latencies are typical of TCP; the first network is two ranks on one machine, as `measure` finds them here.
-NETWORKS = [Network("one machine", 2e-6, 4e9), Network("1 Gbit/s", 50e-6, ETHERNET),
+# Typical latencies of TCP. The first, for comparison, is between two processes on one machine, as `measure` found it.
+NETWORKS = [Network("shared memory", 3e-6, 4e9), Network("1 Gbit/s", 50e-6, ETHERNET),
             Network("10 Gbit/s", 30e-6, 10 * ETHERNET), Network("25 Gbit/s", 20e-6, 25 * ETHERNET),
             Network("100 Gbit/s", 10e-6, 100 * ETHERNET)]
 
@@ -124,18 +124,18 @@ def config_of(shape):
 def tables(networks, rank, args):
     """Print the tables, in Markdown."""
     print(f"Each rank: {rank.flops / 1e9:g} GFLOP/s, memory {rank.memory / 1e9:g} GB/s; {args.local} on a machine.",
-          *(f"{each.name}: {each.alpha * 1e6:g} us, {each.beta / 1e6:,.4g} MB/s." for each in networks))
+          *(f"{each.name}: {each.alpha * 1e6:g} us, {each.beta / 1e6:,.0f} MB/s." for each in networks))
     for (name, shape), (scaling, rows) in itertools.product(MODELS.items(), kinds(args)):
-        head(f"{title(name, shape, scaling, rows)}: seconds a step, efficiency", "ranks", networks)
+        head(f"{title(name, shape, scaling, rows)}: time of a step, efficiency", "ranks", networks)
         for n in RANKS:
             all_rows = rows * n if scaling == "weak" else rows
-            print_row(n, *(f"{seconds_of(shape, all_rows, n, each, rank, args.local):,.3g} s, "
+            print_row(n, *(f"{shown(seconds_of(shape, all_rows, n, each, rank, args.local))}, "
                            f"{efficiency(scaling, shape, rows, n, each, rank, args.local):.0%}" for each in networks))
     for name, shape in MODELS.items():
-        head(f"{name}, 16 ranks with {args.rows} sequences each: seconds of the parts of a step", "part", networks)
+        head(f"{name}, 16 ranks with {args.rows} sequences each: the parts of a step", "part", networks)
         parts = [step(shape, 16 * args.rows, 16, each, rank, args.local) for each in networks]
         for part in parts[0]:
-            print_row(part, *(f"{each[part]:,.2g}" for each in parts))
+            print_row(part, *(shown(each[part]) for each in parts))
     for name, shape in MODELS.items():
         head(f"{name}, 16 ranks: efficiency by sequences a rank and step, such as micro-batches that are accumulated",
              "sequences", networks)
@@ -156,6 +156,14 @@ def head(text, first, networks):
     print(f"\n{text}:\n")
     print_row(first, *(each.name for each in networks))
     print_row(*["---"] * (1 + len(networks)))
+
+
+def shown(seconds):
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1.0:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 100.0 else f"{seconds:,.0f} s"
 
 
 def print_row(*cells):
