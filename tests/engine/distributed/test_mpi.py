@@ -24,6 +24,7 @@ from torture_parts.jobs import Job, lines_of, mpiexec, sweep, why_no_jobs
 SECONDS = 10            # within which a job ends that has lost a rank
 SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90}
 SMALL_PARTS = "".join(f"import {name.rpartition('.')[0]}; {name} = {value}\n" for name, value in SETTINGS.items())
+RING = "import npgpt.engine.distributed.mpi; npgpt.engine.distributed.mpi.RING = 2000\n"     # of the parameters, too
 NPGPT = "import sys; from npgpt.cli.main import main; sys.exit(main())"
 SLOWLY = """
 import time
@@ -124,7 +125,7 @@ def test_ranks_write_the_files_of_shards(job, train, npgpt, small_parts, n):
     prepare = ["data", "prepare", "text.txt", "--tokenizer", "byte", "--documents", r"\n", "--out", "lines"]
     assert npgpt(*prepare)[0] == 0
     options = [*FOUR[n], "--gradient-accumulation-steps", 2, "--max-iters", 50, "--eval-interval", 20]
-    code, _, err = job(n, "train", *options, "--out-dir", "ranks", code=SMALL_PARTS).end()
+    code, _, err = job(n, "train", *options, "--out-dir", "ranks", code=SMALL_PARTS + RING * (n > 2)).end()
     assert (code, err) == (0, "")
     assert train(*options, "--out-dir", "shards", "--threads", n)[0] == 0
     assert content(Path("ranks")) == content(Path("shards"))
