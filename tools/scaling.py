@@ -81,7 +81,7 @@ def step(shape, rows, n, network, rank, local=1):
     local: ranks on each machine, which share its link. What they send in the all-to-all is not added up before; in the
     all-gather, a ring, each chunk enters a machine once.
     """
-    parameters, alpha, beta = parameters_of(shape), network.alpha, network.beta
+    parameters, alpha, beta, local = parameters_of(shape), network.alpha, network.beta, min(local, n)
     parts = {"compute": math.ceil(rows / n) * shape.flops / shape.B / rank.flops,
              "AdamW": 28 * parameters / n / rank.memory}                # reads p, g, m and v, and writes p, m and v
     if n == 1:
