@@ -221,8 +221,8 @@ def divide(params, n):
         cuts = [sorted({*part, min(max(params.n_matrix, part[0]), part[1])}) for part in itertools.pairwise(bounds)]
         return [[(None, begin, 0, end - begin) for begin, end in itertools.pairwise(mine)] for mine in cuts]
     parts = slices(params, SLICE)
-    ends = [first + end for _, first, _, end in parts]
-    cuts = [0, *(bisect.bisect(ends, ends[-1] * rank / n) for rank in range(1, n)), len(parts)]
+    middles = [first + (start + end) / 2 for _, first, start, end in parts]     # a cut is at the nearest end of a slice
+    cuts = [0, *(bisect.bisect(middles, params.flat.size * rank / n) for rank in range(1, n)), len(parts)]
     return [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
 
 
