@@ -55,7 +55,8 @@ class Rank:
     memory: float = MEMORY
 
 
-# Typical latencies of TCP. The first, for comparison, is between two processes on one machine, as `measure` found it.
+# Typical latencies of TCP, not measured. The first, two processes on one machine, is rough: `measure` found 1.6 to 9
+# GB/s while the machine was busy, and exchanges that took several times as long as the formula says.
 NETWORKS = [Network("shared memory", 3e-6, 4e9), Network("1 Gbit/s", 50e-6, ETHERNET),
             Network("10 Gbit/s", 30e-6, 10 * ETHERNET), Network("25 Gbit/s", 20e-6, 25 * ETHERNET),
             Network("100 Gbit/s", 10e-6, 100 * ETHERNET)]
