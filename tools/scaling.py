@@ -55,7 +55,8 @@ class Rank:
     memory: float = MEMORY
 
 
-# Typical latencies of TCP. The first, for comparison, is between two processes on one machine, as `measure` found it.
+# Typical latencies of TCP, not measured. The first, two processes on one machine, is rough: `measure` found 1.6 to 9
+# GB/s while the machine was busy, and exchanges that took several times as long as the formula says.
 NETWORKS = [Network("shared memory", 3e-6, 4e9), Network("1 Gbit/s", 50e-6, ETHERNET),
             Network("10 Gbit/s", 30e-6, 10 * ETHERNET), Network("25 Gbit/s", 20e-6, 25 * ETHERNET),
             Network("100 Gbit/s", 10e-6, 100 * ETHERNET)]
@@ -81,7 +82,7 @@ def step(shape, rows, n, network, rank, local=1):
     local: ranks on each machine, which share its link. What they send in the all-to-all is not added up before; in the
     all-gather, a ring, each chunk enters a machine once.
     """
-    parameters, alpha, beta = parameters_of(shape), network.alpha, network.beta
+    parameters, alpha, beta, local = parameters_of(shape), network.alpha, network.beta, min(local, n)
     parts = {"compute": math.ceil(rows / n) * shape.flops / shape.B / rank.flops,
              "AdamW": 28 * parameters / n / rank.memory}                # reads p, g, m and v, and writes p, m and v
     if n == 1:

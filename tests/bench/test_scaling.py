@@ -45,6 +45,8 @@ def test_the_formula_on_numbers_worked_out_by_hand(monkeypatch):
     shared = step(shape, 8, 4, Network("", 0.0, 1e6), Rank(1e9, 28e6), local=2)
     assert shared["all-to-all"] == pytest.approx(2 * 2 * 2**24 / 1e6)       # each of two ranks: half of its gradient
     assert shared["all-gather"] == pytest.approx(2 * 2**24 / 1e6)           # the chunks of the other machine, once
+    alone = step(shape, 8, 4, Network("", 0.0, 1e6), Rank(), local=8)       # all on one machine
+    assert alone["all-to-all"] == alone["all-gather"] == 0.0
     assert rounds(2**24, 1024) == 2**14 / SENT
 
 

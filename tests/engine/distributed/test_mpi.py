@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 from torture_parts.jobs import Job, lines_of, mpiexec, sweep, why_no_jobs
 
 SECONDS = 10            # within which a job ends that has lost a rank
-SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90}
+SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90,
+            "npgpt.engine.distributed.mpi.RING": 2000}
 SMALL_PARTS = "".join(f"import {name.rpartition('.')[0]}; {name} = {value}\n" for name, value in SETTINGS.items())
 RING = "import npgpt.engine.distributed.mpi; npgpt.engine.distributed.mpi.RING = 2000\n"     # of the parameters, too
 NPGPT = "import sys; from npgpt.cli.main import main; sys.exit(main())"
