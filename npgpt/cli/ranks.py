@@ -1,9 +1,7 @@
-"""`npgpt train` in many processes: rank 0 runs the command, the others follow it."""
+"""`npgpt train` on many ranks: rank 0 runs the command, the others follow it."""
 
-import contextlib
 import dataclasses
 import signal
-import sys
 import warnings
 
 import numpy as np
@@ -13,13 +11,8 @@ from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.distributed.engine import Distributed
 from npgpt.engine.distributed.mpi import join
 from npgpt.engine.distributed.nccl import connect, own_gpu
-from npgpt.engine.distributed.workers import Workers
-from npgpt.engine.memory import number_of_shards
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
-
-SMALL = 1 << 17         # values of a shard's (B, T, C) arrays
-SMALLEST = 1 << 16      # bytes
 
 
 def rank_threads(args, of_the_run=None):
@@ -42,8 +35,8 @@ def rank_device(device):
     return own_gpu(world) if world and device in ("gpu", "cuda") else device
 
 
-def distribute(model, args, rows):
-    """Give a model the engine of all ranks, or of workers if they pay. args: the command's; rows: of a batch."""
+def distribute(model, args):
+    """Give a model the engine of all ranks; if this process is alone, nothing changes. args: those of the command."""
     world, on_gpus = join(), model.xp is not np
     if args.reduce == "nccl" and not (world and on_gpus):
         raise UserError("--reduce nccl is for several ranks with GPUs: leave it out, or add --device gpu" if world else
@@ -55,33 +48,6 @@ def distribute(model, args, rows):
         network = connect(world, args.reduce) if on_gpus else None
         model.engine = Distributed(engine_of(model, args.kernels), world, network)
         world.idle = True
-    elif isinstance(model.engine, CPUEngine) and not args.backward and workers_pay(model, rows):
-        engine, n = CPUEngine(model.params, 1), model.engine.threads
-        world = Workers(n, max(model.params.flat.nbytes, SMALLEST))
-        world.start(lambda world: Distributed(engine, world).follow())
-        model.engine = Distributed(engine, world)
-
-
-def workers_pay(model, rows):
-    """Whether processes are faster than threads: if a shard's arrays are so small that Python itself takes long.
-
-    Python's lock costs two threads a fifth of such a step; the bits are the same. Linux only: elsewhere a process that
-    has used NumPy cannot be forked safely.
-    """
-    config, n = model.config, model.engine.threads
-    return (sys.platform == "linux" and number_of_shards(config, rows, config.block_size, n) == n
-            and rows * config.block_size * config.n_embd <= n * SMALL)
-
-
-@contextlib.contextmanager
-def end_workers(model):
-    """After it the workers of a model have ended, if it has any."""
-    world = getattr(model.engine, "world", None)
-    try:
-        yield
-    finally:
-        if isinstance(world, Workers):
-            world.end()
 
 
 def follow(world):

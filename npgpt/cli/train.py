@@ -28,7 +28,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
-from npgpt.cli.ranks import distribute, end_workers, rank_device, rank_threads
+from npgpt.cli.ranks import distribute, rank_device, rank_threads
 from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -79,8 +79,7 @@ def run(args):
     if args.overfit:
         trainer = new_run(overfitting(args))
         use_backwards(trainer, own_backwards(args, files))
-        with end_workers(trainer.model):
-            return overfit(trainer, fresh=not args.init_from)
+        return overfit(trainer, fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
@@ -93,7 +92,6 @@ def run(args):
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         use_backwards(trainer, backwards)
-        stack.enter_context(end_workers(trainer.model))
         trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
@@ -214,7 +212,7 @@ def new_run(args):
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
         model = GPT(config, options.seed, options.dtype, rank_device(args.device), rank_threads(args), args.kernels)
-    distribute(model, args, options.batch_size)     # before the optimizer is made
+    distribute(model, args)     # before the optimizer is made
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
 
@@ -254,7 +252,7 @@ def resumed_run(args):
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     model = GPT(checkpoint.config, None, options.dtype, rank_device(args.device), rank_threads(args, state["threads"]),
                 args.kernels)
-    distribute(model, args, options.batch_size)
+    distribute(model, args)
     trainer = Trainer(model, tokens["train"](), tokens["val"](), options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"])
     trainer.restore(checkpoint)

@@ -22,7 +22,6 @@ def test_eight_calls_lead_from_the_command_to_the_embedding_and_none_goes_up(thr
         return original(idx, wte, wpe)
 
     monkeypatch.setattr(layers, "embedding_forward", embedding_forward)
-    monkeypatch.setattr("npgpt.cli.ranks.workers_pay", lambda *_: False)        # a worker is told what to do
     main(["train", "--corpus", str(tmp_path / "text.txt"), "--out-dir", str(tmp_path / "out"), "--max-iters", "1",
           "--n-layer", "1", "--n-embd", "8", "--n-head", "1", "--block-size", "8", "--threads", threads])
     training = [stack for stack in stacks if any(frame.name == "train_step" for frame in stack)]

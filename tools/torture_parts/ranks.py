@@ -26,11 +26,6 @@ sys.exit(main())
 """
 
 
-def on_threads():
-    """From now on one process trains on threads, not with workers."""
-    npgpt.cli.ranks.workers_pay = lambda model, rows: False
-
-
 def setup_ranks(folder):
     """Number of ranks -> End of a run of one process with as many threads; its seconds are those that the ranks take
     until step 0, and from then on.
@@ -42,7 +37,7 @@ def setup_ranks(folder):
     ends = {}
     for n in sorted(set(SIZES)):
         alone, on_ranks = new_folder(folder / f"alone-with-{n}"), new_folder(folder / f"together-{n}")
-        if result := must_work(run([*TRAIN, "--threads", n], alone, before=on_threads), "one process"):
+        if result := must_work(run([*TRAIN, "--threads", n], alone), "one process"):
             raise SystemExit(f"torture: {result}")
         began = time.monotonic()
         job = Job(n, CODE, [*TRAIN, "--threads", 1], on_ranks)
@@ -102,7 +97,7 @@ def goes_on(rng, n, folder, end):
         code, _, err = Job(n, CODE, [*line, "--threads", 1], folder).end(HANGS)
         found = [f"{n} ranks do not go on | {err[-1500:]}"] if code else []
     else:
-        result = run([*line, "--threads", n], folder, before=on_threads)
+        result = run([*line, "--threads", n], folder)
         found = must_work(result, "resumed after a rank is killed") or complaints(result, "resumed", (0,))
     return found or differences(folder / "out", [end], "resumed after a rank is killed")
 

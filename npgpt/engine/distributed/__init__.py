@@ -16,7 +16,6 @@ A step has the bits of one process with as many shards, because every sum has a 
     engine.py       the step
     moments.py      AdamW's m and v in chunks
     mpi.py          ranks that mpiexec or srun started, through mpi4py
-    workers.py      ranks forked from one process, through shared memory
     nccl.py         the exchange between GPUs, through CuPy
     watch.py        a rank that dies ends all
 """

@@ -55,7 +55,7 @@ class Distributed:
     @property
     def where(self):
         """What computes, in words."""
-        return f"{self.world.size} {self.world.kind}, each {self.engine.where}"
+        return f"{self.world.size} ranks, each {self.engine.where}"
 
     def moments(self):
         """AdamW's moments, of which each rank holds its chunk."""

@@ -58,8 +58,6 @@ class MPIWorld:
     machine's cores. All ranks make theirs at the same time.
     """
 
-    kind = "ranks"
-
     def __init__(self, MPI):
         self.MPI, self.comm = MPI, MPI.COMM_WORLD
         self.rank, self.size, self.host = self.comm.rank, self.comm.size, MPI.Get_processor_name()

@@ -95,9 +95,8 @@ def job(tmp_path, text_file):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    """What SMALL_PARTS does, in this process, which trains on threads."""
+    """What SMALL_PARTS does, in this process."""
     monkeypatch.setattr("npgpt.engine.adamw.SLICE", 101)
-    monkeypatch.setattr("npgpt.cli.ranks.workers_pay", lambda model, rows: False)
 
 
 def content(out_dir):
