@@ -8,8 +8,6 @@ from torture_parts.jobs import Job, lines_of, sweep, why_no_jobs
 from torture_parts.running import complaints, must_work, run
 from torture_parts.runs import End, content, differences, new_folder
 
-import npgpt.cli.ranks
-
 SIZES = (3, 2, 3, 4, 3)     # ranks of a case, in turns
 SECONDS = 10                # within which a job must end that has lost a rank
 HANGS = 120                 # seconds after which a job hangs
