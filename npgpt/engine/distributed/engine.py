@@ -126,6 +126,7 @@ class Distributed:
         """
         parts = even_parts(batches.shape[2], self.world.size)
         rank, loss, grads = self.world.rank, 0.0, None
+        self.gs = None              # frees the memory of the last step's
         if rank < len(parts):
             # Without a target that counts, a mean would be 0 / 0, and nothing has a gradient.
             mine = [(batch[:, parts[rank]], None if seed is None else rng_of(seed[rank], self.xp))

@@ -34,11 +34,10 @@ def join():
     except (ImportError, RuntimeError) as error:        # RuntimeError: there is no library of MPI
         raise UserError(f"{started} ranks were started, but mpi4py cannot be loaded ({error}): "
                         'pip install "npgpt[mpi]" mpich, on every machine') from None
-    world = MPIWorld(MPI)
-    if world.size != started:
-        raise UserError(f"{started} ranks were started, but each sees {world.size}: the launcher belongs to another "
-                        "MPI than mpi4py's; use its mpiexec, or srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)")
-    return world
+    if (seen := MPI.COMM_WORLD.size) != started:
+        raise UserError(f"{started} ranks were started, but each sees {seen}: the launcher belongs to another MPI than "
+                        "mpi4py's; use its mpiexec, or srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)")
+    return MPIWorld(MPI)
 
 
 def first():

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -158,9 +159,12 @@ def test_what_is_refused_is_said_once(job, arguments, says):
     assert "step" not in out
 
 
-@pytest.mark.parametrize("variable", ["PMI", "OMPI_COMM_WORLD"])
-def test_without_mpi4py_one_rank_names_the_extra(train, monkeypatch, variable):
-    monkeypatch.setitem(sys.modules, "mpi4py", None)
+@pytest.mark.parametrize(("variable", "mpi4py", "says"), [
+    ("PMI", None, 'pip install "npgpt[mpi]"'), ("OMPI_COMM_WORLD", None, 'pip install "npgpt[mpi]"'),
+    ("PMIX", types.SimpleNamespace(MPI=types.SimpleNamespace(COMM_WORLD=types.SimpleNamespace(size=1))),
+     "2 ranks were started, but each sees 1: the launcher belongs to another MPI")])
+def test_ranks_that_cannot_meet_say_so_once(train, monkeypatch, variable, mpi4py, says):
+    monkeypatch.setitem(sys.modules, "mpi4py", mpi4py)
     monkeypatch.setenv(f"{variable}_SIZE", "2")
     join.cache_clear()
     ends = []
@@ -168,7 +172,7 @@ def test_without_mpi4py_one_rank_names_the_extra(train, monkeypatch, variable):
         monkeypatch.setenv(f"{variable}_RANK", str(rank))
         ends.append(train("--max-iters", 1))
     (code, out, err), (other_code, other_out, other_err) = ends
-    assert code == 2 and len(lines_of(err)) == len(err.splitlines()) == 1 and 'pip install "npgpt[mpi]"' in err
+    assert code == 2 and len(lines_of(err)) == len(err.splitlines()) == 1 and says in err
     assert (out, other_code, other_out, other_err) == ("", 0, "", "")
 
 
