@@ -70,7 +70,7 @@ def test_no_driver_and_no_gpu_are_told_apart(monkeypatch):
 def test_the_gpu_of_a_number(monkeypatch):
     cupy = strict_cupy.install(monkeypatch)
     monkeypatch.setattr(arrays, "is_installed", lambda name: name == "cupy-cuda12x")
-    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 2)
+    monkeypatch.setattr(strict_cupy.gpu, "devices", 2)
     used = []
     monkeypatch.setattr(cupy.cuda.Device, "use", lambda self: used.append(self.id))
     assert array_module("gpu") is array_module("cuda") is array_module("auto") is array_module("gpu:1") is cupy
