@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 
+SECRET = "NPGPT_WATCH"      # the variable of the environment with what ranks have to know
 DEAD = 137                  # the exit code, as for a process that was killed
 SECONDS = 3                 # that a connection may take
 STOPS, FAILED = b"S", b"F"  # what a rank says before it ends: all is done, or it has said what went wrong
@@ -36,7 +37,8 @@ class Watch:
             with socket.create_server(("127.0.0.1" if alone else "", 0), backlog=world.size) as server:
                 self.connection, other = socket.socketpair()
                 command = [sys.executable, "-IS", __file__, *map(str, (server.fileno(), other.fileno(), os.getpid()))]
-                subprocess.Popen([*command, str(world.size), who, secret], pass_fds=(server.fileno(), other.fileno()),
+                subprocess.Popen([*command, str(world.size), who], pass_fds=(server.fileno(), other.fileno()),
+                                 env=os.environ | {SECRET: secret},     # other users can read a command line
                                  start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
                 other.close()
                 hosts = ["127.0.0.1"] if alone else [world.host, own_address()]
@@ -145,4 +147,4 @@ def heard(connection):
 
 if __name__ == "__main__":
     server, leader, process, size = map(int, sys.argv[1:5])
-    watchman(socket.socket(fileno=server), socket.socket(fileno=leader), process, size, *sys.argv[5:])
+    watchman(socket.socket(fileno=server), socket.socket(fileno=leader), process, size, sys.argv[5], os.environ[SECRET])
