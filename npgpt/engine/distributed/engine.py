@@ -24,8 +24,6 @@ class Distributed:
     the other ranks its name and arguments, an order, and all ranks call the method `_name`.
     """
 
-    reuses_grads = False
-
     def __init__(self, engine, world, network=None):
         self.engine, self.world, self.network = engine, world, network or world
         self.params, self.xp = engine.params, engine.params.xp
