@@ -23,7 +23,8 @@ def test_every_name_is_one_of_cupy():
     pairs = [(strict_cupy.cupy, real), (strict_cupy.cuda, real.cuda), (strict_cupy.runtime, real.cuda.runtime),
              (strict_cupy.ndarray, real.ndarray), (strict_cupy.ufunc, real.ufunc),
              (strict_cupy.RawKernel, real.RawKernel), (strict_cupy.Device, real.cuda.Device),
-             (strict_cupy.Stream, real.cuda.Stream)]
+             (strict_cupy.Stream, real.cuda.Stream), (strict_cupy.Event, real.cuda.Event),
+             (strict_cupy.MemoryPool, real.cuda.MemoryPool)]
     # Stream's instances have ptr; and CuPy loads "cublas" when it is looked at, from where it may not be.
     ours_alone = {"_array", "_function", "__module__", "__dict__", "__weakref__", "__init__", "ptr", "cublas"}
     for ours, theirs in pairs:
@@ -32,9 +33,10 @@ def test_every_name_is_one_of_cupy():
         parameters, theirs = parameters.split(), list(inspect.signature(getattr(real, name)).parameters)
         assert parameters == [parameter for parameter in theirs if parameter in parameters], name
     for owner, name in ((real, "where"), (real, "take_along_axis"), (real, "put_along_axis"), (real, "asarray"),
-                        (real.cuda.Stream, "record"), (real.cuda, "using_allocator")):
-        ours = getattr(strict_cupy.cupy if owner is real else strict_cupy.Stream if name == "record"
-                       else strict_cupy.cuda, name)
+                        (real.cuda.Event, "record"), (real.cuda.Event, "__init__"), (real.cuda, "using_allocator"),
+                        *((real.cuda.Stream, name) for name in ("__init__", "record", "wait_event", "begin_capture"))):
+        ours = getattr({real: strict_cupy.cupy, real.cuda: strict_cupy.cuda}.get(owner) or
+                       getattr(strict_cupy, owner.__name__), name)
         ours, theirs = (list(inspect.signature(function).parameters) for function in (ours, getattr(owner, name)))
         assert ours == [parameter for parameter in theirs if parameter in ours], name
 
@@ -94,6 +96,31 @@ def test_numbers_and_dtypes_are_numpys(xp, line):
 def test_what_makes_the_host_wait(xp, call):
     eval(compile(call, "the test's line", "eval"), {"a": xp.asarray(normal(3))})
     assert strict_cupy.gpu.waits == ["the test's line:1"]
+
+
+def test_streams_that_do_not_wait_for_each_other_race(xp):
+    a, stream = xp.zeros(3), xp.cuda.Stream()
+    lines = (lambda: a + 1, lambda: a.fill(0), lambda: a.get(), lambda: a.set(np.zeros(3)), lambda: a @ a,
+             lambda: xp.asarray(a), lambda: a.sum(), lambda: xp.where(a > 0, a, a), lambda: a.__setitem__(0, 1.0))
+    for line in lines:
+        with stream, pytest.raises(RuntimeError, match="a race"):
+            line()
+    stream.wait_event(xp.cuda.get_current_stream().record())
+    for line in lines:
+        with stream:
+            line()
+        with pytest.raises(RuntimeError, match="a race"):
+            line()
+
+
+def test_arrays_of_another_gpu_are_refused(xp):
+    strict_cupy.gpu.devices = 2
+    a = xp.zeros((2, 2))
+    with xp.cuda.Device(1):
+        for line in (lambda: a + 1, lambda: a.fill(0), lambda: a @ a, lambda: a.sum(), lambda: a.T + xp.zeros(2)):
+            with pytest.raises(ValueError, match="array device = 0 while current = 1"):
+                line()
+    assert (a + 1).tolist() == [[1.0] * 2] * 2
 
 
 def test_an_index_out_of_range_wraps_and_a_repeated_one_is_not_assigned_to(xp):

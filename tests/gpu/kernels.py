@@ -12,7 +12,8 @@ class GPUKernels:
     def launch(self, name, grid, block, *arguments, order=None):
         """Copy the arrays to the GPU, run the kernel, and copy them back. The order of threads is the GPU's."""
         there = {id(array): self.gpu.xp.asarray(array) for array in arguments if isinstance(array, np.ndarray)}
-        self.gpu.launch(name, grid, block, *(there.get(id(argument), argument) for argument in arguments))
+        with self.gpu.working():
+            self.gpu.launch(name, grid, block, *(there.get(id(argument), argument) for argument in arguments))
         for argument in arguments:
             if id(argument) in there and argument.flags.writeable:
                 argument[...] = there[id(argument)].get()

@@ -11,6 +11,9 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1] / "cuda"
 EMULATORS_OWN = {"test_emulate", "test_compile"}
 NAMES = sorted({path.stem for path in TESTS.glob("test_*.py")} - EMULATORS_OWN)
+# If a kernel hangs, pytest says where, and after the interrupt what failed before.
+COMMAND = ["timeout", "--signal=INT", "--kill-after=5", "80", sys.executable, "-m", "pytest", "-q", "-rs", "--tb=short",
+           "-p", "no:cacheprovider", "-o", "addopts=", "-o", "faulthandler_timeout=60"]
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +22,10 @@ def runs():
     with contextlib.ExitStack() as stack:
         processes = {}
         for name in NAMES:
-            command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(TESTS / f"{name}.py")]
             processes[name] = stack.enter_context(subprocess.Popen(
-                command, env={**os.environ, "NPGPT_TEST_KERNELS": "gpu"}, cwd=TESTS.parents[1], text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-            stack.callback(processes[name].kill)
+                [*COMMAND, TESTS / f"{name}.py"], env={**os.environ, "NPGPT_TEST_KERNELS": "gpu"},
+                cwd=TESTS.parents[1], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+            stack.callback(processes[name].terminate)
         yield processes
 
 

@@ -37,6 +37,8 @@ def test_matmuls(gpu, shape):
     for of_a, of_b, add, wide in itertools.product((False, True), (False, True), (False, True), {True, not narrow}):
         if narrow and not wide and add:
             continue                            # sums are kept in float32
+        if narrow and of_a and M % 8:
+            continue                            # rows not of whole 16 bytes: no layer has them; cublasLt may refuse
         (a, exact_a), (b, exact_b) = given(M, K, of_a), given(K, N, of_b)
         out, before = given(M, N, False, wide)
         bias, exact_bias = given(1, N, False, wide)

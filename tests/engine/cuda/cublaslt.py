@@ -39,10 +39,12 @@ class Library:
     HANDLE_OUT, SET = POINTER(c_void_p), (c_void_p, c_int, c_void_p, c_size_t)
     PROTOTYPES = {
         "cublasLtCreate": (HANDLE_OUT,),
+        "cublasLtDestroy": (c_void_p,),
         "cublasLtMatmulDescCreate": (HANDLE_OUT, c_int, c_int),
         "cublasLtMatrixLayoutCreate": (HANDLE_OUT, c_int, c_uint64, c_uint64, c_int64),
         "cublasLtMatmulPreferenceCreate": (HANDLE_OUT,),
-        "cublasLtMatmulPreferenceDestroy": (c_void_p,),
+        **dict.fromkeys(("cublasLtMatmulDescDestroy", "cublasLtMatrixLayoutDestroy", "cublasLtMatmulPreferenceDestroy"),
+                        (c_void_p,)),
         "cublasLtMatmulDescSetAttribute": SET,
         "cublasLtMatmulPreferenceSetAttribute": SET,
         "cublasLtMatmulAlgoGetHeuristic": (*[c_void_p] * 7, c_int, c_void_p, POINTER(c_int)),
@@ -54,7 +56,7 @@ class Library:
         self.calls = []             # the matmuls made: what their descriptions said
         self.heuristics = []        # what each question for an algorithm said
         self.heuristic_status, self.algorithms_found, self.algorithm_state = SUCCESS, 1, SUCCESS
-        self._objects, self._chosen, self._raised = {}, {}, None
+        self.objects, self._chosen, self._raised, self._next = {}, {}, None, HANDLE
         for name, arguments in self.PROTOTYPES.items():
             method = getattr(self, "_" + name.removeprefix("cublasLt"))
             setattr(self, name, CFUNCTYPE(c_int, *arguments)(self._reporting(method)))
@@ -74,7 +76,7 @@ class Library:
         return STATUS_NAMES[status]
 
     def _Create(self, out):
-        out[0] = HANDLE
+        self._make(out, {}, {})
 
     def _MatmulDescCreate(self, out, compute, scale):
         self._make(out, DESCRIPTION, {0: compute, 1: scale})
@@ -85,31 +87,34 @@ class Library:
     def _MatmulPreferenceCreate(self, out):
         self._make(out, PREFERENCE, {})
 
-    def _MatmulPreferenceDestroy(self, handle):
-        del self._objects[handle]
+    def _destroy(self, handle):
+        del self.objects[handle]
+
+    _Destroy = _MatmulDescDestroy = _MatrixLayoutDestroy = _MatmulPreferenceDestroy = _destroy
 
     def _make(self, out, attributes, values):
-        out[0] = handle = 1000 + 8 * len(self._objects)
-        self._objects[handle] = {number: kind(values.get(number, default))
+        out[0] = handle = self._next
+        self._next += 8
+        self.objects[handle] = {number: kind(values.get(number, default))
                                  for number, (kind, default) in attributes.items()}
 
     def _set(self, handle, attribute, buffer, size):
-        value = self._objects[handle][attribute]
+        value = self.objects[handle][attribute]
         assert ctypes.sizeof(value) == size
         ctypes.memmove(ctypes.addressof(value), buffer, size)
 
     _MatmulDescSetAttribute = _MatmulPreferenceSetAttribute = _set
 
     def _read(self, handle):
-        return {number: value.value for number, value in self._objects[handle].items()}
+        return {number: value.value for number, value in self.objects[handle].items()}
 
     def _MatmulAlgoGetHeuristic(self, handle, description, A, B, C, D, preference, count, results, found):
-        assert handle == HANDLE and count == 1
+        assert handle in self.objects and count == 1
         asked = self._read(preference)
         asked["bias"] = _alignment(self._read(description)[8])
         self.heuristics.append(asked)
         # 96 bytes: the algorithm (64), its workspace's size (8), state (4), waves (4), four reserved numbers
-        algorithm = bytes([len(self.heuristics)] * 64)
+        algorithm = len(self.heuristics).to_bytes(64, "little")
         ctypes.memmove(results, algorithm, 64)
         ctypes.memmove(results + 72, ctypes.byref(c_int(self.algorithm_state)), 4)
         found[0] = self.algorithms_found

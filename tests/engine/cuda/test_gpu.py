@@ -1,5 +1,6 @@
 """`GPU` on CuPy's stand-in, which logs what it is told to do."""
 
+import gc
 import sys
 import weakref
 
@@ -51,19 +52,19 @@ def test_each_precision(cupy, precision, real, defines):
     assert compiled == [(("--std=c++17", *defines, "-DHEAD_SIZE=64"), "count")]
     gpu.matmul(*(cupy.zeros((4, 4), np.float32) for _ in range(3)))
     call, = gpu.matmul._library.calls
-    assert (call["compute"], call["stream"]) == (77 if precision == "tf32" else 68, gpu.stream.ptr)
+    assert (call["compute"], call["stream"]) == (77 if precision == "tf32" else 68, None)
+    with gpu.working():
+        gpu.matmul(*(cupy.zeros((4, 4), np.float32) for _ in range(3)))
+    assert gpu.matmul._library.calls[1]["stream"] == gpu.stream.ptr != 0
     assert gpu.matmul._workspace.nbytes == 32 << 20
 
 
-def test_what_the_kernels_need(cupy, monkeypatch):
+def test_what_the_kernels_need(cupy):
     strict_cupy.gpu.capability = "75"
     with pytest.raises(UserError, match="capability 8.0 or more .* this one has 7.5: use --kernels reference$"):
         GPU("float32", 64)
     strict_cupy.gpu.capability = "100"
     GPU("float32", 64)
-    monkeypatch.setenv("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
-    with pytest.raises(UserError, match="unset CUPY_CUDA_PER_THREAD_DEFAULT_STREAM.*--kernels reference$"):
-        GPU("float32", 64)
 
 
 def test_arguments_get_the_types_of_the_kernels_parameters(cupy):
@@ -71,8 +72,8 @@ def test_arguments_get_the_types_of_the_kernels_parameters(cupy):
     arrays = [cupy.zeros(3, dtype) for dtype in (np.uint16, np.float32, np.uint16, np.uint32)]
     gpu.launch("scale", (7, 2), 32, *arrays, True, 1 << 40, 0xFFFFFFFF, 1)
     gpu.launch("scale", 5, (32, 4, 2), None, None, None, None, np.int64(-3), -1, 0, np.float64(0.1))
-    (name, grid, block, first, stream), (_, grid_2, block_2, second, _) = launches()
-    assert (name, grid, block, stream) == ("scale", (7, 2), (32,), gpu.stream)
+    (name, grid, block, first, _), (_, grid_2, block_2, second, _) = launches()
+    assert (name, grid, block) == ("scale", (7, 2), (32,))
     assert (grid_2, block_2) == ((5,), (32, 4, 2))
     assert all(a is b for a, b in zip(first, arrays, strict=False)) and second[:4] == (None,) * 4
     for values, expected in ((first, (1, 1 << 40, 0xFFFFFFFF, 1.0)), (second, (-3, -1, 0, np.float32(0.1)))):
@@ -133,6 +134,47 @@ def test_uploads_may_follow_each_other_and_the_host_change_its_array(cupy, monke
         np.testing.assert_array_equal(array.get(), np.full((2, 3), i + 1))
 
 
+def test_the_callers_stream_and_the_gpus_own_wait_for_each_other(cupy):
+    """The stand-in raises at work on a stream that has not waited for the others."""
+    gpu, array = GPU("float32", 64), cupy.zeros(3)
+    with gpu.working():                             # the caller's is the null stream
+        gpu.zero(array)
+        assert cupy.cuda.get_current_stream() is gpu.stream
+    array.fill(1.0)
+    callers = cupy.cuda.Stream(non_blocking=True)
+    callers.wait_event(cupy.cuda.get_current_stream().record())
+    with callers:
+        array.fill(2.0)
+        with gpu.working():
+            gpu.zero(array)
+        assert array.tolist() == [0.0] * 3
+
+
+def test_it_stays_on_its_gpu(cupy):
+    strict_cupy.gpu.devices = 2
+    with cupy.cuda.Device(1):
+        gpu, array = GPU("float32", 64), cupy.zeros(3, np.int32)
+    for use in (lambda: gpu.launch("count", 1, 32, array, None), lambda: gpu.zero(array)):
+        with pytest.raises(ValueError, match="array device = 1 while current = 0"):
+            use()
+        with gpu.working():
+            use()
+
+
+def test_it_leaves_nothing_behind(cupy):
+    """Nor is anything in a circle, which would keep memory until the collector runs."""
+    gpu = GPU("float32", 64)
+    gpu.matmul(*(cupy.zeros((4, 4), np.float32) for _ in range(3)))
+    objects, workspace = gpu.matmul._library.objects, weakref.ref(gpu.matmul._workspace._array)
+    assert len(objects) == 5 and workspace() is not None        # a handle, a description, three layouts
+    gc.disable()
+    try:
+        del gpu
+        assert not objects and workspace() is None
+    finally:
+        gc.enable()
+
+
 def test_a_step_is_recorded_and_replayed(cupy):
     gpu, array, a = GPU("float32", 64), cupy.zeros(3), cupy.zeros((4, 4), np.float32)
 
@@ -142,15 +184,14 @@ def test_a_step_is_recorded_and_replayed(cupy):
         gpu.launch("count", 1, 32, None, None)
         gpu.zero(array)
 
-    graph = gpu.capture(step)
-    gpu.matmul(a, a, a)
-    assert strict_cupy.gpu.log == []
-    graph.launch()
-    graph.launch()
+    with gpu.working():
+        graph = gpu.capture(step)
+        gpu.matmul(a, a, a)
+        assert strict_cupy.gpu.log == []
+        graph.launch()
+        graph.launch()
     assert [entry[0] for entry in strict_cupy.gpu.log] == ["replay", "launch", "fill"] * 2
     assert strict_cupy.gpu.waits == []
-    gpu.synchronize()
-    assert len(strict_cupy.gpu.waits) == 1
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
@@ -165,7 +206,8 @@ def test_a_step_that_allocates_is_not_recorded(cupy, monkeypatch, spoilt):
 
     monkeypatch.setattr(strict_cupy.Stream, "end_capture", end_capture)
     with pytest.raises(RuntimeError, match="^24 bytes allocated inside a CUDA graph: make all arrays before$"):
-        gpu.capture(lambda: gpu.empty((2, 3), np.float32))
+        with gpu.working():
+            gpu.capture(lambda: gpu.empty((2, 3), np.float32))
     assert not gpu.matmul.frozen and gpu.empty((2, 3), np.float32) is not None
     gpu.launch("count", 1, 32, None, None)
     assert len(launches()) == 1
