@@ -78,50 +78,54 @@ class CudaEngine(ReferenceEngine):
         """
         if mask is not None:
             return super().loss_and_grads(idx, targets, rng, count, add_to, mask)
-        count = count or counted(targets)
-        add = add_to is self.grads
-        s = self._upload(idx, targets, rng, count)
-        dropout = rng is not None
+        add, dropout = add_to is self.grads, rng is not None
 
         def step():
             self._forward(s, dropout)
             self._loss(s, gradient=True)
             self._backward(s, add, dropout)
 
-        self._run((idx.shape, add, dropout), step)
-        return s.loss[0].copy(), self.grads if add else self.added(self.grads, add_to)
+        with self.gpu.working():
+            s = self._upload(idx, targets, rng, count or counted(targets))
+            self._run((idx.shape, add, dropout), step)
+            return s.loss[0].copy(), self.grads if add else self.added(self.grads, add_to)
 
     def loss(self, idx, targets, mask=None, count=None):
         """The mean loss of one batch without dropout, a 0-d array on the GPU."""
         if mask is not None:
             return super().loss(idx, targets, mask, count)
-        s = self._upload(idx, targets, None, count or counted(targets))
 
         def step():
             self._forward(s, dropout=False)
             self._loss(s, gradient=False)
 
-        self._run((idx.shape,), step)
-        return s.loss[0].copy()
+        with self.gpu.working():
+            s = self._upload(idx, targets, None, count or counted(targets))
+            self._run((idx.shape,), step)
+            return s.loss[0].copy()
 
     def adamw_step(self, optimizer, grads, max_norm):
         """Take a step of an `AdamW` in three kernels. Returns the norm; if it is not finite, nothing changes."""
         n, gpu = self.params.flat.size, self.gpu
-        if grads is not self.grads:
-            for name in self.grads:
-                self.grads[name] = grads[name]
-            grads = self.grads
         optimizer.t += 1
         beta1, beta2 = optimizer.betas
         correction = math.sqrt(1.0 - beta2**optimizer.t)
         step_size = optimizer.lr * correction / (1.0 - beta1**optimizer.t)
-        gpu.upload(self._hyper, np.array([optimizer.lr, step_size, correction], self._hyper.dtype))
-        gpu.launch("square_sum", PARTS, ELEMENTWISE, self._square_parts, grads.flat, n)
-        gpu.launch("global_norm", 1, REDUCTION, self._norm, self._square_parts, PARTS)
-        gpu.launch("adamw", *elementwise(n, QUAD), self.params.flat, grads.flat, optimizer.m.flat, optimizer.v.flat,
-                   self._norm, self._hyper, n, optimizer.n_decay, beta1, beta2, optimizer.eps,
-                   optimizer.weight_decay, max_norm or 0.0)
-        return self._norm[0].copy()
+        with gpu.working():
+            if grads is not self.grads:
+                for name in self.grads:
+                    self.grads[name] = grads[name]
+            gpu.upload(self._hyper, np.array([optimizer.lr, step_size, correction], self._hyper.dtype))
+            gpu.launch("square_sum", PARTS, ELEMENTWISE, self._square_parts, self.grads.flat, n)
+            gpu.launch("global_norm", 1, REDUCTION, self._norm, self._square_parts, PARTS)
+            gpu.launch("adamw", *elementwise(n, QUAD), self.params.flat, self.grads.flat, optimizer.m.flat,
+                       optimizer.v.flat, self._norm, self._hyper, n, optimizer.n_decay, beta1, beta2, optimizer.eps,
+                       optimizer.weight_decay, max_norm or 0.0)
+            return self._norm[0].copy()
+
+    def moments(self):
+        with self.gpu.working():
+            return super().moments()
 
     def _upload(self, idx, targets, rng, count):
         """Copy a batch to the GPU, with the order in which the embedding's gradient is summed. Returns its buffers."""

@@ -1,8 +1,8 @@
 """A GPU as the CUDA engine uses it: kernels by name, matmuls, buffers, and steps recorded as CUDA graphs."""
 
 import collections
+import contextlib
 import operator
-import os
 import re
 
 import numpy as np
@@ -25,24 +25,22 @@ class GPU:
 
     real: the dtype of activations, uint16 for the bits of bfloat16. xp: CuPy.
 
-    All work goes to one stream, in the order of the calls, and nothing here waits for it. The stream is an ordinary
-    ("blocking") one: CuPy's own lines run on the default stream, which waits for ours and ours for it. So a loss may
-    be copied, or parameters filled, by any line of CuPy before or after a launch.
+    Kernels, matmuls and uploads go to CuPy's current stream, as CuPy's own lines do, and nothing here waits for it. So
+    whoever uses this does it within `working`.
     """
 
     def __init__(self, precision, head_size):
         self.xp = cupy = import_cupy()
-        if os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") != "0":   # such a stream would not wait for ours
-            raise UserError("the fused kernels need CuPy's ordinary default stream: unset "
-                            "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, or use --kernels reference")
-        capability = int(cupy.cuda.Device().compute_capability)
+        self.device = cupy.cuda.Device()
+        capability = int(self.device.compute_capability)
         if capability < OLDEST:
             raise UserError(f"the fused kernels need a GPU of compute capability 8.0 or more (A100, RTX 30), and this "
                             f"one has {capability / 10}: use --kernels reference")
         self.precision = precision
         self.real = np.dtype(np.uint16 if precision == "bfloat16" else np.float32)
-        self.stream = cupy.cuda.Stream()
-        self.matmul = Matmul(self.stream.ptr, self.empty(WORKSPACE, np.uint8), tf32=precision == "tf32")
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._before, self._after = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        self.matmul = Matmul(cupy.cuda.get_current_stream, self.empty(WORKSPACE, np.uint8), tf32=precision == "tf32")
         text = source()
         self._module = cupy.RawModule(code=text, options=("--std=c++17", *defines(precision, head_size)))
         self._parameters = kernel_parameters(text)
@@ -50,12 +48,27 @@ class GPU:
         self._copying = collections.deque()     # (event, pinned memory) of uploads that may still be under way
         self._dtypes = {**SCALARS, "real": self.real, "bfloat16": np.uint16, "unsigned short": np.uint16}
 
+    @contextlib.contextmanager
+    def working(self):
+        """Within it CuPy works on this GPU and on a stream of its own.
+
+        That stream waits for what the caller's stream was told before, and what the caller's stream is told afterwards
+        waits for it. So parameters may be filled, or a loss read, by any line of CuPy, on any stream and GPU.
+        """
+        with self.device:
+            callers = self.xp.cuda.get_current_stream()
+            self.stream.wait_event(callers.record(self._before))
+            try:
+                with self.stream:
+                    yield
+            finally:
+                callers.wait_event(self.stream.record(self._after))
+
     def empty(self, shape, dtype):
         return self.xp.empty(shape, dtype)
 
     def zero(self, array):
-        with self.stream:
-            array.fill(0)
+        array.fill(0)
 
     def launch(self, name, grid, block, *arguments):
         """Run a kernel: `grid` blocks of `block` threads, each a number or a tuple of up to three.
@@ -71,7 +84,7 @@ class GPU:
         values = tuple(self._value(f"{name}: {parameter}", kind, pointer, argument)
                        for (kind, pointer, parameter), argument in zip(parameters, arguments, strict=True))
         grid, block = ((size,) if isinstance(size, int) else size for size in (grid, block))
-        kernel(grid, block, values, stream=self.stream)
+        kernel(grid, block, values)
 
     def _value(self, what, kind, pointer, argument):
         """Check and convert an argument: CuPy does not know the parameters, and passes a Python int as 64 bits."""
@@ -86,7 +99,7 @@ class GPU:
     def upload(self, array, host):
         """Copy a NumPy array into a device array of the same shape and dtype; `host` may be changed right afterwards.
 
-        The stream copies later, from pinned memory. That memory goes back to CuPy's pool only after an event has said
+        The GPU copies later, from pinned memory. That memory goes back to CuPy's pool only after an event has said
         that the copy is done.
         """
         while self._copying and self._copying[0][0].done:
@@ -94,8 +107,10 @@ class GPU:
         memory = self.xp.cuda.alloc_pinned_memory(host.nbytes)
         staged = np.frombuffer(memory, host.dtype, host.size).reshape(host.shape)       # the pool rounds sizes up
         staged[...] = host
-        array.set(staged, self.stream)
-        self._copying.append((self.stream.record(self.xp.cuda.Event(disable_timing=True)), staged))
+        array.set(staged)
+        copied = self.xp.cuda.Event(disable_timing=True)
+        copied.record()
+        self._copying.append((copied, staged))
 
     def capture(self, step):
         """Record what `step` launches, without running it. The graph's `launch()` runs it, any number of times.
@@ -103,38 +118,23 @@ class GPU:
         The graph holds the addresses and numbers that step passed. So step must read what changes from arrays, and
         those arrays must stay. Call step once before: the first use compiles kernels and makes matmul plans, and
         neither can be recorded. Nor can uploads, allocations (later arrays would get the memory, while the graph still
-        writes there), CuPy's own lines, which run on another stream, or anything that waits for the GPU. Most of these
-        raise here.
+        writes there), or anything that waits for the GPU. Most of these raise here.
         """
-        cupy = self.xp
-        self.stream.begin_capture()
+        cupy, stream = self.xp, self.xp.cuda.get_current_stream()
+        stream.begin_capture()
         self.matmul.frozen = True
         try:
             with cupy.cuda.using_allocator(_refuse):
                 step()
         except BaseException:
             try:
-                self.stream.end_capture()
+                stream.end_capture()
             except cupy.cuda.runtime.CUDARuntimeError:      # it says that the recording failed; step's error says why
                 pass
             raise
         finally:
             self.matmul.frozen = False
-        return Graph(self.stream.end_capture(), self.stream)
-
-    def synchronize(self):
-        """Wait until all work is done."""
-        self.stream.synchronize()
-
-
-class Graph:
-    """A recorded step."""
-
-    def __init__(self, graph, stream):
-        self._graph, self._stream = graph, stream
-
-    def launch(self):
-        self._graph.launch(self._stream)
+        return stream.end_capture()
 
 
 def kernel_parameters(text):

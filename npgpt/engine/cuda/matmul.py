@@ -1,6 +1,6 @@
 """Matmuls on the GPU by NVIDIA's cublasLt, called through ctypes.
 
-    matmul = Matmul(stream.ptr, workspace)
+    matmul = Matmul(cupy.cuda.get_current_stream, workspace)
     matmul(x, weight, y, bias=b)                    # y = x @ weight + b
     matmul(x.T, dy, dweight, add=True)              # dweight += x.T @ dy
 
@@ -10,6 +10,7 @@ Names and numbers below are those of cublasLt.h, the same in CUDA 12 and 13.
 
 import ctypes
 import functools
+import weakref
 from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 import numpy as np
@@ -39,9 +40,12 @@ class HeuristicResult(ctypes.Structure):
 _SET_ATTRIBUTE = (c_void_p, c_int, c_void_p, c_size_t)
 PROTOTYPES = {
     "cublasLtCreate": (POINTER(c_void_p),),
+    "cublasLtDestroy": (c_void_p,),
     "cublasLtMatmulDescCreate": (POINTER(c_void_p), c_int, c_int),
+    "cublasLtMatmulDescDestroy": (c_void_p,),
     "cublasLtMatmulDescSetAttribute": _SET_ATTRIBUTE,
     "cublasLtMatrixLayoutCreate": (POINTER(c_void_p), c_int, c_uint64, c_uint64, c_int64),
+    "cublasLtMatrixLayoutDestroy": (c_void_p,),
     "cublasLtMatmulPreferenceCreate": (POINTER(c_void_p),),
     "cublasLtMatmulPreferenceSetAttribute": _SET_ATTRIBUTE,
     "cublasLtMatmulPreferenceDestroy": (c_void_p,),
@@ -68,23 +72,23 @@ def load_cublaslt():
 
 
 class Matmul:
-    """Matmuls of 2-D device arrays on one stream; see `__call__`.
+    """Matmuls of 2-D device arrays on CuPy's current stream; see `__call__`.
 
-    workspace: a device array of bytes for use while a matmul runs; 32 MiB allow all fast algorithms of a Hopper GPU.
-    Matmuls of one stream can share it, because they run one after the other. tf32: matmuls of float32 arrays round
-    their operands to tf32 (10 bits of mantissa), for the tensor cores.
+    current_stream: a function that returns that stream. workspace: a device array of bytes for use while a matmul runs;
+    32 MiB allow all fast algorithms of a Hopper GPU. Matmuls share it, and so must run one after the other. tf32:
+    matmuls of float32 arrays round their operands to tf32 (10 bits of mantissa), for the tensor cores.
 
     A CUDA graph may hold matmuls, but no plan may be made during its capture (CUDA 13.3 refuses). `GPU.capture` sets
     `frozen` meanwhile, so that every version of CUDA refuses.
     """
 
-    def __init__(self, stream, workspace, tf32=False):
+    def __init__(self, current_stream, workspace, tf32=False):
         self.frozen = False
         self._library = load_cublaslt()
-        self._stream, self._workspace = stream, workspace
+        self._current_stream, self._workspace = current_stream, workspace
         self._float32_compute = CUBLAS_COMPUTE_32F_FAST_TF32 if tf32 else CUBLAS_COMPUTE_32F
         self._plans = {}
-        self._handle = self._create("cublasLtCreate")
+        self._handle = self._create("cublasLt")
 
     def __call__(self, a, b, out, bias=None, add=False):
         """Compute out (M, N) = a (M, K) @ b (K, N), plus bias (N,) in every row, plus out itself if `add` is true.
@@ -114,17 +118,18 @@ class Matmul:
         # D = alpha A B + beta C with C = D. The factors are read on the host, now: beta is no part of the plan.
         self._call("cublasLtMatmul", self._handle, description, byref(c_float(1)), b.data.ptr, layout_b,
                    a.data.ptr, layout_a, byref(c_float(add)), out.data.ptr, layout_out, out.data.ptr, layout_out,
-                   byref(algorithm), self._workspace.data.ptr, self._workspace.nbytes, self._stream)
+                   byref(algorithm), self._workspace.data.ptr, self._workspace.nbytes,
+                   self._current_stream().ptr)
 
     def _make_plan(self, a, b, out, bias):
         """Make a description of the matmul, layouts of b, a and out, and choose the algorithm cublasLt ranks first.
 
-        Plans are kept as long as the process runs: a few dozen, one for each kind of matmul of a model.
+        Plans are kept: a few dozen, one for each kind of matmul of a model.
         """
         if self.frozen:
             raise RuntimeError(f"a new matmul {a.shape} @ {b.shape} inside a CUDA graph: run it once before")
         compute = self._float32_compute if a.dtype == np.float32 else CUBLAS_COMPUTE_32F
-        description = self._create("cublasLtMatmulDescCreate", compute, CUDA_R_32F)     # alpha and beta are float32
+        description = self._create("cublasLtMatmulDesc", compute, CUDA_R_32F)     # alpha and beta are float32
         for attribute, x in ((TRANSA, b), (TRANSB, a)):
             operation = CUBLAS_OP_T if _is_transposed(x) else CUBLAS_OP_N
             self._set("cublasLtMatmulDesc", description, attribute, c_int32(operation))
@@ -134,7 +139,8 @@ class Matmul:
             self._set("cublasLtMatmulDesc", description, BIAS_POINTER, c_void_p(bias.data.ptr))
         layouts = tuple(self._layout(x) for x in (b, a, out))
 
-        preference = self._create("cublasLtMatmulPreferenceCreate")
+        preference = c_void_p()
+        self._call("cublasLtMatmulPreferenceCreate", byref(preference))
         self._set("cublasLtMatmulPreference", preference, MAX_WORKSPACE_BYTES, c_uint64(self._workspace.nbytes))
         for attribute, x in zip(MIN_ALIGNMENT_BYTES, (b, a, out, out), strict=True):
             self._set("cublasLtMatmulPreference", preference, attribute, c_uint32(_alignment(x)))
@@ -151,11 +157,13 @@ class Matmul:
     def _layout(self, x):
         """Our row-major array (rows, cols) is cublasLt's column-major (cols, rows), of the same leading dimension."""
         rows, cols = x.T.shape if _is_transposed(x) else x.shape
-        return self._create("cublasLtMatrixLayoutCreate", TYPES[x.dtype], cols, rows, _leading_dimension(x))
+        return self._create("cublasLtMatrixLayout", TYPES[x.dtype], cols, rows, _leading_dimension(x))
 
-    def _create(self, function, *arguments):
+    def _create(self, kind, *arguments):
+        """Make one of cublasLt's objects, which is destroyed with this one, and before what was made earlier."""
         handle = c_void_p()
-        self._call(function, byref(handle), *arguments)
+        self._call(f"{kind}Create", byref(handle), *arguments)
+        weakref.finalize(self, getattr(self._library, f"{kind}Destroy"), handle).atexit = False
         return handle
 
     def _set(self, kind, handle, attribute, value):
