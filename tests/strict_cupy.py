@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import sys
 import threading
+import time
 import types
 import weakref
 
@@ -300,6 +301,9 @@ class Device:
         gpu.device = self.id
         return self
 
+    def synchronize(self):
+        wait()
+
     def __enter__(self):
         self._before.append(gpu.device)
         return self.use()
@@ -316,6 +320,9 @@ class Event:
 
     def record(self, stream=None):
         (stream or current_stream()).record(self)
+
+    def synchronize(self):
+        wait()
 
 
 class Stream:
@@ -336,6 +343,7 @@ class Stream:
 
     def record(self, event=None):
         event = event or Event()
+        event.time = time.perf_counter()
         event.after = self.seen | collections.Counter({self: gpu.told[self]})
         gpu.pending.append(lambda: setattr(event, "done", True))
         return event
@@ -409,11 +417,13 @@ SPECIAL = {"erf": ufunc(scipy.special.erf, "erf")}      # where CuPy looks for f
 runtime = types.SimpleNamespace(getDeviceCount=lambda: gpu.devices, CUDARuntimeError=CUDARuntimeError,
                                 deviceGetPCIBusId=lambda device: f"0000:{gpu.first + device:02d}:00.0",
                                 getDeviceProperties=lambda device: {"name": b"a stand-in for a GPU"},
-                                runtimeGetVersion=lambda: 13020)
+                                memGetInfo=lambda: Device().mem_info, runtimeGetVersion=lambda: 13020)
 cuda = types.SimpleNamespace(
     Device=Device, Stream=Stream, Event=Event, get_current_stream=current_stream,
+    get_elapsed_time=lambda begin, end: 1000 * (end.time - begin.time),
     runtime=runtime, memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError), cublas=None,
     nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)), using_allocator=using_allocator,
+    set_allocator=lambda allocator=None: None,
     alloc_pinned_memory=lambda size: np.zeros(-(-size // 512) * 512, np.uint8))
 cupy = types.SimpleNamespace(
     ndarray=ndarray, ufunc=ufunc, cuda=cuda, get_default_memory_pool=MemoryPool, RawKernel=RawKernel, empty=empty,

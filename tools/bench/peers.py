@@ -14,6 +14,8 @@ from shapes import LR, Work, preset_fields
 from torch import distributed, nn
 from torch.nn import functional as F
 
+PRECISION = {"tf32": "high"}        # torch's name of it
+
 
 class Block(nn.Module):
     """Causal self-attention and MLP, each behind a LayerNorm and added to the residual stream, (B, T, C)."""
@@ -88,6 +90,7 @@ def training(shape, folder, compiled):
     on_gpu = shape.device == "gpu"
     device = "cuda" if on_gpu else "cpu"
     free = torch.cuda.mem_get_info()[0] if on_gpu else 0
+    torch.set_float32_matmul_precision(PRECISION.get(shape.dtype, "highest"))
     model = initial_model(shape, folder, shape.padded_vocab_size).to(device)
     optimizer = adamw(model, LR)
     called = torch.compile(model) if compiled else model
@@ -121,9 +124,11 @@ def data_parallel(shape, folder, rank, ranks):
 
 
 def gpu_matmul(shape, folder):
-    """The floor's matmul in bfloat16 on a GPU."""
+    """The floor's matmul on a GPU."""
+    torch.set_float32_matmul_precision(PRECISION.get(shape.dtype, "highest"))
+    dtype = torch.bfloat16 if shape.dtype == "bfloat16" else torch.float32
     # Random values: matmuls of zeros are faster, because they take less power.
-    a, b = torch.randn(2, shape.floor_n, shape.floor_n, device="cuda", dtype=torch.bfloat16)
+    a, b = torch.randn(2, shape.floor_n, shape.floor_n, device="cuda", dtype=dtype)
     out = torch.empty_like(a)
 
     def step(i):

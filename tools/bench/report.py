@@ -6,9 +6,9 @@ from importlib.util import find_spec
 
 import numpy as np
 
-LABELS = {"npgpt": "npgpt", "ranks": "npgpt, {} ranks", "equal": "npgpt, equal work", "old": "npgpt, older",
-          "floor": "the floor", "torch": "PyTorch", "ddp": "PyTorch DDP, {} ranks", "compile": "torch.compile",
-          "transformers": "transformers"}
+LABELS = {"npgpt": "npgpt", "lines": "npgpt, reference lines", "ranks": "npgpt, {} ranks",
+          "equal": "npgpt, equal work", "old": "npgpt, older", "floor": "the floor", "torch": "PyTorch",
+          "ddp": "PyTorch DDP, {} ranks", "compile": "torch.compile", "transformers": "transformers"}
 PROCESSES = ("ranks", "ddp")        # the memory is that of the largest process
 HEADER = ("row", "what", "side", "time", "times npgpt's", "tokens/s", "floor / time", "memory")
 

@@ -13,8 +13,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 TINYSHAKESPEARE = Path(os.environ.get("NPGPT_DATA_DIR") or ROOT / "data") / "tinyshakespeare" / "input.txt"
 PRESETS = ROOT / "npgpt" / "training" / "presets"
-# In the order of their turns. "ranks" and "ddp" are as many processes as the others have threads.
-SIDES = ("npgpt", "ranks", "equal", "old", "floor", "torch", "ddp", "compile", "transformers")
+# In the order of their turns. "ranks" and "ddp" are as many processes as the others have threads; "lines" is npgpt
+# without its CUDA kernels.
+SIDES = ("npgpt", "lines", "ranks", "equal", "old", "floor", "torch", "ddp", "compile", "transformers")
 OF_RANKS = ("npgpt", "ranks", "torch", "ddp")
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
 SEED = 0            # of the weights, batches and prompts: every side has the same; a whole run's is its round
@@ -64,7 +65,8 @@ class Steps:
     def sides(self):
         if self.new_tokens:
             return ("npgpt", "old", "floor", "transformers")
-        return ("npgpt", "old", "floor", "torch", "compile", *(("ranks", "ddp") if self.device == "cpu" else ()))
+        more = ("ranks", "ddp") if self.device == "cpu" else ("lines",) if self.dtype == "float32" else ()
+        return ("npgpt", "old", "floor", "torch", "compile", *more)
 
     @property
     def description(self):
@@ -142,6 +144,8 @@ def preset_fields(preset):
 BABY = {"n_layer": 6, "n_head": 6, "n_embd": 384, "vocab_size": 65, "T": 256, "block_size": 256}
 TINY = {"n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 31, "T": 8, "block_size": 16}
 GPU = {"device": "gpu", "dtype": "bfloat16", "first_steps": 10, "floor_n": 8192}
+# nanoGPT rounds the vocabulary up to 50304: the head's matmul is faster, the loss hardly differs.
+GPU_124M = {**GPU, "T": 1024, "B": 16, "tolerance": 0.02, "padded_vocab_size": 50304}
 SCALING = {
     # One model of which one number changes.
     **{f"T={T}": Steps(n_layer=4, n_head=4, n_embd=256, vocab_size=65, T=T, B=8) for T in (64, 128, 256, 512, 1024)},
@@ -159,14 +163,17 @@ ROWS = {
     "E": Recipe({"npgpt": "char-cpu", "ranks": "char-cpu", "equal": "char-nanogpt", "old": "char-cpu",
                  "torch": "char-nanogpt"}),
     **SCALING,
-    # nanoGPT rounds the vocabulary up to 50304: the head's matmul is faster, the loss hardly differs.
-    "124M": Steps(T=1024, B=16, **GPU, tolerance=0.02, padded_vocab_size=50304),
+    "124M": Steps(**GPU_124M),
+    "124M-tf32": Steps(**{**GPU_124M, "dtype": "tf32"}),
+    "124M-float32": Steps(**{**GPU_124M, "dtype": "float32"}),
     "baby": Steps(**BABY, B=64, **GPU, tolerance=0.1, dropout=0.2),
     # nanoGPT's best validation loss with this recipe is 1.4697.
     "train": Recipe({"npgpt": "char-gpu"}, "gpu", ("--device", "gpu", "--dtype", "bfloat16"), 1.47, 1),
     # For the tests of this program.
     "tiny": Steps(**TINY, B=3),
     "tiny-gen": Steps(**TINY, B=2, new_tokens=8),
+    "tiny-gpu": Steps(**{**TINY, "n_head": 1}, B=3, **{**GPU, "floor_n": 64}),
 }
-GROUPS = {"scaling": tuple(SCALING), "gpu": ("124M", "baby"), "ranks": ("A", "B", "C")}
+GROUPS = {"scaling": tuple(SCALING), "gpu": ("124M", "baby", "124M-tf32", "124M-float32"),
+           "ranks": ("A", "B", "C")}
 DEFAULT = ("A", "B", "C", "D", "gen1", "gen5")      # E and scaling take longer

@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-if sys.argv[1] in ("npgpt", "ranks", "old", "prepare"):
+if sys.argv[1] in ("npgpt", "lines", "ranks", "old", "prepare"):
     import npgpt  # before NumPy: it makes OpenBLAS's idle threads sleep sooner
     from npgpt import GPT, AdamW, GPTConfig
 
@@ -46,8 +46,8 @@ def make_work(side, shape, folder, threads, rank):
         return whole_run(side, shape, folder, threads)
     if side == "ranks":
         return of_all_ranks(shape, folder)
-    if side in ("npgpt", "old"):
-        return (generation if shape.new_tokens else training)(shape, folder, threads)
+    if side in ("npgpt", "lines", "old"):
+        return generation(shape, folder, threads) if shape.new_tokens else training(shape, folder, threads, side)
     if side == "floor" and shape.device == "cpu":
         return floor(shape)
     import peers  # takes seconds, and needs torch
@@ -60,22 +60,26 @@ def make_work(side, shape, folder, threads, rank):
     return make(shape, folder) if make else peers.training(shape, folder, compiled=side == "compile")
 
 
-def training(shape, folder, threads):
+def training(shape, folder, threads, side="npgpt"):
     """npgpt's training step."""
     on_gpu = shape.device == "gpu"
     if on_gpu:
         import cupy
 
         free = cupy.cuda.runtime.memGetInfo()[0]
-    model = GPT.from_pretrained(folder, dtype=shape.dtype, device=shape.device, threads=threads)
+    options = {"kernels": "reference"} if side == "lines" else {}
+    model = GPT.from_pretrained(folder, dtype=shape.dtype, device=shape.device, threads=threads, **options)
     engine = getattr(model, "engine", model)            # older versions have no engine
     takes_engine = on_gpu and "engine" in inspect.signature(AdamW).parameters
     optimizer = AdamW(model.params, lr=LR, threads=threads, **({"engine": engine} if takes_engine else {}))
     batches = shape.batches()
 
+    # As the trainer does it: `GPT.loss_and_grads` would copy the gradients.
+    loss_and_grads = engine.loss_and_grads if on_gpu else model.loss_and_grads
+
     def step(i):
         masks = (engine.dropout_rng(SEED, i, 0),) if shape.dropout else ()
-        loss, grads = model.loss_and_grads(*batches[i % len(batches)], *masks)
+        loss, grads = loss_and_grads(*batches[i % len(batches)], *masks)
         optimizer.step(grads, max_norm=1.0)
         return loss                 # perhaps still on the GPU, where reading it would wait
 
@@ -250,7 +254,7 @@ def main():
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)           # what libraries print is no answer
     asked_for = os.environ["PYTHONPATH"].split(os.pathsep)[0]
-    if side in ("npgpt", "old") and not os.path.samefile(Path(npgpt.__file__).parents[1], asked_for):
+    if side in ("npgpt", "lines", "old") and not os.path.samefile(Path(npgpt.__file__).parents[1], asked_for):
         raise RuntimeError(f"{npgpt.__file__} would be measured, not that of {asked_for}")
     work = make_work(side, ROWS[row], Path(folder), int(threads), int(*rank))
     done = 0

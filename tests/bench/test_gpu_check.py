@@ -1,0 +1,95 @@
+"""What runs on a GPU machine is rehearsed on CuPy's stand-in: tools/gpu_check.sh, and the table of kernels."""
+
+import collections
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cuda.gpu import install_emulated_gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "bench"))
+import kernels  # noqa: E402
+from shapes import ROWS  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="a script for Linux")]
+
+SANITIZER = """#!/bin/sh
+[ "$1 $3 $4" = "--tool --error-exitcode 9" ] || exit 2
+shift 4
+exec "$@"
+"""
+# A part of each file: the rest would take minutes in the emulator.
+PART = "gelu or (matmuls and 72) or (dropout and bfloat16) or generation or full_gpu or large_scores"
+
+
+def test_the_whole_check(tmp_path):
+    (tmp_path / "compute-sanitizer").write_text(SANITIZER)
+    (tmp_path / "compute-sanitizer").chmod(0o755)
+    found = subprocess.run(
+        [ROOT / "tools" / "gpu_check.sh", tmp_path / "out", "tests", "sanitizer", "kernels", "bench"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable, "ROWS": "tiny-gpu",
+             "PYTHONPATH": str(ROOT / "tests" / "stand_in"), "BENCH": "tiny-gpu --sides npgpt --rounds 1",
+             "PYTEST_ADDOPTS": f"-k '{PART}'"}, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+    tests = {path.name: path.read_text() for path in (tmp_path / "out").glob("*.log")}
+    assert tests.keys() == {*(f"tests-{name}.log" for name in ("matmul", "kernels", "model", "training")),
+                            "sanitizer-memcheck.log", "sanitizer-racecheck.log"}
+    assert all(" passed" in text for text in tests.values()) and found.stdout.count("exit status 0") == 7
+    assert "attention_backward_kv" in (tmp_path / "out" / "kernels-tiny-gpu.md").read_text()
+    assert "| tiny-gpu | " in (tmp_path / "out" / "bench.md").read_text()
+
+
+def test_a_test_that_fails_hangs_or_is_skipped_is_not_a_success(tmp_path):
+    """The rest goes on."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\ncase "$*" in *test_matmul*) sleep 60;; *test_kernels*) echo "1 skipped";; '
+                        '*test_model*) exit 1;; *) echo fine;; esac\n')
+    stand_in.chmod(0o755)
+    script = (ROOT / "tools" / "gpu_check.sh").read_text().replace("limited 105", "limited 1")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "gpu_check.sh").write_text(script)
+    found = subprocess.run(["bash", tmp_path / "tools" / "gpu_check.sh", tmp_path / "out", "tests"],
+                           env={**os.environ, "PYTHON": str(stand_in)}, capture_output=True, text=True)
+    assert found.returncode == 1
+    lines = [line.split(":")[:2] for line in found.stdout.splitlines()]
+    assert [name for name, _ in lines] == [f"tests-{name}.log" for name in ("matmul", "kernels", "model", "training")]
+    assert [status.split()[2] for _, status in lines] == ["124", "0", "1", "0"]
+    other = subprocess.run(["bash", tmp_path / "tools" / "gpu_check.sh", tmp_path / "out", "test"],
+                           env={**os.environ, "PYTHON": str(stand_in)}, capture_output=True, text=True)
+    assert (other.returncode, other.stderr) == (2, "not a stage: test\n")
+
+
+def test_the_work_of_each_kernel(monkeypatch):
+    """Operations and bytes as counted by hand for two layers, 16 wide, B = 3, T = 8, V = 31 padded to 64."""
+    install_emulated_gpu(monkeypatch)
+    rates, spans, graphed = kernels.measure(ROWS["tiny-gpu"])
+    assert min(*rates.values(), graphed) > 0 and all(ms >= 0 for *_, ms in spans)
+    C, N, L, V, T, B = 16, 24, 2, 64, 8, 3
+    operations, sizes, launches = collections.Counter(), collections.Counter(), collections.Counter()
+    one_step = len(spans) // kernels.STEPS
+    assert len(spans) == one_step * kernels.STEPS
+    for label, ops, size, _ in spans[:one_step]:
+        label = label.split()[0]
+        operations[label] += ops
+        sizes[label] += size
+        launches[label] += 1
+    assert operations["matmul"] == 3 * 2 * N * (L * 12 * C * C + V * C) and launches["matmul"] == 3 * (4 * L + 1)
+    causal = B * C * T * (T + 1) // 2                               # of the (T, T) scores of one head
+    assert [operations[f"attention_{part}"] for part in ("forward", "backward_kv", "backward_q")] == [
+        2 * 2 * causal * L, 4 * 2 * causal * L, 3 * 2 * causal * L]
+    n = 31 * C + 16 * C + L * (12 * C * C + 13 * C) + 2 * C         # parameters
+    assert sizes["adamw"] == 7 * 4 * n + 3 * 4                      # reads p, g, m, v and three numbers, writes p, m, v
+    assert sizes["round_to_bfloat16"] == 6 * n
+    assert sizes["gelu_forward"] == 2 * 2 * N * 4 * C * L and sizes["gelu_backward"] == 3 * 2 * N * 4 * C * L
+    # dx is read but for the first of the five; dbranch is written but for the last; of dweight and dbias N parts.
+    dy_x_dx, before_and_dbranch, of_rows, parts, weight = (2 + 4 + 4) * N * C, (4 + 2) * N * C, 8 * N, 8 * N * C, 4 * C
+    assert sizes["layernorm_backward"] == 5 * (dy_x_dx + of_rows + parts + weight) + 4 * before_and_dbranch
+    assert launches["layernorm_backward"] == 5 and launches["upload"] == 2
+    text = kernels.report({"operations": 1e9, "bytes": 1e6}, [("slow", 2e9, 1e6, 40.0), ("fast", 0, 5e6, 10.0)] * 10, 7)
+    assert "| slow | 1.00 | 40.000 | 0.0500 | 0.0250 | 5% | 38.000 |" in text
+    assert "| fast | 1.00 | 10.000 |  | 0.500 | 50% | 5.000 |" in text and "| all | 2.00 | 50.000 |" in text
+    assert text.index("slow") < text.index("fast") < text.index("all")
