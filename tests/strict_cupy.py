@@ -348,6 +348,9 @@ class Stream:
         gpu.pending.append(lambda: setattr(event, "done", True))
         return event
 
+    def synchronize(self):
+        wait()
+
     def wait_event(self, event):
         self.seen |= event.after
 

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import operator
 import re
+import weakref
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class GPU:
         self.precision = precision
         self.real = np.dtype(np.uint16 if precision == "bfloat16" else np.float32)
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        # CuPy's pool gives what this stream had to the next one at the same address, which would not wait for it.
+        weakref.finalize(self, self.stream.synchronize).atexit = False
         self._before, self._after = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self.matmul = Matmul(cupy.cuda.get_current_stream, self.empty(WORKSPACE, np.uint8), tf32=precision == "tf32")
         text = source()

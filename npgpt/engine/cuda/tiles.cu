@@ -1,12 +1,24 @@
 // Matrices in blocks of 16 x 16, each in the registers of one warp, and in tiles of rows in shared memory.
 //
 // A block is spread over a warp as the matrix instructions of ptx.cu require, the same for operands and sums. So the
-// result of a matmul can be an operand of the next without moving. Lane l holds four pairs of neighbours in a row:
+// result of a matmul can be an operand of the next without moving. A lane has four pairs of neighbours, lane l = 4 g + t
+// those of row g, or 8 + g, that begin in column 2 t, or 8 + 2 t:
 //
-//     pair m: row 8 (m % 2) + l / 4, columns 8 (m / 2) + 2 (l % 4) and the next
+//        column    0    2    4    6     8   10   12   14
+//               +---------------------+---------------------+
+//        row 0  |  l=0  l=1  l=2  l=3 |  l=0  l=1  l=2  l=3 |
+//            1  |  l=4  l=5  l=6  l=7 |  l=4  l=5  l=6  l=7 |
+//            :  |        pair 0       |        pair 2       |
+//            7  | l=28 l=29 l=30 l=31 | l=28 l=29 l=30 l=31 |
+//               +---------------------+---------------------+
+//            8  |  l=0  l=1  l=2  l=3 |  l=0  l=1  l=2  l=3 |
+//            :  |        pair 1       |        pair 3       |
+//           15  | l=28 l=29 l=30 l=31 | l=28 l=29 l=30 l=31 |
+//               +---------------------+---------------------+
 //
-// Only right operands have pairs 1 and 2 exchanged: an instruction takes half of such a block, 8 rows, and needs their
-// two pairs in adjacent registers. Otherwise every matmul would have to move them.
+// Pair m is pairs[m] of an operand and values[2 m], values[2 m + 1] of sums. But of a right operand an instruction takes
+// 8 rows, whose two pairs must be in adjacent registers. So its pairs are in the order 0, 2, 1, 3; otherwise every
+// matmul would have to move them.
 
 constexpr int BLOCK = 16;
 constexpr int BLOCKS = HEAD_SIZE / BLOCK;           // blocks across one head's columns
@@ -25,8 +37,8 @@ struct Pair { float first, second; };
 #endif
 
 struct Operand { Pair pairs[4]; };                  // the left factor of a matmul
-struct RightOperand { Pair pairs[4]; };             // the right factor
-struct Sums { float values[8]; };                   // a block of sums: values 2m and 2m + 1 are pair m
+struct RightOperand { Pair pairs[4]; };             // the right factor, in the order 0, 2, 1, 3
+struct Sums { float values[8]; };                   // a block of sums
 
 // Where this lane's value n of a block is.
 __device__ __forceinline__ int row_in_block(int n) { return 8 * (n / 2 % 2) + threadIdx.x % 32 / 4; }

@@ -170,7 +170,7 @@ def test_it_leaves_nothing_behind(cupy):
     gc.disable()
     try:
         del gpu
-        assert not objects and workspace() is None
+        assert not objects and workspace() is None and len(strict_cupy.gpu.waits) == 1      # for what was under way
     finally:
         gc.enable()
 
