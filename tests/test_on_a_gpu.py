@@ -98,6 +98,19 @@ def test_a_step_waits_for_nothing(fields, decay, cupy):
     np.testing.assert_allclose(there.params.flat.get(), here.params.flat, rtol=1e-7, atol=1e-9)
 
 
+def test_the_kernels_run_where_the_model_is():
+    """Also if another GPU is the current one meanwhile, as after the making of a second model."""
+    strict_cupy.gpu.devices = 2
+    there = GPT(GPTConfig(**{**SMALL, "n_head": 1}), seed=0, device="gpu:1")
+    strict_cupy.gpu.device = 0
+    optimizer = AdamW(there.params, engine=there.engine)
+    for idx, targets in batches(3):
+        loss, grads = there.engine.loss_and_grads(idx, targets)
+        norm, evaluated = optimizer.step(grads), there.evaluate(idx, targets)
+    assert {array._device for array in (loss, norm, evaluated, optimizer.m.flat)} == {1}
+    assert strict_cupy.gpu.device == 0 and 2 < float(evaluated) < float(loss)
+
+
 def test_forward_and_backward_and_what_is_saved(tmp_path):
     there, here = model(), model("cpu")
     (idx, targets), = batches()

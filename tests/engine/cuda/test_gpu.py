@@ -1,5 +1,6 @@
 """`GPU` on CuPy's stand-in, which logs what it is told to do."""
 
+import contextlib
 import gc
 import sys
 import weakref
@@ -148,6 +149,10 @@ def test_the_callers_stream_and_the_gpus_own_wait_for_each_other(cupy):
         with gpu.working():
             gpu.zero(array)
         assert array.tolist() == [0.0] * 3
+        with contextlib.suppress(KeyboardInterrupt), gpu.working():
+            gpu.zero(array)
+            raise KeyboardInterrupt
+        array.fill(3.0)
 
 
 def test_it_stays_on_its_gpu(cupy):
