@@ -66,8 +66,10 @@ def test_a_test_that_fails_hangs_or_is_skipped_is_not_a_success(tmp_path):
 def test_the_work_of_each_kernel(monkeypatch):
     """Operations and bytes as counted by hand for two layers, 16 wide, B = 3, T = 8, V = 31 padded to 64."""
     install_emulated_gpu(monkeypatch)
+    monkeypatch.setattr(kernels, "milliseconds", lambda gpu, times, function: function() or 2.0)
     rates, spans, graphed = kernels.measure(ROWS["tiny-gpu"])
-    assert min(*rates.values(), graphed) > 0 and all(ms >= 0 for *_, ms in spans)
+    assert rates == {"operations": 2 * 64**3 / 2.0, "bytes": 2 * 4 * 64**2 / 2.0} and graphed == 2.0
+    assert all(ms >= 0 for *_, ms in spans)
     C, N, L, V, T, B = 16, 24, 2, 64, 8, 3
     operations, sizes, launches = collections.Counter(), collections.Counter(), collections.Counter()
     one_step = len(spans) // kernels.STEPS
@@ -78,12 +80,18 @@ def test_the_work_of_each_kernel(monkeypatch):
         sizes[label] += size
         launches[label] += 1
     assert operations["matmul"] == 3 * 2 * N * (L * 12 * C * C + V * C) and launches["matmul"] == 3 * (4 * L + 1)
+    # Values of 2 bytes: in and out of each forward and twice of each backward, and 4 bytes for a gradient of weights.
+    linears = [(C, 3 * C), (C, C), (C, 4 * C), (4 * C, C)] * L + [(C, V)]
+    assert sizes["matmul"] == sum(3 * 2 * N * (k + n) + (2 + 2 + 4) * k * n for k, n in linears)
     causal = B * C * T * (T + 1) // 2                               # of the (T, T) scores of one head
     assert [operations[f"attention_{part}"] for part in ("forward", "backward_kv", "backward_q")] == [
         2 * 2 * causal * L, 4 * 2 * causal * L, 3 * 2 * causal * L]
     n = 31 * C + 16 * C + L * (12 * C * C + 13 * C) + 2 * C         # parameters
     assert sizes["adamw"] == 7 * 4 * n + 3 * 4                      # reads p, g, m, v and three numbers, writes p, m, v
     assert sizes["round_to_bfloat16"] == 6 * n
+    assert sizes["embedding_forward"] == 2 * 4 * N * C + 4 * N + 4 * 16 * C     # rows of wte, x; idx; wpe
+    assert sizes["embedding_backward_wte"] == 2 * 4 * N * C + 4 * N * C + 4 * (3 * N + 1)   # at most N tokens, order
+    assert sizes["column_sum_parts"] == (N + 1) * 4 * 2 * 5 * C + (N // 2 + 1) * 4 * L * (3 + 1 + 4 + 1) * C
     assert sizes["gelu_forward"] == 2 * 2 * N * 4 * C * L and sizes["gelu_backward"] == 3 * 2 * N * 4 * C * L
     # dx is read but for the first of the five; dbranch is written but for the last; of dweight and dbias N parts.
     dy_x_dx, before_and_dbranch, of_rows, parts, weight = (2 + 4 + 4) * N * C, (4 + 2) * N * C, 8 * N, 8 * N * C, 4 * C

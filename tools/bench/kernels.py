@@ -24,9 +24,9 @@ from npgpt import GPT, AdamW, GPTConfig
 
 STEPS = 10
 HEADER = ("", "launches", "ms", "TFLOP/s", "GB/s", "limit / time", "ms above the limit")
-# Arrays that are read as well as written, unless the launch only sets them, adds nothing, or wants no gradient.
+# Arrays that are read as well as written, unless a launch only sets them. No step here adds to earlier gradients.
 READ_TOO = {"adamw": ("p", "m", "v"), "layernorm_backward": ("dx",), "classifier": ("logits",),
-            "dropout_backward": ("dx",), "column_sum_parts": ("out",), "embedding_backward_wpe": ("dwpe",)}
+            "dropout_backward": ("dx",)}
 # Matmuls of a (T, T) with a (T, D) matrix for each head.
 ATTENTION_MATMULS = {"attention_forward": 2, "attention_backward_kv": 4, "attention_backward_q": 3}
 
@@ -62,7 +62,7 @@ def event(gpu):
 def of_matmul(a, b, out, bias=None, add=False):
     """The label, the operations and the bytes of a matmul."""
     (M, K), N = a.shape, b.shape[1]
-    return f"matmul {M} x {K} x {N}", 2 * M * K * N, a.nbytes + b.nbytes + out.nbytes * (1 + add)
+    return f"matmul {M} x {K} x {N}", 2 * M * K * N, a.nbytes + b.nbytes + out.nbytes
 
 
 def of_kernel(gpu):
@@ -79,7 +79,7 @@ def of_kernel(gpu):
             sizes["wte"] = sizes["x"]                           # a row for each token
         if name == "embedding_backward_wte":
             sizes["dwte"] = 2 * 4 * C * grid[0]                 # at most: a block for each distinct token
-        if named.get("add", True) and named.get("gradient", True) and not named.get("set", False):
+        if not named.get("set", False):
             sizes |= {key: 2 * sizes[key] for key in READ_TOO.get(name, ())}
         return name, attention_operations(name, grid, named), sum(sizes.values())
     return describe
