@@ -1,6 +1,7 @@
 """What runs on a GPU machine is rehearsed on CuPy's stand-in: tools/gpu_check.sh, and the table of kernels."""
 
 import collections
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import strict_cupy
 from tests.cuda.gpu import install_emulated_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +63,23 @@ def test_a_test_that_fails_hangs_or_is_skipped_is_not_a_success(tmp_path):
     other = subprocess.run(["bash", tmp_path / "tools" / "gpu_check.sh", tmp_path / "out", "test"],
                            env={**os.environ, "PYTHON": str(stand_in)}, capture_output=True, text=True)
     assert (other.returncode, other.stderr) == (2, "not a stage: test\n")
+
+
+def test_the_side_of_the_lines_runs_no_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["worker.py", "prepare"])
+    import worker
+
+    install_emulated_gpu(monkeypatch)
+    shape = dataclasses.replace(ROWS["tiny-gpu"], dtype="float32")
+    assert "lines" in shape.sides and "lines" not in ROWS["tiny-gpu"].sides
+    worker.prepare(shape, tmp_path)
+    steps = {side: worker.training(shape, tmp_path, 1, side).step for side in ("npgpt", "lines")}
+    losses = {}
+    for side, step in steps.items():
+        strict_cupy.gpu.log.clear()
+        losses[side] = [float(step(i)) for i in range(3)]
+        assert any(entry[0] == "launch" for entry in strict_cupy.gpu.log) == (side == "npgpt")
+    assert losses["lines"] == pytest.approx(losses["npgpt"], rel=1e-4) and losses["lines"][0] != losses["lines"][2]
 
 
 def test_the_work_of_each_kernel(monkeypatch):
