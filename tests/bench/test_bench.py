@@ -75,6 +75,10 @@ def test_the_losses_of_whole_runs_are_shown_by_step_and_seed():
     assert "| npgpt | char-cpu | 1 | 4.3000 |  | 2.0000 |" in text
     assert "| PyTorch | char-nanogpt | 0 | 4.1000 | 2.1000 |  |" in text
     assert "Instructions, as the libraries say: NumPy: X86_V3." in text
+    for last, reached in ((1.47, True), (1.48, False)):
+        row = measure.figures(ROWS["train"], {"npgpt": runs([[0, 4.2], [2000, last]])}, {})
+        text = markdown({"machine": MACHINE, "rows": {"train": row}})
+        assert row["sides"]["npgpt"]["same"] == reached == ("**not reached**" not in text)
 
 
 def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_path, monkeypatch):

@@ -25,7 +25,9 @@ def nvrtc():
 
 
 def options(architecture, precision, head_size):
-    return (f"--gpu-architecture={architecture}", "--std=c++17", *defines(precision, head_size))
+    """CuPy's for the kernels: `GPU` gives it the last ones, and it adds the others."""
+    return (f"--gpu-architecture={architecture}", "-ftz=true", "--device-as-default-execution-space", "--std=c++17",
+            *defines(precision, head_size))
 
 
 @pytest.fixture(scope="module")

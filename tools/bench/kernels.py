@@ -5,7 +5,8 @@
 Each launch of a step that is no CUDA graph stands between two CUDA events; the GPU is given other work first, so that
 the host's launches are ahead of it and no gap between them is measured. The limit of a launch is the longer of two
 times: for its floating-point operations at the rate of a large matmul, and for its bytes, each array read or written
-once, at the rate of a large copy. Both rates are measured here.
+once, at the rate of a large copy. Both rates are measured here. A launch may be faster than that: arrays may still be
+in the cache, and in float32 attention uses tensor cores and the matmuls do not.
 """
 
 import argparse
@@ -27,6 +28,7 @@ HEADER = ("", "launches", "ms", "TFLOP/s", "GB/s", "limit / time", "ms above the
 # Arrays that are read as well as written, unless a launch only sets them. No step here adds to earlier gradients.
 READ_TOO = {"adamw": ("p", "m", "v"), "layernorm_backward": ("dx",), "classifier": ("logits",),
             "dropout_backward": ("dx",)}
+DQKV = {"attention_backward_kv": 2 / 3, "attention_backward_q": 1 / 3}      # the parts of dqkv that they write
 # Matmuls of a (T, T) with a (T, D) matrix for each head.
 ATTENTION_MATMULS = {"attention_forward": 2, "attention_backward_kv": 4, "attention_backward_q": 3}
 
@@ -34,9 +36,9 @@ ATTENTION_MATMULS = {"attention_forward": 2, "attention_backward_kv": 4, "attent
 class Timed:
     """A `GPU` whose launches, matmuls and copies are timed. `spans`: (label, operations, bytes, begin, end) of each."""
 
-    def __init__(self, gpu):
+    def __init__(self, gpu, n_tokens):
         self.gpu, self.spans = gpu, []
-        self.launch, self.matmul = self._timed(gpu.launch, of_kernel(gpu)), self._timed(gpu.matmul, of_matmul)
+        self.launch, self.matmul = self._timed(gpu.launch, of_kernel(gpu, n_tokens)), self._timed(gpu.matmul, of_matmul)
         self.zero = self._timed(gpu.zero, lambda array: ("zero", 0, array.nbytes))
         self.upload = self._timed(gpu.upload, lambda array, host: ("upload", 0, 0))
 
@@ -65,8 +67,8 @@ def of_matmul(a, b, out, bias=None, add=False):
     return f"matmul {M} x {K} x {N}", 2 * M * K * N, a.nbytes + b.nbytes + out.nbytes
 
 
-def of_kernel(gpu):
-    """A function that returns a launch's label, operations and bytes."""
+def of_kernel(gpu, n_tokens):
+    """A function that returns a launch's label, operations and bytes. n_tokens: how many tokens of a batch differ."""
     def describe(name, grid, block, *arguments):
         grid = (grid,) if isinstance(grid, int) else grid
         named = {parameter: value for (_, _, parameter), value in zip(gpu._parameters[name], arguments, strict=True)}
@@ -78,7 +80,9 @@ def of_kernel(gpu):
         if name == "embedding_forward":
             sizes["wte"] = sizes["x"]                           # a row for each token
         if name == "embedding_backward_wte":
-            sizes["dwte"] = 2 * 4 * C * grid[0]                 # at most: a block for each distinct token
+            sizes["dwte"] = 2 * 4 * C * n_tokens                # a row for each that differs, read and written
+        if name in DQKV:
+            sizes["dqkv"] *= DQKV[name]
         if not named.get("set", False):
             sizes |= {key: 2 * sizes[key] for key in READ_TOO.get(name, ())}
         return name, attention_operations(name, grid, named), sum(sizes.values())
@@ -105,7 +109,7 @@ def milliseconds(gpu, times, function):
 
 
 def measure(shape):
-    """The rates of the GPU, the spans of STEPS steps, and the milliseconds of a step as a graph."""
+    """The GPU's rates, the spans of STEPS steps, and the milliseconds of a step as a graph and of an empty launch."""
     config = GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd,
                        dropout=shape.dropout)
     model = GPT(config, SEED, shape.dtype, "gpu")
@@ -120,30 +124,43 @@ def measure(shape):
     for i in range(3):          # as it is, recorded, replayed
         step(i)
     numbers = iter(range(3, 1 << 30))
+    floats = np.random.default_rng(0).standard_normal((n, n), np.float32)   # matmuls of zeros are faster
+    n_tokens = round(np.mean([len(np.unique(idx)) for idx, _ in batches]))
     with gpu.working():
-        graphed = milliseconds(gpu, STEPS, lambda: step(next(numbers)))
-        floats = model.xp.asarray(np.random.default_rng(0).standard_normal((n, n), np.float32))
-        other = floats.copy()
-        copied = milliseconds(gpu, STEPS, lambda: other.__setitem__(..., floats))
-        a, out = (gpu.empty((n, n), gpu.real) for _ in range(2))
-        if shape.dtype == "bfloat16":       # random values: matmuls of zeros are faster
+        graphed = milliseconds(gpu, 5 * STEPS, lambda: step(next(numbers)))
+        floats, one = model.xp.asarray(floats), gpu.empty(1, np.float32)
+        other, a, out = floats.copy(), gpu.empty((n, n), gpu.real), gpu.empty((n, n), gpu.real)
+        if shape.dtype == "bfloat16":
             gpu.launch("round_to_bfloat16", n * n // 1024, 256, a, floats, n * n)
         else:
             a[...] = floats
-        multiplied = milliseconds(gpu, STEPS, lambda: gpu.matmul(a, a, out))
 
-        timed = engine.gpu = Timed(gpu)
+        def multiply(times):
+            for _ in range(times):
+                gpu.matmul(a, a, out)
+
+        ahead = 1 + round(50 / milliseconds(gpu, 1, lambda: multiply(1)))       # matmuls of about 50 ms
+        multiply(2 * ahead)                 # after an idle time the GPU's clocks are low
+        multiplied = milliseconds(gpu, ahead, lambda: multiply(1))
+        copied = milliseconds(gpu, 10 * STEPS, lambda: other.__setitem__(..., floats))
+
+        timed = engine.gpu = Timed(gpu, n_tokens)
         for i in range(STEPS):
-            for _ in range(round(50 / multiplied) if multiplied < 50 else 1):
-                gpu.matmul(a, a, out)       # the host gets ahead
+            multiply(ahead)                 # the host gets ahead
             engine._graphs.clear()          # the first run of a shape is no graph
             step(i)
+        steps, timed.spans = timed.spans, []
+        multiply(ahead)
+        for _ in range(STEPS):
+            timed.launch("sum", 1, 32, one, one, 1, False)
         event(gpu).synchronize()
-        spans = [(*span[:3], model.xp.cuda.get_elapsed_time(*span[3:])) for span in timed.spans]
-    return {"operations": 2 * n**3 / multiplied, "bytes": 2 * floats.nbytes / copied}, spans, graphed
+        elapsed = model.xp.cuda.get_elapsed_time
+        spans = [(*span[:3], elapsed(*span[3:])) for span in steps]
+        empty = float(np.median([elapsed(*span[3:]) for span in timed.spans]))
+    return {"operations": 2 * n**3 / multiplied, "bytes": 2 * floats.nbytes / copied}, spans, graphed, empty
 
 
-def report(rates, spans, graphed):
+def report(rates, spans, graphed, empty):
     """The table: of each label what one step spends on it, then of all labels."""
     labels = collections.defaultdict(lambda: np.zeros(5))
     for label, operations, size, ms in spans:
@@ -154,8 +171,9 @@ def report(rates, spans, graphed):
                            digits(size / ms / 1e6) if size else "", f"{limit / ms:.0%}" if limit else "",
                            f"{ms - limit:.3f}")
                           for label, (n, ms, operations, size, limit) in rows])
-    return (f"{text}\n\nA step as a graph: {graphed:.3f} ms. A large matmul: {rates['operations'] / 1e9:,.0f} TFLOP/s. "
-            f"A large copy, reading and writing: {rates['bytes'] / 1e6:,.0f} GB/s.\n")
+    return (f"{text}\n\nA step as a graph: {graphed:.3f} ms. A launch of almost nothing, with its events: "
+            f"{1000 * empty:.1f} μs. A large matmul: {rates['operations'] / 1e9:,.0f} TFLOP/s. A large copy, read and "
+            f"written: {rates['bytes'] / 1e6:,.0f} GB/s.")
 
 
 def main():

@@ -128,7 +128,9 @@ def figures(shape, answers, failed):
             "tokens_per_second": shape.tokens and shape.tokens / float(np.median(rounds[side])),
             "memory": answers[side][-1]["memory"]}
         if isinstance(shape, Recipe):
-            row["sides"][side] |= {"preset": shape.sides[side], "curves": [each["result"] for each in answers[side]]}
+            curves = [each["result"] for each in answers[side]]
+            row["sides"][side] |= {"preset": shape.sides[side], "curves": curves,
+                                   "same": not shape.until or all(curve[-1][1] <= shape.until for curve in curves)}
         else:
             result, expected = (answers[other][0]["result"] for other in (side, next(iter(rounds))))
             row["sides"][side] |= {"result": result, "same": shape.same(result, expected)}

@@ -65,7 +65,8 @@ def lines(name, row, called):
 def remark(figures):
     """What a side's result says: nothing if it is the same as npgpt's; of whole runs the mean of their last losses."""
     if "curves" in figures:
-        return f", {figures['preset']}, validation loss {np.mean([curve[-1][1] for curve in figures['curves']]):.4f}"
+        loss = np.mean([curve[-1][1] for curve in figures["curves"]])
+        return f", {figures['preset']}, validation loss {loss:.4f}" + ("" if figures["same"] else ", **not reached**")
     return "" if figures["same"] else ", **other result**"
 
 

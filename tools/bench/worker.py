@@ -181,11 +181,12 @@ def whole_run(side, shape, folder, threads):
                     if losses[-1][1] <= shape.until:
                         process.kill()
                         return losses
-        if process.returncode == 0 and losses and not shape.until:
+        if process.returncode == 0 and losses:
             return losses
         raise RuntimeError(f"the run ended with code {process.returncode}; validation losses: {losses}")
 
-    return Work(step, memory=lambda: resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+    host = shape.device == "cpu"
+    return Work(step, memory=lambda: host and resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
 
 def prepare(shape, folder):

@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) attention_forwar
         for (int r = 0; r < 2; r++) {
             largest[r] = row_max(largest[r]);
             largest_power[r] = largest[r] * to_power;
-            shrink[r] = exp2f(largest_before[r] * to_power - largest_power[r]);
+            shrink[r] = exp2f((largest_before[r] - largest[r]) * to_power);     // exactly 1 if the largest stays
             sum[r] *= shrink[r];
         }
         for (int c = 0; c < BLOCKS; c++)

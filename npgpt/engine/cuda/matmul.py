@@ -23,7 +23,9 @@ CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
 CUBLAS_STATUS_NOT_SUPPORTED = 15
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8             # CUBLASLT_MATMUL_DESC_…
 EPILOGUE_BIAS = 4                                               # CUBLASLT_EPILOGUE_…
-MAX_WORKSPACE_BYTES, MIN_ALIGNMENT_BYTES = 1, (5, 6, 7, 8)      # CUBLASLT_MATMUL_PREF_…, of A, B, C and D
+# CUBLASLT_MATMUL_PREF_…, the last of A, B, C and D
+MAX_WORKSPACE_BYTES, REDUCTION_SCHEME_MASK, MIN_ALIGNMENT_BYTES = 1, 3, (5, 6, 7, 8)
+REDUCTION_SCHEME_COMPUTE_TYPE = 2                               # CUBLASLT_…
 
 TYPES = {np.dtype(np.float32): CUDA_R_32F, np.dtype(np.uint16): CUDA_R_16BF}    # NumPy has no bfloat16: we keep bits
 
@@ -142,6 +144,9 @@ class Matmul:
         preference = c_void_p()
         self._call("cublasLtMatmulPreferenceCreate", byref(preference))
         self._set("cublasLtMatmulPreference", preference, MAX_WORKSPACE_BYTES, c_uint64(self._workspace.nbytes))
+        if out.dtype != np.float32:     # else, where K is split, the sums of the parts may be rounded to bfloat16
+            self._set("cublasLtMatmulPreference", preference, REDUCTION_SCHEME_MASK,
+                      c_uint32(REDUCTION_SCHEME_COMPUTE_TYPE))
         for attribute, x in zip(MIN_ALIGNMENT_BYTES, (b, a, out, out), strict=True):
             self._set("cublasLtMatmulPreference", preference, attribute, c_uint32(_alignment(x)))
         result, found = HeuristicResult(), c_int(0)

@@ -14,7 +14,7 @@ HANDLE = 0xACCE55
 DESCRIPTION = {0: (c_int32, None), 1: (c_int32, None), 2: (c_int32, 0), 3: (c_int32, 0), 4: (c_int32, 0),
                7: (c_uint32, 1), 8: (c_uint64, 0), 26: (c_int32, -1)}
 LAYOUT = {0: (c_uint32, None), 1: (c_int32, 0), 2: (c_uint64, None), 3: (c_uint64, None), 4: (c_int64, None)}
-PREFERENCE = {1: (c_uint64, 0), 5: (c_uint32, 256), 6: (c_uint32, 256), 7: (c_uint32, 256), 8: (c_uint32, 256)}
+PREFERENCE = {1: (c_uint64, 0), 3: (c_uint32, 0xFFFFFFFF), **dict.fromkeys((5, 6, 7, 8), (c_uint32, 256))}
 
 DTYPES = {0: np.dtype(np.float32), 14: np.dtype(np.uint16)}     # CUDA_R_32F, CUDA_R_16BF
 
