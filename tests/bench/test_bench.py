@@ -192,7 +192,7 @@ def test_ranks_are_named_and_are_no_sides_of_the_other_rows(monkeypatch, capsys)
         return program["parse"]()
 
     assert (parsed("ranks").rows, parsed("ranks").sides) == (["A", "B", "C"], ["npgpt", "ranks", "torch", "ddp"])
-    assert parsed("A").sides == ["npgpt", "equal", "floor", "torch", "compile", "transformers"]
+    assert parsed("A").sides == ["npgpt", "lines", "equal", "floor", "torch", "compile", "transformers"]
     with pytest.raises(SystemExit):
         parsed("ranks", installed=False)
     assert re.search(r"error: .*pip install mpi4py mpich\n$", capsys.readouterr().err)
