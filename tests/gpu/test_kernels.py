@@ -17,11 +17,11 @@ COMMAND = ["timeout", "--signal=INT", "--kill-after=5", "80", sys.executable, "-
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(request, tmp_path_factory):
     """{name: (its process, its output)}: all at once, because most of their time they load and compile."""
     with contextlib.ExitStack() as stack:
         processes = {}
-        for name in NAMES:
+        for name in [item.callspec.params["name"] for item in request.session.items if item.module is request.module]:
             output = stack.enter_context((tmp_path_factory.getbasetemp() / f"{name}.txt").open("w+"))
             process = stack.enter_context(subprocess.Popen(
                 [*COMMAND, TESTS / f"{name}.py"], env={**os.environ, "NPGPT_TEST_KERNELS": "gpu"},

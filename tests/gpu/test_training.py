@@ -70,7 +70,7 @@ def limited(cupy, size):
 def test_a_full_gpu_is_one_line(tmp_path, capsys, cupy):
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    with limited(cupy, 192 << 20):
+    with limited(cupy, 190 << 20):
         assert main(["train", "--corpus", str(text), "--out-dir", str(tmp_path / "out"), "--device", "gpu",
                      "--batch-size", "512", "--block-size", "256", "--n-embd", "384", "--n-head", "6"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]

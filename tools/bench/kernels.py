@@ -108,6 +108,11 @@ def milliseconds(gpu, times, function):
     return gpu.xp.cuda.get_elapsed_time(begin, end) / times
 
 
+def times_of(gpu, function, ms):
+    """How many calls of a function take about so many milliseconds."""
+    return 1 + round(ms / milliseconds(gpu, 1, function))
+
+
 def measure(shape):
     """The GPU's rates, the spans of STEPS steps, and the milliseconds of a step as a graph and of an empty launch."""
     config = GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd,
@@ -127,7 +132,7 @@ def measure(shape):
     floats = np.random.default_rng(0).standard_normal((n, n), np.float32)   # matmuls of zeros are faster
     n_tokens = round(np.mean([len(np.unique(idx)) for idx, _ in batches]))
     with gpu.working():
-        graphed = milliseconds(gpu, 5 * STEPS, lambda: step(next(numbers)))
+        graphed = milliseconds(gpu, times_of(gpu, lambda: step(next(numbers)), 300), lambda: step(next(numbers)))
         floats, one = model.xp.asarray(floats), gpu.empty(1, np.float32)
         other, a, out = floats.copy(), gpu.empty((n, n), gpu.real), gpu.empty((n, n), gpu.real)
         if shape.dtype == "bfloat16":
@@ -139,7 +144,7 @@ def measure(shape):
             for _ in range(times):
                 gpu.matmul(a, a, out)
 
-        ahead = 1 + round(50 / milliseconds(gpu, 1, lambda: multiply(1)))       # matmuls of about 50 ms
+        ahead = times_of(gpu, lambda: multiply(1), 50)
         multiply(2 * ahead)                 # after an idle time the GPU's clocks are low
         multiplied = milliseconds(gpu, ahead, lambda: multiply(1))
         copied = milliseconds(gpu, 10 * STEPS, lambda: other.__setitem__(..., floats))
