@@ -56,7 +56,7 @@ class GPU:
         """Within it CuPy works on this GPU and on a stream of its own.
 
         That stream waits for what the caller's stream was told before, and what the caller's stream is told afterwards
-        waits for it. So parameters may be filled, or a loss read, by any line of CuPy, on any stream and GPU.
+        waits for it. So there any line of CuPy may fill parameters, or read a loss.
         """
         with self.device:
             callers = self.xp.cuda.get_current_stream()
