@@ -44,7 +44,8 @@ options=(--tb=short -p no:cacheprovider -o addopts= -o faulthandler_timeout=90)
 
 tests() {
     for f in matmul kernels model training; do
-        limited $([ "$f" = model ] && echo 200 || echo 105) "tests-$f.log" "$python" -m pytest "${options[@]}" -v --durations=5 "tests/gpu/test_$f.py"
+        limited $([ $f = model ] && echo 200 || echo 105) "tests-$f.log" "$python" -m pytest "${options[@]}" -v \
+            --durations=5 "tests/gpu/test_$f.py"
     done
 }
 
