@@ -15,11 +15,9 @@ from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_choice, check_memory, check_path, check_whole
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine
-from npgpt.engine.cuda.engine import CudaEngine, why_not_fused
 from npgpt.engine.ops import HEADLESS
-from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine
-from npgpt.engine.threads import available_cores, sharing_cores
+from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 from npgpt.model.config import GPTConfig
@@ -28,6 +26,8 @@ from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 from npgpt.model.transformer import gpt_backward, gpt_forward
 from npgpt.training.options import options_of
+
+KERNELS = ("auto", "reference", "xla")
 
 
 class GPT:
@@ -38,20 +38,21 @@ class GPT:
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
     config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero.
-    dtype: "float32" or "float64"; on a GPU also "tf32" and "bfloat16", where parameters are float32 and the factors of
-    matmuls are rounded. device: "cpu", "gpu" (or "cuda"), "gpu:N" or "auto". threads: how many cores `loss_and_grads`,
-    `evaluate` and generation use on a CPU, by default all; with 1 every layer runs once on whole arrays. kernels:
-    "fused" runs the lines in parts that fit the cache on a CPU, and by CUDA kernels on a GPU (if there are any for the
-    model, see `why_not_fused`); "reference" runs them as they stand. `engine` is what runs them.
+    kernels: what runs the lines. "auto": in parts that fit the cache on a CPU, as they stand through CuPy on a GPU;
+    "reference": as they stand; "xla": compiled by XLA (extra xla). `engine` is what runs them. dtype: "float32" or
+    "float64"; "tf32" (a GPU) and "bfloat16" (with "xla"), where parameters are float32 and the factors of matmuls are
+    rounded. device: "cpu", "gpu" (or "cuda"), "gpu:N" or "auto"; with "xla" also "tpu". threads: how many cores
+    `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1 every layer runs once on whole
+    arrays. XLA always uses all that the process may run on.
     Raises UserError for values that make no sense.
     """
 
-    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="fused"):
+    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto"):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
             dtype = getattr(dtype, "__name__", str(dtype))
         check_choice("dtype", dtype, DTYPES)
-        check_choice("kernels", kernels, ("fused", "reference"))
+        check_choice("kernels", kernels, KERNELS)
         if seed is not None:
             check_whole("seed", seed, 0, MOST_SEED)
         if threads is not None:
@@ -59,36 +60,33 @@ class GPT:
         if config.activation == "gelu":
             check_scipy()       # now, not in the first forward
         self.config, self.dtype = config, dtype
-        self.xp = array_module(device)
+        self.xp = np if kernels == "xla" else array_module(device)      # the library of the parameters
         keep_freed_memory()
-        if self.xp is np:
-            self.why_not_fused = "they need a GPU"
-        elif kernels == "reference":
-            self.why_not_fused = "the reference lines were asked for"
-        else:
-            self.why_not_fused = why_not_fused(config, dtype)       # None, or why the layers' own lines are used
-        if self.why_not_fused and dtype not in ("float32", "float64"):
-            raise UserError(f"dtype {dtype} needs the fused kernels, but {self.why_not_fused}: use --dtype float32")
+        if kernels != "xla" and dtype == "bfloat16":
+            raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
+        if kernels != "xla" and dtype == "tf32" and self.xp is np:
+            raise UserError("dtype tf32 needs a GPU: use --dtype float32")
         if self.xp is np:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
-        self.params = Parameters(config, DTYPES[dtype], self.xp)
-        self.engine = self._engine(threads or available_cores(), kernels)
+        self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels)
         self._cache = None
         if seed is not None:
             initialize(self.params, seed)
 
-    def _engine(self, threads, kernels):
-        if self.why_not_fused is None:
-            from npgpt.engine.cuda.gpu import GPU  # loads CUDA libraries
-            return CudaEngine(self.params, GPU(self.dtype, self.config.head_size))
+    def _on_engine(self, device, threads, kernels):
+        """The parameters, zero, and the engine that runs the model."""
+        if kernels == "xla":
+            from npgpt.engine.xla.engine import on_xla  # imports JAX
+            return on_xla(self.config, self.dtype, device)
+        params = Parameters(self.config, DTYPES[self.dtype], self.xp)
         if self.xp is not np:
-            return ReferenceEngine(self.params, 1)
-        return CPUEngine(self.params, threads) if kernels == "fused" and threads > 1 else ReferenceEngine(
-            self.params, threads)
+            return params, ReferenceEngine(params, 1, self.dtype == "tf32")
+        engine = CPUEngine if kernels == "auto" and threads > 1 else ReferenceEngine
+        return params, engine(params, threads)
 
     @classmethod
-    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="fused"):
+    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="auto"):
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
@@ -110,7 +108,7 @@ class GPT:
 
     def __repr__(self):
         config = self.config
-        return (f"GPT({self.params.flat.size:,} parameters: {config.n_layer} layers, {config.n_head} heads, "
+        return (f"GPT({self.params.size:,} parameters: {config.n_layer} layers, {config.n_head} heads, "
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
                 f"{self.engine.where})")
 
@@ -145,10 +143,10 @@ class GPT:
         return hidden
 
     def _run_forward(self, idx, rng, mask, ops):
-        check_rng(rng, self.xp)
+        check_rng(rng, self.xp.random.Generator)
         mask = self.check_mask(mask, *idx.shape)
-        masks = draw_masks(self.config, *idx.shape, self.params.flat.dtype, rng)
-        with sharing_cores(1, self.engine.threads):
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
+        with self.engine.running():
             return gpt_forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
                                None if mask is None else self.xp.asarray(mask))
 
@@ -163,39 +161,36 @@ class GPT:
         gpt, cross_entropy, shape = self._cache
         if cross_entropy is None:
             check("dhidden", dhidden, np.shape(dhidden) == shape, f"an array of shape {shape}, as hidden returned")
-            dx, ops = self.xp.asarray(dhidden, self.params.flat.dtype), HEADLESS
+            dx, ops = self.xp.asarray(dhidden, self.params.dtype), HEADLESS
         else:
             check("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
             dx, ops = cross_entropy_backward(1.0, cross_entropy), layers
-        with sharing_cores(1, self.engine.threads):
+        with self.engine.running():
             return self.params.flatten(gpt_backward(dx, gpt, ops))
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.
 
-        idx, targets, rng, mask as in `forward`; on a GPU an rng comes from `engine.dropout_rng`. count: what the sum of
+        idx, targets, rng, mask as in `forward`; by XLA an rng comes from `engine.dropout_rng`. count: what the sum of
         the losses is divided by, by default the number of targets that count. add_to: gradients of an earlier call, to
         which these are added in place (for gradient accumulation, with the targets of all micro-batches as count).
-        Returns the loss, a float (on a GPU a 0-d array there: nothing waits for the GPU), and the gradients, a dict
+        Returns the loss, a float (through CuPy a 0-d array on the GPU: nothing waits for it), and the gradients, a dict
         with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
         """
         idx, targets = self.check_batch(idx, targets)
-        check_rng(rng, self.xp)
+        check_rng(rng, self.engine.rng_type)
         if count is not None:
             check_whole("count", count, 1)
         if add_to is not None:
             named = hasattr(add_to, "keys") and add_to.keys() == self.params.keys()
             check("add_to", add_to, named, "gradients that loss_and_grads returned")
         mask = self.check_mask(mask, *idx.shape)
-        loss, grads = self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
-        if add_to is None and self.engine.reuses_grads:
-            grads = {name: gradient.copy() for name, gradient in grads.items()}
-        return loss, grads
+        return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
 
     def evaluate(self, idx, targets, mask=None):
         """Compute the mean loss of one batch, in nats, without dropout; nothing is kept, not even during the forward.
 
-        A float; on a GPU a 0-d array there.
+        A float; on a GPU, or by XLA, a 0-d array there.
         """
         idx, targets = self.check_batch(idx, targets)
         return self.engine.loss(idx, targets, self.check_mask(mask, *idx.shape))
@@ -252,7 +247,6 @@ class GPT:
             raise UserError("every target is -1 (ignored): the loss would be the mean of nothing")
         return idx, targets
 
-
     def check_mask(self, mask, B, T):
         """Return a mask as an array of the parameters' dtype on the host, (T, T) or (B, 1, T, T), or None.
 
@@ -266,7 +260,7 @@ class GPT:
         shape = (T, T) if mask.ndim == 2 else (B, 1, T, T)
         right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
         check("the shape of mask", mask.shape, right, f"{(T, T)} or {(B, 1, T, T)}")
-        return np.broadcast_to(mask.astype(self.params.flat.dtype), shape)
+        return np.broadcast_to(mask.astype(self.params.dtype), shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +273,7 @@ class Loaded:
     checkpoint: Checkpoint | None
 
 
-def load(name_or_path="out", revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="fused"):
+def load(name_or_path="out", revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto"):
     """Load a model and its tokenizer: (GPT, tokenizer).
 
     name_or_path: a run of `npgpt train` or one of its checkpoints, or anything that `GPT.from_pretrained` takes. which:
@@ -293,7 +287,7 @@ def load(name_or_path="out", revision=None, which="best", dtype=None, device="cp
     return loaded.model, loaded.tokenizer
 
 
-def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="fused",
+def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto",
                **config_fields):
     """Load a model as `load` does, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
     checkpoint = None
@@ -327,11 +321,10 @@ def check_scipy():
                         'or choose activation "gelu_tanh"') from None
 
 
-def check_rng(rng, xp):
-    """Raise UserError if rng cannot draw dropout masks on the device: NumPy's generators draw on a CPU only."""
-    kinds = np.random.Generator | Philox if xp is np else Philox
-    wanted = "a np.random.Generator or None" if xp is np else "what engine.dropout_rng returns, or None"
-    check("rng", rng, rng is None or isinstance(rng, kinds), wanted)
+def check_rng(rng, kind):
+    """Raise UserError if rng cannot draw dropout masks where the model runs: NumPy's generators draw on a CPU only."""
+    wanted = "a np.random.Generator" if kind is np.random.Generator else "what engine.dropout_rng returns"
+    check("rng", rng, rng is None or isinstance(rng, kind), f"{wanted}, or None")
 
 
 def as_integers(array, name):

@@ -9,8 +9,8 @@ import numpy as np
 from npgpt.checks import check
 from npgpt.errors import UserError
 
-# The dtype of the computation -> the dtype of the parameters. tf32 and bfloat16 need a GPU: factors of matmuls are
-# rounded to 10 and 7 bits of mantissa, and summed in float32.
+# The dtype of the computation -> the dtype of the parameters. With tf32 and bfloat16 the factors of matmuls are rounded
+# to 10 and 7 bits of mantissa, and summed in float32 (through CuPy not those of attention).
 DTYPES = {"float32": "float32", "float64": "float64", "tf32": "float32", "bfloat16": "float32"}
 INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgpt[cuda13]", or use --device cpu'
 

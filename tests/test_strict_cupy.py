@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from tests import strict_cupy, strict_nccl
+from tests import strict_cupy
 
 
 @pytest.fixture
@@ -20,46 +20,27 @@ def normal(*shape):
 def test_every_name_is_one_of_cupy():
     """Also each parameter of its functions, in the same order. Instances' own attributes cannot be asked for."""
     real = pytest.importorskip("cupy", reason="CuPy is not installed: there are no names to compare with")
+    from cupy._core import _routines_linalg as real_linalg
     pairs = [(strict_cupy.cupy, real), (strict_cupy.cuda, real.cuda), (strict_cupy.runtime, real.cuda.runtime),
+             (strict_cupy.linalg, real_linalg), (strict_cupy.random, real.random),
+             (strict_cupy.Generator, real.random.Generator), (strict_cupy.Philox4x3210, real.random.Philox4x3210),
              (strict_cupy.ndarray, real.ndarray), (strict_cupy.ufunc, real.ufunc),
-             (strict_cupy.RawKernel, real.RawKernel), (strict_cupy.Device, real.cuda.Device),
-             (strict_cupy.Stream, real.cuda.Stream), (strict_cupy.Event, real.cuda.Event),
-             (strict_cupy.MemoryPool, real.cuda.MemoryPool)]
-    # Stream's instances have ptr; and CuPy loads "cublas" when it is looked at, from where it may not be.
-    ours_alone = {"_array", "_function", "__module__", "__dict__", "__weakref__", "__init__", "ptr", "cublas"}
+             (strict_cupy.Device, real.cuda.Device)]
+    # CuPy loads "cublas" when it is looked at, from where it may not be.
+    ours_alone = {"_array", "_function", "__module__", "__dict__", "__weakref__", "__init__", "cublas"}
     for ours, theirs in pairs:
         assert [name for name in vars(ours) if name not in ours_alone and not hasattr(theirs, name)] == [], ours
+    for name, value in vars(strict_cupy.linalg).items():
+        assert callable(value) or value == getattr(real_linalg, name), name
     for name, parameters in strict_cupy.FUNCTIONS.items():
         parameters, theirs = parameters.split(), list(inspect.signature(getattr(real, name)).parameters)
         assert parameters == [parameter for parameter in theirs if parameter in parameters], name
-    for owner, name in ((real, "where"), (real, "take_along_axis"), (real, "put_along_axis"), (real, "asarray"),
-                        (real.cuda.Event, "record"), (real.cuda.Event, "__init__"), (real.cuda, "using_allocator"),
-                        *((real.cuda.Stream, name) for name in ("__init__", "record", "wait_event", "begin_capture"))):
-        ours = getattr({real: strict_cupy.cupy, real.cuda: strict_cupy.cuda}.get(owner) or
-                       getattr(strict_cupy, owner.__name__), name)
-        ours, theirs = (list(inspect.signature(function).parameters) for function in (ours, getattr(owner, name)))
-        assert ours == [parameter for parameter in theirs if parameter in ours], name
-
-
-def test_every_name_of_nccl_is_one_of_cupy():
-    """Also the parameters' names: without a communicator, NCCL refuses a call only after CuPy has taken them."""
-    pytest.importorskip("cupy", reason="CuPy is not installed: there are no names to compare with")
-    from cupy.cuda import nccl, runtime
-    if not nccl.available:
-        pytest.skip("NCCL is not installed: there are no names to compare with")
-    ours = vars(strict_nccl.nccl)
-    assert [name for name in ours if not hasattr(nccl, name)] == []
-    assert all(getattr(nccl, name) == ours[name] for name in ours if name.startswith("NCCL_"))
-    assert runtime.runtimeGetVersion() // 1000 in (12, 13)
-    assert type(nccl.get_unique_id()) is bytes and len(nccl.get_unique_id()) == 128
-    nothing = nccl.NcclCommunicator.__new__(nccl.NcclCommunicator)
-    nothing.destroy()
-    for name in ("send", "recv", "broadcast", "allGather", "reduce", "reduceScatter"):
-        parameters = list(inspect.signature(getattr(strict_nccl.NcclCommunicator, name)).parameters)[1:]
-        with pytest.raises(nccl.NcclError, match="INVALID_ARGUMENT"):
-            getattr(nothing, name)(**dict.fromkeys(parameters, 0))
-    with pytest.raises(ValueError, match="commId length 3"):
-        nccl.NcclCommunicator(ndev=2, commId=b"123", rank=0)
+    for ours, theirs, names in ((strict_cupy.cupy, real, ("where", "take_along_axis", "put_along_axis", "asarray")),
+                                (strict_cupy.Generator, real.random.Generator, ("__init__", "random")),
+                                (strict_cupy.Philox4x3210, real.random.Philox4x3210, ("__init__",))):
+        for name in names:
+            parameters, others = (list(inspect.signature(getattr(owner, name)).parameters) for owner in (ours, theirs))
+            assert parameters == [parameter for parameter in others if parameter in parameters], name
 
 
 @pytest.mark.parametrize("other", [np.ones(3), np.array(2.0)])
@@ -98,29 +79,9 @@ def test_what_makes_the_host_wait(xp, call):
     assert strict_cupy.gpu.waits == ["the test's line:1"]
 
 
-def test_streams_that_do_not_wait_for_each_other_race(xp):
-    a, stream = xp.zeros(3), xp.cuda.Stream()
-    lines = (lambda: a + 1, lambda: a.fill(0), lambda: a.get(), lambda: a.set(np.zeros(3)), lambda: a @ a,
-             lambda: xp.asarray(a), lambda: a.sum(), lambda: xp.where(a > 0, a, a), lambda: a.__setitem__(0, 1.0))
-    for line in lines:
-        with stream, pytest.raises(RuntimeError, match="a race"):
-            line()
-    stream.wait_event(xp.cuda.get_current_stream().record())
-    for line in lines:
-        with stream:
-            line()
-        with pytest.raises(RuntimeError, match="a race"):
-            line()
-
-
-def test_arrays_of_another_gpu_are_refused(xp):
-    strict_cupy.gpu.devices = 2
-    a = xp.zeros((2, 2))
-    with xp.cuda.Device(1):
-        for line in (lambda: a + 1, lambda: a.fill(0), lambda: a @ a, lambda: a.sum(), lambda: a.T + xp.zeros(2)):
-            with pytest.raises(ValueError, match="array device = 0 while current = 1"):
-                line()
-    assert (a + 1).tolist() == [[1.0] * 2] * 2
+def test_random_numbers_are_those_of_numpys_default_generator(xp):
+    rng = xp.random.Generator(xp.random.Philox4x3210([1, 2]))
+    assert rng.random((2, 3), dtype=np.float32).tolist() == np.random.default_rng([1, 2]).random((2, 3), "f4").tolist()
 
 
 def test_an_index_out_of_range_wraps_and_a_repeated_one_is_not_assigned_to(xp):

@@ -60,11 +60,12 @@ def functions_under_test():
 def tests():
     """name -> function without arguments, for each test of `TESTS` that needs no fixture but these two."""
     import pytest
-    install = importlib.import_module("tests.cuda.gpu").install_emulated_gpu
+
+    from tests import strict_cupy
 
     def patched(test, needs, **arguments):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            test(**arguments, **{needs: install(monkeypatch) if needs == "cupy" else monkeypatch})
+            test(**arguments, **{needs: strict_cupy.install(monkeypatch) if needs == "cupy" else monkeypatch})
 
     items, found = [], {}
     collector = types.SimpleNamespace(pytest_collection_finish=lambda session: items.extend(session.items))

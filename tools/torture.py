@@ -71,6 +71,7 @@ def quiet_world(folder):
     os.environ.update({
         **dict.fromkeys(("HOME", "HF_HOME", "MPLCONFIGDIR", "TIKTOKEN_CACHE_DIR"), str(folder)), "NPGPT_DATA_DIR": "",
         "HF_HUB_OFFLINE": "1", "RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",        # it would be in the home
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")})
     inspect.getsource = functools.cache(inspect.getsource)
     npgpt.cli.train.SAMPLE_TOKENS = 2

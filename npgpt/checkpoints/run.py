@@ -103,7 +103,7 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=F
             unfinished.mkdir()
             save_tensors(unfinished / "model.safetensors", {"": model.params})
             save_tensors(unfinished / "optimizer.safetensors", {"m.": optimizer.m, "v.": optimizer.v})
-            write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.flat.dtype)))
+            write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)))
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
             write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})

@@ -26,8 +26,8 @@ def save_model(params, folder):
     tensors = {}
     for name, shape in parameter_shapes(config).items():
         stored = name if name.startswith("lm_head") else f"transformer.{name}"
-        tensors[stored] = params[name] if name in params else np.zeros(shape, params.flat.dtype)
+        tensors[stored] = params[name] if name in params else np.zeros(shape, params.dtype)
     with atomic_writer(folder / "model.safetensors") as file:
         write_tensors(file, tensors)
-    fields = config_to_fields(config, str(params.flat.dtype))
+    fields = config_to_fields(config, str(params.dtype))
     write_atomically(folder / "config.json", (json.dumps(fields, indent=2) + "\n").encode())

@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 
+from npgpt.api import KERNELS
 from npgpt.checks import MOST
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
@@ -62,11 +63,14 @@ def given_train_fields(args):
 
 def add_device_arguments(parser):
     """--device, --threads and --kernels."""
-    parser.add_argument("--device", default="cpu", help="cpu, gpu or cuda, gpu:N, or auto (a GPU if there is one)")
+    parser.add_argument("--device", default="cpu",
+                        help="cpu, gpu or cuda, gpu:N, or auto (a GPU if there is one); with --kernels xla also tpu, "
+                             "which nobody has tried")
     parser.add_argument("--threads", type=int,
                         help="on a CPU: how many cores to use, by default all; with 1 the layers run as they stand")
-    parser.add_argument("--kernels", choices=("fused", "reference"), default="fused",
-                        help="fused (default): in parts on a CPU, by CUDA kernels on a GPU; reference: as they stand")
+    parser.add_argument("--kernels", choices=KERNELS, default="auto",
+                        help="what runs the layers' lines. auto (default): in parts on a CPU, through CuPy on a GPU; "
+                             "reference: as they stand; xla: compiled by XLA, for any device (extra xla)")
 
 
 def add_data_dir_argument(parser):

@@ -7,8 +7,8 @@ import sys
 import npgpt
 from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, plot, sample, study, train
 from npgpt.cli.ranks import follow
-from npgpt.engine.cuda.memory import out_of_memory
 from npgpt.engine.distributed.mpi import first, join
+from npgpt.engine.gpu_memory import out_of_memory
 from npgpt.errors import UserError, one_line
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,

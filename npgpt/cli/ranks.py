@@ -4,13 +4,10 @@ import dataclasses
 import signal
 import warnings
 
-import numpy as np
-
 from npgpt.api import GPT
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.distributed.engine import Distributed
 from npgpt.engine.distributed.mpi import join
-from npgpt.engine.distributed.nccl import connect, own_gpu
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 
@@ -26,27 +23,30 @@ def rank_threads(args, of_the_run=None):
     return max(1, of_the_run // world.size) if of_the_run else world.threads
 
 
-def rank_device(device):
-    """The device of this rank: of several GPUs, its own."""
+def connect_ranks(args):
+    """Before a model is made: let JAX find the other ranks. args: those of the command."""
     world = join()
-    if world and device.startswith(("gpu:", "cuda:")):
-        raise UserError(f"--device {device} is one GPU, and there are {world.size} ranks: with --device gpu each takes "
-                        "its own (CUDA_VISIBLE_DEVICES says which there are)")
-    return own_gpu(world) if world and device in ("gpu", "cuda") else device
+    if world and args.kernels == "xla":
+        world.tell("connect", {})
+        connect_by_jax()
+        world.idle = True
+    elif world and args.device != "cpu":
+        raise UserError(f"--device {args.device} on several ranks needs --kernels xla: add it, or leave the device out")
+
+
+def connect_by_jax():
+    from npgpt.engine.xla.place import connect  # imports JAX
+
+    connect()
 
 
 def distribute(model, args):
     """Give a model the engine of all ranks; if this process is alone, nothing changes. args: those of the command."""
-    world, on_gpus = join(), model.xp is not np
-    if args.reduce == "nccl" and not (world and on_gpus):
-        raise UserError("--reduce nccl is for several ranks with GPUs: leave it out, or add --device gpu" if world else
-                        "--reduce nccl is for several ranks, and this process is alone: leave it out, or use mpiexec")
+    world = join()
     if world:
-        world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "kernels": args.kernels,
-                             "device": "gpu" if on_gpus else "cpu", "threads": model.engine.threads,
-                             "reduce": args.reduce})
-        network = connect(world, args.reduce) if on_gpus else None
-        model.engine = Distributed(engine_of(model, args.kernels), world, network)
+        world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "device": args.device,
+                             "kernels": args.kernels, "threads": model.engine.threads})
+        model.engine = engine_of_all(model, args.kernels, world)
         world.idle = True
 
 
@@ -56,19 +56,21 @@ def follow(world):
         signal.signal(number, signal.SIG_IGN)
     warnings.filterwarnings("ignore", category=RuntimeWarning)      # a run that diverges: rank 0 says so
     name, order, _ = world.hear()
+    if name == "connect":
+        connect_by_jax()
+        name, order, _ = world.hear()
     if name == "model":
-        network = None
-        if order["device"] == "gpu":
-            network = connect(world, order["reduce"])
-            if network is None:
-                return
-        model = GPT(GPTConfig(**order["config"]), None, order["dtype"], rank_device(order["device"]), order["threads"],
+        model = GPT(GPTConfig(**order["config"]), None, order["dtype"], order["device"], order["threads"],
                     order["kernels"])
-        Distributed(engine_of(model, order["kernels"]), world, network).follow()
+        engine_of_all(model, order["kernels"], world).follow()
 
 
-def engine_of(model, kernels):
-    """The engine of one rank. Also with one thread it runs the lines in parts, as a shard of one process does."""
-    if model.xp is np and kernels == "fused":
-        return CPUEngine(model.params, model.engine.threads)
-    return model.engine
+def engine_of_all(model, kernels, world):
+    """The engine of one rank, among all. Also with one thread it runs the lines in parts, as a shard of a process does.
+    """
+    if kernels == "xla":
+        from npgpt.engine.distributed.together import Together  # imports JAX
+
+        return Together(model.engine, world)
+    engine = CPUEngine(model.params, model.engine.threads) if kernels == "auto" else model.engine
+    return Distributed(engine, world)

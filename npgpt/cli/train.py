@@ -28,7 +28,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
-from npgpt.cli.ranks import distribute, rank_device, rank_threads
+from npgpt.cli.ranks import connect_ranks, distribute, rank_threads
 from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -64,10 +64,6 @@ def add_arguments(parser):
                              "reference; with --resume, give it again. The files are checked first, but then they run "
                              "as you, without limits: use only files that you trust")
     add_device_arguments(parser)
-    parser.add_argument("--reduce", choices=("fixed", "nccl"), default="fixed",
-                        help="how the gradients of several ranks with GPUs are added up. fixed (default): in the order "
-                             "of the ranks, so the bits depend only on their number; nccl: by NCCL, which between "
-                             "machines with several GPUs each sends less")
     add_model_arguments(parser)
     add_train_arguments(parser)
 
@@ -94,6 +90,8 @@ def run(args):
         use_backwards(trainer, backwards)
         trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
+        if trainer.model.xp is not np:
+            print("(--kernels xla compiles the same lines for a GPU; nobody has measured yet which is faster)")
         print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
         try:
             finished = trainer.run()
@@ -110,8 +108,8 @@ def backward_files(args):
     """The exercise files in the folder of --backward, or None without it. Raises UserError if there are none."""
     if args.backward is None:
         return None
-    if array_module(args.device) is not np:
-        raise UserError("--backward trains on a CPU only: leave --device out")
+    if args.kernels == "xla" or array_module(args.device) is not np:
+        raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
     if join():
         raise UserError("--backward trains in one process: start it without mpiexec or srun")
     return exercise_files(args.backward)
@@ -193,6 +191,7 @@ def new_run(args):
     """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir, if there is one."""
     if args.out_dir is not None:
         check_out_dir(args)
+    connect_ranks(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
@@ -205,16 +204,26 @@ def new_run(args):
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
         GPTConfig(**model_fields)       # raises before a corpus is downloaded, and so does
-        array_module(rank_device(args.device))
+        check_device(args)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-        model = GPT(config, options.seed, options.dtype, rank_device(args.device), rank_threads(args), args.kernels)
+        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels)
     distribute(model, args)     # before the optimizer is made
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
+
+
+def check_device(args):
+    """Raise UserError if what --device and --kernels name is not there."""
+    if args.kernels == "xla":
+        from npgpt.engine.xla.place import find_devices  # imports JAX
+
+        find_devices(args.device)
+    else:
+        array_module(args.device)
 
 
 def pretrained_model(args, options, model_fields):
@@ -222,8 +231,8 @@ def pretrained_model(args, options, model_fields):
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
-    loaded = load_model(args.init_from, dtype=options.dtype, device=rank_device(args.device),
-                        threads=rank_threads(args), kernels=args.kernels, **dropouts)
+    loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=rank_threads(args),
+                        kernels=args.kernels, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
         check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
     if args.tokenizer and not is_called(loaded.tokenizer, args.tokenizer):
@@ -234,6 +243,7 @@ def pretrained_model(args, options, model_fields):
 
 def resumed_run(args):
     """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
+    connect_ranks(args)
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
     state = checkpoint.state
@@ -250,8 +260,7 @@ def resumed_run(args):
                         "for: leave the flag out")
     options = dataclasses.replace(saved, **given_train_fields(args))
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
-    model = GPT(checkpoint.config, None, options.dtype, rank_device(args.device), rank_threads(args, state["threads"]),
-                args.kernels)
+    model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels)
     distribute(model, args)
     trainer = Trainer(model, tokens["train"](), tokens["val"](), options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"])

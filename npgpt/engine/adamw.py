@@ -15,22 +15,30 @@ class NotFiniteError(UserError):
     """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing."""
 
 
-def adamw_update(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay, clip=1.0):
-    """Apply one step to arrays of equal shape: p, m and v change in place; g clip is the gradient, t counts from 1.
+def bias_correction(t, lr, beta1, beta2, eps):
+    """Compute step_size and eps of `adamw_update` for step t, which counts from 1.
 
     Both moments begin at zero; without m / (1 - beta1^t) and v / (1 - beta2^t) the first steps would be too small. As
     Kingma & Ba 2014 (arXiv:1412.6980, end of section 2) note, the two factors can be taken out of the arrays:
 
         lr m_hat / (sqrt(v_hat) + eps) = step_size m / (sqrt(v) + eps correction)
     """
+    correction = math.sqrt(1.0 - beta2**t)
+    return lr * correction / (1.0 - beta1**t), eps * correction
+
+
+def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, clip=1.0):
+    """Apply one step to arrays of equal shape, in place, and return p, m, v; g clip is the gradient.
+
+    step_size, eps: those of `bias_correction`. XLA's arrays cannot change: there, new ones are returned.
+    """
     m *= beta1                                  # m = beta1 m + (1 - beta1) g
     m += ((1.0 - beta1) * clip) * g
     v *= beta2                                  # v = beta2 v + (1 - beta2) g^2
     v += ((1.0 - beta2) * clip * clip) * (g * g)
-    correction = math.sqrt(1.0 - beta2**t)
-    step_size = lr * correction / (1.0 - beta1**t)
     p *= 1.0 - lr * weight_decay
-    p -= step_size * m / (np.sqrt(v) + eps * correction)
+    p -= step_size * m / (np.sqrt(v) + eps)
+    return p, m, v
 
 
 def adamw_step(optimizer, grads, max_norm, threads):
@@ -40,7 +48,7 @@ def adamw_step(optimizer, grads, max_norm, threads):
     parameters become NaN. The bits of the result do not depend on the number of threads.
     """
     params = optimizer.params
-    parts = slices(params, SLICE if is_on_host(params.flat) else params.flat.size)
+    parts = slices(params, SLICE if params.xp is np else params.size)
     gs = [slice_of(grads, part) for part in parts]
     norm = norm_of(square_sums(gs, threads))
     clip = clip_factor(norm, max_norm)
@@ -102,11 +110,13 @@ def clip_factor(norm, max_norm):
 
 def update_slices(optimizer, p, m, v, begin, parts, gs, clip, threads):
     """Update consecutive slices on several threads: p, m and v are 1-D and hold the parameters from `begin` on."""
+    step_size, eps = bias_correction(optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps)
+
     def update(some):
         for (_, first, start, end), g in zip(parts[some], gs[some], strict=True):
             there = slice(first + start - begin, first + end - begin)
             weight_decay = optimizer.weight_decay if first < optimizer.n_decay else 0.0
-            adamw_update(p[there], g, m[there], v[there], optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps,
-                         weight_decay, clip)
+            adamw_update(p[there], g, m[there], v[there], optimizer.lr, step_size, eps, *optimizer.betas, weight_decay,
+                         clip)
 
     in_threads(update, even_parts(len(parts), threads))

@@ -11,7 +11,6 @@ from npgpt import layers
 from npgpt.engine.embedding import fast_embedding_backward
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, without_caches
-from npgpt.engine.philox import Philox
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
@@ -47,8 +46,7 @@ class CPUEngine(ReferenceEngine):
     def accumulated(self, batches, rngs, count, mask=None):
         """As in `ReferenceEngine`; each shard adds up its own micro-batches, and then the shards are added up."""
         shape = batches[0][0].shape
-        n = 1 if isinstance(rngs[0], Philox) else number_of_shards(self.params.config, *shape, self.threads)
-        parts = even_parts(shape[0], n)             # a Philox, a GPU's, cannot be split
+        parts = even_parts(shape[0], number_of_shards(self.params.config, *shape, self.threads))
         n = len(parts)
         drawn = [[rng] * n if n == 1 or rng is None else rng.spawn(n) for rng in rngs]
         with sharing_cores(n, self.threads):
@@ -65,7 +63,7 @@ class CPUEngine(ReferenceEngine):
         """Forward and backward of a shard of each micro-batch: the sums of the losses and of the gradients."""
         config, total, grads = self.params.config, 0.0, None
         for (idx, targets), rng in zip(batches, rngs, strict=True):
-            masks = draw_masks(config, *idx.shape, self.params.flat.dtype, rng)
+            masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
             logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
             total += loss_in_blocks(logits, targets, count, gradient=True)      # the logits are dlogits now
             grads = self.added(self.params.flatten(gpt_backward(logits, gpt, self.ops)), grads)
@@ -79,7 +77,7 @@ class CPUEngine(ReferenceEngine):
         return sum(losses)
 
     def run_forward(self, idx, targets, count, mask):
-        masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
+        masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
         logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
         return loss_in_blocks(logits, targets, count, gradient=False)
 

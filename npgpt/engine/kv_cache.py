@@ -27,8 +27,8 @@ class KVCache:
         self.rows = B if B <= 4 else -(-B // 8) * 8
         shape = config.n_layer, 2, self.rows, config.n_head, config.block_size, config.head_size
         if params.xp is np:
-            check_memory(math.prod(shape) * params.flat.itemsize, f"the keys and values of {B} texts")
-        self.arrays = params.xp.zeros(shape, dtype=params.flat.dtype)
+            check_memory(math.prod(shape) * params.dtype.itemsize, f"the keys and values of {B} texts")
+        self.arrays = params.xp.zeros(shape, dtype=params.dtype)
         self.layers = iter(())                  # the layers that the forward in progress has still to run
         self.layer_ops = without_caches(ops)
 
@@ -49,7 +49,7 @@ class KVCache:
         # Made for each read: kept, the table would hold this cache, and this cache the table, and free no memory.
         ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
                     attention_forward=self.attention_forward, head_forward=self.head_forward)
-        masks = draw_masks(config, *idx.shape, self.params.flat.dtype)
+        masks = draw_masks(config, *idx.shape, self.params.dtype)
         logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
         self.length += T
         return to_host(logits[:self.B, 0])

@@ -1,13 +1,15 @@
 """The reference engine: every layer's lines as they stand, on whole arrays, called once. NumPy or CuPy."""
 
+import contextlib
+import math
+
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import number
-from npgpt.engine.adamw import adamw_step
+from npgpt.arrays import is_on_host, number
+from npgpt.engine.adamw import NotFiniteError, adamw_step
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import without_caches
-from npgpt.engine.philox import Philox
 from npgpt.engine.threads import sharing_cores
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
@@ -19,16 +21,26 @@ DROPOUT = 1         # the stream of random numbers for dropout; the trainer draw
 class ReferenceEngine:
     """Runs a model's lines as they stand, so that `print` and breakpoints in a layer show whole arrays, once a call.
 
-    params: the model's `Parameters`, on any device. threads: for BLAS, on a CPU.
+    params: the model's `Parameters`, in memory or on a GPU. threads: for BLAS, on a CPU. tf32: on a GPU, whether the
+    factors of matmuls of matrices are rounded to 10 bits of mantissa.
     """
 
     ops = layers
     gpt_backward = staticmethod(gpt_backward)
     ranks = 1, 1                # how many processes train together, and how many of them on this machine
-    reuses_grads = False        # whether `loss_and_grads` returns arrays that the next call overwrites
 
-    def __init__(self, params, threads):
-        self.params, self.threads = params, threads
+    def __init__(self, params, threads, tf32=False):
+        self.params, self.threads, self.tf32 = params, threads, tf32
+
+    @property
+    def waits(self):
+        """Whether results are there when a call returns; on a GPU they are still being computed."""
+        return self.params.xp is np
+
+    @property
+    def rng_type(self):
+        """What `dropout_rng` returns."""
+        return self.params.xp.random.Generator
 
     @property
     def where(self):
@@ -47,7 +59,7 @@ class ReferenceEngine:
         or None. Returns the loss, a `number`, and the gradients, a dict name -> array.
         """
         count = count or counted(targets)
-        with sharing_cores(1, self.threads):
+        with self.running():
             loss, grads = self.run(idx, targets, rng, count, mask)
         return number(loss), self.added(grads, add_to)
 
@@ -63,11 +75,22 @@ class ReferenceEngine:
             total = total + loss
         return total, grads
 
+    def step(self, optimizer, batches, rngs, count, max_norm):
+        """Take a whole training step: `accumulated`, then that of an `AdamW`. Returns the loss and the gradient norm.
+
+        Both are `number`s. Raises NotFiniteError, before anything has changed, if one of them is not finite; on a GPU
+        it raises nothing, and the parameters become NaN.
+        """
+        loss, grads = self.accumulated(batches, rngs, count)
+        if is_on_host(loss) and not math.isfinite(loss):
+            raise NotFiniteError(f"the loss is {loss}")
+        return loss, optimizer.step(grads, max_norm)
+
     def run(self, idx, targets, rng, count, mask):
         """One forward and backward: the loss times its share of `count`, and the gradients."""
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
-        masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype, rng)
+        masks = draw_masks(self.params.config, *idx.shape, self.params.dtype, rng)
         logits, gpt = gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
@@ -78,17 +101,32 @@ class ReferenceEngine:
 
         count: what the sum of the losses is divided by, by default the number of targets that count.
         """
-        with sharing_cores(1, self.threads):
+        with self.running():
             return number(self.run_forward(idx, targets, count or counted(targets), mask))
 
     def run_forward(self, idx, targets, count, mask):
         """One forward without caches: the loss times its share of `count`."""
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
-        masks = draw_masks(self.params.config, *idx.shape, self.params.flat.dtype)
+        masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
         logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
         loss, _ = cross_entropy_forward(logits, targets)
         return loss * share
+
+    @contextlib.contextmanager
+    def running(self):
+        """Within it, the lines run: BLAS has the threads; or CuPy multiplies matrices with this model's precision."""
+        if self.params.xp is np:
+            with sharing_cores(1, self.threads):
+                yield
+            return
+        from cupy._core import _routines_linalg as linalg  # where CuPy has the setting, for all of a process
+        before = linalg.get_compute_type(np.float32)
+        linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if self.tf32 else linalg.COMPUTE_TYPE_FP32)
+        try:
+            yield
+        finally:
+            linalg.set_compute_type(np.float32, before)
 
     def on_device(self, *arrays):
         """Arrays that may be None, where the model is."""
@@ -112,16 +150,15 @@ class ReferenceEngine:
 
     def dropout_rng(self, seed, step, micro_batch):
         """What draws the dropout masks of one micro-batch: the same for the same numbers, on one kind of device."""
-        if self.params.xp is np:
-            return np.random.default_rng([seed, DROPOUT, step, micro_batch])
-        return Philox(seed, step, micro_batch, self.params.xp)
+        xp, numbers = self.params.xp, [seed, DROPOUT, step, micro_batch]
+        return np.random.default_rng(numbers) if xp is np else xp.random.Generator(xp.random.Philox4x3210(numbers))
 
     def reader(self, B):
         """A function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) of the next ones."""
         cache = KVCache(self.params, self.ops, B)
 
         def read(idx):
-            with sharing_cores(1, self.threads):
+            with self.running():
                 return cache.read(idx)
 
         return read

@@ -23,7 +23,7 @@ class Masks(NamedTuple):
 def dropout_mask(rng, shape, p, dtype):
     """Draw a mask for `dropout_forward`: 0 with probability p, else 1 / (1 - p), an array (shape, dtype).
 
-    rng is a np.random.Generator or a Philox. Returns None if nothing is dropped: rng is None, or p = 0.
+    rng has the method `random` of a np.random.Generator. Returns None if nothing is dropped: rng is None, or p = 0.
     """
     if rng is None or p == 0.0:
         return None

@@ -69,22 +69,31 @@ class Parameters(Mapping):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. `tree` holds the same views, nested by the dots
-    of their names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and the head's
-    matrix first of all (the CUDA kernels read a few rows past its end). AdamW's moments have the same layout.
+    of their names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`. AdamW's
+    moments have the same layout.
     """
 
     def __init__(self, config, dtype="float32", xp=np):
         self.config, self.xp = config, xp
         self.shapes = parameter_shapes(config)
         sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
-        self.flat = xp.zeros(sum(sizes.values()), dtype=dtype)
+        self.size, self.dtype = sum(sizes.values()), np.dtype(dtype)
+        self._flat = xp.zeros(self.size, dtype=dtype)
         self._views, start = {}, 0
-        self.flat_names = sorted(self.shapes, key=lambda name: (len(self.shapes[name]) < 2, name != "lm_head.weight"))
-        for name in self.flat_names:                # a stable sort: otherwise in their order
-            self._views[name] = self.flat[start:start + sizes[name]].reshape(self.shapes[name])
+        self.flat_names = sorted(self.shapes, key=lambda name: len(self.shapes[name]) < 2)      # otherwise their order
+        for name in self.flat_names:
+            self._views[name] = self._flat[start:start + sizes[name]].reshape(self.shapes[name])
             start += sizes[name]
         self.n_matrix = sum(size for name, size in sizes.items() if len(self.shapes[name]) == 2)
-        self.tree = nest({name: self._views[name] for name in self.shapes})
+        self._tree = nest({name: self._views[name] for name in self.shapes})
+
+    @property
+    def flat(self):
+        return self._flat
+
+    @property
+    def tree(self):
+        return self._tree
 
     def __getitem__(self, name):
         return self._views[name]
@@ -92,7 +101,7 @@ class Parameters(Mapping):
     def __setitem__(self, name, value):
         if name not in self._views:
             raise UserError(f"this model has no parameter {shown(name)}")
-        view = self._views[name]
+        view = self[name]
         if not isinstance(value, int | float):
             value = value if hasattr(value, "dtype") else as_array(name, value)
             check(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")
@@ -106,10 +115,6 @@ class Parameters(Mapping):
     def __len__(self):
         return len(self.shapes)
 
-    @property
-    def dtype(self):
-        return self.flat.dtype
-
     def fill(self, name, read):
         """Set a parameter to what read(array) writes into an array."""
         read(self[name])
@@ -121,7 +126,7 @@ class Parameters(Mapping):
 
     def zeros_like(self):
         """Parameters of the same names, shapes and dtype, all zero."""
-        return Parameters(self.config, self.flat.dtype, self.xp)
+        return Parameters(self.config, self.dtype, self.xp)
 
 
 def initialize(params, seed):

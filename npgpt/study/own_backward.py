@@ -183,7 +183,7 @@ class OwnBackwardEngine(ReferenceEngine):
                 has = f"has shape {np.shape(grads[name])}, not {shape}" if name in grads else "is missing"
                 raise BackwardError(f"the gradient of {name} {has}: one of the functions in {self.backwards.folder} is "
                                     "wrong for this model")
-        return nest({name: np.array(grads[name], self.params.flat.dtype) for name in self.params})
+        return nest({name: np.array(grads[name], self.params.dtype) for name in self.params})
 
 
 def place_in(error, files):

@@ -90,7 +90,7 @@ def token_pulls(model, idx, targets, left_out):
     """
     T = idx.shape[1]
     n = T
-    while n > 1 and 6 * model.params.flat.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:
+    while n > 1 and 6 * model.params.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:
         n -= 1
     if n < T:
         left_out.append(f"The gradients on the tokens before it are shown for the first {n} of {T} losses: "

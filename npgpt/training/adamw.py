@@ -1,6 +1,7 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
-from npgpt.arrays import is_on_host
+import numpy as np
+
 from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole, shown
 from npgpt.engine.adamw import adamw_step
 from npgpt.engine.threads import available_cores
@@ -17,8 +18,8 @@ class AdamW:
     rates of the two moments. eps: added to the root of the second moment. weight_decay: every step multiplies what
     decays by 1 - lr * weight_decay. decay: what that is, "matrices" (the embeddings too, but no biases, LayerNorm gains
     and other vectors) or "all". threads: how many parts of the parameters are updated at once, by default one per core;
-    the bits do not depend on it. engine: `model.engine` so that its CUDA kernels take the step on a GPU; by default
-    NumPy or CuPy takes it. The README compares the defaults with those of torch and nanoGPT.
+    the bits do not depend on it. engine: `model.engine` if it takes whole training steps (`engine.step`); by default
+    NumPy or CuPy takes the step. The README compares the defaults with those of torch and nanoGPT.
     Raises UserError for values out of range.
     """
 
@@ -35,12 +36,12 @@ class AdamW:
         if threads is not None:
             check_whole("threads", threads, 1, MOST_THREADS)
         self.params, self.engine = params, engine
-        self.threads = (threads or available_cores()) if is_on_host(params.flat) else 1
+        self.threads = (threads or available_cores()) if params.xp is np else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         # Running means of the gradient and of its square.
         self.m, self.v = engine.moments() if engine else (params.zeros_like(), params.zeros_like())
         self.t = 0                          # steps taken
-        self.n_decay = params.n_matrix if decay == "matrices" else params.flat.size     # that many of `flat` decay
+        self.n_decay = params.n_matrix if decay == "matrices" else params.size     # that many of `flat` decay
 
     def step(self, grads, max_norm=None):
         """Clip, take a step, and return the gradient norm before clipping, a float.
@@ -51,7 +52,7 @@ class AdamW:
         has changed.
 
         On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is raised, and the
-        parameters become NaN. (The CUDA kernels leave them unchanged.)
+        parameters become NaN.
         """
         self.check_grads(grads)
         check_real("lr", self.lr)
@@ -69,6 +70,6 @@ class AdamW:
             raise UserError(f"these are the gradients of another model: {shown(name)} is missing or extra")
         for name, shape in self.params.shapes.items():
             gradient = grads[name]
-            if getattr(gradient, "shape", None) != shape or gradient.dtype != self.params.flat.dtype:
+            if getattr(gradient, "shape", None) != shape or gradient.dtype != self.params.dtype:
                 raise UserError(f"these are the gradients of another model: {name} must be an array of shape {shape} "
-                                f"and dtype {self.params.flat.dtype}, not {shown(gradient)}")
+                                f"and dtype {self.params.dtype}, not {shown(gradient)}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 
 import numpy as np
 from tqdm import tqdm
@@ -38,16 +39,13 @@ def evaluate_split(model, tokens, stride=None, progress=None):
     block_size = model.config.block_size
     rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
     rows = max(model.engine.threads, rows)
-    total, count = 0.0, 0
-    batch = []
+    losses, counts, batch = [], [], []
 
     def finish_batch():
-        nonlocal total, count
         idx, targets = (np.stack(part) for part in zip(*batch, strict=True))
-        counted = targets[targets != IGNORE_INDEX]
-        total += model.evaluate(idx, targets) * counted.size
-        count += counted.size
-        bar.update(counted.size)
+        counts.append(int((targets != IGNORE_INDEX).sum()))
+        losses.append(model.evaluate(idx, targets))
+        bar.update(counts[-1])
         batch.clear()
 
     with tqdm(total=count_targets(tokens, block_size), unit="token", unit_scale=True, desc="evaluate",
@@ -57,7 +55,7 @@ def evaluate_split(model, tokens, stride=None, progress=None):
                 finish_batch()
             batch.append(window)
         finish_batch()
-    return Evaluation(float(total) / count, count)
+    return Evaluation(sum(map(operator.mul, counts, map(float, losses))) / sum(counts), sum(counts))
 
 
 def strided_windows(tokens, block_size, stride):

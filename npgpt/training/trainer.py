@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import operator
 import signal
 import threading
 import time
@@ -11,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.arrays import is_on_host
 from npgpt.checkpoints.run import fingerprint, save_checkpoint
 from npgpt.checks import check, check_memory
 from npgpt.data.batches import crops_of
@@ -61,11 +61,11 @@ class Trainer:
         if options.epochs:
             crops_in_step = options.batch_size * options.gradient_accumulation_steps
             self.options = options = options.lasting(math.ceil(options.epochs * crops_in_epoch / crops_in_step))
-        if is_on_host(model.params.flat):
+        if model.params.xp is np and model.engine.waits:        # XLA says itself what it needs, when it has compiled
             trained = dataclasses.replace(model.config, block_size=self.crop_length)
             ranks, ranks_here = model.engine.ranks
             needed = training_memory(trained, options.batch_size, model.engine.threads // ranks,
-                                     model.params.flat.itemsize, options.gradient_accumulation_steps, ranks)
+                                     model.params.dtype.itemsize, options.gradient_accumulation_steps, ranks)
             check_memory(ranks_here * sum(needed.values()),
                          "a training step" + f" of {ranks_here} ranks" * (ranks_here > 1))
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
@@ -96,7 +96,7 @@ class Trainer:
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
-                if not bar.disable and is_on_host(self.model.params.flat):
+                if not bar.disable and self.model.engine.waits:
                     bar.set_postfix_str(f"about {bar.format_interval(self.estimate())} left")
                 self.evaluate_and_save(bar)
                 bar.reset()             # its clock: the first evaluation says nothing about the steps
@@ -135,19 +135,16 @@ class Trainer:
         options, engine = self.options, self.model.engine
         crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
         places = [self.places(i) for i in micro_batches]
-        total, grads = engine.accumulated([self.model.check_batch(*crops.at(each)) for each in places],
-                                          [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
-                                          sum(map(crops.count, places)))
-        if is_on_host(total) and not math.isfinite(total):
-            raise self._not_finite(f"the loss is {total}")
         self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
                                           options.lr_decay_iters)
         try:
-            norm = self.optimizer.step(grads, options.grad_clip or None)
+            loss, norm = engine.step(self.optimizer, [self.model.check_batch(*crops.at(each)) for each in places],
+                                     [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
+                                     sum(map(crops.count, places)), options.grad_clip or None)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
-        return {"step": self.step, "loss": total, "lr": self.optimizer.lr, "grad_norm": norm}
+        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm}
 
     def places(self, i):
         """Return the places of the crops of micro-batch i of the next step: a function of the step alone."""
@@ -157,8 +154,8 @@ class Trainer:
         return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, self.step, i]))
 
     def read(self, record):
-        """What `train_step` returned as plain numbers. On a GPU this waits for the card, and only here it is seen that
-        a loss or a gradient was not finite: then NotFiniteError, before anything is evaluated or saved.
+        """What `train_step` returned as plain numbers. On a GPU this waits for it, and only here it is seen that a loss
+        or a gradient was not finite: then NotFiniteError, before anything is evaluated or saved.
         """
         record = {**record, "loss": float(record["loss"]), "grad_norm": float(record["grad_norm"])}
         for name, what in (("loss", "the loss"), ("grad_norm", "the gradient norm")):
@@ -182,11 +179,11 @@ class Trainer:
         """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
         options, losses = self.options, {}
         for split, crops in self.crops.items():
-            total = weights = 0.0
+            found, weights = [], []
             for places in crops.evenly(options.eval_iters, options.batch_size):
-                weight = crops.count(places) / (options.batch_size * self.crop_length)      # 1 without padding
-                total, weights = total + weight * self.model.evaluate(*crops.at(places)), weights + weight
-            losses[split] = float(total) / weights
+                weights.append(crops.count(places) / (options.batch_size * self.crop_length))       # 1 without padding
+                found.append(self.model.evaluate(*crops.at(places)))
+            losses[split] = sum(map(operator.mul, weights, map(float, found))) / sum(weights)
         return losses
 
     def evaluate_and_save(self, bar):

@@ -11,6 +11,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
@@ -27,6 +28,7 @@ MACHINE = {"CPU": "Some CPU", "GPU": None}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
 mpi = pytest.mark.skipif(not (find_spec("mpi4py") and MPIEXEC), reason="needs mpi4py and mpiexec")
 torch = pytest.mark.skipif(not find_spec("torch"), reason="the peer")
+xla = pytest.mark.skipif(not find_spec("jax"), reason="needs JAX")
 
 
 def answers(*seconds, result=4.0, memory=10**6):
@@ -76,9 +78,9 @@ def test_the_losses_of_whole_runs_are_shown_by_step_and_seed():
     assert "| PyTorch | char-nanogpt | 0 | 4.1000 | 2.1000 |  |" in text
     assert "Instructions, as the libraries say: NumPy: X86_V3." in text
     for last, reached in ((1.47, True), (1.48, False)):
-        row = measure.figures(ROWS["train"], {"npgpt": runs([[0, 4.2], [2000, last]])}, {})
+        row = measure.figures(ROWS["train"], {"xla": runs([[0, 4.2], [2000, last]])}, {})
         text = markdown({"machine": MACHINE, "rows": {"train": row}})
-        assert row["sides"]["npgpt"]["same"] == reached == ("**not reached**" not in text)
+        assert row["sides"]["xla"]["same"] == reached == ("**not reached**" not in text)
 
 
 def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_path, monkeypatch):
@@ -103,8 +105,8 @@ def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_
         assert curves[0] != curves[1] and all(2.5 < loss < 4.0 for curve in curves for _, loss in curve)
 
 
-@mpi
-def test_a_whole_run_on_two_ranks_has_the_losses_of_one_on_two_threads(tmp_path, monkeypatch):
+@pytest.mark.parametrize("side", [pytest.param("ranks", marks=mpi), pytest.param("xla", marks=xla)])
+def test_a_whole_run_on_two_ranks_or_by_xla_has_the_losses_of_one_on_two_threads(side, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["worker.py", "prepare"])
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     import shapes
@@ -114,9 +116,17 @@ def test_a_whole_run_on_two_ranks_has_the_losses_of_one_on_two_threads(tmp_path,
     preset = tmp_path / "short.toml"
     preset.write_text((shapes.PRESETS / "char-nanogpt.toml").read_text()
                       .replace("max_iters = 2000", "max_iters = 2").replace("eval_iters = 20", "eval_iters = 1"))
-    recipe = shapes.Recipe(dict.fromkeys(("npgpt", "ranks"), str(preset)))
-    curves = [worker.whole_run(side, recipe, tmp_path, 2).step(0) for side in recipe.sides]
-    assert len(curves[0]) == 2 and curves[0] == curves[1]
+    recipe = shapes.Recipe(dict.fromkeys(("npgpt", side), str(preset)))
+    expected, found = (worker.whole_run(each, recipe, tmp_path, 2).step(0) for each in recipe.sides)
+    assert len(expected) == 2 and np.abs(np.subtract(found, expected)).max() <= (1e-3 if side == "xla" else 0.0)
+
+
+def test_a_gpus_ratios_are_to_the_side_xla_and_its_failure_leaves_none():
+    found = {"xla": answers(2.0), "floor": answers(0.5), "reference": answers(8.0)}
+    sides = measure.figures(ROWS["tiny-gpu"], found, {})["sides"]
+    assert [side["ratio"]["median"] for side in sides.values()] == [1.0, 4.0]
+    sides = measure.figures(ROWS["tiny-gpu"], {"reference": found["reference"]}, {"xla": "Traceback"})["sides"]
+    assert sides["reference"]["ratio"] is None and sides["xla"] == {"failed": "Traceback"}
 
 
 def test_the_powers_of_the_scaling():
@@ -125,23 +135,35 @@ def test_the_powers_of_the_scaling():
 
 
 def test_npgpt_is_measured_before_torch_compile_on_a_gpu():
-    assert measure.jobs(["124M", "A", "baby"], ["compile", "npgpt", "torch"]) == [
-        ("A", ["npgpt", "torch", "compile"]), ("124M", ["npgpt"]), ("baby", ["npgpt"]), ("124M", ["torch"]),
-        ("baby", ["torch"]), ("124M", ["compile"]), ("baby", ["compile"])]
+    """And its reference lines in those dtypes that CuPy has."""
+    assert measure.jobs(["124M", "A", "124M-tf32"], ["compile", "reference", "npgpt", "torch", "xla"]) == [
+        ("A", ["npgpt", "xla", "torch", "compile"]), ("124M", ["xla"]), ("124M-tf32", ["xla"]),
+        ("124M-tf32", ["reference"]), ("124M", ["torch"]), ("124M-tf32", ["torch"]), ("124M", ["compile"]),
+        ("124M-tf32", ["compile"])]
 
 
 @linux
-def test_both_sides_do_the_same_work_whichever_kernels_are_asked_of_openblas(tmp_path, monkeypatch):
-    """The same weights and batches: equal losses of npgpt and PyTorch, each in its process."""
-    pytest.importorskip("torch", reason="the peer")
+@pytest.mark.parametrize("side", [pytest.param("xla", marks=xla), pytest.param("torch", marks=torch)])
+def test_both_sides_do_the_same_work_whichever_kernels_are_asked_of_openblas(side, tmp_path, monkeypatch):
+    """The same weights and batches: equal losses of npgpt and another side, each in its process."""
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
     monkeypatch.setattr(measure, "CHUNK_SECONDS", 1e-3)
-    found, failed = measure.measure("tiny", ["npgpt", "torch"], 3, setup(tmp_path))
+    found, failed = measure.measure("tiny", ["npgpt", side], 3, setup(tmp_path))
     assert failed == {} and [len(of_side) for of_side in found.values()] == [5, 5]
     losses = [[answer["result"] for answer in of_side] for of_side in found.values()]
     assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-5) and losses[0][0] != losses[0][1]
     assert min(answer["memory"] for answer in found["npgpt"]) > 10**7
     assert "Prescott" not in measure.Side("machine", "tiny", tmp_path, setup(tmp_path)).ask_once()["BLAS"]
+
+
+@linux
+@xla
+def test_xla_has_no_more_cores_than_the_other_sides(tmp_path):
+    measure.Side("prepare", "tiny-gen", tmp_path, setup(tmp_path)).ask_once()
+    with measure.Side("xla", "tiny-gen", tmp_path, setup(tmp_path)) as side:
+        tokens = side.ask(1)["result"]
+        assert len(os.sched_getaffinity(side.process.pid)) == 1
+    assert tokens == measure.Side("npgpt", "tiny-gen", tmp_path, setup(tmp_path)).ask_once()
 
 
 @linux
@@ -192,7 +214,9 @@ def test_ranks_are_named_and_are_no_sides_of_the_other_rows(monkeypatch, capsys)
         return program["parse"]()
 
     assert (parsed("ranks").rows, parsed("ranks").sides) == (["A", "B", "C"], ["npgpt", "ranks", "torch", "ddp"])
-    assert parsed("A").sides == ["npgpt", "lines", "equal", "floor", "torch", "compile", "transformers"]
+    others = ["reference", "equal", "floor", "torch", "compile", "transformers"]
+    assert parsed("A").sides == ["npgpt", "xla", *others]
+    assert parsed("A", "--instructions", "avx2").sides == ["npgpt", *others]
     with pytest.raises(SystemExit):
         parsed("ranks", installed=False)
     assert re.search(r"error: .*pip install mpi4py mpich\n$", capsys.readouterr().err)

@@ -1,7 +1,7 @@
 """Measure npgpt beside PyTorch and transformers, or beside an older npgpt: speed, memory, results. Linux only.
 
     python tools/bench                      rows A B C D gen1 gen5; more: E, scaling, a single row of it such as T=512
-    python tools/bench --instructions avx2  hold all sides to AVX2 on a CPU that has AVX-512
+    python tools/bench --instructions avx2  hold all sides to AVX2 on a CPU that has AVX-512; without xla
     python tools/bench --old FOLDER A B     beside another checkout of npgpt instead
     python tools/bench ranks                rows A B C on two processes beside two threads, npgpt's and PyTorch's
     python tools/bench gpu --train          on a GPU: 124M and baby GPT, and a run to validation loss 1.47
@@ -28,7 +28,7 @@ def parse():
     parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed "
                                         "but ranks and ddp; with --old npgpt,old,floor; with the rows ranks "
                                         f"{','.join(OF_RANKS)}")
-    parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old")
+    parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old; on a CPU")
     parser.add_argument("--train", action="store_true", help="the row train as well")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side that count; whole runs have 3, "
                                                                "each with another seed")
@@ -40,13 +40,17 @@ def parse():
     of_ranks = "ranks" in args.rows
     args.rows = [row for name in args.rows or (() if args.train else DEFAULT) for row in GROUPS.get(name, (name,))]
     args.rows += ["train"] if args.train else []
-    packages = {"torch": "torch", "ddp": "torch", "compile": "torch", "transformers": "transformers"}
-    wanted = OF_RANKS if of_ranks else [side for side in SIDES if side not in ("old", "ranks", "ddp")]
+    packages = {"xla": "jax", "reference": "cupy", "torch": "torch", "ddp": "torch", "compile": "torch",
+                "transformers": "transformers"}
+    other = {"old", "ranks", "ddp"} | ({"xla"} if args.instructions else set())
+    wanted = OF_RANKS if of_ranks else [side for side in SIDES if side not in other]
     installed = [side for side in wanted if find_spec(packages.get(side, "numpy"))]
     default = ["npgpt", "old", "floor"] if args.old else installed
     args.sides = args.sides.split(",") if args.sides else default
     if unknown := [*({*args.rows} - {*ROWS}), *({*args.sides} - {*SIDES})]:
         parser.error(f"not known: {', '.join(unknown)}")
+    if args.instructions and "xla" in args.sides:
+        parser.error("XLA's matmuls choose their instructions themselves: leave the side xla out, or --instructions")
     if "old" in args.sides and not (args.old and (args.old / "npgpt" / "__init__.py").exists()):
         parser.error(f"no npgpt in --old {args.old}")
     if "ranks" in args.sides and not (find_spec("mpi4py") and MPIEXEC):

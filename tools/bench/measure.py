@@ -80,7 +80,7 @@ class Side:
 def jobs(rows, sides):
     """Pairs (row, sides that take turns) in the order in which they are measured.
 
-    On a GPU each side is alone, because of the memory: npgpt first, torch.compile, which takes longest, last.
+    On a GPU each side is alone, because of the memory: npgpt's sides first, torch.compile, which takes longest, last.
     """
     wanted = [(row, [side for side in SIDES if side in sides and side in ROWS[row].sides]) for row in rows]
     together = [(row, of_row) for row, of_row in wanted if ROWS[row].device == "cpu" and of_row]
@@ -112,11 +112,12 @@ def measure(row, sides, rounds, setup):
 def figures(shape, answers, failed):
     """What the answers of a row's sides say, a dict for JSON.
 
-    A side's time is the median of its rounds; its ratio the median of its rounds' times, each divided by npgpt's in
-    the same round. Its result after the first turn must be that of the first side, npgpt's if it has not failed. Whole
-    runs draw batches of their own; their results are the validation losses, one list for each round.
+    A side's time is the median of its rounds; its ratio the median of its rounds' times, each divided by that of the
+    row's first side, npgpt's, in the same round. Its result after the first turn must be that of the first side that
+    has not failed. Whole runs draw batches of their own; their results are the validation losses, one list for each
+    round.
     """
-    passes = shape.new_tokens or 1      # through the model, in a step
+    passes, first = shape.new_tokens or 1, next(iter(shape.sides))      # passes: through the model, in a step
     rounds = {side: [answer["seconds"] / passes for answer in of_side[shape.warm_up:]]
               for side, of_side in answers.items() if side != "floor"}
     floor = min((answer["seconds"] for answer in answers.get("floor", ())), default=None)
@@ -124,7 +125,7 @@ def figures(shape, answers, failed):
     for side in [side for side in SIDES if side in rounds]:
         row["sides"][side] = {
             "seconds": spread(rounds[side]), "rounds": rounds[side],
-            "ratio": spread(np.divide(rounds[side], rounds["npgpt"])) if "npgpt" in rounds else None,
+            "ratio": spread(np.divide(rounds[side], rounds[first])) if first in rounds else None,
             "tokens_per_second": shape.tokens and shape.tokens / float(np.median(rounds[side])),
             "memory": answers[side][-1]["memory"]}
         if isinstance(shape, Recipe):

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 
 import numpy as np
 
-LABELS = {"npgpt": "npgpt", "lines": "npgpt, reference lines", "ranks": "npgpt, {} ranks",
-          "equal": "npgpt, equal work", "old": "npgpt, older", "floor": "the floor", "torch": "PyTorch",
-          "ddp": "PyTorch DDP, {} ranks", "compile": "torch.compile", "transformers": "transformers"}
+LABELS = {"npgpt": "npgpt", "xla": "npgpt, XLA", "reference": "npgpt, reference lines", "ranks": "npgpt, {} ranks",
+          "equal": "npgpt, equal work", "old": "npgpt, older", "torch": "PyTorch", "ddp": "PyTorch DDP, {} ranks",
+          "compile": "torch.compile", "transformers": "transformers"}
 PROCESSES = ("ranks", "ddp")        # the memory is that of the largest process
-HEADER = ("row", "what", "side", "time", "times npgpt's", "tokens/s", "floor / time", "memory")
+HEADER = ("row", "what", "side", "time", "times the first's", "tokens/s", "floor / time", "memory")
 
 
 def write_report(results, folder):
@@ -56,14 +56,14 @@ def lines(name, row, called):
         unit, factor = ("s", 1) if seconds["median"] >= 1 else ("ms", 1000)
         median, low, high = (digits(factor * seconds[key]) for key in ("median", "low", "high"))
         yield (*first, called[side] + remark(figures), f"{median} {unit} ({low} to {high})",
-               "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio) if ratio and side != "npgpt" else "",
+               "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio) if ratio and i else "",
                digits(figures["tokens_per_second"]) if figures["tokens_per_second"] else "",
                f"{row['floor_seconds'] / seconds['median']:.0%}" if row["floor_seconds"] else "",
                (f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "") + " a rank" * (side in PROCESSES))
 
 
 def remark(figures):
-    """What a side's result says: nothing if it is the same as npgpt's; of whole runs the mean of their last losses."""
+    """What a side's result says: nothing if it is the first's; of whole runs the mean of their last losses."""
     if "curves" in figures:
         loss = np.mean([curve[-1][1] for curve in figures["curves"]])
         return f", {figures['preset']}, validation loss {loss:.4f}" + ("" if figures["same"] else ", **not reached**")
@@ -98,7 +98,7 @@ def powers(rows, called):
 
 
 def draw(results, path):
-    """A bar for the time of each side of each row, as a multiple of npgpt's."""
+    """A bar for the time of each side of each row, as a multiple of the first's."""
     called = labels_of(results)
     bars = [(f"{name}, {called[side]}", figures["ratio"]["median"], f"C{list(LABELS).index(side)}")
             for name, row in results["rows"].items() for side, figures in row["sides"].items() if figures.get("ratio")]
@@ -109,5 +109,5 @@ def draw(results, path):
         figure = Figure(figsize=(7, 1 + 0.25 * len(bars)), layout="constrained")
         panel = figure.subplots()
         panel.bar_label(panel.barh(labels, ratios, color=colors), fmt="%.2f", padding=2)
-        panel.set_title("Time as a multiple of npgpt's (less is better)")
+        panel.set_title("Time as a multiple of the first side's (less is better)")
         figure.savefig(path)

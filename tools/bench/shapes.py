@@ -13,9 +13,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 TINYSHAKESPEARE = Path(os.environ.get("NPGPT_DATA_DIR") or ROOT / "data") / "tinyshakespeare" / "input.txt"
 PRESETS = ROOT / "npgpt" / "training" / "presets"
-# In the order of their turns. "ranks" and "ddp" are as many processes as the others have threads; "lines" is npgpt
-# without its CUDA kernels.
-SIDES = ("npgpt", "lines", "ranks", "equal", "old", "floor", "torch", "ddp", "compile", "transformers")
+# In the order of their turns. "xla" and "reference" are npgpt with these --kernels, the latter on a GPU; "ranks" and
+# "ddp" are as many processes as the others have threads.
+SIDES = ("npgpt", "xla", "reference", "ranks", "equal", "old", "floor", "torch", "ddp", "compile", "transformers")
 OF_RANKS = ("npgpt", "ranks", "torch", "ddp")
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
 SEED = 0            # of the weights, batches and prompts: every side has the same; a whole run's is its round
@@ -28,7 +28,7 @@ class Work:
     """What a side does: step(i) is timed, and returns a loss, tokens, or another value that JSON can hold."""
 
     step: Callable
-    synchronize: Callable = lambda: None        # wait for the GPU
+    synchronize: Callable = lambda: None        # wait for the GPU, if more is to do there than the loss
     memory: Callable | None = None              # memory() gives the bytes in use; None: the process's peak
     begin: Callable = lambda n: None            # wake the other ranks for a turn of n steps
     end: Callable = lambda result: result       # let them sleep; the result of all ranks
@@ -63,10 +63,12 @@ class Steps:
 
     @property
     def sides(self):
+        """Those that can do it. The first is npgpt's: the others' times are given as multiples of its time."""
         if self.new_tokens:
-            return ("npgpt", "old", "floor", "transformers")
-        more = ("ranks", "ddp") if self.device == "cpu" else ("lines",) if self.dtype == "float32" else ()
-        return ("npgpt", "old", "floor", "torch", "compile", *more)
+            return ("npgpt", "xla", "old", "floor", "transformers")
+        if self.device == "cpu":
+            return ("npgpt", "xla", "ranks", "old", "floor", "torch", "ddp", "compile")
+        return ("xla", *(["reference"] if self.dtype != "bfloat16" else []), "floor", "torch", "compile")
 
     @property
     def description(self):
@@ -123,7 +125,7 @@ class Recipe:
     Each round has another seed: 0, 1, 2. The result of a run is its validation losses, pairs [step, loss].
     """
 
-    sides: dict                 # and the preset of each
+    sides: dict                 # and the preset of each; the first is npgpt's
     device: str = "cpu"
     options: tuple = ()         # more options of `npgpt train`
     until: float = 0.0          # the validation loss that ends the run; 0: it runs to its end
@@ -160,19 +162,19 @@ ROWS = {
     "gen1": Steps(T=8, B=1, new_tokens=100),
     "gen5": Steps(T=8, B=5, new_tokens=100),
     # "equal" and PyTorch do equal work, nanoGPT's recipe; npgpt's default reaches the loss in fewer steps.
-    "E": Recipe({"npgpt": "char-cpu", "ranks": "char-cpu", "equal": "char-nanogpt", "old": "char-cpu",
-                 "torch": "char-nanogpt"}),
+    "E": Recipe({"npgpt": "char-cpu", "xla": "char-cpu", "ranks": "char-cpu", "equal": "char-nanogpt",
+                 "old": "char-cpu", "torch": "char-nanogpt"}),
     **SCALING,
     "124M": Steps(**GPU_124M),
     "124M-tf32": Steps(**{**GPU_124M, "dtype": "tf32"}),
     "124M-float32": Steps(**{**GPU_124M, "dtype": "float32"}),
     "baby": Steps(**BABY, B=64, **GPU, tolerance=0.1, dropout=0.2),
     # nanoGPT's best validation loss with this recipe is 1.4697.
-    "train": Recipe({"npgpt": "char-gpu"}, "gpu", ("--device", "gpu", "--dtype", "bfloat16"), 1.47, 1),
+    "train": Recipe({"xla": "char-gpu"}, "gpu", ("--device", "gpu:0", "--dtype", "bfloat16"), 1.47, 1),
     # For the tests of this program.
     "tiny": Steps(**TINY, B=3),
     "tiny-gen": Steps(**TINY, B=2, new_tokens=8),
-    "tiny-gpu": Steps(**{**TINY, "n_head": 1}, B=3, **{**GPU, "floor_n": 64}),
+    "tiny-gpu": Steps(**TINY, B=3, **{**GPU, "dtype": "float32", "floor_n": 64}),
 }
 GROUPS = {"scaling": tuple(SCALING), "gpu": ("124M", "baby", "124M-tf32", "124M-float32"),
            "ranks": ("A", "B", "C")}

@@ -9,7 +9,6 @@ If something goes wrong, standard error has the traceback. PYTHONPATH says which
 older versions have, too, are used.
 """
 
-import inspect
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-if sys.argv[1] in ("npgpt", "lines", "ranks", "old", "prepare"):
+if sys.argv[1] in ("npgpt", "xla", "reference", "ranks", "old", "prepare"):
     import npgpt  # before NumPy: it makes OpenBLAS's idle threads sleep sooner
     from npgpt import GPT, AdamW, GPTConfig
 
@@ -33,7 +32,8 @@ import threadpoolctl
 from instructions import in_use, of_the_cpu
 from shapes import LR, MPIEXEC, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work, preset_fields
 
-PACKAGES = ("numpy", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
+OURS = ("npgpt", "xla", "reference", "old")
+PACKAGES = ("numpy", "jax", "jaxlib", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def make_work(side, shape, folder, threads, rank):
@@ -46,8 +46,8 @@ def make_work(side, shape, folder, threads, rank):
         return whole_run(side, shape, folder, threads)
     if side == "ranks":
         return of_all_ranks(shape, folder)
-    if side in ("npgpt", "lines", "old"):
-        return generation(shape, folder, threads) if shape.new_tokens else training(shape, folder, threads, side)
+    if side in OURS:
+        return (generation if shape.new_tokens else training)(shape, folder, threads, side)
     if side == "floor" and shape.device == "cpu":
         return floor(shape)
     import peers  # takes seconds, and needs torch
@@ -60,32 +60,53 @@ def make_work(side, shape, folder, threads, rank):
     return make(shape, folder) if make else peers.training(shape, folder, compiled=side == "compile")
 
 
+def pretrained(shape, folder, threads, side):
+    """npgpt's model with the weights in a folder."""
+    kernels = {"kernels": side} if side in ("xla", "reference") else {}
+    device = "gpu:0" if shape.device == "gpu" else "cpu"        # as PyTorch, XLA would take every GPU for "gpu"
+    return GPT.from_pretrained(folder, dtype=shape.dtype, device=device, threads=threads, **kernels)
+
+
 def training(shape, folder, threads, side="npgpt"):
     """npgpt's training step."""
-    on_gpu = shape.device == "gpu"
-    if on_gpu:
+    if side == "reference":
         import cupy
 
         free = cupy.cuda.runtime.memGetInfo()[0]
-    options = {"kernels": "reference"} if side == "lines" else {}
-    model = GPT.from_pretrained(folder, dtype=shape.dtype, device=shape.device, threads=threads, **options)
-    engine = getattr(model, "engine", model)            # older versions have no engine
-    takes_engine = on_gpu and "engine" in inspect.signature(AdamW).parameters
-    optimizer = AdamW(model.params, lr=LR, threads=threads, **({"engine": engine} if takes_engine else {}))
-    batches = shape.batches()
+    model = pretrained(shape, folder, threads, side)
+    if not hasattr(getattr(model, "engine", None), "step"):
+        return older_training(model, shape, threads)
+    step = trainers_step(model, model.engine, shape)
+    if shape.device == "cpu":
+        return Work(step)
+    if side == "xla":
+        import jax
 
-    # As the trainer does it: `GPT.loss_and_grads` would copy the gradients.
-    loss_and_grads = engine.loss_and_grads if on_gpu else model.loss_and_grads
+        return Work(step, memory=lambda: jax.devices()[0].memory_stats()["pool_bytes"])
+    return Work(step, cupy.cuda.Device().synchronize, lambda: free - cupy.cuda.runtime.memGetInfo()[0])
+
+
+def trainers_step(model, engine, shape):
+    """A function that takes training step i as npgpt's trainer does; the loss may still have to be computed."""
+    optimizer, batches = AdamW(model.params, lr=LR, engine=engine), shape.batches()
 
     def step(i):
-        masks = (engine.dropout_rng(SEED, i, 0),) if shape.dropout else ()
-        loss, grads = loss_and_grads(*batches[i % len(batches)], *masks)
-        optimizer.step(grads, max_norm=1.0)
-        return loss                 # perhaps still on the GPU, where reading it would wait
+        idx, targets = model.check_batch(*batches[i % len(batches)])
+        return engine.step(optimizer, [(idx, targets)], [engine.dropout_rng(SEED, i, 0)], targets.size, 1.0)[0]
 
-    if not on_gpu:
-        return Work(step)
-    return Work(step, cupy.cuda.Device().synchronize, lambda: free - cupy.cuda.runtime.memGetInfo()[0])
+    return step
+
+
+def older_training(model, shape, threads):
+    """The training step of a version whose engine takes no whole steps, or that has no engine; on a CPU."""
+    optimizer, batches = AdamW(model.params, lr=LR, threads=threads), shape.batches()
+
+    def step(i):
+        loss, grads = model.loss_and_grads(*batches[i % len(batches)])
+        optimizer.step(grads, max_norm=1.0)
+        return loss
+
+    return Work(step)
 
 
 def of_all_ranks(shape, folder):
@@ -113,14 +134,6 @@ def of_all_ranks(shape, folder):
         engine.follow()
         world.ended = False         # if rank 0 dies now, this one ends, too
         world.gather(np.array([peak_memory()]), bounds)
-    optimizer = AdamW(model.params, lr=LR, engine=engine)
-    batches = shape.batches()
-
-    def step(i):
-        idx, targets = model.check_batch(*batches[i % len(batches)])
-        loss, grads = engine.accumulated([(idx, targets)], [None], targets.size)
-        optimizer.step(grads, max_norm=1.0)
-        return loss
 
     def begin(n):
         for rank in range(1, world.size):
@@ -130,7 +143,8 @@ def of_all_ranks(shape, folder):
         world.tell("stop", {})
         return result
 
-    return Work(step, memory=lambda: int(world.gather(np.array([peak_memory()]), bounds).max()), begin=begin, end=end)
+    return Work(trainers_step(model, engine, shape), begin=begin, end=end,
+                memory=lambda: int(world.gather(np.array([peak_memory()]), bounds).max()))
 
 
 def start(rank):
@@ -155,9 +169,9 @@ def leading(work, others):
                 end=end)
 
 
-def generation(shape, folder, threads):
+def generation(shape, folder, threads, side):
     """npgpt's greedy generation with the weights in a folder; its result is the tokens."""
-    model = GPT.from_pretrained(folder, threads=threads)
+    model = pretrained(shape, folder, threads, side)
     return Work(lambda i: model.generate(shape.batches()[0][0], shape.new_tokens, temperature=0.0).tolist())
 
 
@@ -168,8 +182,9 @@ def whole_run(side, shape, folder, threads):
         command = [Path(__file__).with_name("peers.py"), shape.sides[side], folder, out_dir, threads, i]
         launcher, of_rank = ([MPIEXEC, "-n", threads], 1) if side == "ranks" else ([], threads)
         if side != "torch":
+            how = ["--kernels", "xla"] if side == "xla" else ["--threads", of_rank]
             command = ["-m", "npgpt.cli", "train", "--preset", shape.sides[side], "--corpus", folder / "corpus.txt",
-                       "--tokenizer", "char", "--out-dir", out_dir, "--threads", of_rank, "--seed", i, *shape.options]
+                       "--tokenizer", "char", "--out-dir", out_dir, "--seed", i, *how, *shape.options]
         losses = []
         # With `folder` as current folder: `-m` would prefer an npgpt of the current folder to that of PYTHONPATH.
         with subprocess.Popen([*map(str, [*launcher, sys.executable, *command])], cwd=folder, stdout=subprocess.PIPE,
@@ -255,8 +270,10 @@ def main():
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)           # what libraries print is no answer
     asked_for = os.environ["PYTHONPATH"].split(os.pathsep)[0]
-    if side in ("npgpt", "lines", "old") and not os.path.samefile(Path(npgpt.__file__).parents[1], asked_for):
+    if side in OURS and not os.path.samefile(Path(npgpt.__file__).parents[1], asked_for):
         raise RuntimeError(f"{npgpt.__file__} would be measured, not that of {asked_for}")
+    if side == "xla":       # it takes every core that its process may run on
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(threads)])
     work = make_work(side, ROWS[row], Path(folder), int(threads), int(*rank))
     done = 0
     for line in sys.stdin:
@@ -268,9 +285,9 @@ def main():
         for i in numbers:
             result = work.step(i)
         work.synchronize()
+        result = result.item() if hasattr(result, "item") else result       # a loss; for one of XLA this waits
         seconds = (time.perf_counter() - began) / len(numbers)
-        result = work.end(result.item() if hasattr(result, "item") else result)     # a loss on the GPU, or a tensor
-        answer = {"seconds": seconds, "result": result, "memory": (work.memory or peak_memory)()}
+        answer = {"seconds": seconds, "result": work.end(result), "memory": (work.memory or peak_memory)()}
         print(json.dumps(answer), file=answers, flush=True)
 
 

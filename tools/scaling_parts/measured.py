@@ -9,7 +9,7 @@ import numpy as np
 from scaling import Network, Rank, config_of, parameters_of, print_row, step
 
 from npgpt import GPT, AdamW
-from npgpt.cli.ranks import engine_of
+from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.distributed.engine import Distributed
 from npgpt.engine.distributed.mpi import RING, join
 from npgpt.engine.memory import ROUND
@@ -72,7 +72,7 @@ def parts_of_steps(world, shape, steps):
     """The seconds of each part of a step on the slowest rank, the medians of some steps, a dict."""
     calls, model, marks = [], GPT(config_of(shape), threads=1), [(0.0, 0)]
     timed = Timed(world, world.comm, calls)
-    engine = model.engine = Distributed(Timed(engine_of(model, "fused"), world.comm, calls), timed)
+    engine = model.engine = Distributed(Timed(CPUEngine(model.params, 1), world.comm, calls), timed)
     if world.rank == 0:
         optimizer, batch = AdamW(model.params, lr=1e-4, engine=engine), shape.batches()[0]
         for _ in range(steps + 1):

@@ -51,7 +51,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "GPTConfig": (lambda s, **odd: GPT(GPTConfig(**SHAPE | odd), threads=1), FIELDS | {"n_head": [0, 3, *ODD["int"]]}),
     "GPT": (lambda s, **odd: GPT(**{"config": s.model.config} | odd), {
         "config": [None, 5, {}, "gpt2"], "seed": [-1, 1.5, "x", [-1]], "threads": [0, *ODD["int"]],
-        "kernels": [None, "fast", 1, []], "dtype": ["int8", "float16", "", None, complex, 5, [], "tf32"],
+        "kernels": [None, "fast", 1, []], "dtype": ["int8", "float16", "", None, complex, 5, [], "tf32", "bfloat16"],
         "device": [None, "tpu", 5, "gpu:x", "", []]}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
         "idx": [*IDS, TOO_LONG], "targets": TARGETS, "rng": [5, "x", []]}),

@@ -20,7 +20,7 @@ import npgpt.cli.main
 import npgpt.cli.train
 
 npgpt.cli.train.draw_if_possible = lambda out_dir: ""       # a picture takes longer than a run of these
-CPU_SECONDS = 5             # a command on tiny files computes for less
+CPU_SECONDS = 10            # a command on tiny files computes for less, even if XLA compiles
 WALL_SECONDS = 60
 MEMORY = 4 << 30            # bytes of address space
 MOST_OUTPUT = 1 << 20       # bytes of stdout or stderr that are read; then the pipe is closed

@@ -6,27 +6,25 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from npgpt.arrays import is_on_host, to_host
 from npgpt.engine.adamw import SLICE, clip_factor, norm_of, slices, square_sums, update_slices
 from npgpt.engine.cpu import mask_part
 from npgpt.engine.distributed.moments import Moments
 from npgpt.engine.memory import ROUND, SENT
-from npgpt.engine.philox import Philox
-from npgpt.engine.reference import counted
+from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import even_parts
 
 
 class Distributed:
     """Runs an engine on every rank, each on its rows; the package's docstring has the steps.
 
-    engine: what runs on this rank. world: the ranks, such as an `MPIWorld`; network: what moves the arrays of a step
-    between them, an `NCCL` if they are on GPUs, by default the world. Rank 0 calls the methods of an engine: each tells
-    the other ranks its name and arguments, an order, and all ranks call the method `_name`.
+    engine: what runs on this rank, on a CPU. world: the ranks, such as an `MPIWorld`. Rank 0 calls the methods of an
+    engine: each tells the other ranks its name and arguments, an order, and all ranks call the method `_name`.
     """
 
-    def __init__(self, engine, world, network=None):
-        self.engine, self.world, self.network = engine, world, network or world
-        self.params, self.xp = engine.params, engine.params.xp
+    waits, rng_type, step = True, np.random.Generator, ReferenceEngine.step
+
+    def __init__(self, engine, world):
+        self.engine, self.world, self.params = engine, world, engine.params
         self.starts = [0, *itertools.accumulate(self.params[name].size for name in self.params.flat_names)]
         self.pieces = divide(self.params, world.size)
         sizes = [sum(end - start for *_, start, end in pieces) for pieces in self.pieces]
@@ -62,6 +60,10 @@ class Distributed:
     def dropout_rng(self, seed, step, micro_batch):
         """As in `ReferenceEngine`; the ranks draw from generators that are spawned from it."""
         return self.engine.dropout_rng(seed, step, micro_batch)
+
+    def running(self):
+        """As in `ReferenceEngine`, for what rank 0 runs alone."""
+        return self.engine.running()
 
     def reader(self, B):
         """As in `ReferenceEngine`; rank 0 generates alone."""
@@ -111,10 +113,7 @@ class Distributed:
 
     def _synchronize(self):
         """Give all ranks the parameters of rank 0."""
-        flat = to_host(self.params.flat)
-        self.world.broadcast(flat)
-        if not is_on_host(self.params.flat):
-            self.params.flat[...] = self.xp.asarray(flat)
+        self.world.broadcast(self.params.flat)
         self.synchronized = True
 
     def _accumulate(self, batches, count, seeds):
@@ -127,7 +126,7 @@ class Distributed:
         self.gs = None              # frees the memory of the last step's
         if rank < len(parts):
             # Without a target that counts, a mean would be 0 / 0, and nothing has a gradient.
-            mine = [(batch[:, parts[rank]], None if seed is None else rng_of(seed[rank], self.xp))
+            mine = [(batch[:, parts[rank]], None if seed is None else rng_of(seed[rank]))
                     for batch, seed in zip(batches, seeds, strict=True) if counted(batch[1, parts[rank]])]
             if mine:
                 loss, grads = self.engine.accumulated(*zip(*mine, strict=True), count)
@@ -150,26 +149,26 @@ class Distributed:
         optimizer.t += 1
         update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
                       self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads)
-        self.network.all_gather(self.params.flat, self.chunks)
+        self.world.all_gather(self.params.flat, self.chunks)
 
     def _summed(self, grads, active):
         """The slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
 
         grads: this rank's share, None if it has none. Each round exchanges a part of every chunk.
         """
-        chunk = self.xp.empty(self.end - self.begin, self.params.dtype)
+        chunk = np.empty(self.end - self.begin, self.params.dtype)
         most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
         values = max(ROUND // self.world.size, SENT)
         for done in range(0, most, values):
             ranges = [(min(begin + done, end), min(begin + done + values, end))
                       for begin, end in itertools.pairwise(self.chunks)]
             offsets = [0, *itertools.accumulate(end - begin for begin, end in ranges)]
-            send = self.network.buffer(offsets[-1], self.params.dtype)
+            send = self.world.buffer(offsets[-1], self.params.dtype)
             if grads is not None:
-                self.xp.concatenate([part for each in ranges for part in self._between(grads, *each)], out=send)
+                np.concatenate([part for each in ranges for part in self._between(grads, *each)], out=send)
             else:
                 send[...] = 0.0
-            first, *others = self.network.exchange(send, offsets)[:active]
+            first, *others = self.world.exchange(send, offsets)[:active]
             total = chunk[done:done + values]
             total[...] = first
             for share in others:
@@ -184,20 +183,18 @@ class Distributed:
             yield flat[max(begin - self.starts[i], 0):end - self.starts[i]]
 
     def _of_all_ranks(self, values, bounds):
-        """The `number`s of all ranks, a list; those of rank r come to the places from bounds[r] to bounds[r + 1]."""
-        dtype = np.float64 if self.xp is np else self.params.flat.dtype
-        numbers, mine = self.xp.zeros(bounds[-1], dtype), slice(*bounds[self.world.rank:self.world.rank + 2])
-        for place, value in zip(range(mine.start, mine.stop), values, strict=True):
-            numbers[place] = value
-        self.network.all_gather(numbers, bounds)
-        return numbers.tolist() if self.xp is np else list(numbers)
+        """The numbers of all ranks, a list; those of rank r come to the places from bounds[r] to bounds[r + 1]."""
+        numbers = np.zeros(bounds[-1])
+        numbers[slice(*bounds[self.world.rank:self.world.rank + 2])] = values
+        self.world.all_gather(numbers, bounds)
+        return numbers.tolist()
 
     def _moment(self, which, name):
         """Rank 0 gets a tensor of m or v from the ranks that hold it; on the host."""
         moments, place = (self.m, self.v)[which], self.params.flat_names.index(name)
         begin, end = self.starts[place:place + 2]
         cuts = [min(max(chunk, begin), end) for chunk in self.chunks]
-        mine = to_host(moments.chunk[cuts[self.world.rank] - self.begin:cuts[self.world.rank + 1] - self.begin])
+        mine = moments.chunk[cuts[self.world.rank] - self.begin:cuts[self.world.rank + 1] - self.begin]
         return self.world.gather(mine, [cut - begin for cut in cuts])
 
     def _set_moment(self, array, which, name):
@@ -206,41 +203,25 @@ class Distributed:
         begin, end = self.starts[place:place + 2]
         first, last = (min(max(chunk, begin), end) for chunk in (self.begin, self.end))
         values = array.reshape(-1)[first - begin:last - begin]
-        moments.chunk[first - self.begin:last - self.begin] = self.xp.asarray(values)
+        moments.chunk[first - self.begin:last - self.begin] = values
 
 
 def divide(params, n):
-    """The slices of the parameters that each of n ranks updates: n lists, as even as whole slices can be.
-
-    On a GPU they are as long as can be, and ranks have equally many values, as NCCL wants them; the last has the rest.
-    """
-    if not is_on_host(params.flat):
-        size = params.flat.size
-        bounds = [*(size // n * rank for rank in range(n)), size]
-        cuts = [sorted({*part, min(max(params.n_matrix, part[0]), part[1])}) for part in itertools.pairwise(bounds)]
-        return [[(None, begin, 0, end - begin) for begin, end in itertools.pairwise(mine)] for mine in cuts]
+    """The slices of the parameters that each of n ranks updates: n lists, as even as whole slices can be."""
     parts = slices(params, SLICE)
     middles = [first + (start + end) / 2 for _, first, start, end in parts]     # a cut is at the nearest end of a slice
-    cuts = [0, *(bisect.bisect(middles, params.flat.size * rank / n) for rank in range(1, n)), len(parts)]
+    cuts = [0, *(bisect.bisect(middles, params.size * rank / n) for rank in range(1, n)), len(parts)]
     return [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
 
 
 def seeds_of(rng, n):
-    """What `rng_of` makes n generators from: those that n shards of one process would have.
-
-    On a GPU, that of rank r is numbered as micro-batch i n + r, so no two ranks and micro-batches of a step share one.
-    """
-    if isinstance(rng, Philox):
-        return [["philox", *rng.key, rng.step, rng.micro_batch * n + rank] for rank in range(n)]
+    """What `rng_of` makes n generators from: those that n shards of one process would have."""
     children = [rng] if n == 1 else rng.spawn(n)
     return [[list(map(int, np.atleast_1d(each.entropy))), list(each.spawn_key)]
             for each in (child.bit_generator.seed_seq for child in children)]
 
 
-def rng_of(seed, xp):
+def rng_of(seed):
     """A generator for dropout masks."""
-    if seed[0] == "philox":
-        low, high, step, micro_batch = seed[1:]
-        return Philox(low | high << 32, step, micro_batch, xp)
     entropy, spawn_key = seed
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=spawn_key))

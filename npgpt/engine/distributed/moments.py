@@ -29,7 +29,7 @@ class Moments(Mapping):
     def __init__(self, engine, which):
         self.engine, self.which = engine, which
         self.shapes, self.dtype = engine.params.shapes, engine.params.dtype
-        self.chunk = engine.xp.zeros(engine.end - engine.begin, self.dtype)
+        self.chunk = np.zeros(engine.end - engine.begin, self.dtype)
 
     def __getitem__(self, name):
         shape, order = self.shapes[name], {"which": self.which, "name": name}

@@ -171,8 +171,8 @@ def threads_of(here):
     return max(1, int(cores.sum()) // int((of_all == cores).all(axis=1).sum()))
 
 
-def reused(arrays, size, dtype, xp=np):
+def reused(arrays, size, dtype):
     """An array that is kept in a dict and made anew if it is too small."""
     if dtype not in arrays or arrays[dtype].size < size:
-        arrays[dtype] = xp.empty(size, dtype)
+        arrays[dtype] = np.empty(size, dtype)
     return arrays[dtype][:size]

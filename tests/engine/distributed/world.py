@@ -7,15 +7,14 @@ import threading
 import numpy as np
 
 from npgpt import GPT
-from npgpt.cli.ranks import engine_of
-from npgpt.engine.distributed.engine import Distributed
+from npgpt.cli.ranks import engine_of_all
 from npgpt.engine.threads import blas_threads
 
 SECONDS = 20        # that a rank waits for the others, at most
 
 
 @contextlib.contextmanager
-def ranks(n, config, dtype="float64", threads=1, kernels="fused", seed=0):
+def ranks(n, config, dtype="float64", threads=1, kernels="auto", seed=0):
     """Within it, n ranks: yields the model of rank 0, whose engine is a `Distributed`; `engines` of its world has all.
 
     The parameters of the other ranks are NaN until rank 0 sends its own.
@@ -23,7 +22,7 @@ def ranks(n, config, dtype="float64", threads=1, kernels="fused", seed=0):
     worlds = together(n)
     models = [GPT(config, seed, dtype, threads=threads, kernels=kernels) for _ in worlds]
     for model, world in zip(models, worlds, strict=True):
-        model.engine = Distributed(engine_of(model, kernels), world)
+        model.engine = engine_of_all(model, kernels, world)
         model.params.flat[...] = model.params.flat if world.rank == 0 else np.nan
     model, world = models[0], worlds[0]
     world.engines, failed = [each.engine for each in models], []

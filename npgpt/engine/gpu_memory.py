@@ -4,16 +4,16 @@ import contextlib
 import re
 import sys
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 
 ERROR_MEMORY_ALLOCATION = 2     # cudaErrorMemoryAllocation
 
 
 @contextlib.contextmanager
 def out_of_memory(advice):
-    """Within it, a CuPy array that does not fit on the GPU raises UserError: what was needed, what is free, and advice.
+    """Within it, an array that does not fit on the GPU raises UserError: what was needed, what is free, and advice.
 
-    advice: what to do, as a clause: "lower --batch-size". CuPy need not be installed: then nothing happens.
+    advice: what to do, as a clause: "lower --batch-size". Neither CuPy nor JAX need be installed.
     """
     try:
         yield
@@ -25,10 +25,11 @@ def out_of_memory(advice):
         free, total = cupy.cuda.Device().mem_info
         raise UserError(f"the GPU's memory is full: an array needs {_size(int(needed))}, and {_size(free)} of "
                         f"{_size(total)} are free: {advice}") from error
-    except RuntimeError as error:       # not for an array: for CUDA itself, pinned memory or a graph
-        if type(error).__name__ != "CUDARuntimeError" or error.status != ERROR_MEMORY_ALLOCATION:
+    except RuntimeError as error:       # CUDA's own, not for an array; or JAX's
+        status = getattr(error, "status", None) if type(error).__name__ == "CUDARuntimeError" else None
+        if status != ERROR_MEMORY_ALLOCATION and not str(error).startswith("RESOURCE_EXHAUSTED"):
             raise
-        raise UserError(f"the memory of the GPU, or of this machine, is full ({error}): {advice}") from error
+        raise UserError(f"the memory of the device is full ({one_line(error, 200)}): {advice}") from error
 
 
 def _size(n):

@@ -1,1 +1,0 @@
-"""The CUDA engine: the fused kernels' sources, and what runs them."""

@@ -1,0 +1,73 @@
+"""XLA on many processes: all run the same programs at the same time, each on its rows of the batch.
+
+JAX exchanges what they computed. Left to do here: telling the other ranks which program is next, and giving them the
+parameters and moments that were changed on rank 0's host.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from npgpt.engine.xla.engine import Seeds, XLAEngine
+from npgpt.engine.xla.place import DeviceParameters, Place, own_device
+
+
+class Together:
+    """The `XLAEngine` of each rank, with devices of all ranks. Rank 0 calls `step` and `loss`; the others `follow`."""
+
+    def __init__(self, engine, world):
+        self.engine, self.world, self.params = engine, world, engine.params
+        self.state = [self.params, *engine.moments()]
+        own = DeviceParameters(self.params.config, self.params.dtype, Place([own_device()]))
+        self.alone = XLAEngine(own, engine.dtype)
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def moments(self):
+        return self.state[1:]
+
+    def reader(self, B):
+        """Rank 0 generates alone, on a device of its own."""
+        self.alone.params.flat[...] = self.params.flat
+        return self.alone.reader(B)
+
+    def step(self, optimizer, batches, rngs, count, max_norm):
+        self._share(self.state)
+        names = ("lr", "betas", "eps", "weight_decay", "n_decay", "t")
+        order = {"count": count, "max_norm": max_norm, "seeds": rngs,
+                 **{each: getattr(optimizer, each) for each in names}}
+        self.world.tell("step", order, np.array(batches, np.int32))
+        result = self.engine.step(optimizer, batches, rngs, count, max_norm)
+        self.world.idle = True
+        return result
+
+    def loss(self, idx, targets, mask=None, count=None):
+        self._share(self.state[:1])
+        self.world.tell("loss", {}, np.array([idx, targets], np.int32))
+        result = self.engine.loss(idx, targets, mask, count)
+        self.world.idle = True
+        return result
+
+    def _share(self, state):
+        for i, each in enumerate(state):
+            if each.there is None:
+                self.world.tell("values", {"which": i}, each.flat)
+
+    def follow(self):
+        """Do what rank 0 says, until it says stop."""
+        while True:
+            name, order, arrays = self.world.hear()
+            if name == "values":
+                each = self.state[order["which"]]
+                each.there = None
+                each.flat[...] = arrays[0]
+            elif name == "loss":
+                self.engine.loss(*arrays[0])
+            elif name == "step":
+                params, m, v = self.state
+                optimizer = SimpleNamespace(params=params, m=m, v=v, **order)
+                rngs = [Seeds(*seed) for seed in order["seeds"]]
+                self.engine.step(optimizer, arrays[0], rngs, order["count"], order["max_norm"])
+            else:
+                return

@@ -1,0 +1,22 @@
+"""The XLA engine: the lesson's own lines, compiled for whatever JAX runs on: CPUs, GPUs, TPUs.
+
+    lines.py    the lesson's files, loaded a second time with `np` = `jax.numpy`
+    replaced.py what runs otherwise than it is written
+    place.py    the devices, and the parameters that stay on them
+    engine.py   a training step as one program: forward, loss, our backward, accumulation, clipping, AdamW
+    reader.py   generation, with a KV cache of fixed shapes
+
+JAX is the compiler here: its own derivatives are never asked for. It is imported only if this engine is.
+"""
+
+import os
+
+from npgpt.errors import UserError
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")     # read when JAX looks for devices
+INSTALL = ('pip install "npgpt[xla]"; for an NVIDIA GPU "npgpt[xla-cuda12]" or "npgpt[xla-cuda13]", whichever its '
+           "driver is for")
+try:
+    import jax  # noqa: F401
+except ImportError as error:
+    raise UserError(f"--kernels xla needs JAX ({error}): {INSTALL}") from None

@@ -1,0 +1,255 @@
+"""The engine: what is compiled, and how it is called."""
+
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from npgpt.arrays import DTYPES
+from npgpt.checks import in_gigabytes, machine_memory
+from npgpt.engine.adamw import bias_correction
+from npgpt.engine.ops import without_caches
+from npgpt.engine.reference import ReferenceEngine, counted
+from npgpt.engine.threads import available_cores
+from npgpt.engine.xla.lines import lines, rounded
+from npgpt.engine.xla.place import DeviceParameters, Place, find_devices
+from npgpt.engine.xla.reader import Reader
+from npgpt.engine.xla.replaced import replaced
+from npgpt.errors import UserError
+from npgpt.layers.loss import IGNORE_INDEX
+from npgpt.model.masks import draw_masks
+from npgpt.model.parameters import flatten, nest
+
+LOGITS_BYTES = 1 << 29      # of a block of the loss
+LESS_MEMORY = "lower the batch size, or choose a smaller model or context"
+
+
+def on_xla(config, dtype, device):
+    """The parameters of a model, zero, and the engine that runs it. Raises UserError if there is no such device."""
+    params = DeviceParameters(config, DTYPES[dtype], Place(find_devices(device)))
+    return params, XLAEngine(params, dtype)
+
+
+def compile_program(program, arguments, donated, platform):
+    """Compile a program. donated: the arguments whose memory it may use for its results.
+
+    On a GPU sums are added in a fixed order, so that the same program gives the same bits again.
+    """
+    options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
+    return jax.jit(program, donate_argnums=donated).lower(*arguments).compile(options)
+
+
+class Seeds(NamedTuple):
+    """What the dropout masks of a micro-batch depend on."""
+
+    seed: int
+    step: int
+    micro_batch: int
+
+
+class Draws:
+    """Draws what `draw_masks` asks for; each call has a key of its own."""
+
+    def __init__(self, key):
+        self.key, self.calls = key, 0
+
+    def random(self, shape, dtype):
+        self.calls += 1
+        return jax.random.uniform(jax.random.fold_in(self.key, self.calls), shape, dtype)
+
+
+class XLAEngine(ReferenceEngine):
+    """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
+
+    waits, rng_type = False, Seeds
+
+    def __init__(self, params, dtype):
+        super().__init__(params, available_cores())
+        self.config, self.place, self.dtype = params.config, params.place, dtype
+        if dtype == "tf32" and self._platform not in ("gpu", "cuda"):
+            raise UserError("dtype tf32 needs a GPU: use --dtype float32")
+        self.lesson, self.transformer, self.adamw = lines(dtype)
+        self.ops = replaced(self.lesson, self.config.causal, dtype)
+        self._programs = {}         # what was compiled: by name, options and shapes
+        if jax.config.jax_compilation_cache_dir is None:
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npgpt" / "xla"
+            jax.config.update("jax_compilation_cache_dir", str(cache))
+
+    @property
+    def _platform(self):
+        return self.place.mesh.devices[0].platform
+
+    @property
+    def where(self):
+        n = self.place.n
+        return f"XLA on {self.place.mesh.devices[0].device_kind}" + f", {n} devices" * (n > 1)
+
+    def moments(self):
+        return tuple(DeviceParameters(self.config, self.params.dtype, self.place, moment=True) for _ in range(2))
+
+    def dropout_rng(self, seed, step, micro_batch):
+        return Seeds(seed, step, micro_batch)
+
+    def step(self, optimizer, batches, rngs, count, max_norm):
+        """As in `ReferenceEngine`, as one program; nothing waits for it, and what is returned is on the device.
+
+        rngs: of successive micro-batches, as `dropout_rng` numbers them, or None.
+        """
+        state = [each.on_device() for each in (self.params, optimizer.m, optimizer.v)]
+        t = optimizer.t + 1
+        numbers = count, optimizer.lr, *bias_correction(t, optimizer.lr, *optimizer.betas, optimizer.eps)
+        arguments = state, *self._batch(batches), self._numbers(numbers), self._words(rngs[0])
+        options = (*optimizer.betas, optimizer.weight_decay, optimizer.n_decay == self.params.size, max_norm)
+        (self.params.there, optimizer.m.there, optimizer.v.there), loss, norm = self._run(
+            "a training step", self.step_program(*options), arguments, options, donated=(0,))
+        optimizer.t = t
+        return loss, norm
+
+    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
+        """As in `ReferenceEngine`; the gradients come to the host."""
+        def program(p, idx, targets, mask, numbers, words):
+            return self._loss_and_grads(p, idx[0], targets[0], mask, numbers[0], words, 0)
+
+        arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
+                     self._numbers([count or counted(targets)]), self._words(rng))
+        loss, grads = self._run("loss and gradients", program, arguments)
+        return float(loss), self.added({name: np.array(grads[name]) for name in self.params.shapes}, add_to)
+
+    def loss(self, idx, targets, mask=None, count=None):
+        def program(p, idx, targets, mask, numbers):
+            ops = without_caches(self.ops)
+            masks = draw_masks(self.config, *idx[0].shape, self.params.dtype)
+            head, _ = self.transformer.gpt_forward(idx[0], nest(p), self.config, masks, ops, mask)
+            return self._loss(*head, targets[0], numbers[0], gradient=False)[0]
+
+        arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
+                     self._numbers([count or counted(targets)]))
+        return self._run("the loss", program, arguments)
+
+    def reader(self, B):
+        return Reader(self, B)
+
+    # What is compiled: p, m, v are dicts name -> array.
+
+    def step_program(self, beta1, beta2, weight_decay, decay_all, max_norm):
+        def program(state, idx, targets, numbers, words):
+            p, m, v = state
+            count, lr, step_size, eps = numbers
+
+            def accumulate(total, batch):
+                idx, targets, i = batch
+                return jax.tree.map(jnp.add, total, self._loss_and_grads(p, idx, targets, None, count, words, i)), None
+
+            if len(idx) == 1:
+                loss, grads = self._loss_and_grads(p, idx[0], targets[0], None, count, words, 0)
+            else:
+                zeros = jnp.zeros((), self.params.dtype), jax.tree.map(jnp.zeros_like, p)
+                (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
+            norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
+            clip = self.adamw.clip_factor(norm, max_norm)
+            new = {name: self.adamw.adamw_update(
+                       p[name], grads[name], m[name], v[name], lr, step_size, eps, beta1, beta2,
+                       weight_decay if decay_all or p[name].ndim == 2 else 0.0, clip) for name in p}
+            return [{name: new[name][i] for name in p} for i in range(3)], loss, norm
+
+        return program
+
+    def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
+        """The loss of a micro-batch times its share of `count`, and its gradients. words: of the seed and the step."""
+        rng = None
+        if words is not None:
+            key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
+            for each in (words[2], words[3] + micro_batch):
+                key = jax.random.fold_in(key, each)
+            rng = Draws(key)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
+        head, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
+        loss, dhead = self._loss(*head, targets, count, gradient=True)
+        grads = flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))
+        return loss, {name: grads[name] for name in p}
+
+    def _loss(self, x, weight, bias, targets, count, gradient):
+        """The sum of the losses divided by `count`, and the gradients of the head, by blocks of positions."""
+        B, T, C = x.shape
+        logits_bytes = B * T * len(weight) * x.dtype.itemsize
+        n = next(n for n in range(1, T + 1) if T % n == 0 and (logits_bytes <= n * LOGITS_BYTES or n == T))
+
+        read_weight = rounded(self.dtype, weight)       # once, not in each block
+
+        def block(total, part):
+            x, targets = part                                                       # (B, T / n, C), (B, T / n)
+            logits, head = self.lesson.head_forward(x, read_weight, bias)           # (B, T / n, V)
+            loss, cross_entropy = self.lesson.cross_entropy_forward(logits, targets)
+            share = (targets != IGNORE_INDEX).sum() / count
+            loss = jnp.where(share > 0, loss * share, 0.0)                          # the mean of no loss is NaN
+            if not gradient:
+                return jax.tree.map(jnp.add, total, (loss,)), None
+            dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
+            dx, *sums = self.lesson.head_backward(dlogits, head)
+            return jax.tree.map(jnp.add, total, (loss, *sums)), dx
+
+        zeros = jnp.zeros((), x.dtype), jnp.zeros_like(weight), None if bias is None else jnp.zeros_like(bias)
+        zeros, parts = zeros if gradient else zeros[:1], (x.reshape(B, n, T // n, C), targets.reshape(B, n, T // n))
+        if n == 1:
+            (loss, *sums), dx = block(zeros, (x, targets))
+        else:
+            (loss, *sums), dx = jax.lax.scan(block, zeros, [part.swapaxes(0, 1) for part in parts])
+            dx = dx.swapaxes(0, 1).reshape(B, T, C) if gradient else None
+        return loss, (dx, *sums)
+
+    # How it is compiled and called.
+
+    def _batch(self, batches):
+        """idx and targets of micro-batches, (n, B, T) on the devices; rows without targets make B divisible."""
+        idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
+        more = ((0, 0), (0, -idx.shape[1] % self.place.n), (0, 0))
+        return [self.place.put(np.pad(array, more, constant_values=fill), None, "batch")
+                for array, fill in ((idx, 0), (targets, IGNORE_INDEX))]
+
+    def _mask(self, mask):
+        if mask is None or mask.ndim == 2:
+            return None if mask is None else self.place.put(np.array(mask))
+        return self.place.put(np.pad(mask, ((0, -len(mask) % self.place.n), (0, 0), (0, 0), (0, 0))), "batch")
+
+    def _numbers(self, numbers):
+        return self.place.put(np.array(numbers, self.params.dtype))
+
+    def _words(self, rng):
+        if rng is None:
+            return None
+        low, high = rng.seed & 0xFFFFFFFF, rng.seed >> 32
+        return self.place.put(np.array([high, low, rng.step, rng.micro_batch], np.uint32))
+
+    def _run(self, what, program, arguments, options=(), donated=()):
+        """Call a program, compiled for these options and shapes. donated: arguments whose memory it may use again."""
+        key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
+        with jax.enable_x64(self.dtype == "float64"):
+            if key not in self._programs:
+                self._programs[key] = self._compiled(what, program, arguments, donated)
+            return self._programs[key](*arguments)
+
+    def _compiled(self, what, program, arguments, donated):
+        """Compile, say so, and check that the memory will do."""
+        shape = " x ".join(map(str, arguments[1].shape))
+        tqdm.write(f"XLA compiles {what} of {shape} tokens …", file=sys.stderr)
+        began = time.perf_counter()
+        compiled = compile_program(program, arguments, donated, self._platform)
+        memory = compiled.memory_analysis()
+        needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+                  + memory.temp_size_in_bytes)
+        device = self.place.mesh.devices[0]
+        available = (device.memory_stats() or {}).get("bytes_limit", math.inf)
+        if device.platform == "cpu":
+            available = machine_memory()
+        if needed > available:
+            raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
+                            f"{in_gigabytes(available)}: {LESS_MEMORY}")
+        tqdm.write(f"… in {time.perf_counter() - began:.1f} s; it needs {in_gigabytes(needed)}", file=sys.stderr)
+        return compiled

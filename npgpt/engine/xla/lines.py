@@ -1,0 +1,59 @@
+"""The lesson's lines for XLA: called on arrays without values, they say what they compute, and XLA compiles that."""
+
+import ast
+import functools
+import inspect
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+
+from npgpt import layers
+from npgpt.engine import adamw
+from npgpt.engine.ops import table
+from npgpt.model import transformer
+
+
+class Spelled(ast.NodeTransformer):
+    """Write a @ b as np.matmul(a, b), which it means: `matmul` below decides how precise it is."""
+
+    def visit_BinOp(self, node):
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.MatMult):
+            return node
+        matmul = ast.Attribute(ast.Name("np", ast.Load()), "matmul", ast.Load())
+        return ast.Call(matmul, [node.left, node.right], [])
+
+
+def loaded_again(module, np):
+    """The functions of a module whose NumPy is another one: a namespace."""
+    path = inspect.getsourcefile(module)
+    source = Path(path).read_text(encoding="utf-8").replace("import numpy as np", "")
+    tree = Spelled().visit(ast.parse(source.replace("from scipy.", "from jax.scipy.")))
+    again = ModuleType(f"{module.__name__} by XLA")
+    again.np = np
+    exec(compile(ast.fix_missing_locations(tree), path, "exec"), vars(again))       # tracebacks show the lesson's lines
+    return again
+
+
+def rounded(dtype, a):
+    """What a matmul reads of an array."""
+    return a.astype(jnp.bfloat16) if dtype == "bfloat16" else a
+
+
+def matmul(dtype, a, b):
+    """a @ b of float arrays; with "tf32" or "bfloat16" of rounded ones, summed in float32."""
+    if dtype == "bfloat16":
+        return jnp.matmul(rounded(dtype, a), rounded(dtype, b), preferred_element_type=jnp.float32)
+    tf32 = jax.lax.DotAlgorithmPreset.TF32_TF32_F32
+    return jnp.matmul(a, b, precision=tf32 if dtype == "tf32" else jax.lax.Precision.HIGHEST)
+
+
+def lines(dtype):
+    """The lesson's lines for XLA: its table of operations, the transformer, and AdamW."""
+    np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
+    functions = {name: getattr(layers, name) for name in layers.__all__ if callable(getattr(layers, name))}
+    modules = {name: loaded_again(inspect.getmodule(function), np) for name, function in functions.items()}
+    ops = table(**{name: getattr(module, name) for name, module in modules.items()})
+    return ops, loaded_again(transformer, np), loaded_again(adamw, np)

@@ -1,0 +1,97 @@
+"""Devices, and the parameters that stay on them from step to step."""
+
+import re
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from npgpt.checks import check
+from npgpt.engine.xla import INSTALL
+from npgpt.errors import UserError, one_line
+from npgpt.model.parameters import Parameters
+
+
+def find_devices(name):
+    """The devices that "cpu", "gpu", "cuda", "tpu", "gpu:N" or "auto" means. Raises UserError if there are none."""
+    check("device", name, isinstance(name, str) and re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
+          '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "tpu" or "auto"')
+    kind, _, number = name.partition(":")
+    try:
+        devices = jax.devices(None if kind == "auto" else kind.replace("cuda", "gpu"))
+    except RuntimeError as error:
+        raise UserError(f"JAX finds no {kind} ({one_line(error, 200)}): {INSTALL}") from None
+    if number and int(number) >= len(devices):
+        raise UserError(f"there is no GPU {number}: the {len(devices)} here are numbered from 0")
+    return [devices[int(number)]] if number else devices
+
+
+def connect():
+    """Join the processes that a launcher of MPI started, before JAX looks for devices; all call it at the same time."""
+    jax.distributed.initialize(cluster_detection_method="mpi4py")
+
+
+def own_device():
+    """The first device of this process."""
+    return jax.local_devices()[0]
+
+
+class Place:
+    """Devices, and how arrays get there."""
+
+    def __init__(self, devices):
+        self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
+
+    def put(self, array, *axes):
+        """Copy an array of the host to the devices; axes: "batch" for the one that is divided, by default none is."""
+        sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
+        with jax.enable_x64(array.dtype == np.float64):
+            if jax.process_count() > 1:
+                return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+            return jax.device_put(array, sharding)
+
+    def axes_of_moment(self, shape):
+        """How one of AdamW's moments is divided: by its first axis, if that can be, and all parts can be fetched."""
+        return ("batch",) if shape[0] % self.n == 0 and jax.process_count() == 1 else ()
+
+
+class DeviceParameters(Parameters):
+    """Parameters that a step leaves on the device.
+
+    Whoever looks at one gets all of them on the host, where they stay until the next step, so what is written to them
+    counts. An array from an earlier look has the new values after another one; what is written to it before is lost.
+    """
+
+    def __init__(self, config, dtype, place, moment=False):
+        super().__init__(config, dtype)
+        self.place, self.moment = place, moment
+        self.there = None           # name -> array on the device, if that is where the values are
+
+    def axes(self, name):
+        return self.place.axes_of_moment(self.shapes[name]) if self.moment else ()
+
+    def on_device(self):
+        """The arrays on the device: those of the last step, or copies of what is on the host."""
+        if self.there is not None:
+            return self.there
+        return {name: self.place.put(view.copy(), *self.axes(name)) for name, view in self._views.items()}
+
+    def _fetch(self):
+        if self.there is not None:
+            for name, view in self._views.items():
+                view[...] = self.there[name]
+            self.there = None
+
+    @property
+    def flat(self):
+        self._fetch()
+        return self._flat
+
+    @property
+    def tree(self):
+        self._fetch()
+        return self._tree
+
+    def __getitem__(self, name):
+        self._fetch()
+        return self._views[name]

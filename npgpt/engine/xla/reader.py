@@ -1,0 +1,64 @@
+"""Generation: a KV cache in arrays of fixed shapes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from npgpt.engine.ops import table, without_caches
+from npgpt.model.masks import draw_masks
+from npgpt.model.parameters import nest
+
+
+class Reader:
+    """Reads the next tokens of B texts, and keeps the keys and values of each layer in arrays of one shape.
+
+    So there is one program for a token, and one for a prompt, whose length is rounded up to a power of two. As in
+    `KVCache`, only the last block_size // 2 tokens are kept when they no longer fit.
+    """
+
+    def __init__(self, engine, B):
+        self.engine, self.config, self.p = engine, engine.config, engine.params.on_device()
+        self.tokens, self.length = np.empty((B, 0), np.int32), 0
+        shape = B, self.config.n_head, self.config.block_size, self.config.head_size
+        self.kept = [[engine.place.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
+                     for _ in range(self.config.n_layer)]
+
+    def __call__(self, idx):
+        """idx (B, T) -> logits (B, V) of the token after them, on the host."""
+        self.tokens = np.concatenate([self.tokens, idx], axis=1, dtype=np.int32)
+        if self.length + idx.shape[1] > self.config.block_size:
+            self.tokens, self.length = self.tokens[:, -max(1, self.config.block_size // 2):], 0
+        elif idx.shape[1] > 1:
+            self.length = 0                                     # a prompt is read from its beginning
+        idx = self.tokens[:, self.length:]
+        T = idx.shape[1]
+        padded = min(1 << (T - 1).bit_length(), self.config.block_size)
+        put, engine = self.engine.place.put, self.engine
+        idx = np.pad(idx, ((0, 0), (0, padded - T)))            # later positions, which no earlier one sees
+        logits, self.kept = engine._run("generation", self._program, (
+            self.p, put(idx), self.kept, put(np.array([self.length, T - 1], np.int32))), donated=(2,))
+        self.length += T
+        return np.asarray(logits)
+
+    def _program(self, p, idx, kept, places):
+        (length, last), T, layer_ops = places, idx.shape[1], without_caches(self.engine.lesson)
+        positions = length + jnp.arange(T)
+        mask = jnp.where(jnp.arange(self.config.block_size) <= positions[:, None], 0.0, -jnp.inf)   # (T, block_size)
+        layers_left, now_kept = iter(kept), []
+
+        def embedding_forward(idx, wte, wpe):
+            return layer_ops.embedding_forward(idx, wte, wpe[positions])
+
+        def attention_forward(q, k, v, scale, _, dropout_mask):
+            now_kept.append([jax.lax.dynamic_update_slice_in_dim(old, new, length, axis=2)
+                             for old, new in zip(next(layers_left), (k, v), strict=True)])
+            return layer_ops.attention_forward(q, *now_kept[-1], scale, mask.astype(q.dtype), dropout_mask)
+
+        def head_forward(x, weight, bias):
+            return layer_ops.head_forward(jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1), weight, bias)
+
+        ops = table(layer_ops, embedding_forward=embedding_forward, attention_forward=attention_forward,
+                    head_forward=head_forward)
+        masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
+        logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config, masks, ops)
+        return logits[:, 0], now_kept
