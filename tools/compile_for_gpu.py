@@ -89,7 +89,7 @@ def compiled_step(card, row):
     batch = [described((1, row.B, row.T), np.int32)] * 2
     began = time.perf_counter()
     arguments = state, *batch, described((4,), np.float32), described((4,), np.uint32)
-    return compile_program(program, arguments, (0,), "cuda"), time.perf_counter() - began
+    return compile_program(program, arguments, "cuda", 0, (0, None, None)), time.perf_counter() - began
 
 
 # The compiled program as text: computations, each a list of instructions.

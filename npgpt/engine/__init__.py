@@ -1,10 +1,12 @@
 """Engines: how the model's lines are run. The lines know nothing of it.
 
-`reference` runs them as they stand, on NumPy or CuPy; `cpu` in parts that fit the cache, on several threads; `cuda` has
-kernels that compute the same; `distributed` runs one of these in each of many processes. All have one interface:
+`reference` runs them as they stand, on NumPy or CuPy; `cpu` in parts that fit the cache, on several threads; `xla`
+compiles them, for any device that JAX has; `distributed` runs one of these in each of many processes. All have one
+interface:
 
-    loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     loss(idx, targets) -> loss
-    accumulated(batches, rngs, count) -> loss, grads of a step          moments() -> AdamW's m, v
-    adamw_step(optimizer, grads, max_norm) -> norm                      dropout_rng(seed, step, micro_batch) -> rng
+    step(optimizer, batches, rngs, count, max_norm) -> loss, norm       loss(idx, targets) -> loss
+    loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v
+    accumulated(batches, rngs, count) -> loss, grads of a step          dropout_rng(seed, step, micro_batch) -> rng
+    adamw_step(optimizer, grads, max_norm) -> norm                      waits: whether results are there at once
     reader(B) -> read, a function: next tokens (B, T) -> logits (B, V)  where, threads: what computes, in words
 """

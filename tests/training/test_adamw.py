@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, TrainOptions, UserError
-from npgpt.engine.adamw import SLICE, NotFiniteError
+from npgpt.engine.adamw import SLICE, NotFiniteError, adamw_update
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_parameters, unit_scale
 
@@ -134,3 +134,10 @@ def test_gradients_that_do_not_fit_are_refused_and_change_nothing(value):
 def test_values_out_of_range_are_refused(options):
     with pytest.raises(UserError):
         AdamW(params_of(), **options)
+
+
+def test_the_update_returns_what_it_has_changed():
+    """XLA, whose arrays cannot change, takes the new values from there."""
+    p, g, m, v = np.ones((4, 3))
+    new = adamw_update(p, g, m, v, 0.1, 0.1, 1e-8, 0.9, 0.95, 0.1)
+    assert len(new) == 3 and all(a is b for a, b in zip(new, (p, m, v), strict=True))

@@ -63,7 +63,7 @@ def make_work(side, shape, folder, threads, rank):
 def pretrained(shape, folder, threads, side):
     """npgpt's model with the weights in a folder."""
     kernels = {"kernels": side} if side in ("xla", "reference") else {}
-    device = "gpu:0" if shape.device == "gpu" else "cpu"        # as PyTorch, XLA would take every GPU for "gpu"
+    device = "gpu:0" if shape.device == "gpu" else "cpu"        # one, as PyTorch: for "gpu" XLA takes all
     return GPT.from_pretrained(folder, dtype=shape.dtype, device=device, threads=threads, **kernels)
 
 
@@ -72,7 +72,7 @@ def training(shape, folder, threads, side="npgpt"):
     if side == "reference":
         import cupy
 
-        free = cupy.cuda.runtime.memGetInfo()[0]
+        free = cupy.cuda.Device().mem_info[0]
     model = pretrained(shape, folder, threads, side)
     if not hasattr(getattr(model, "engine", None), "step"):
         return older_training(model, shape, threads)
@@ -83,7 +83,7 @@ def training(shape, folder, threads, side="npgpt"):
         import jax
 
         return Work(step, memory=lambda: jax.devices()[0].memory_stats()["pool_bytes"])
-    return Work(step, cupy.cuda.Device().synchronize, lambda: free - cupy.cuda.runtime.memGetInfo()[0])
+    return Work(step, cupy.cuda.Device().synchronize, lambda: free - cupy.cuda.Device().mem_info[0])
 
 
 def trainers_step(model, engine, shape):

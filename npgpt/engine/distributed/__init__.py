@@ -16,6 +16,6 @@ A step has the bits of one process with as many shards, because every sum has a 
     engine.py       the step
     moments.py      AdamW's m and v in chunks
     mpi.py          ranks that mpiexec or srun started, through mpi4py
-    nccl.py         the exchange between GPUs, through CuPy
+    together.py     XLA's programs on all ranks; JAX exchanges what they compute
     watch.py        a rank that dies ends all
 """

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt.engine.xla.engine import Seeds, XLAEngine
-from npgpt.engine.xla.place import DeviceParameters, Place, own_device
+from npgpt.engine.xla.place import DeviceParameters, Place
 
 
 class Together:
@@ -18,7 +18,7 @@ class Together:
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
         self.state = [self.params, *engine.moments()]
-        own = DeviceParameters(self.params.config, self.params.dtype, Place([own_device()]))
+        own = DeviceParameters(self.params.config, self.params.dtype, Place([self.params.place.own]))
         self.alone = XLAEngine(own, engine.dtype)
 
     def __getattr__(self, name):

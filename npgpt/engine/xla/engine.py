@@ -1,6 +1,5 @@
 """The engine: what is compiled, and how it is called."""
 
-import math
 import os
 import sys
 import time
@@ -37,13 +36,19 @@ def on_xla(config, dtype, device):
     return params, XLAEngine(params, dtype)
 
 
-def compile_program(program, arguments, donated, platform):
-    """Compile a program. donated: the arguments whose memory it may use for its results.
+def compile_program(program, arguments, platform, donated=None, results=None):
+    """Compile a program. Its argument number `donated` comes back changed, in the same memory and on the same devices.
 
-    On a GPU sums are added in a fixed order, so that the same program gives the same bits again.
+    results: the program's results, with `donated` where that argument is, and None for others. On a GPU sums are added
+    in a fixed order, so that the same program gives the same bits again.
     """
     options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
-    return jax.jit(program, donate_argnums=donated).lower(*arguments).compile(options)
+    more = {}
+    if donated is not None:
+        shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
+        more = {"donate_argnums": donated,
+                "out_shardings": tuple(shardings if each == donated else None for each in results)}
+    return jax.jit(program, **more).lower(*arguments).compile(options)
 
 
 class Seeds(NamedTuple):
@@ -65,6 +70,16 @@ class Draws:
         return jax.random.uniform(jax.random.fold_in(self.key, self.calls), shape, dtype)
 
 
+def draws(words, micro_batch):
+    """The `Draws` of a micro-batch. words: the seed's two, the step, the number of the first micro-batch; or None."""
+    if words is None:
+        return None
+    key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
+    for each in (words[2], words[3] + micro_batch):
+        key = jax.random.fold_in(key, each)
+    return Draws(key)
+
+
 class XLAEngine(ReferenceEngine):
     """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
 
@@ -73,7 +88,7 @@ class XLAEngine(ReferenceEngine):
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
         self.config, self.place, self.dtype = params.config, params.place, dtype
-        if dtype == "tf32" and self._platform not in ("gpu", "cuda"):
+        if dtype == "tf32" and self.place.own.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
         self.lesson, self.transformer, self.adamw = lines(dtype)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
@@ -83,13 +98,9 @@ class XLAEngine(ReferenceEngine):
             jax.config.update("jax_compilation_cache_dir", str(cache))
 
     @property
-    def _platform(self):
-        return self.place.mesh.devices[0].platform
-
-    @property
     def where(self):
         n = self.place.n
-        return f"XLA on {self.place.mesh.devices[0].device_kind}" + f", {n} devices" * (n > 1)
+        return f"XLA on {self.place.own.device_kind}" + f", {n} devices" * (n > 1)
 
     def moments(self):
         return tuple(DeviceParameters(self.config, self.params.dtype, self.place, moment=True) for _ in range(2))
@@ -107,8 +118,8 @@ class XLAEngine(ReferenceEngine):
         numbers = count, optimizer.lr, *bias_correction(t, optimizer.lr, *optimizer.betas, optimizer.eps)
         arguments = state, *self._batch(batches), self._numbers(numbers), self._words(rngs[0])
         options = (*optimizer.betas, optimizer.weight_decay, optimizer.n_decay == self.params.size, max_norm)
-        (self.params.there, optimizer.m.there, optimizer.v.there), loss, norm = self._run(
-            "a training step", self.step_program(*options), arguments, options, donated=(0,))
+        (self.params.there, optimizer.m.there, optimizer.v.there), loss, norm = self.run(
+            "a training step", self.step_program(*options), arguments, options, 0, (0, None, None))
         optimizer.t = t
         return loss, norm
 
@@ -119,7 +130,7 @@ class XLAEngine(ReferenceEngine):
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
                      self._numbers([count or counted(targets)]), self._words(rng))
-        loss, grads = self._run("loss and gradients", program, arguments)
+        loss, grads = self.run("loss and gradients", program, arguments)
         return float(loss), self.added({name: np.array(grads[name]) for name in self.params.shapes}, add_to)
 
     def loss(self, idx, targets, mask=None, count=None):
@@ -131,7 +142,7 @@ class XLAEngine(ReferenceEngine):
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
                      self._numbers([count or counted(targets)]))
-        return self._run("the loss", program, arguments)
+        return self.run("the loss", program, arguments)
 
     def reader(self, B):
         return Reader(self, B)
@@ -163,13 +174,7 @@ class XLAEngine(ReferenceEngine):
 
     def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
         """The loss of a micro-batch times its share of `count`, and its gradients. words: of the seed and the step."""
-        rng = None
-        if words is not None:
-            key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
-            for each in (words[2], words[3] + micro_batch):
-                key = jax.random.fold_in(key, each)
-            rng = Draws(key)
-        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, draws(words, micro_batch))
         head, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
         loss, dhead = self._loss(*head, targets, count, gradient=True)
         grads = flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))
@@ -227,29 +232,31 @@ class XLAEngine(ReferenceEngine):
         low, high = rng.seed & 0xFFFFFFFF, rng.seed >> 32
         return self.place.put(np.array([high, low, rng.step, rng.micro_batch], np.uint32))
 
-    def _run(self, what, program, arguments, options=(), donated=()):
-        """Call a program, compiled for these options and shapes. donated: arguments whose memory it may use again."""
+    def run(self, what, program, arguments, options=(), *donated):
+        """Call a program, compiled for these options and shapes. donated: as in `compile_program`."""
         key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
         with jax.enable_x64(self.dtype == "float64"):
             if key not in self._programs:
-                self._programs[key] = self._compiled(what, program, arguments, donated)
+                self._programs[key] = self._compiled(what, program, arguments, *donated)
             return self._programs[key](*arguments)
 
-    def _compiled(self, what, program, arguments, donated):
+    def _compiled(self, what, program, arguments, *donated):
         """Compile, say so, and check that the memory will do."""
         shape = " x ".join(map(str, arguments[1].shape))
-        tqdm.write(f"XLA compiles {what} of {shape} tokens …", file=sys.stderr)
+        self._say(f"XLA compiles {what} of {shape} tokens …")
         began = time.perf_counter()
-        compiled = compile_program(program, arguments, donated, self._platform)
+        compiled = compile_program(program, arguments, self.place.own.platform, *donated)
         memory = compiled.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)
-        device = self.place.mesh.devices[0]
-        available = (device.memory_stats() or {}).get("bytes_limit", math.inf)
-        if device.platform == "cpu":
-            available = machine_memory()
+        device = self.place.own
+        available = machine_memory() if device.platform == "cpu" else device.memory_stats()["bytes_limit"]
         if needed > available:
             raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
                             f"{in_gigabytes(available)}: {LESS_MEMORY}")
-        tqdm.write(f"… in {time.perf_counter() - began:.1f} s; it needs {in_gigabytes(needed)}", file=sys.stderr)
+        self._say(f"… in {time.perf_counter() - began:.1f} s; it needs {in_gigabytes(needed)}")
         return compiled
+
+    def _say(self, line):
+        if jax.process_index() == 0:
+            tqdm.write(line, file=sys.stderr)

@@ -27,13 +27,9 @@ def find_devices(name):
 
 
 def connect():
-    """Join the processes that a launcher of MPI started, before JAX looks for devices; all call it at the same time."""
+    """Join the processes that a launcher of MPI started, and find the devices of all; all call it at the same time."""
     jax.distributed.initialize(cluster_detection_method="mpi4py")
-
-
-def own_device():
-    """The first device of this process."""
-    return jax.local_devices()[0]
+    jax.devices()
 
 
 class Place:
@@ -41,6 +37,7 @@ class Place:
 
     def __init__(self, devices):
         self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
+        self.own = next(each for each in devices if each.process_index == jax.process_index())
 
     def put(self, array, *axes):
         """Copy an array of the host to the devices; axes: "batch" for the one that is divided, by default none is."""

@@ -35,8 +35,8 @@ class Reader:
         padded = min(1 << (T - 1).bit_length(), self.config.block_size)
         put, engine = self.engine.place.put, self.engine
         idx = np.pad(idx, ((0, 0), (0, padded - T)))            # later positions, which no earlier one sees
-        logits, self.kept = engine._run("generation", self._program, (
-            self.p, put(idx), self.kept, put(np.array([self.length, T - 1], np.int32))), donated=(2,))
+        logits, self.kept = engine.run("generation", self._program, (
+            self.p, put(idx), self.kept, put(np.array([self.length, T - 1], np.int32))), (), 2, (None, 2))
         self.length += T
         return np.asarray(logits)
 

@@ -1,0 +1,241 @@
+"""What XLA compiles is the lesson: every gradient of every variant, to 1e-9 in float64."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, UserError
+from npgpt.model.masks import BlockMasks, Masks, draw_masks
+from npgpt.model.transformer import gpt_backward, gpt_forward
+from tests.cases import layer_cases
+from tests.test_api import SMALL, VARIANTS, batch, model_of
+
+# Of the tests of everyday, a few; the others are slow, because each model is compiled.
+EVERY_DAY = {"default", "exact gelu", "untied head"}
+VARIANTS = [pytest.param(fields, id=name, marks=[] if name in EVERY_DAY else pytest.mark.slow)
+            for name, fields in VARIANTS.items()]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Several blocks of everything; and with them, the last block of queries is a smaller one."""
+    from npgpt.engine.xla import engine, replaced
+    monkeypatch.setattr(replaced, "KEPT", 4)
+    monkeypatch.setattr(replaced, "QUERIES", 4)
+    monkeypatch.setattr(engine, "LOGITS_BYTES", 600)
+
+
+def assert_equal(ours, expected, rtol=1e-9):
+    assert ours.keys() == expected.keys()
+    for name in expected:
+        atol = rtol * abs(expected[name]).max()
+        np.testing.assert_allclose(ours[name], expected[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+def table_of(config):
+    """The lesson's operations as XLA gets them, but the head, which runs in the loss."""
+    from npgpt.engine.ops import table
+    from npgpt.engine.xla.lines import lines
+    from npgpt.engine.xla.replaced import replaced
+    ops, _, _ = lines("float64")
+    return table(replaced(ops, False, "float64"), head_forward=ops.head_forward, head_backward=ops.head_backward)
+
+
+LESSON = {case.name: case for case in layer_cases()}
+ELEMENTARY = [name for name in LESSON if not name.startswith(("mlp", "self_attention", "block", "gpt "))]
+
+
+@pytest.fixture(scope="module")
+def xla_cases():
+    pytest.importorskip("jax", reason="JAX is not installed")
+    return {case.name: case for case in layer_cases(table_of)}
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_each_layer(name, xla_cases, small_blocks, jax):
+    """Run without a compiler, so that a failure has a line."""
+    lesson, case = LESSON[name], xla_cases[name]
+    y, _ = lesson.run(lesson.inputs)
+    dy = np.asarray(np.random.default_rng(1).standard_normal(np.shape(y)))
+    _, expected = lesson.run(lesson.inputs, dy)
+    with jax.enable_x64(True):
+        y_ours, ours = case.run(case.inputs, dy)
+    assert_equal({"y": np.asarray(y_ours), **ours}, {"y": np.asarray(y), **expected}, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fields", VARIANTS)
+def test_loss_and_every_gradient(fields, small_blocks):
+    lesson, xla = model_of(fields, kernels="reference"), model_of(fields, kernels="xla")
+    idx, targets = batch(lesson.config)
+    mask = np.where(np.random.default_rng(2).random((3, 1, 6, 6)) < 0.2, -np.inf, 0.5)
+    loss, grads = lesson.loss_and_grads(idx, targets, mask=mask, count=40)
+    loss_xla, grads_xla = xla.loss_and_grads(idx, targets, mask=mask, count=40)
+    assert loss_xla == pytest.approx(loss, rel=1e-12)
+    assert_equal(grads_xla, grads)
+
+
+def test_whole_arrays_and_evaluation():
+    """Without blocks, because nothing is large."""
+    lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
+    idx, targets = batch(lesson.config)
+    loss, grads = lesson.loss_and_grads(idx, targets)
+    loss_xla, grads_xla = xla.loss_and_grads(idx, targets)
+    assert loss_xla == pytest.approx(loss, rel=1e-12)
+    assert_equal(grads_xla, grads)
+    for mask in (None, np.triu(np.ones((6, 6)))):
+        assert float(xla.evaluate(idx, targets, mask)) == pytest.approx(lesson.evaluate(idx, targets, mask), rel=1e-12)
+
+
+def test_dropout(jax):
+    """The masks that are drawn inside the program, given to the lesson; each call, step and micro-batch has its own."""
+    from npgpt import layers
+    from npgpt.engine.xla.engine import Seeds, draws
+    from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
+    fields = {"embd_pdrop": 0.1, "attn_pdrop": 0.2, "resid_pdrop": 0.3, "mlp_pdrop": 0.4}
+    xla = model_of(fields, kernels="xla")
+    idx, targets = batch(xla.config)
+    seeds, found = [Seeds(2**40 + 1, 5, 2), Seeds(1, 5, 2), Seeds(2**40 + 1, 6, 2), Seeds(2**40 + 1, 5, 3)], []
+    for seed in seeds:
+        with jax.enable_x64(True):
+            embd, blocks = draw_masks(xla.config, *idx.shape, np.float64, draws(xla.engine._words(seed), 0))
+        masks = Masks(np.asarray(embd), [BlockMasks(*map(np.asarray, each)) for each in blocks])
+        assert set(np.unique(masks.blocks[1].mlp).round(6)) == {0.0, round(1 / 0.6, 6)}
+        logits, cache = gpt_forward(idx, xla.params.tree, xla.config, masks, layers)
+        loss, cross_entropy = cross_entropy_forward(logits, targets)
+        grads = xla.params.flatten(gpt_backward(cross_entropy_backward(1.0, cross_entropy), cache, layers))
+        loss_xla, grads_xla = xla.loss_and_grads(idx, targets, xla.engine.dropout_rng(*seed))
+        assert loss_xla == pytest.approx(float(loss), rel=1e-12)
+        assert_equal(grads_xla, grads)
+        found.append(masks.embd.tobytes())
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize(("options", "max_norm", "n"), [({}, 0.5, 1), ({"decay": "all", "weight_decay": 0.3}, None, 3)],
+                         ids=["clipped", "accumulated"])
+def test_whole_steps(options, max_norm, n):
+    """Parameters and both moments after four steps, with a changing rate; the rows of all micro-batches count alike."""
+    lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
+    ours, theirs = AdamW(xla.params, engine=xla.engine, **options), AdamW(lesson.params, **options)
+    for step in range(4):
+        ours.lr = theirs.lr = 0.1 / (step + 1)
+        batches = [batch(lesson.config, seed=10 * step + i) for i in range(n)]
+        count = sum(int((targets != -1).sum()) for _, targets in batches)
+        expected = lesson.engine.step(theirs, batches, [None] * n, count, max_norm)
+        found = xla.engine.step(ours, batches, [xla.engine.dropout_rng(1, step, i) for i in range(n)], count, max_norm)
+        assert [float(each) for each in found] == pytest.approx(expected, rel=1e-10)
+    for a, b in ((xla.params, lesson.params), (ours.m, theirs.m), (ours.v, theirs.v)):
+        assert_equal(dict(a), dict(b), rtol=1e-9)
+    assert ours.t == 4
+
+
+def test_parameters_on_the_device_are_those_of_the_user():
+    """What is written counts at the next step, in every way to write; and what is read is what the step left."""
+    lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
+    ours, theirs = AdamW(xla.params, engine=xla.engine), AdamW(lesson.params)
+    held = xla.params["ln_f.weight"]
+    one = batch(lesson.config)
+
+    def step():
+        lesson.engine.step(theirs, [one], [None], 16, None)
+        xla.engine.step(ours, [one], [None], 16, None)
+        assert xla.params.there is not None and ours.m.there is not None
+
+    step()
+    for model in (lesson, xla):
+        model.params["ln_f.weight"] = 0.5
+    step()
+    for model in (lesson, xla):
+        model.params["wte.weight"][3] *= 2.0
+    step()
+    for model, optimizer in ((lesson, theirs), (xla, ours)):
+        model.params.flat[:7] += 1.0
+        model.params.tree["h"][1]["ln_1"]["bias"][...] = 0.25
+        optimizer.v["wpe.weight"] = 1.0
+    step()
+    assert_equal(dict(xla.params), dict(lesson.params))
+    np.testing.assert_array_equal(held, xla.params["ln_f.weight"])
+    assert_equal(dict(ours.v), dict(theirs.v))
+
+
+@pytest.mark.parametrize("fields", [each for each in VARIANTS if each.values[0].get("causal", True)])
+def test_generation(fields):
+    """The logits of every token: of the prompt, of single tokens, and past the context, as the lesson's cache has them.
+    """
+    lesson, xla = model_of(fields, kernels="reference"), model_of(fields, kernels="xla")
+    expected, found = lesson.engine.reader(2), xla.engine.reader(2)
+    rng = np.random.default_rng(0)
+    for n in (3, 1, 1, 2, 1, 1, 1):         # 10 tokens, and the context holds 8
+        idx = rng.integers(0, lesson.config.vocab_size, (2, n))
+        np.testing.assert_allclose(found(idx), expected(idx), rtol=1e-9, atol=1e-9)
+
+
+def test_greedy_tokens_are_those_of_the_cpu_engine():
+    config = GPTConfig(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, initializer_range=0.5)
+    cpu, xla = GPT(config, seed=1, threads=2), GPT(config, seed=1, kernels="xla")
+    idx = np.random.default_rng(0).integers(0, 30, (3, 5))
+    tokens = cpu.generate(idx, 30, temperature=0.0)
+    np.testing.assert_array_equal(xla.generate(idx, 30, temperature=0.0), tokens)
+    assert len(np.unique(tokens)) > 5
+
+
+def test_bfloat16_is_near_float64_and_float32_nearer(small_blocks):
+    """Of the norm of each gradient; the parameters and what is returned are float32."""
+    fields = {**SMALL, "n_embd": 24, "initializer_range": 0.2}
+    exact = GPT(GPTConfig(**fields), seed=2, dtype="float64", kernels="reference")
+    idx, targets = batch(exact.config)
+    loss, grads = exact.loss_and_grads(idx, targets)
+    for dtype, within in (("bfloat16", 1e-2), ("float32", 1e-5)):
+        model = GPT(GPTConfig(**fields), seed=2, dtype=dtype, kernels="xla")
+        loss_xla, grads_xla = model.loss_and_grads(idx, targets)
+        errors = [np.linalg.norm(grads_xla[name] - grads[name]) for name in grads]
+        size = np.linalg.norm([np.linalg.norm(grad) for grad in grads.values()])
+        assert abs(loss_xla - loss) < within and np.linalg.norm(errors) < within * size
+        assert {each.dtype for each in (*grads_xla.values(), model.params.flat)} == {np.dtype(np.float32)}
+        assert dtype == "float32" or np.linalg.norm(errors) > 1e-4 * size       # and it is rounded
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_lowers_for_other_platforms(platform, dtype, jax):
+    """JAX's own part of compiling. The rest needs the plugin of the platform: see tools/compile_for_gpu.py."""
+    xla = GPT(GPTConfig(**SMALL, dropout=0.1), dtype=dtype, kernels="xla")
+    optimizer = AdamW(xla.params, engine=xla.engine)
+    programs = []
+    xla.engine.run = lambda what, *given: programs.append(given[:2]) or ([{}] * 3, 0, 0)
+    xla.engine.step(optimizer, [batch(xla.config)] * 2, [xla.engine.dropout_rng(1, 0, 0)] * 2, 32, 1.0)
+    (program, arguments), = programs
+    text = jax.jit(program).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+    assert "stablehlo.dot_general" in text and ("bf16" in text) == (dtype == "bfloat16")
+
+
+def test_what_is_refused(monkeypatch):
+    config = GPTConfig(**SMALL)
+    for options, says in (({"device": "gpu"}, "JAX finds no gpu .*xla-cuda12"), ({"device": "tpu"}, "JAX finds no tpu"),
+                          ({"device": "mars"}, "device must be"), ({"dtype": "tf32"}, "tf32 needs a GPU"),
+                          ({"dtype": "float16"}, "dtype must be")):
+        with pytest.raises(UserError, match=says):
+            GPT(config, kernels="xla", **options)
+    model = GPT(config, kernels="xla")
+    with pytest.raises(UserError, match="what engine.dropout_rng returns"):
+        model.loss_and_grads(*batch(config), np.random.default_rng(0))
+    from npgpt.engine.xla import engine
+    monkeypatch.setattr(engine, "machine_memory", lambda: 1000)
+    with pytest.raises(UserError, match=r"of 1 x 3 x 6 tokens needs .*GB, and cpu has .*lower the batch size"):
+        model.loss_and_grads(*batch(config))
+
+
+def test_the_settings_of_a_users_jax_stay(jax):
+    """float64 is the engine's alone."""
+    model_of({}, kernels="xla").loss_and_grads(*batch(GPTConfig(**SMALL)))
+    assert jax.numpy.ones(2).dtype == np.float32 and not jax.config.jax_enable_x64
+    assert jax.config.jax_default_matmul_precision is None
+
+
+def test_a_config_may_be_replaced():
+    """Two engines of one process do not share programs."""
+    for heads in (1, 3):
+        config = dataclasses.replace(GPTConfig(**SMALL), n_head=heads)
+        lesson, xla = GPT(config, kernels="reference"), GPT(config, kernels="xla")
+        loss, _ = lesson.loss_and_grads(*batch(config))
+        assert xla.loss_and_grads(*batch(config))[0] == pytest.approx(loss, rel=1e-5)

@@ -1,0 +1,181 @@
+"""Training by XLA: resumed to the bit, without a wait, on several devices and processes, and from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
+from npgpt.checkpoints.run import find_checkpoint
+from npgpt.training.metrics import read_metrics
+from tests.conftest import TINY
+from tests.training.test_resume import bits
+
+ROOT = Path(__file__).resolve().parents[3]
+XLA = ["--kernels", "xla"]
+TOKENS = np.random.default_rng(0).integers(0, 11, 600).astype(np.uint16)
+OPTIONS = {"batch_size": 6, "max_iters": 12, "lr_decay_iters": 12, "warmup_iters": 2, "eval_interval": 100,
+           "eval_iters": 2, "log_interval": 5}
+
+
+@pytest.mark.slow
+def test_the_command_line_and_ten_and_ten_are_twenty(train, npgpt):
+    """With dropout and accumulation: the same bits as without a stop. Then on by NumPy, and eval and sample by XLA."""
+    options = [*XLA, "--dropout", 0.2, "--gradient-accumulation-steps", 3]
+    assert train("--out-dir", "whole", "--max-iters", 20, *options)[0] == 0
+    code, out, err = train("--out-dir", "parts", "--max-iters", 10, *options)
+    assert code == 0 and "XLA on cpu" in out
+    assert "XLA compiles a training step of 3 x 2 x 8 tokens" in err and "it needs" in err
+    assert npgpt("train", *XLA, "--out-dir", "parts", "--max-iters", 20, "--resume")[0] == 0
+    assert bits("whole") == bits("parts")
+    losses = [[record["loss"] for record in read_metrics(run) if "loss" in record] for run in ("whole", "parts")]
+    assert losses[0] == losses[1] and len(losses[0]) == 20
+    assert npgpt("train", "--out-dir", "parts", "--max-iters", 22, "--resume")[0] == 0
+    assert find_checkpoint("parts").name == "step-00000022"
+    assert "perplexity" in npgpt("eval", "parts", *XLA)[1]
+    code, out, _ = npgpt("sample", "parts", *XLA, "--max-new-tokens", 20)
+    assert code == 0 and len(out) > 20
+
+
+def trainer(tmp_path=None, kernels="xla", **options):
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, dropout=options.pop("dropout", 0.0))
+    model = GPT(config, seed=0, kernels=kernels, threads=2)
+    return Trainer(model, TOKENS[:500], TOKENS[500:], TrainOptions(**{**OPTIONS, **options}), tmp_path)
+
+
+def test_nothing_waits_between_log_intervals(monkeypatch, jax):
+    """Nothing is read but loss and norm at their end, and all that is sent is sent without being asked for by JAX."""
+    from jax._src.array import ArrayImpl
+
+    from npgpt.engine.xla.place import DeviceParameters
+    made, waits = trainer(dropout=0.1, gradient_accumulation_steps=2), []
+    monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
+    right, finished = ArrayImpl._value, ArrayImpl.block_until_ready
+    monkeypatch.setattr(ArrayImpl, "_value", property(lambda self: (waits.append(made.step), right.fget(self))[1]))
+    monkeypatch.setattr(ArrayImpl, "block_until_ready", lambda self: (waits.append(made.step), finished(self))[1])
+    monkeypatch.setattr(DeviceParameters, "_fetch", lambda self: waits.append("parameters"))
+    with jax.transfer_guard("disallow"):
+        made.run(progress=False)
+    assert waits == [5, 5, 10, 10, 12, 12]
+    assert made.model.params.there is not None
+
+
+def test_an_evaluation_reads_the_losses_alone(monkeypatch):
+    made = trainer()
+    made.train_step()
+    losses = made.evaluate()
+    assert made.model.params.there is not None and losses.keys() == {"train", "val"}
+    cpu = trainer(kernels="auto")
+    cpu.train_step()
+    assert losses == pytest.approx(cpu.evaluate(), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_200_steps_are_those_of_the_cpu_engine():
+    curves = []
+    for kernels in ("xla", "auto"):
+        made = trainer(kernels=kernels, max_iters=200, lr_decay_iters=200)
+        curves.append([float(made.train_step()["loss"]) for _ in range(200)])
+    assert np.abs(np.subtract(*curves)).max() < 1e-4 and curves[0][-1] < curves[0][0]
+
+
+FIFTY = """
+import json, sys
+import numpy as np
+import jax
+from npgpt import GPT, AdamW, GPTConfig
+config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, dropout=0.1)
+model = GPT(config, seed=0, kernels="xla")
+optimizer, losses, rng = AdamW(model.params, lr=1e-2, engine=model.engine), [], np.random.default_rng(0)
+for step in range(50):
+    idx, targets = rng.integers(0, 11, (2, 6, 8))
+    targets[:2] = -1
+    loss, _ = model.engine.step(optimizer, [(idx, targets)], [model.engine.dropout_rng(1, step, 0)], 32, 1.0)
+    losses.append(loss)
+m = optimizer.m.there["wte.weight"], optimizer.m.there["h.0.mlp.c_fc.weight"]
+print(json.dumps([len(jax.devices()), list(map(float, losses)), float(model.evaluate(idx, targets)),
+                  [each.sharding.is_fully_replicated for each in m], model.engine.where,
+                  float(optimizer.v.flat.sum())]))
+"""
+
+
+@pytest.mark.slow
+def test_four_devices_train_as_one():
+    """6 rows on 4 devices, so two rows are added; two rows have no target. The moments of 16 rows are divided."""
+    found = []
+    for n in (1, 4):
+        environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={n}"}
+        result = subprocess.run([sys.executable, "-c", FIFTY], capture_output=True, text=True, env=environment)
+        assert result.returncode == 0, result.stderr
+        found.append(json.loads(result.stdout))
+    (_, losses, evaluated, _, _, v), (devices, losses_4, evaluated_4, replicated, where, v_4) = found
+    assert devices == 4 and where == "XLA on cpu, 4 devices" and replicated == [True, False]
+    assert np.abs(np.subtract(losses, losses_4)).max() < 1e-5 and losses[-1] < losses[0]
+    assert evaluated_4 == pytest.approx(evaluated, abs=1e-5) and v_4 == pytest.approx(v, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
+    """Started by mpiexec, they find each other by jax.distributed; each has half of each batch."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from torture_parts.jobs import mpiexec, why_no_jobs
+    if why := why_no_jobs():
+        pytest.skip(why)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    train = ["train", *XLA, "--corpus", str(text_file), *TINY, "--dropout", "0.1", "--gradient-accumulation-steps", "2"]
+    for ranks, arguments in ((1, [*train, "--out-dir", "one", "--max-iters", "10"]),
+                             (2, [*train, "--out-dir", "two", "--max-iters", "6"]),
+                             (2, ["train", *XLA, "--out-dir", "two", "--resume", "--max-iters", "10"])):
+        result = subprocess.run([*mpiexec(), "-n", str(ranks), sys.executable, "-m", "npgpt.cli", *arguments],
+                                capture_output=True, text=True, timeout=120)
+        assert result.returncode == 0, result.stdout + result.stderr
+    assert "XLA on cpu, 2 devices" in result.stdout
+    one, two = ([record["loss"] for record in read_metrics(out) if "loss" in record] for out in ("one", "two"))
+    assert len(one) == len(two) == 10 and np.abs(np.subtract(one, two)).max() < 1e-5
+
+
+def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path):
+    from npgpt.engine.adamw import NotFiniteError
+    made = trainer(tmp_path)
+    made.run_to = made.train_step
+
+    def spoiling():
+        if made.step == 7:
+            made.model.params["ln_f.weight"][0] = np.inf
+        return made.run_to()
+
+    made.train_step = spoiling
+    with pytest.raises(NotFiniteError, match="nan at step 10.*the checkpoint of step 0"):
+        made.run(progress=False)
+    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
+
+
+def test_where_programs_are_kept(tmp_path):
+    """In the user's cache folder. Without --kernels xla JAX is not imported."""
+    code = ("import sys; from npgpt import GPT, GPTConfig; import numpy as np\n"
+            "config = GPTConfig(vocab_size=11, block_size=8, n_layer=4, n_head=2, n_embd=16)\n"
+            "GPT(config); assert 'jax' not in sys.modules\n"
+            "model = GPT(config, kernels='xla')\n"
+            "import jax; jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+            "model.loss_and_grads(*np.zeros((2, 3, 8), int))")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
+    assert [path for path in (tmp_path / "npgpt" / "xla").iterdir() if path.name.startswith("jit_program")]
+
+
+def test_adamw_without_the_engine_works_too():
+    """It steps on the host, as for any other model."""
+    model, lesson = (GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64",
+                         kernels=kernels) for kernels in ("xla", "reference"))
+    for each in (model, lesson):
+        optimizer = AdamW(each.params, lr=0.1)
+        for step in range(2):
+            _, grads = each.loss_and_grads(*np.random.default_rng(step).integers(0, 11, (2, 2, 8)))
+            optimizer.step(grads)
+    np.testing.assert_allclose(model.params.flat, lesson.params.flat, rtol=1e-9, atol=1e-9)
