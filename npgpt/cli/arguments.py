@@ -67,7 +67,8 @@ def add_device_arguments(parser):
                         help="cpu, gpu or cuda, gpu:N, or auto (a GPU if there is one); with --kernels xla also tpu, "
                              "which nobody has tried")
     parser.add_argument("--threads", type=int,
-                        help="on a CPU: how many cores to use, by default all; with 1 the layers run as they stand")
+                        help="on a CPU: how many cores to use, by default all; with 1 the layers run as they stand; "
+                             "XLA always uses all")
     parser.add_argument("--kernels", choices=KERNELS, default="auto",
                         help="what runs the layers' lines. auto (default): in parts on a CPU, through CuPy on a GPU; "
                              "reference: as they stand; xla: compiled by XLA, for any device (extra xla)")

@@ -1,8 +1,10 @@
-"""Parameters of a model, and the memory that it needs."""
+"""Parameters of a model, the memory that it needs, and what would run it here."""
 
+import importlib.metadata
 import math
 
 from npgpt.api import is_run
+from npgpt.arrays import array_module
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.checks import MOST_THREADS, check_whole
@@ -25,6 +27,20 @@ def add_arguments(parser):
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
     parser.add_argument("--ranks", type=int, default=1, help="for training on so many: memory and bytes sent of each")
     add_model_arguments(parser)
+
+
+def engines():
+    """What would run a model on this machine: a line for each choice of --device and --kernels."""
+    yield "(default)", f"the CPU engine, {available_cores()} threads"
+    try:
+        name = array_module("gpu").cuda.runtime.getDeviceProperties(0)["name"].decode()
+        yield "--device gpu", f"the reference lines through CuPy, on {name}"
+    except UserError as error:
+        yield "--device gpu", f"not here: {error}"
+    try:
+        yield "--kernels xla", f"XLA by JAX {importlib.metadata.version('jax')}, on --device cpu, gpu or tpu"
+    except importlib.metadata.PackageNotFoundError:
+        yield "--kernels xla", 'not here: pip install "npgpt[xla]"'
 
 
 def run(args):
@@ -73,3 +89,6 @@ def run(args):
         print("\nsent by each rank in a step (and as much received)")
         print(f"{'gradients to the others':<28} {chunks / 2**20:>14,.1f} MiB")
         print(f"{'its new parameters':<28} {chunks / 2**20:>14,.1f} MiB")
+    print("\nwhat would run it")
+    for choice, what in engines():
+        print(f"{choice:<28} {what}")
