@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from npgpt.arrays import DTYPES
-from npgpt.checks import in_gigabytes, machine_memory
+from npgpt.checks import check, in_gigabytes, machine_memory
 from npgpt.engine.adamw import bias_correction
 from npgpt.engine.ops import without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
@@ -111,8 +111,10 @@ class XLAEngine(ReferenceEngine):
     def step(self, optimizer, batches, rngs, count, max_norm):
         """As in `ReferenceEngine`, as one program; nothing waits for it, and what is returned is on the device.
 
-        rngs: of successive micro-batches, as `dropout_rng` numbers them, or None.
+        rngs: of successive micro-batches, as `dropout_rng` numbers them, or None. Raises UserError for an optimizer
+        that was not made with `engine=`.
         """
+        check("optimizer", optimizer.m, isinstance(optimizer.m, DeviceParameters), "AdamW(…, engine=model.engine)")
         state = [each.on_device() for each in (self.params, optimizer.m, optimizer.v)]
         t = optimizer.t + 1
         numbers = count, optimizer.lr, *bias_correction(t, optimizer.lr, *optimizer.betas, optimizer.eps)
@@ -250,7 +252,8 @@ class XLAEngine(ReferenceEngine):
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)
         device = self.place.own
-        available = machine_memory() if device.platform == "cpu" else device.memory_stats()["bytes_limit"]
+        stats = {"bytes_limit": machine_memory()} if device.platform == "cpu" else device.memory_stats() or {}
+        available = stats.get("bytes_limit", needed)        # some plugins do not say
         if needed > available:
             raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
                             f"{in_gigabytes(available)}: {LESS_MEMORY}")
