@@ -216,7 +216,7 @@ def test_the_command_line(train, npgpt):
     code, out, _ = npgpt("eval", "out", *gpu)
     assert code == 0 and "perplexity" in out
     again = ["train", "--resume", "--max-iters", 6]
-    for flags, words in (([], "use float32"), (["--dtype", "float64"], "dtype is tf32")):
+    for flags, words in (([], "--dtype float32"), (["--dtype", "float64"], "dtype is tf32")):
         code, _, err = npgpt(*again, *flags)
         assert code == 2 and words in err
     assert npgpt(*again, "--dtype", "float32")[0] == 0

@@ -53,7 +53,7 @@ def number_in(names, default):
 class MPIWorld:
     """The ranks of MPI.COMM_WORLD. Only arrays and JSON are sent, no Python objects: nothing is unpickled.
 
-    rank, size; host, local_rank and local_size: this machine, and the ranks on it; threads: this rank's part of the
+    rank, size; host and local_size: this machine, and how many ranks are on it; threads: this rank's part of the
     machine's cores. All ranks make theirs at the same time.
     """
 
@@ -62,7 +62,7 @@ class MPIWorld:
         self.rank, self.size, self.host = self.comm.rank, self.comm.size, MPI.Get_processor_name()
         self.name = f"rank {self.rank} on {self.host}"
         here = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = here.rank, here.size
+        self.local_size = here.size
         self.threads = threads_of(here)
         self.idle = True                # on rank 0: whether the others wait for an order
         self.ended = False              # whether they have been told to stop

@@ -60,24 +60,18 @@ class Seeds(NamedTuple):
 
 
 class Draws:
-    """Draws what `draw_masks` asks for; each call has a key of its own."""
+    """Draws what `draw_masks` asks for; each call has a key of its own.
 
-    def __init__(self, key):
-        self.key, self.calls = key, 0
+    words: the seed's two halves, the step, and the number of the first micro-batch; micro_batch: counted from that.
+    """
+
+    def __init__(self, words, micro_batch):
+        key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
+        self.key, self.calls = jax.random.fold_in(jax.random.fold_in(key, words[2]), words[3] + micro_batch), 0
 
     def random(self, shape, dtype):
         self.calls += 1
         return jax.random.uniform(jax.random.fold_in(self.key, self.calls), shape, dtype)
-
-
-def draws(words, micro_batch):
-    """The `Draws` of a micro-batch. words: the seed's two, the step, the number of the first micro-batch; or None."""
-    if words is None:
-        return None
-    key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
-    for each in (words[2], words[3] + micro_batch):
-        key = jax.random.fold_in(key, each)
-    return Draws(key)
 
 
 class XLAEngine(ReferenceEngine):
@@ -175,8 +169,9 @@ class XLAEngine(ReferenceEngine):
         return program
 
     def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
-        """The loss of a micro-batch times its share of `count`, and its gradients. words: of the seed and the step."""
-        masks = draw_masks(self.config, *idx.shape, self.params.dtype, draws(words, micro_batch))
+        """The loss of a micro-batch times its share of `count`, and its gradients. words: None without dropout."""
+        rng = None if words is None else Draws(words, micro_batch)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         head, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
         loss, dhead = self._loss(*head, targets, count, gradient=True)
         grads = flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))

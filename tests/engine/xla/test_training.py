@@ -64,6 +64,7 @@ def test_nothing_waits_between_log_intervals(monkeypatch, jax):
     assert made.model.params.there is not None
 
 
+@pytest.mark.slow
 def test_an_evaluation_reads_the_losses_alone(monkeypatch):
     made = trainer()
     made.train_step()
@@ -139,6 +140,7 @@ def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
     assert len(one) == len(two) == 10 and np.abs(np.subtract(one, two)).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path):
     from npgpt.engine.adamw import NotFiniteError
     made = trainer(tmp_path)
@@ -155,6 +157,7 @@ def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path):
     assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
 
 
+@pytest.mark.slow
 def test_where_programs_are_kept(tmp_path):
     """In the user's cache folder. Without --kernels xla JAX is not imported."""
     code = ("import sys; from npgpt import GPT, GPTConfig; import numpy as np\n"
