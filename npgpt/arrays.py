@@ -25,6 +25,8 @@ def array_module(device):
         return np
     if device == "mps":
         raise UserError("device mps needs a CuPy for Apple's GPUs, and there is none: use --device cpu")
+    if device == "tpu":
+        raise UserError("device tpu needs --kernels xla, and even so nobody has tried it: add it, or use --device cpu")
     known = isinstance(device, str) and re.fullmatch(r"auto|(gpu|cuda)(:[0-9]{1,4})?", device)
     check("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N") or "auto"')
     wanted = device.partition(":")[2]

@@ -98,6 +98,11 @@ def test_what_is_where(monkeypatch):
     np.testing.assert_array_equal(to_host(there), here)
 
 
+def test_a_tpu_needs_xla():
+    with pytest.raises(UserError, match="tpu needs --kernels xla"):
+        array_module("tpu")
+
+
 @pytest.mark.parametrize("device", ["cuda:", "cudas", "gpu:", "gpu:x", "mps:0", ""])
 def test_an_unknown_device_is_refused(device):
     with pytest.raises(UserError, match="device must be"):

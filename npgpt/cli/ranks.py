@@ -27,6 +27,8 @@ def connect_ranks(args):
     """Before a model is made: let JAX find the other ranks. args: those of the command."""
     world = join()
     if world and args.kernels == "xla":
+        if ":" in args.device:
+            raise UserError(f"--device {args.device} is one GPU, and several ranks use all: leave its number out")
         world.tell("connect", {})
         connect_by_jax()
         world.idle = True

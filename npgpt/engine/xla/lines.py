@@ -53,7 +53,8 @@ def matmul(dtype, a, b):
 def lines(dtype):
     """The lesson's lines for XLA: its table of operations, the transformer, and AdamW."""
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
-    functions = {name: getattr(layers, name) for name in layers.__all__ if callable(getattr(layers, name))}
-    modules = {name: loaded_again(inspect.getmodule(function), np) for name, function in functions.items()}
-    ops = table(**{name: getattr(module, name) for name, module in modules.items()})
+    again = {}
+    for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
+        again |= vars(loaded_again(module, np))
+    ops = table(**{name: again[name] for name in layers.__all__})
     return ops, loaded_again(transformer, np), loaded_again(adamw, np)
