@@ -68,8 +68,9 @@ def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, t
     """Print a prompt and its continuation, token by token."""
     idx = encode_prompt(tokenizer, prompt)
     rows = model.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
-    sys.stdout.write(prompt)
-    for text in decode_document(tokenizer, (row[0] for row in rows), idx[0]):
+    texts = decode_document(tokenizer, (row[0] for row in rows), idx[0])
+    sys.stdout.write(prompt + next(texts, ""))          # together: before the first token, XLA says what it compiles
+    for text in texts:
         sys.stdout.write(text)
         sys.stdout.flush()
     sys.stdout.write("\n")

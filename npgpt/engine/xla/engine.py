@@ -231,16 +231,22 @@ class XLAEngine(ReferenceEngine):
 
     def run(self, what, program, arguments, options=(), *donated):
         """Call a program, compiled for these options and shapes. donated: as in `compile_program`."""
+        with jax.enable_x64(self.dtype == "float64"):
+            return self.compiled(what, program, arguments, options, *donated)(*arguments)
+
+    def compiled(self, what, program, arguments, options=(), *donated):
+        """The compiled program, from now on kept. what: it is, in words; if empty, nothing is said."""
         key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
         with jax.enable_x64(self.dtype == "float64"):
             if key not in self._programs:
                 self._programs[key] = self._compiled(what, program, arguments, *donated)
-            return self._programs[key](*arguments)
+        return self._programs[key]
 
     def _compiled(self, what, program, arguments, *donated):
         """Compile, say so, and check that the memory will do."""
         shape = " x ".join(map(str, arguments[1].shape))
-        self._say(f"XLA compiles {what} of {shape} tokens …")
+        if what:
+            self._say(f"XLA compiles {what} of {shape} tokens …")
         began = time.perf_counter()
         compiled = compile_program(program, arguments, self.place.own.platform, *donated)
         memory = compiled.memory_analysis()
@@ -252,7 +258,8 @@ class XLAEngine(ReferenceEngine):
         if needed > available:
             raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
                             f"{in_gigabytes(available)}: {LESS_MEMORY}")
-        self._say(f"… in {time.perf_counter() - began:.1f} s; it needs {in_gigabytes(needed)}")
+        if what:
+            self._say(f"… in {time.perf_counter() - began:.1f} s; it needs {in_gigabytes(needed)}")
         return compiled
 
     def _say(self, line):

@@ -22,9 +22,12 @@ class Reader:
         shape = B, self.config.n_head, self.config.block_size, self.config.head_size
         self.kept = [[engine.place.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
                      for _ in range(self.config.n_layer)]
+        # Now, and not when the first token has been printed.
+        engine.compiled("generation", *self._call(np.zeros((B, 1), np.int32), 0))
 
     def __call__(self, idx):
         """idx (B, T) -> logits (B, V) of the token after them, on the host."""
+        what = "" if self.length else "generation"              # later a line about it would stand amid the text
         self.tokens = np.concatenate([self.tokens, idx], axis=1, dtype=np.int32)
         if self.length + idx.shape[1] > self.config.block_size:
             self.tokens, self.length = self.tokens[:, -max(1, self.config.block_size // 2):], 0
@@ -33,12 +36,15 @@ class Reader:
         idx = self.tokens[:, self.length:]
         T = idx.shape[1]
         padded = min(1 << (T - 1).bit_length(), self.config.block_size)
-        put, engine = self.engine.place.put, self.engine
         idx = np.pad(idx, ((0, 0), (0, padded - T)))            # later positions, which no earlier one sees
-        logits, self.kept = engine.run("generation", self._program, (
-            self.p, put(idx), self.kept, put(np.array([self.length, T - 1], np.int32))), (), 2, (None, 2))
+        logits, self.kept = self.engine.run("generation" if T == 1 else what, *self._call(idx, T - 1))
         self.length += T
         return np.asarray(logits)
+
+    def _call(self, idx, last):
+        """What `XLAEngine.run` needs to read idx, whose last token is at `last`."""
+        put, places = self.engine.place.put, np.array([self.length, last], np.int32)
+        return self._program, (self.p, put(idx), self.kept, put(places)), (), 2, (None, 2)
 
     def _program(self, p, idx, kept, places):
         (length, last), T, layer_ops = places, idx.shape[1], without_caches(self.engine.lesson)
