@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each test once or twice: all of them take minutes without a GPU.
-PART = "(gradients and other and (float32 or bfloat16)) or dropout or generation or (command_line and xla) or full_gpu"
+PART = "(gradients and other and (float32 or bfloat16)) or dropout or generation or full_gpu"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="a script for Linux")]
 

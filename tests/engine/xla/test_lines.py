@@ -41,7 +41,7 @@ def table_of(config):
 
 
 LESSON = {case.name: case for case in layer_cases()}
-ELEMENTARY = [name for name in LESSON if not name.startswith(("mlp", "self_attention", "block", "gpt "))]
+REPLACED = [name for name in LESSON if name.startswith(("gelu", "embedding", "attention", "cross-entropy"))]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def xla_cases():
     return {case.name: case for case in layer_cases(table_of)}
 
 
-@pytest.mark.parametrize("name", ELEMENTARY)
-def test_each_layer(name, xla_cases, small_blocks, jax):
+@pytest.mark.parametrize("name", REPLACED)
+def test_each_layer_that_does_not_run_as_it_is_written(name, xla_cases, small_blocks, jax):
     """Run without a compiler, so that a failure has a line."""
     lesson, case = LESSON[name], xla_cases[name]
     y, _ = lesson.run(lesson.inputs)
