@@ -66,6 +66,7 @@ def test_each_layer_that_does_not_run_as_it_is_written(name, xla_cases, small_bl
 def test_loss_and_every_gradient(fields, small_blocks):
     lesson, xla = model_of(fields, kernels="reference"), model_of(fields, kernels="xla")
     idx, targets = batch(lesson.config)
+    targets[:, 0] = -1              # a block of the loss without a target
     mask = np.where(np.random.default_rng(2).random((3, 1, 6, 6)) < 0.2, -np.inf, 0.5)
     loss, grads = lesson.loss_and_grads(idx, targets, mask=mask, count=40)
     loss_xla, grads_xla = xla.loss_and_grads(idx, targets, mask=mask, count=40)
@@ -100,6 +101,7 @@ def test_dropout(jax):
             embd, blocks = draw_masks(xla.config, *idx.shape, np.float64, Draws(xla.engine._words(seed), 0))
         masks = Masks(np.asarray(embd), [BlockMasks(*map(np.asarray, each)) for each in blocks])
         assert set(np.unique(masks.blocks[1].mlp).round(6)) == {0.0, round(1 / 0.6, 6)}
+        assert (masks.blocks[0].mlp != masks.blocks[1].mlp).any()
         logits, cache = gpt_forward(idx, xla.params.tree, xla.config, masks, layers)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         grads = xla.params.flatten(gpt_backward(cross_entropy_backward(1.0, cross_entropy), cache, layers))
@@ -108,6 +110,11 @@ def test_dropout(jax):
         assert_equal(grads_xla, grads)
         found.append(masks.embd.tobytes())
     assert len(set(found)) == 4
+    # Micro-batches of a step: the first one's number is sent, the others are counted from it.
+    pair = [Seeds(7, 0, 0), Seeds(7, 0, 1)]
+    losses = [xla.loss_and_grads(idx, targets, seed, count=32)[0] for seed in pair]
+    loss, _ = xla.engine.step(AdamW(xla.params, engine=xla.engine), [(idx, targets)] * 2, pair, 32, None)
+    assert float(loss) == pytest.approx(sum(losses), rel=1e-12) and losses[0] != losses[1]
 
 
 @pytest.mark.parametrize(("options", "max_norm", "n"), [({}, 0.5, 1), ({"decay": "all", "weight_decay": 0.3}, None, 3)],
