@@ -14,7 +14,7 @@ from npgpt.checkpoints.save import save_model
 from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_choice, check_memory, check_path, check_whole
 from npgpt.engine.allocator import keep_freed_memory
-from npgpt.engine.cpu import CPUEngine
+from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.ops import HEADLESS
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
@@ -27,7 +27,7 @@ from npgpt.model.parameters import Parameters, initialize, parameter_shapes
 from npgpt.model.transformer import gpt_backward, gpt_forward
 from npgpt.training.options import options_of
 
-KERNELS = ("auto", "reference", "xla")
+KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
 
 
 class GPT:
@@ -38,12 +38,13 @@ class GPT:
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
     config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero.
-    kernels: what runs the lines. "auto": in parts that fit the cache on a CPU, as they stand through CuPy on a GPU;
-    "reference": as they stand; "xla": compiled by XLA (extra xla). `engine` is what runs them. dtype: "float32" or
+    kernels: what runs the lines. "auto": on a GPU through CuPy, on a CPU the best of what is installed. "numpy": in
+    parts that fit the cache; "numba": by compiled loops, too (extra fast); "mkl": and by Intel's matmuls (extra mkl,
+    "auto" on Intel's CPUs); "reference": as they stand; "xla": compiled by XLA (extra xla). dtype: "float32" or
     "float64"; "tf32" (a GPU) and "bfloat16" (with "xla"), where parameters are float32 and the factors of matmuls are
     rounded. device: "cpu", "gpu" (or "cuda"), "gpu:N" or "auto"; with "xla" also "tpu". threads: how many cores
-    `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1 every layer runs once on whole
-    arrays. XLA always uses all that the process may run on.
+    `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1 "auto" is "reference", and every
+    layer runs once on whole arrays. XLA always uses all that the process may run on.
     Raises UserError for values that make no sense.
     """
 
@@ -66,6 +67,8 @@ class GPT:
             raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
         if kernels != "xla" and dtype == "tf32" and self.xp is np:
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
+        if self.xp is not np and kernels in ("numpy", "numba", "mkl"):
+            raise UserError(f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu")
         if self.xp is np:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
@@ -82,8 +85,9 @@ class GPT:
         params = Parameters(self.config, DTYPES[self.dtype], self.xp)
         if self.xp is not np:
             return params, ReferenceEngine(params, 1, self.dtype == "tf32")
-        engine = CPUEngine if kernels == "auto" and threads > 1 else ReferenceEngine
-        return params, engine(params, threads)
+        if kernels == "reference" or kernels == "auto" and threads == 1:
+            return params, ReferenceEngine(params, threads)
+        return params, CPUEngine(params, threads, cpu_kernels(kernels))
 
     @classmethod
     def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="auto"):

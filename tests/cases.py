@@ -7,9 +7,11 @@ tools/gradient_errors.py prints the errors of the same cases as a table.
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
@@ -17,6 +19,7 @@ import numpy as np
 
 from npgpt import GPTConfig, layers
 from npgpt.engine.cpu import CPUEngine
+from npgpt.engine.matmul import is_installed
 from npgpt.engine.threads import using_cores
 from npgpt.model import transformer
 from npgpt.model.masks import BlockMasks, draw_masks, dropout_mask
@@ -25,6 +28,10 @@ from tests.torch_gpt import torch_attention, torch_block, torch_gpt, torch_loss,
 
 B, T, C, H, V = 3, 5, 12, 3, 11
 D = C // H
+# Functions that give an array another layout in memory: C's, Fortran's, with gaps, backwards.
+LAYOUTS = [np.copy, np.asfortranarray, lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
+           lambda array: np.flip(np.flip(array).copy())]
+CPU_KERNELS = ["numpy", *["numba"] * (find_spec("numba") is not None), *["mkl"] * is_installed()]
 SMALL = {"vocab_size": V, "block_size": T + 2, "n_layer": 2, "n_head": H, "n_embd": C}
 
 
@@ -54,9 +61,9 @@ class Case:
 @contextlib.contextmanager
 def unchanged(value):
     """Within it, no array in a nest of dicts, tuples and lists may be written to."""
-    frozen = [(array, array.copy()) for array in arrays_in(value)]
+    frozen = [(array, array.tobytes()) for array in arrays_in(value)]
     yield
-    assert all(np.array_equal(array, copy) for array, copy in frozen), "an argument was written to"
+    assert all(array.tobytes() == before for array, before in frozen), "an argument was written to"
 
 
 def arrays_in(value):
@@ -76,15 +83,32 @@ def small_parts(row_bytes=4 * C * 8, queries=2, tile_bytes=4 * T * 8, kept=512, 
         yield
 
 
-def cpu_ops(config):
+def cpu_ops(config, kernels="numpy"):
     """The CPU engine's table of operations for a model of this config."""
-    return CPUEngine(Parameters(config), 2).ops
+    return CPUEngine(Parameters(config), 2, kernels).ops
 
 
-def engine_cases(**options):
-    """The same cases as `layer_cases`, in the same order, by the CPU engine in small parts."""
-    return [dataclasses.replace(case, name=f"{case.name}, in parts", forward=small_parts(**options)(case.forward),
-                                backward=small_parts(**options)(case.backward)) for case in layer_cases(cpu_ops)]
+def engine_cases(kernels=CPU_KERNELS, cores=None, **options):
+    """The same cases as `layer_cases`, in the same order, by the CPU engine in small parts, once with each kernels."""
+    # MKL has one core: beside torch's threads, its own take seconds.
+    parts = {by: small_parts(cores=cores or 2 - (by == "mkl"), **options) for by in kernels}
+    return [dataclasses.replace(case, name=f"{case.name}, in parts by {by}", forward=parts[by](case.forward),
+                                backward=parts[by](case.backward))
+            for by in kernels for case in layer_cases(functools.partial(cpu_ops, kernels=by))]
+
+
+@contextlib.contextmanager
+def uncompiled():
+    """Within it, Numba's loops are plain Python. Yields them, name -> function, whose code a mutant may replace."""
+    from npgpt.engine import compiled, few_rows
+    with contextlib.ExitStack() as stack:
+        loops = {}
+        for module, replaced in ((compiled, {"exp": np.exp, "maximum": np.maximum}), (few_rows, {"prefetch": id})):
+            mine = {name: value.py_func for name, value in vars(module).items()
+                    if getattr(value, "__module__", "") == module.__name__ and hasattr(value, "py_func")}
+            stack.enter_context(mock.patch.multiple(module, **mine, **replaced))
+            loops |= mine
+        yield loops
 
 
 def layer_calls(function):

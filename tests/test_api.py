@@ -89,7 +89,7 @@ MASKS = {"of all entries": np.random.default_rng(8).standard_normal((6, 6)), "of
 def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
     """The loss, the state that the head reads, and every gradient, from the loss and from a gradient of that state."""
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
-    for options in ({"kernels": "reference"}, {"threads": 2}):
+    for options in ({"kernels": "reference"}, {"threads": 2}, {"threads": 2, "kernels": "numpy"}):
         model = model_of({"causal": causal, "tie_word_embeddings": False, "lm_head_bias": True}, **options)
         idx, targets = batch(model.config)
         tensors = torch_parameters(model.params)
@@ -155,9 +155,10 @@ def assert_close(grads, expected):
 def test_the_cpu_engine_equals_the_reference_engine(variant):
     """On any number of threads and shards; with dropout if the batch stays whole, as each shard draws its own."""
     without = {**variant, "dropout": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "mlp_pdrop": 0.0}
-    for n_threads, shards in ((2, 1), (3, 1), (2, 2), (8, 5)):
+    for n_threads, shards, kernels in ((2, 1, "auto"), (3, 1, "numpy"), (2, 2, "auto"), (8, 5, "numpy")):
         fields = variant if shards == 1 else without
-        reference, model = model_of(fields, kernels="reference", threads=2), model_of(fields, threads=n_threads)
+        reference = model_of(fields, kernels="reference", threads=2)
+        model = model_of(fields, kernels=kernels, threads=n_threads)
         idx, targets = batch(model.config, rows=5)
         targets[4] = -1                 # a shard whose targets do not count
         expected, expected_grads = reference.loss_and_grads(idx, targets, np.random.default_rng(1))

@@ -46,9 +46,9 @@ def test_the_kinds_of_mistakes():
 
 
 def test_an_inner_functions_variables_are_neighbours_within_it():
-    made = {mutant.mutated for mutant in mutants(tiles.tiled_attention_backward)}
+    made = {mutant.mutated for mutant in mutants(tiles.in_tiles, "backward_in_tiles")}
     assert "group = groups[arguments]" in made and "group = caches[i]" in made
-    assert "spread(backward, range(len(caches)))" in made
+    assert "spread(run, range(len(caches)))" in made
     assert not any(line.startswith("spread") and "rows" in line for line in made)
     made = list(mutants(row_blocks.in_row_blocks, "backward_in_blocks"))
     assert made and all("forward_in_blocks" not in mutant.original for mutant in made)

@@ -1,18 +1,20 @@
 """Mutation test: would the tests notice if a line of a backward were wrong?
 
-    python tools/mutate.py                                  every line of every backward
+    python tools/mutate.py                                  every line of every backward and of every compiled loop
     python tools/mutate.py linear_backward head_backward    only these
 
 For every line of every backward it makes each small mistake that `npgpt.study.mutants` knows. Each such mutant takes
-the function's place, and the tests that call the function run until one fails. A mutant that passes all tests is either
-a gap in the tests ("missed") or no mistake, because the line computes the same. The latter are listed in
-`equivalent.txt`, each with the reason, and must give the same results in these tests. Exit code 1 if one is missed.
+the function's place, and the tests that call the function run until one fails. A loop runs uncompiled, in its own
+tests. A mutant that passes all tests is either a gap in the tests ("missed") or no mistake, because the line computes
+the same. The latter are listed in `equivalent.txt`, each with the reason, and must give the same results in these
+tests. Exit code 1 if one is missed.
 
 Needs the extra `test`, and a system with fork: each mutant lives in a forked child of its own.
 """
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -20,6 +22,7 @@ import importlib
 import inspect
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -30,14 +33,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "layers.embedding", "layers.dropout",
-           "layers.attention", "model.transformer", "engine.tiles", "engine.embedding", "engine.row_blocks",
-           "engine.adamw"]
+           "layers.attention", "model.transformer", "engine.embedding"]
+OF_LOOPS = "tests/engine/test_compiled.py"
 TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
-         "tests/engine/test_tiles.py", "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers",
+         "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers",
          "tests/test_api.py::test_every_gradient_equals_torch",
          "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine"]
 FAST = 0.05             # seconds: the tests on whose results equivalent mutants are compared
 TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught
+ALIKE = re.compile(r"(?:\w+\.dtype\.type|np\.uint64)\(([^()]+)\)|\w+(?=\.(?:dtype|shape|size)\b)")
 ROUNDING = 32           # units in the last place by which an equivalent mutant, adding in another order, may differ
 
 
@@ -47,14 +51,15 @@ def functions_under_test():
     for module in (importlib.import_module(f"npgpt.{name}") for name in MODULES):
         found |= {name: (value, None) for name, value in vars(module).items()
                   if name.endswith("_backward") and inspect.isfunction(value) and value.__module__ == module.__name__}
-    from npgpt.engine import adamw, cpu, embedding, row_blocks
+    from npgpt.engine import adamw, cpu, embedding, row_blocks, tiles
 
-    def in_row_blocks(*pair):       # makes its closures at each call, so that tables made before have the mutant, too
-        return [lambda *a, i=i, **named: row_blocks.in_row_blocks(*pair)[i](*a, **named) for i in (0, 1)]
+    def at_each_call(make):         # it makes its closures, so that tables made before have the mutant, too
+        return lambda *pair: [lambda *a, i=i, **named: make(*pair)[i](*a, **named) for i in (0, 1)]
 
-    cpu.in_row_blocks = in_row_blocks
+    cpu.in_row_blocks, cpu.in_tiles = at_each_call(row_blocks.in_row_blocks), at_each_call(tiles.in_tiles)
     return found | {"__add__": (embedding.TokenRows.__add__, None), "adamw_update": (adamw.adamw_update, None),
-                    "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks")}
+                    "backward_in_blocks": (row_blocks.in_row_blocks, "backward_in_blocks"),
+                    "backward_in_tiles": (tiles.in_tiles, "backward_in_tiles")}
 
 
 def tests():
@@ -69,8 +74,8 @@ def tests():
 
     items, found = [], {}
     collector = types.SimpleNamespace(pytest_collection_finish=lambda session: items.extend(session.items))
-    if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=", "--rootdir",
-                    str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
+    if pytest.main(["--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=", "-k", "not mkl",
+                    "--rootdir", str(ROOT), *(str(ROOT / path) for path in TESTS)], [collector]):
         sys.exit("the tests cannot be collected: run pytest to see why")
     for item in items:
         arguments = item.callspec.params if hasattr(item, "callspec") else {}
@@ -198,6 +203,13 @@ def equivalent():
     return found
 
 
+def reason_of(mutant, listed, loops):
+    """Why a mutant computes the same, as `equivalent` lists it; or because all arrays of a loop are alike."""
+    if mutant.function in loops and ALIKE.sub(r"\1", mutant.original) == ALIKE.sub(r"\1", mutant.mutated):
+        return "the arrays of a loop have one dtype and equally many rows; the type of a number is not its value"
+    return listed.get((mutant.function, mutant.original, mutant.mutated))
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("function", nargs="*", help="only mutants of these functions")
@@ -206,7 +218,10 @@ def main(arguments=None):
 
     os.environ["OPENBLAS_NUM_THREADS"] = "1"        # before NumPy is imported: the children use the cores
     sys.path.insert(0, str(ROOT))
-    functions = functions_under_test()
+    from tests.cases import uncompiled
+
+    with uncompiled() as loops:
+        functions = functions_under_test() | {name: (loop, None) for name, loop in loops.items()}
     unknown = set(args.function) - set(functions)
     if unknown:
         sys.exit(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(functions)}")
@@ -220,14 +235,19 @@ def main(arguments=None):
     start = time.perf_counter()
     torch.set_num_threads(1)
     all_tests, reasons = tests(), equivalent()
-    callers = run_once(all_tests, functions)
+    callers = run_once(all_tests, [name for name in functions if name not in loops])
+    with uncompiled():
+        callers |= run_once({name: test for name, test in all_tests.items() if name.startswith(OF_LOOPS)},
+                            [name for name in functions if name in loops])
     todo = [mutant for function, inner in functions.values() for mutant in mutants(function, inner)]
 
     def judge_one(i):
         mutant, seconds = todo[i], callers[todo[i].function]
-        fast = [all_tests[name] for name in seconds if seconds[name] < FAST]
-        return judge(mutant, functions[mutant.function][0], {name: all_tests[name] for name in seconds}, fast,
-                     reasons.get((mutant.function, mutant.original, mutant.mutated)))
+        # Other threads may not have filled the arrays of a loop yet when it returns: the tests compare them.
+        fast = [all_tests[name] for name in seconds if seconds[name] < FAST and mutant.function not in loops]
+        with uncompiled() if mutant.function in loops else contextlib.nullcontext():
+            return judge(mutant, functions[mutant.function][0], {name: all_tests[name] for name in seconds}, fast,
+                         reason_of(mutant, reasons, loops))
 
     rows = list(tqdm(in_children(judge_one, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None))
     print(f"{'function':26}{'mutants':>9}{'caught':>9}{'equivalent':>12}{'missed':>9}")

@@ -70,8 +70,9 @@ def add_device_arguments(parser):
                         help="on a CPU: how many cores to use, by default all; with 1 the layers run as they stand; "
                              "XLA always uses all")
     parser.add_argument("--kernels", choices=KERNELS, default="auto",
-                        help="what runs the layers' lines. auto (default): in parts on a CPU, through CuPy on a GPU; "
-                             "reference: as they stand; xla: compiled by XLA, for any device (extra xla)")
+                        help="what runs the layers' lines. auto (default): on a GPU through CuPy; on a CPU in parts, "
+                             "by numpy, numba (compiled loops, extra fast) or mkl (Intel's matmuls, too, extra mkl), "
+                             "the fastest that is there; reference: as they stand; xla: compiled by XLA (extra xla)")
 
 
 def add_data_dir_argument(parser):

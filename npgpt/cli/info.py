@@ -9,6 +9,7 @@ from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.checks import MOST_THREADS, check_whole
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
+from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.engine.memory import training_memory
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
@@ -31,7 +32,12 @@ def add_arguments(parser):
 
 def engines():
     """What would run a model on this machine: a line for each choice of --device and --kernels."""
-    yield "(default)", f"the CPU engine, {available_cores()} threads"
+    yield "(default)", f"the CPU engine, {available_cores()} threads{BY[cpu_kernels()]}"
+    for kernels, here in (("numba", "loops by Numba"), ("mkl", BY["mkl"][2:] + ", chosen on Intel's CPUs alone")):
+        try:
+            yield f"--kernels {cpu_kernels(kernels)}", here
+        except UserError as error:
+            yield f"--kernels {kernels}", f"not here: {error}"
     try:
         name = array_module("gpu").cuda.runtime.getDeviceProperties(0)["name"].decode()
         yield "--device gpu", f"the reference lines through CuPy, on {name}"

@@ -5,7 +5,7 @@ import signal
 import warnings
 
 from npgpt.api import GPT
-from npgpt.engine.cpu import CPUEngine
+from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.distributed.engine import Distributed
 from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError
@@ -46,9 +46,10 @@ def distribute(model, args):
     """Give a model the engine of all ranks; if this process is alone, nothing changes. args: those of the command."""
     world = join()
     if world:
+        kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
         world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "device": args.device,
-                             "kernels": args.kernels, "threads": model.engine.threads})
-        model.engine = engine_of_all(model, args.kernels, world)
+                             "kernels": kernels, "threads": model.engine.threads})
+        model.engine = engine_of_all(model, kernels, world)
         world.idle = True
 
 
@@ -68,11 +69,10 @@ def follow(world):
 
 
 def engine_of_all(model, kernels, world):
-    """The engine of one rank, among all. Also with one thread it runs the lines in parts, as a shard of a process does.
-    """
+    """The engine of one rank, among all. Also one thread runs the lines in parts, as a shard of a process does."""
     if kernels == "xla":
         from npgpt.engine.distributed.together import Together  # imports JAX
 
         return Together(model.engine, world)
-    engine = CPUEngine(model.params, model.engine.threads) if kernels == "auto" else model.engine
+    engine = CPUEngine(model.params, model.engine.threads, kernels) if kernels != "reference" else model.engine
     return Distributed(engine, world)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.api import GPT, load_model
+from npgpt.api import GPT, KERNELS, load_model
 from npgpt.arrays import DTYPES, array_module
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
 from npgpt.cli.arguments import (
@@ -35,6 +35,7 @@ from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import open_dataset
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
+from npgpt.engine.cpu import cpu_kernels
 from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
@@ -241,6 +242,20 @@ def pretrained_model(args, options, model_fields):
     return loaded.model, loaded.tokenizer
 
 
+def kernels_of_run(args, state):
+    """--kernels of a run that goes on: on a CPU those of the run, because others would give other bits."""
+    of_run = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
+    if of_run not in KERNELS:
+        raise UserError(f"{args.out_dir}: the checkpoint is damaged: \"kernels\" must be one of {', '.join(KERNELS)}")
+    if args.kernels != "auto" or of_run == "xla" or array_module(args.device) is not np:
+        return args.kernels
+    try:
+        return of_run if of_run == "reference" else cpu_kernels(of_run)
+    except UserError as error:
+        print(f"this run was trained with other kernels, so its last digits will differ: {error}", flush=True)
+        return "auto"
+
+
 def resumed_run(args):
     """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
     connect_ranks(args)
@@ -259,6 +274,7 @@ def resumed_run(args):
         raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
                         "for: leave the flag out")
     options = dataclasses.replace(saved, **given_train_fields(args))
+    args.kernels = kernels_of_run(args, state)
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels)
     distribute(model, args)

@@ -41,7 +41,7 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
     return p, m, v
 
 
-def adamw_step(optimizer, grads, max_norm, threads):
+def adamw_step(optimizer, grads, max_norm, threads, rule=adamw_update):
     """Take a step of an `AdamW` on any arrays: clip, then update slices on several threads. Returns the gradient norm.
 
     Raises NotFiniteError, before anything has changed, if the norm is not finite; on a GPU it raises nothing, and the
@@ -53,7 +53,7 @@ def adamw_step(optimizer, grads, max_norm, threads):
     norm = norm_of(square_sums(gs, threads))
     clip = clip_factor(norm, max_norm)
     optimizer.t += 1
-    update_slices(optimizer, params.flat, optimizer.m.flat, optimizer.v.flat, 0, parts, gs, clip, threads)
+    update_slices(optimizer, params.flat, optimizer.m.flat, optimizer.v.flat, 0, parts, gs, clip, threads, rule)
     return norm
 
 
@@ -108,7 +108,7 @@ def clip_factor(norm, max_norm):
     return min(1.0, factor) if is_on_host(factor) else np.minimum(1.0, factor)
 
 
-def update_slices(optimizer, p, m, v, begin, parts, gs, clip, threads):
+def update_slices(optimizer, p, m, v, begin, parts, gs, clip, threads, rule):
     """Update consecutive slices on several threads: p, m and v are 1-D and hold the parameters from `begin` on."""
     step_size, eps = bias_correction(optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps)
 
@@ -116,7 +116,6 @@ def update_slices(optimizer, p, m, v, begin, parts, gs, clip, threads):
         for (_, first, start, end), g in zip(parts[some], gs[some], strict=True):
             there = slice(first + start - begin, first + end - begin)
             weight_decay = optimizer.weight_decay if first < optimizer.n_decay else 0.0
-            adamw_update(p[there], g, m[there], v[there], optimizer.lr, step_size, eps, *optimizer.betas, weight_decay,
-                         clip)
+            rule(p[there], g, m[there], v[there], optimizer.lr, step_size, eps, *optimizer.betas, weight_decay, clip)
 
     in_threads(update, even_parts(len(parts), threads))

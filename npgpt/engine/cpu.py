@@ -3,40 +3,84 @@
 * Batch shards: each thread runs forward and backward on its part of the batch, with a single-threaded BLAS. If the
   gradients of a shard are larger than its activations, the batch stays whole, and the threads work inside the layers.
 * Row blocks for LayerNorm, GELU and the loss; tiles for attention; a matmul or a sort for the embedding's gradient.
+* kernels "numba": compiled loops instead of NumPy's operators; "mkl": and Intel's matmuls.
 """
 
 import functools
 
+import numpy as np
+
 from npgpt import layers
 from npgpt.engine.embedding import fast_embedding_backward
+from npgpt.engine.matmul import by_mkl, is_installed, is_intel
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
-from npgpt.engine.tiles import tiled_attention_backward, tiled_attention_forward
+from npgpt.engine.tiles import in_tiles
+from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_backward, gpt_forward
+
+BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
+
+
+def cpu_kernels(kernels="auto"):
+    """What runs the lines on this machine's CPU: "numpy", "numba" or "mkl".
+
+    "auto" is "mkl" if the CPU is Intel's and the packages numba and mkl are installed, "numba" if that one is, or else
+    "numpy". Raises UserError, naming the extra, if what another choice needs is not installed.
+    """
+    if kernels != "numpy":
+        try:
+            import numba
+            if numba.config.DISABLE_JIT:
+                raise ImportError("NUMBA_DISABLE_JIT is set")
+        except ImportError as error:
+            if kernels == "auto":
+                return "numpy"
+            raise UserError(f"--kernels {kernels} needs Numba ({error}): pip install "
+                            f'"npgpt[{"mkl" if kernels == "mkl" else "fast"}]", or leave --kernels out') from None
+    if kernels == "mkl" and not is_installed():
+        raise UserError('--kernels mkl needs Intel\'s MKL: pip install "npgpt[mkl]", or leave --kernels out')
+    if kernels == "auto":
+        return "mkl" if is_intel() and is_installed() else "numba"
+    return kernels
 
 
 class CPUEngine(ReferenceEngine):
     """Runs the model on `threads` cores. The same arguments and number of threads give the same bits."""
 
-    def __init__(self, params, threads):
+    def __init__(self, params, threads, kernels="numpy"):
         super().__init__(params, threads)
-        blocked = {}
-        for name in ("layernorm", "gelu_tanh", "gelu_exact"):
-            pair = [f"{name}_forward", f"{name}_backward"]
-            blocked |= zip(pair, in_row_blocks(*(getattr(layers, each) for each in pair)), strict=True)
+        self.kernels, self.cross_entropy = kernels, loss_in_blocks
+        pairs = {name: in_row_blocks(*pair(layers, name)) for name in ("layernorm", "gelu_tanh", "gelu_exact")}
+        pairs["linear"] = in_eights(linear_forward_in_place), layers.linear_backward
+        pairs["head"] = in_eights(layers.head_forward), layers.head_backward
+        attention = pair(layers, "attention")
+        if kernels != "numpy":
+            from npgpt.engine import compiled, few_rows  # import Numba
+            self.cross_entropy, self.adamw_update = compiled.cross_entropy_in_place, compiled.adamw_update
+            pairs |= {name: pair(compiled, name) for name in ("layernorm", "gelu_tanh")}
+            attention = pair(compiled, "attention")
+        if kernels == "mkl":
+            pairs |= {name: by_mkl(*pairs[name]) for name in ("linear", "head")}
+            attention = by_mkl(*attention)
+        if kernels != "numpy":
+            for name, multiply in (("linear", few_rows.times), ("head", few_rows.times_transposed)):
+                if name == "head" or is_intel():        # on AMD's CPUs, OpenBLAS with eight rows is as fast
+                    pairs[name] = few_rows.by_loops(multiply, pairs[name][0]), pairs[name][1]
+        pairs["attention"] = in_tiles(*attention)
+        replaced = {f"{name}_{way}": function for name, both in pairs.items()
+                    for way, function in zip(("forward", "backward"), both, strict=True)}
         tied = params.config.tie_word_embeddings
-        self.ops = table(**blocked, linear_forward=linear_forward_in_place, attention_forward=tiled_attention_forward,
-                         attention_backward=tiled_attention_backward,
-                         embedding_backward=functools.partial(fast_embedding_backward, tied=tied))
+        self.ops = table(**replaced, embedding_backward=functools.partial(fast_embedding_backward, tied=tied))
 
     @property
     def where(self):
-        return f"{self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.threads} thread{'s' * (self.threads > 1)}{BY[self.kernels]}"
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         loss, grads = self.accumulated([(idx, targets)], [rng], count or counted(targets), mask)
@@ -65,7 +109,7 @@ class CPUEngine(ReferenceEngine):
         for (idx, targets), rng in zip(batches, rngs, strict=True):
             masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
             logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
-            total += loss_in_blocks(logits, targets, count, gradient=True)      # the logits are dlogits now
+            total += self.cross_entropy(logits, targets, count, gradient=True)      # the logits are dlogits now
             grads = self.added(self.params.flatten(gpt_backward(logits, gpt, self.ops)), grads)
         return total, grads
 
@@ -79,7 +123,7 @@ class CPUEngine(ReferenceEngine):
     def run_forward(self, idx, targets, count, mask):
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
         logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
-        return loss_in_blocks(logits, targets, count, gradient=False)
+        return self.cross_entropy(logits, targets, count, gradient=False)
 
     def added(self, grads, add_to):
         if add_to is None:
@@ -90,6 +134,11 @@ class CPUEngine(ReferenceEngine):
 
         spread(add, list(grads))
         return add_to
+
+
+def pair(functions, name):
+    """The forward and the backward of a layer, from a module or a table."""
+    return getattr(functions, f"{name}_forward"), getattr(functions, f"{name}_backward")
 
 
 def mask_part(mask, part):
@@ -103,6 +152,22 @@ def linear_forward_in_place(x, weight, bias=None):
     if bias is not None:
         y += bias
     return y, (*cache[:-1], bias is not None)
+
+
+def in_eights(forward):
+    """A forward of `linear` or `head`, to be called like it: 2 to 15 rows are padded to 8 or 16.
+
+    BLAS multiplies 8 rows by a large matrix faster than 5, and often faster than 2.
+    """
+    def padded(x, weight, bias=None):
+        rows = x.reshape(-1, x.shape[-1])
+        N = len(rows)
+        if N == 1 or N > 16 or N % 8 == 0:
+            return forward(x, weight, bias)
+        y, _ = forward(np.concatenate([rows, np.zeros_like(rows, shape=(-N % 8, rows.shape[1]))]), weight, bias)
+        return y[:N].reshape(*x.shape[:-1], -1), (x, weight, bias is not None)
+
+    return padded
 
 
 def loss_in_blocks(logits, targets, count, gradient):

@@ -20,12 +20,10 @@ class KVCache:
     """
 
     def __init__(self, params, ops, B):
-        self.params, self.B, config = params, B, params.config
+        self.params, config = params, params.config
         self.tokens = np.empty((B, 0), dtype=np.int64)
         self.length = 0                         # how many positions the arrays hold
-        # More than 4 rows are padded to a multiple of 8: BLAS multiplies 8 rows by a matrix faster than 5.
-        self.rows = B if B <= 4 else -(-B // 8) * 8
-        shape = config.n_layer, 2, self.rows, config.n_head, config.block_size, config.head_size
+        shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
         if params.xp is np:
             check_memory(math.prod(shape) * params.dtype.itemsize, f"the keys and values of {B} texts")
         self.arrays = params.xp.zeros(shape, dtype=params.dtype)
@@ -43,8 +41,6 @@ class KVCache:
             self.tokens = idx = self.tokens[:, -max(1, config.block_size // 2):]
             self.length = 0
         T = idx.shape[1]
-        if T == 1:
-            idx = np.concatenate([idx, np.zeros((self.rows - self.B, 1), dtype=idx.dtype)])
         self.layers = iter(range(config.n_layer))
         # Made for each read: kept, the table would hold this cache, and this cache the table, and free no memory.
         ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
@@ -52,7 +48,7 @@ class KVCache:
         masks = draw_masks(config, *idx.shape, self.params.dtype)
         logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
         self.length += T
-        return to_host(logits[:self.B, 0])
+        return to_host(logits[:, 0])
 
     def embedding_forward(self, idx, wte, wpe):
         """The embedding of tokens that come after `length` others."""
@@ -61,7 +57,7 @@ class KVCache:
     def attention_forward(self, q, k, v, scale, mask, dropout_mask):
         """Attention of the new queries on all keys: the new ones are stored behind the earlier ones."""
         T, end = q.shape[2], self.length + q.shape[2]
-        keys, values = self.arrays[next(self.layers), :, :len(k)]       # 2 x (B, H, block_size, D)
+        keys, values = self.arrays[next(self.layers)]                   # 2 x (B, H, block_size, D)
         keys[:, :, self.length:end] = k
         values[:, :, self.length:end] = v
         if T == 1:

@@ -7,7 +7,7 @@ import numpy as np
 
 from npgpt import layers
 from npgpt.arrays import is_on_host, number
-from npgpt.engine.adamw import NotFiniteError, adamw_step
+from npgpt.engine.adamw import NotFiniteError, adamw_step, adamw_update
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import without_caches
 from npgpt.engine.threads import sharing_cores
@@ -25,7 +25,7 @@ class ReferenceEngine:
     factors of matmuls of matrices are rounded to 10 bits of mantissa.
     """
 
-    ops = layers
+    ops, adamw_update, kernels = layers, staticmethod(adamw_update), "reference"
     gpt_backward = staticmethod(gpt_backward)
     ranks = 1, 1                # how many processes train together, and how many of them on this machine
 
@@ -142,7 +142,7 @@ class ReferenceEngine:
 
     def adamw_step(self, optimizer, grads, max_norm):
         """Take a step of an `AdamW`; see `npgpt.engine.adamw.adamw_step`."""
-        return adamw_step(optimizer, grads, max_norm, self.threads)
+        return adamw_step(optimizer, grads, max_norm, self.threads, self.adamw_update)
 
     def moments(self):
         """AdamW's two moments, zero."""

@@ -26,6 +26,11 @@ def using_cores(n):
         _cores.free = before
 
 
+def free_cores():
+    """How many cores the calling thread may use."""
+    return _cores.free
+
+
 def spread(function, items):
     """[function(item) for item in items], on the cores that the calling thread may use; the order is kept."""
     if _cores.free == 1 or len(items) < 2:

@@ -9,66 +9,65 @@ import numpy as np
 
 from npgpt.engine.row_blocks import BLOCK_BYTES
 from npgpt.engine.threads import spread
-from npgpt.layers.attention import attention_backward, attention_forward
 
 QUERIES = 128       # per tile; half as many would skip more of the mask, but BLAS is slower on such small matmuls
 KEPT = 512          # keys: with more of them the attention weights are recomputed in the backward, to save memory
 
 
-def tiled_attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
-    """Compute what `attention_forward` does, with the same arguments."""
-    (B, H, T, _), S = q.shape, k.shape[2]
-    arguments = q, k, v, scale, mask, dropout_mask
-    if T <= QUERIES and S <= KEPT and B * H * T * S * q.itemsize <= BLOCK_BYTES:        # one tile
-        mix, cache = attention_forward(*arguments)
-        return mix, (None, None, None, cache)
-    groups, tiles = head_groups(q, S), query_blocks(T, S, mask)
-    mix = np.empty_like(q)                                          # (B, H, T, D), in memory as q is
+def in_tiles(attention_forward, attention_backward):
+    """The pair of attention, to be called like it, that runs it on tiles, on all cores that are free."""
+    def tile_forward(arguments, group, rows, keys):
+        q, k, v, scale, mask, dropout_mask = arguments
+        if mask is not None:
+            mask = (mask if mask.ndim == 2 else mask[group[0]])[..., rows, keys]
+        dropout_mask = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
+        q, k, v = q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys]
+        return attention_forward(q, k, v, scale, mask, dropout_mask)
 
-    def forward(group):
-        caches = []
-        for rows, keys in tiles:
-            mix[group][:, :, rows], cache = tile_forward(arguments, group, rows, keys)
-            caches.append(cache if S <= KEPT else None)
-        return caches
+    def forward_in_tiles(q, k, v, scale, mask=None, dropout_mask=None):
+        (B, H, T, _), S = q.shape, k.shape[2]
+        arguments = q, k, v, scale, mask, dropout_mask
+        if T <= QUERIES and S <= KEPT and B * H * T * S * q.itemsize <= BLOCK_BYTES:        # one tile
+            mix, cache = attention_forward(*arguments)
+            return mix, (None, None, None, cache)
+        groups, tiles = head_groups(q, S), query_blocks(T, S, mask)
+        mix = np.empty_like(q)                                          # (B, H, T, D), in memory as q is
 
-    return mix, (arguments, groups, tiles, spread(forward, groups))
+        def run(group):
+            caches = []
+            for rows, keys in tiles:
+                mix[group][:, :, rows], cache = tile_forward(arguments, group, rows, keys)
+                caches.append(cache if S <= KEPT else None)
+            return caches
 
+        return mix, (arguments, groups, tiles, spread(run, groups))
 
-def tiled_attention_backward(dmix, cache):
-    """Undo `tiled_attention_forward`. A key's gradient is the sum over the tiles that see it.
+    def backward_in_tiles(dmix, cache):
+        """A key's gradient is the sum over the tiles that see it.
 
-    The last tile has all keys, so it comes first and sets their gradients; the others add to them.
-    """
-    arguments, groups, tiles, caches = cache
-    if groups is None:
-        return attention_backward(dmix, caches)
-    dq, dk, dv = (np.empty_like(each) for each in arguments[:3])
+        The last tile has all keys, so it comes first and sets their gradients; the others add to them.
+        """
+        arguments, groups, tiles, caches = cache
+        if groups is None:
+            return attention_backward(dmix, caches)
+        dq, dk, dv = (np.empty_like(each) for each in arguments[:3])
 
-    def backward(i):
-        group = groups[i]
-        for (rows, keys), tile in reversed(list(zip(tiles, caches[i], strict=True))):
-            if tile is None:
-                _, tile = tile_forward(arguments, group, rows, keys)
-            dq[group][:, :, rows], dk_tile, dv_tile = attention_backward(dmix[group][:, :, rows], tile)
-            if rows.stop == dmix.shape[2]:
-                dk[group], dv[group] = dk_tile, dv_tile
-            else:
-                dk[group][:, :, keys] += dk_tile
-                dv[group][:, :, keys] += dv_tile
+        def run(i):
+            group = groups[i]
+            for (rows, keys), tile in reversed(list(zip(tiles, caches[i], strict=True))):
+                if tile is None:
+                    _, tile = tile_forward(arguments, group, rows, keys)
+                dq[group][:, :, rows], dk_tile, dv_tile = attention_backward(dmix[group][:, :, rows], tile)
+                if rows.stop == dmix.shape[2]:
+                    dk[group], dv[group] = dk_tile, dv_tile
+                else:
+                    dk[group][:, :, keys] += dk_tile
+                    dv[group][:, :, keys] += dv_tile
 
-    spread(backward, range(len(groups)))
-    return dq, dk, dv
+        spread(run, range(len(groups)))
+        return dq, dk, dv
 
-
-def tile_forward(arguments, group, rows, keys):
-    """`attention_forward` on one tile of its arguments."""
-    q, k, v, scale, mask, dropout_mask = arguments
-    if mask is not None:
-        mask = (mask if mask.ndim == 2 else mask[group[0]])[..., rows, keys]
-    dropout_mask = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
-    q, k, v = q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys]
-    return attention_forward(q, k, v, scale, mask, dropout_mask)
+    return forward_in_tiles, backward_in_tiles
 
 
 def query_blocks(T, S, mask):

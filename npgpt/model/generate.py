@@ -29,23 +29,34 @@ def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
     """Draw one token id for each row of logits (B, V) -> (B,) integers."""
     if temperature == 0.0:
         return logits.argmax(axis=-1)
+    V, ids = logits.shape[-1], np.arange(logits.shape[-1])[None]
+    if top_k is not None and top_k < V:
+        ids = likeliest(logits, top_k)                          # (B, top_k)
+        logits = np.take_along_axis(logits, ids, axis=-1)
     # The largest logit becomes 0, which no temperature makes infinite; the others may become -inf.
     logits = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     with np.errstate(over="ignore"):
         logits /= temperature
-    if top_k is not None and top_k < logits.shape[-1]:
-        smallest_kept = np.partition(logits, -top_k, axis=-1)[:, [-top_k]]
-        logits = np.where(logits < smallest_kept, -np.inf, logits)
     probs = np.exp(logits)
     probs /= probs.sum(axis=-1, keepdims=True)
     if top_p is not None and top_p < 1.0:
-        order = np.argsort(-probs, axis=-1, kind="stable")
+        # All tokens with no more than (1 - top_p) / V have at most 1 - top_p together, so none of them is kept.
+        some = likeliest(probs, max(1, (probs > (1.0 - top_p) / V).sum(axis=-1).max()))
+        likely = np.take_along_axis(probs, some, axis=-1)
+        order = np.take_along_axis(some, np.argsort(-likely, axis=-1, kind="stable"), axis=-1)
         descending = np.take_along_axis(probs, order, axis=-1)
-        before = np.cumsum(descending, axis=-1) - descending        # the mass of all likelier tokens
+        before = np.cumsum(descending, axis=-1) - descending    # the mass of all likelier tokens
+        probs = np.zeros_like(probs)
         np.put_along_axis(probs, order, np.where(before < top_p, descending, 0.0), axis=-1)
     cumulative = np.cumsum(probs, axis=-1)
     threshold = rng.random((len(probs), 1)) * cumulative[:, [-1]]
-    return (cumulative <= threshold).sum(axis=-1)               # the first token whose cumulative mass passes it
+    drawn = (cumulative <= threshold).sum(axis=-1)              # the first whose cumulative mass passes it
+    return np.take_along_axis(np.broadcast_to(ids, probs.shape), drawn[:, None], axis=-1)[:, 0]
+
+
+def likeliest(values, n):
+    """The places of the n largest values of each row (B, V), in their order -> (B, n)."""
+    return np.sort(np.argpartition(values, -n, axis=-1)[:, -n:], axis=-1)
 
 
 def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id):

@@ -209,7 +209,7 @@ class Trainer:
         """Save a checkpoint of this step."""
         make_folder(self.out_dir)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
-                 "threads": self.model.engine.threads, "corpus": self.corpus}
+                 "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
                         replace=self.saved_step is None)
         self.saved_step = self.step

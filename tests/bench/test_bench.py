@@ -10,6 +10,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,13 +20,15 @@ from npgpt import GPT, AdamW, GPTConfig
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "bench"))
 import measure  # noqa: E402
+from instructions import installed  # noqa: E402
 from report import markdown  # noqa: E402
-from shapes import MPIEXEC, ROWS  # noqa: E402
+from shapes import MPIEXEC, PRESETS, ROWS, Recipe  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 MACHINE = {"CPU": "Some CPU", "GPU": None}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
+numba = pytest.mark.skipif(not find_spec("numba"), reason="needs Numba")
 mpi = pytest.mark.skipif(not (find_spec("mpi4py") and MPIEXEC), reason="needs mpi4py and mpiexec")
 torch = pytest.mark.skipif(not find_spec("torch"), reason="the peer")
 xla = pytest.mark.skipif(not find_spec("jax"), reason="needs JAX")
@@ -40,19 +43,42 @@ def setup(tmp_path, **more):
     return {"threads": 1, "old": None, "out_dir": tmp_path, "instructions": None, **more}
 
 
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """The module worker, which reads a text of 2000 characters."""
+    monkeypatch.setattr(sys, "argv", ["worker.py", "prepare"])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    import worker
+
+    for name in ("text.txt", "corpus.txt"):
+        (tmp_path / name).write_text("".join(chr(97 + i * i % 26) for i in range(2000)))
+    monkeypatch.setattr(worker, "TINYSHAKESPEARE", tmp_path / "text.txt")
+    return worker
+
+
+def short_runs(tmp_path, *sides):
+    """A recipe of two steps of nanoGPT's for these sides."""
+    preset = tmp_path / "short.toml"
+    preset.write_text((PRESETS / "char-nanogpt.toml").read_text()
+                      .replace("max_iters = 2000", "max_iters = 2").replace("eval_iters = 20", "eval_iters = 1"))
+    return Recipe(dict.fromkeys(sides, str(preset)))
+
+
 def test_the_figures_and_ratios_of_training():
     shape = ROWS["tiny"]
     row = measure.figures(shape, {
-        "npgpt": answers(2.0, 4.0, 3.0), "floor": answers(0.5, 0.25), "torch": answers(3.0, 4.0, 30.0, result=4.002)},
-        {"compile": "Traceback\nno compiler"})
+        "npgpt": answers(2.0, 4.0, 3.0), "fast": answers(1.0, 2.0, 1.0), "floor": answers(0.5, 0.25),
+        "torch": answers(3.0, 4.0, 30.0, result=4.002)}, {"compile": "Traceback\nno compiler"})
     ours, torch = row["sides"]["npgpt"], row["sides"]["torch"]
     assert ours["seconds"] == {"median": 3.0, "low": pytest.approx(2.2), "high": pytest.approx(3.8)}
     assert torch["ratio"]["median"] == 1.5                  # of 1.5, 1 and 10; not 4 / 3
+    assert [row["sides"][side]["speedup"]["median"] for side in ("npgpt", "fast", "torch")] == [1.5, 3.0, 1.0]
     assert ours["tokens_per_second"] == 8 * 3 / 3.0
     assert row["floor_seconds"] == shape.flops / (2 * 2048**3 / 0.25)
     assert ours["same"] and not torch["same"]               # a loss that differs by 0.002
     text = markdown({"machine": MACHINE, "rows": {"A": row}})
-    assert "| npgpt | 3.00 s (2.20 to 3.80) |  | 8.00 | " in text and "| 1.50 (1.10 to 8.30) |" in text
+    assert "| npgpt | 3.00 s (2.20 to 3.80) |  | 1.50 (1.10 to 8.30) | 8.00 | " in text
+    assert "| 0.50 (0.37 to 0.50) | 3.00 (2.20 to 24.60) | 24.0 | " in text and "| 1.50 (1.10 to 8.30) |  | " in text
     assert "PyTorch, **other result**" in text and "| torch.compile | **failed**, see below |" in text
     assert "```\nTraceback\nno compiler\n```" in text
 
@@ -62,6 +88,7 @@ def test_the_figures_of_generation_are_for_one_token():
                                              "transformers": answers(2.4, result=[[2]])}, {})
     ours, theirs = row["sides"]["npgpt"], row["sides"]["transformers"]
     assert ours["seconds"]["median"] == pytest.approx(0.1) and ours["tokens_per_second"] == pytest.approx(2 / 0.1)
+    assert ours["speedup"]["median"] == pytest.approx(3.0)
     assert row["floor_seconds"] == 0.05 and theirs["ratio"]["median"] == pytest.approx(3.0) and not theirs["same"]
 
 
@@ -83,21 +110,11 @@ def test_the_losses_of_whole_runs_are_shown_by_step_and_seed():
         assert row["sides"]["xla"]["same"] == reached == ("**not reached**" not in text)
 
 
-def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_path, monkeypatch):
-    """npgpt and PyTorch, each as a program, for 2 steps of nanoGPT's recipe."""
-    pytest.importorskip("torch", reason="the peer")
-    monkeypatch.setattr(sys, "argv", ["worker.py", "prepare"])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    import shapes
-    import worker
-
-    (tmp_path / "text.txt").write_text("".join(chr(97 + i * i % 26) for i in range(2000)))
-    monkeypatch.setattr(worker, "TINYSHAKESPEARE", tmp_path / "text.txt")
-    preset = tmp_path / "short.toml"
-    preset.write_text((shapes.PRESETS / "char-nanogpt.toml").read_text()
-                      .replace("max_iters = 2000", "max_iters = 2").replace("eval_iters = 20", "eval_iters = 1"))
-    recipe = shapes.Recipe({"npgpt": str(preset), "torch": str(preset)})
-    worker.prepare(recipe, tmp_path)
+@torch
+def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_path, worker):
+    """npgpt and PyTorch, each as a program."""
+    recipe = short_runs(tmp_path, "npgpt", "torch")
+    worker.prepare(recipe, tmp_path, 1)
     for side in recipe.sides:
         work = worker.whole_run(side, recipe, tmp_path, 1)
         curves = [work.step(seed) for seed in (0, 1)]
@@ -106,19 +123,35 @@ def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_
 
 
 @pytest.mark.parametrize("side", [pytest.param("ranks", marks=mpi), pytest.param("xla", marks=xla)])
-def test_a_whole_run_on_two_ranks_or_by_xla_has_the_losses_of_one_on_two_threads(side, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["worker.py", "prepare"])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    import shapes
-    import worker
-
-    (tmp_path / "corpus.txt").write_text("".join(chr(97 + i * i % 26) for i in range(2000)))
-    preset = tmp_path / "short.toml"
-    preset.write_text((shapes.PRESETS / "char-nanogpt.toml").read_text()
-                      .replace("max_iters = 2000", "max_iters = 2").replace("eval_iters = 20", "eval_iters = 1"))
-    recipe = shapes.Recipe(dict.fromkeys(("npgpt", side), str(preset)))
+def test_a_whole_run_on_two_ranks_or_by_xla_has_the_losses_of_one_on_two_threads(side, tmp_path, worker):
+    recipe = short_runs(tmp_path, "npgpt", side)
     expected, found = (worker.whole_run(each, recipe, tmp_path, 2).step(0) for each in recipe.sides)
     assert len(expected) == 2 and np.abs(np.subtract(found, expected)).max() <= (1e-3 if side == "xla" else 0.0)
+
+
+@numba
+def test_only_the_first_whole_run_compiles(tmp_path, monkeypatch, worker):
+    """The side fast finds what `prepare` has compiled, the side first nothing."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    recipe = short_runs(tmp_path, "fast", "first")
+    worker.prepare(recipe, tmp_path, 2)
+    compiled, losses = [{*tmp_path.rglob("*.nbc")}], []
+    for side in ("fast", "first"):
+        losses.append(worker.whole_run(side, recipe, tmp_path, 2).step(0))
+        compiled.append({*tmp_path.rglob("*.nbc")})
+    assert len(compiled[0]) > 5 and compiled[1] == compiled[0] and len(compiled[2]) == 2 * len(compiled[0])
+    assert len(losses[0]) == 2 and losses[0] == losses[1]
+
+
+def test_a_side_has_the_kernels_of_its_name_and_an_older_npgpt_is_asked_for_none(tmp_path, monkeypatch, worker):
+    shape = ROWS["tiny"]
+    worker.prepare(shape, tmp_path, 1)
+    for side, kernels, package in (("npgpt", "numpy", "numpy"), ("old", "numpy", "numpy"), ("fast", "numba", "numba"),
+                                   ("mkl", "mkl", "mkl")):
+        assert not installed(package) or worker.pretrained(shape, tmp_path, 1, side).engine.kernels == kernels
+    for api in (None, SimpleNamespace(KERNELS=("auto", "xla"))):
+        monkeypatch.setitem(sys.modules, "npgpt.api", api)
+        assert worker.kernels_of("old") == {}
 
 
 def test_a_gpus_ratios_are_to_the_side_xla_and_its_failure_leaves_none():
@@ -143,15 +176,16 @@ def test_npgpt_is_measured_before_torch_compile_on_a_gpu():
 
 
 @linux
-@pytest.mark.parametrize("side", [pytest.param("xla", marks=xla), pytest.param("torch", marks=torch)])
-def test_both_sides_do_the_same_work_whichever_kernels_are_asked_of_openblas(side, tmp_path, monkeypatch):
-    """The same weights and batches: equal losses of npgpt and another side, each in its process."""
+def test_all_sides_do_the_same_work_whichever_kernels_are_asked_of_openblas(tmp_path, monkeypatch):
+    """The same weights and batches: equal losses of npgpt and the other sides, each in its process."""
+    packages = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "jax", "torch": "torch"}
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
     monkeypatch.setattr(measure, "CHUNK_SECONDS", 1e-3)
-    found, failed = measure.measure("tiny", ["npgpt", side], 3, setup(tmp_path))
-    assert failed == {} and [len(of_side) for of_side in found.values()] == [5, 5]
-    losses = [[answer["result"] for answer in of_side] for of_side in found.values()]
-    assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-5) and losses[0][0] != losses[0][1]
+    sides = [side for side, package in packages.items() if installed(package)]
+    found, failed = measure.measure("tiny", sides, 3, setup(tmp_path))
+    assert failed == {} and [len(of_side) for of_side in found.values()] == [5] * len(sides)
+    losses = [[answer["result"] for answer in of_side[:2]] for of_side in found.values()]
+    assert losses == [pytest.approx(losses[0], rel=1e-5)] * len(sides) and losses[0][0] != losses[0][1]
     assert min(answer["memory"] for answer in found["npgpt"]) > 10**7
     assert "Prescott" not in measure.Side("machine", "tiny", tmp_path, setup(tmp_path)).ask_once()["BLAS"]
 
@@ -207,16 +241,19 @@ def test_a_rank_that_fails_ends_its_side(tmp_path):
 
 
 def test_ranks_are_named_and_are_no_sides_of_the_other_rows(monkeypatch, capsys):
-    def parsed(*arguments, installed=True):
+    def parsed(*arguments, installed=True, intel=False):
         monkeypatch.setattr(sys, "argv", ["bench", *arguments])
         program = runpy.run_path(str(ROOT / "tools" / "bench" / "__main__.py"))
-        program["parse"].__globals__.update(MPIEXEC="mpiexec" if installed else None, find_spec=lambda name: True)
+        program["parse"].__globals__.update(MPIEXEC="mpiexec" if installed else None, installed=lambda name: True,
+                                            INTEL=intel)
         return program["parse"]()
 
     assert (parsed("ranks").rows, parsed("ranks").sides) == (["A", "B", "C"], ["npgpt", "ranks", "torch", "ddp"])
     others = ["reference", "equal", "floor", "torch", "compile", "transformers"]
-    assert parsed("A").sides == ["npgpt", "xla", *others]
-    assert parsed("A", "--instructions", "avx2").sides == ["npgpt", *others]
+    assert parsed("A").sides == ["npgpt", "fast", "first", "xla", *others]
+    assert parsed("A", "--instructions", "avx2").sides == ["npgpt", "fast", "first", *others]
+    assert parsed("A", intel=True).sides == ["npgpt", "fast", "first", "mkl", "xla", *others]
+    assert parsed("A", "--sides", "npgpt,mkl").sides == ["npgpt", "mkl"]
     with pytest.raises(SystemExit):
         parsed("ranks", installed=False)
     assert re.search(r"error: .*pip install mpi4py mpich\n$", capsys.readouterr().err)

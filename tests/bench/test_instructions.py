@@ -32,12 +32,23 @@ def test_what_holds_libraries_back_is_removed_from_the_environment_or_replaced(m
 
 def test_numpy_and_openblas_use_no_avx512(monkeypatch):
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
-    only_numpy = SAY.replace("; print", "; i.find_spec = lambda name: None; print")
+    only_numpy = SAY.replace("; print", "; i.installed = lambda package: False; print")
     assert in_use(environment("avx2"), only_numpy) == {"NumPy": "X86_V3", "OpenBLAS": "Haswell"}
     free = in_use(environment(None), only_numpy)
     assert free["OpenBLAS"] != "Prescott"
     if "avx512f" in Path("/proc/cpuinfo").read_text():
         assert "X86_V4" in free["NumPy"]
+
+
+def test_numba_uses_no_avx512():
+    pytest.importorskip("numba", reason="the extra fast")
+    code = ("import numba, numpy as np, instructions as i; square = numba.njit(lambda x: x * x); "
+            "i.installed = lambda package: package == 'numba'; square(np.ones(64)); "
+            "print({**i.in_use(), 'zmm': 'zmm' in str(square.inspect_asm())})")
+    held, free = (in_use(environment(instructions), code) for instructions in ("avx2", None))
+    assert held["Numba"] == "haswell" and not held["zmm"]
+    if "avx512f" in Path("/proc/cpuinfo").read_text():
+        assert free["Numba"] != "haswell"
 
 
 @pytest.mark.slow

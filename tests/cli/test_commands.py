@@ -1,6 +1,7 @@
 """`npgpt sample`, `eval`, `data`, `info` and `plot`: what they print and what they refuse."""
 
 import math
+import re
 import sys
 import tracemalloc
 from types import SimpleNamespace
@@ -94,10 +95,12 @@ def test_data_list_get_and_prepare(npgpt, text_file, tmp_path):
     refused(npgpt("data", "get", "tinyshakespeare", "--data-dir", tmp_path), "input.txt is not TinyShakespeare")
 
 
-def test_info_of_a_preset(npgpt):
+def test_info_of_a_preset(npgpt, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
     code, out, _ = npgpt("info", "--preset", "char-cpu", "--n-layer", 12, "--n-embd", 768, "--n-head", 12,
                          "--vocab-size", 50257, "--block-size", 1024)
     assert code == 0 and "124,439,808" in out and "38,597,376" in out and "50257 x 768" in out
+    assert re.search(r"--kernels numba +not here: .*npgpt\[fast\]", out) and "--kernels mkl" in out
     refused(npgpt("info", "--n-head", "3"), "n_embd 128 is not divisible by n_head 3")
     refused(npgpt("info", "out"), "no checkpoint in out")
     refused(npgpt("info", "out", "--n-head", "2"), "either")

@@ -172,12 +172,16 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--activation", "relu"], ["activation"]),
     (["--device", "gpu"], ["npgpt[cuda12]", "--device cpu"]),
     (["--device", "tpu"], ["tpu"]),
+    (["--kernels", "fast"], ["--kernels", "fast", "numpy", "numba", "mkl"]),
+    (["--kernels", "numba"], ["--kernels numba", "npgpt[fast]", "leave --kernels out"]),
+    (["--kernels", "mkl"], ["--kernels mkl", "npgpt[mkl]"]),
     (["--resume"], ["no checkpoint in out"]),
     (["--resume", "--overwrite"], ["not allowed with"]),
     (["--out-dir", "text.txt"], ["text.txt is a file"]),
 ])
 def test_a_bad_argument_is_one_line(train, tmp_path, monkeypatch, arguments, says):
-    monkeypatch.setitem(sys.modules, "cupy", None)
+    for name in ("cupy", "numba"):
+        monkeypatch.setitem(sys.modules, name, None)
     refused(train("--max-iters", 2, *arguments), *says)
     assert not (tmp_path / "out").exists()
 
@@ -257,7 +261,7 @@ def test_help_lists_nanogpts_flags(npgpt):
     for flag in ("batch-size", "block-size", "n-layer", "n-head", "n-embd", "dropout", "learning-rate", "min-lr",
                  "max-iters", "lr-decay-iters", "warmup-iters", "weight-decay", "beta1", "beta2", "grad-clip",
                  "gradient-accumulation-steps", "eval-interval", "eval-iters", "log-interval", "out-dir", "seed",
-                 "device", "dtype", "threads", "preset", "no-bias", "no-qkv-bias"):
+                 "device", "dtype", "threads", "kernels", "preset", "no-bias", "no-qkv-bias"):
         assert f"--{flag}" in out, flag
     assert "steps of linear warm-up" in out
 

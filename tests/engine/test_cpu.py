@@ -15,14 +15,16 @@ from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.threads import blas_threads, spread, using_cores
 from npgpt.layers.embedding import embedding_backward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
-from tests.cases import engine_cases, layer_calls, layer_cases, small_parts
+from tests.cases import CPU_KERNELS, engine_cases, layer_calls, layer_cases, small_parts
 
 CASES = layer_cases()
+OF_NPGPT = [each for each in CPU_KERNELS if each != "mkl"]          # how MKL divides its work is not known
 GPT2 = GPTConfig(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768)      # 124 million parameters
 
 
 @pytest.mark.parametrize(("lesson", "one", "three"), list(zip(
-    CASES, engine_cases(cores=1), engine_cases(cores=3), strict=True)), ids=[each.name for each in CASES])
+    len(OF_NPGPT) * CASES, *(engine_cases(OF_NPGPT, cores=cores) for cores in (1, 3)), strict=True)),
+    ids=[each.name for each in engine_cases(OF_NPGPT)])
 def test_each_layer_equals_the_lesson_on_any_number_of_cores(lesson, one, three):
     """To 1e-12, because sums are added in another order; the number of cores changes no bit."""
     with blas_threads(1):
@@ -38,7 +40,8 @@ def test_each_layer_equals_the_lesson_on_any_number_of_cores(lesson, one, three)
 
 def test_a_model_is_run_in_parts():
     """No layer that can be cut gets more than a part: 4 rows of LayerNorm and of the loss, tiles of 2 queries."""
-    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=4, n_embd=12), dtype="float64", threads=2)
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=4, n_embd=12), dtype="float64", threads=2,
+                kernels="numpy")
     idx, targets = np.random.default_rng(0).integers(0, 11, (2, 3, 5))
     with small_parts(), mock.patch.object(cpu, "number_of_shards", lambda *_: 1), \
          mock.patch.object(threads, "in_threads", lambda function, *arguments: list(map(function, *arguments))):

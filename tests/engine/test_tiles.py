@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt.engine.threads import blas_threads
-from npgpt.engine.tiles import head_groups, query_blocks, tiled_attention_backward, tiled_attention_forward
+from npgpt.engine.tiles import head_groups, in_tiles, query_blocks
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.model.masks import dropout_mask
 from tests.cases import arrays_in, layer_calls, small_parts
@@ -34,11 +34,12 @@ def test_equals_the_lesson_on_any_number_of_cores(queries, tile_bytes, mask, dro
         q, k, v, dmix, drop = inputs(dtype)
         arguments = q, k, v, SCALE, None if mask is None else mask.astype(dtype), drop if dropped else None
         mix, cache = attention_forward(*arguments)
+        tiled_forward, tiled_backward = in_tiles(attention_forward, attention_backward)
         results = []
         for cores in (1, 2, 3):
             with small_parts(queries=queries, tile_bytes=tile_bytes, kept=kept, cores=cores), blas_threads(1):
-                tiled, tiled_cache = tiled_attention_forward(*arguments)
-                results.append((tiled, *tiled_attention_backward(dmix, tiled_cache)))
+                tiled, tiled_cache = tiled_forward(*arguments)
+                results.append((tiled, *tiled_backward(dmix, tiled_cache)))
         for expected, *ours in zip((mix, *attention_backward(dmix, cache)), *results, strict=True):
             assert ours[0].dtype == dtype
             np.testing.assert_allclose(ours[0], expected, rtol=tolerance, atol=tolerance * 10)
@@ -63,10 +64,11 @@ def test_keys_that_no_query_of_a_tile_sees_are_left_out():
 def test_long_contexts_do_not_keep_their_weights(kept, held, again):
     """Then no array of the cache has a row for each query and a column for each key; the backward recomputes them."""
     q, k, v, dmix, _ = inputs()
+    tiled_forward, tiled_backward = in_tiles(attention_forward, attention_backward)
     with small_parts(queries=T, tile_bytes=1, kept=kept, cores=1):
-        _, cache = tiled_attention_forward(q, k, v, SCALE)
+        _, cache = tiled_forward(q, k, v, SCALE)
         assert len([array for array in arrays_in(cache) if array.shape[-2:] == (T, T)]) == held
-        _, calls = layer_calls(lambda: tiled_attention_backward(dmix, cache))
+        _, calls = layer_calls(lambda: tiled_backward(dmix, cache))
     assert calls["attention_forward", (1, 1, T, D)] == again and calls["attention_backward", (1, 1, T, D)] == B * H
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from tests.cases import arrays_in, engine_cases, layer_cases
 
-LESSON = pytest.mark.parametrize("case", layer_cases(), ids=lambda case: case.name)
+LESSON = pytest.mark.parametrize("case", layer_cases() + [
+    pytest.param(case, marks=pytest.mark.slow) for case in engine_cases()], ids=lambda case: case.name)
 LESSON_AND_ENGINE = pytest.mark.parametrize("case", layer_cases() + engine_cases(), ids=lambda case: case.name)
 
 

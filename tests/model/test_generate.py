@@ -55,7 +55,7 @@ def context_at(t, prompt, block_size):
     return start
 
 
-@pytest.mark.parametrize("kernels", ["auto", "reference"])
+@pytest.mark.parametrize("kernels", ["auto", "numpy", "reference"])
 @pytest.mark.parametrize("variant", [{}, {"bias": False, "tie_word_embeddings": False, "activation": "gelu"},
                                      {"scale_attn_by_inverse_layer_idx": True, "embedding_layer_norm": True}], ids=str)
 @pytest.mark.parametrize("prompt", [1, 2, 3, 7, 8, 9, 17])

@@ -9,6 +9,7 @@ import pytest
 
 from npgpt.checkpoints.run import find_checkpoint, step_folders
 from npgpt.training.metrics import read_metrics
+from tests.cli.test_train import refused
 from tests.conftest import TINY
 
 
@@ -30,11 +31,12 @@ def bits(out_dir):
 
 
 @pytest.mark.parametrize("options", [[], ["--dropout", "0.2", "--gradient-accumulation-steps", "3", "--threads", "2"],
+                                     ["--kernels", "numpy", "--dropout", "0.2", "--threads", "2"],
                                      ["--dtype", "float64", "--no-tie-word-embeddings", "--tokenizer", "byte"],
                                      ["--sampling", "sequential", "--gradient-accumulation-steps", "3"],
                                      ["--corpus", "lines", "--gradient-accumulation-steps", "2"],
                                      ["--corpus", "lines", "--sampling", "sequential"]],
-                         ids=["plain", "dropout and accumulation", "float64 untied", "sequential", "documents",
+                         ids=["plain", "dropout and accumulation", "numpy", "float64 untied", "sequential", "documents",
                               "sequential documents"])
 def test_ten_and_ten_are_twenty(npgpt, train, text_file, options):
     if "lines" in options:
@@ -50,6 +52,31 @@ def test_ten_and_ten_are_twenty(npgpt, train, text_file, options):
     measured = [[(r["step"], r["loss"], r["lr"], r["grad_norm"]) for r in read_metrics(run) if "loss" in r]
                 for run in ("whole", "parts")]
     assert measured[0] == measured[1] and [r[0] for r in measured[0]] == list(range(1, 21))
+
+
+def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
+    """With others its bits would be others. Older runs do not name them."""
+    pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
+
+    def resumed(threads, named):
+        assert train("--max-iters", 1, "--threads", threads, "--kernels", "numpy", "--overwrite")[0] == 0
+        path = find_checkpoint("out") / "state.json"
+        state = json.loads(path.read_text())
+        assert state.pop("kernels") == "numpy"
+        path.write_text(json.dumps(state | named))
+        result = npgpt("train", "--resume", "--max-iters", 2)
+        return json.loads((find_checkpoint("out") / "state.json").read_text()).get("kernels"), result
+
+    for threads, named, expected in ((2, {}, "numpy"), (1, {}, "reference"), (2, {"kernels": "numba"}, "numba"),
+                                     (1, {"kernels": "numba"}, "numba"), (2, {"kernels": "reference"}, "reference")):
+        kernels, (code, out, err) = resumed(threads, named)
+        assert (kernels, code, err) == (expected, 0, "") and "other kernels" not in out
+    for wrong in ("fast", None, 3, ["numba"]):
+        refused(resumed(2, {"kernels": wrong})[1], '"kernels" must be one of auto, numpy, numba')
+    monkeypatch.setitem(sys.modules, "numba", None)
+    kernels, (code, out, _) = resumed(2, {"kernels": "numba"})
+    lines = [line for line in out.splitlines() if "other kernels" in line]
+    assert code == 0 and kernels == "numpy" and len(lines) == 1 and 'pip install "npgpt[fast]"' in lines[0]
 
 
 def test_two_epochs_and_one_are_three(npgpt, train):

@@ -2,6 +2,7 @@
 
     python tools/bench                      rows A B C D gen1 gen5; more: E, scaling, a single row of it such as T=512
     python tools/bench --instructions avx2  hold all sides to AVX2 on a CPU that has AVX-512; without xla
+    python tools/bench A --sides npgpt,fast,mkl,torch       npgpt by NumPy, by Numba, and by Numba and MKL; PyTorch
     python tools/bench --old FOLDER A B     beside another checkout of npgpt instead
     python tools/bench ranks                rows A B C on two processes beside two threads, npgpt's and PyTorch's
     python tools/bench gpu --train          on a GPU: 124M and baby GPT, and a run to validation loss 1.47
@@ -14,20 +15,22 @@ import argparse
 import os
 import signal
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
+from instructions import installed
 from measure import Side, figures, jobs, measure
 from report import markdown, write_report
 from shapes import DEFAULT, GROUPS, MPIEXEC, OF_RANKS, ROWS, SIDES, TINYSHAKESPEARE, Recipe
+
+INTEL = "GenuineIntel" in Path("/proc/cpuinfo").read_text()      # on AMD's CPUs OpenBLAS is faster than MKL
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join([*ROWS, *GROUPS]))
     parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed "
-                                        "but ranks and ddp; with --old npgpt,old,floor; with the rows ranks "
-                                        f"{','.join(OF_RANKS)}")
+                                        "but ranks and ddp, mkl on Intel's CPUs only; with --old npgpt,old,floor; "
+                                        f"with the rows ranks {','.join(OF_RANKS)}")
     parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old; on a CPU")
     parser.add_argument("--train", action="store_true", help="the row train as well")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side that count; whole runs have 3, "
@@ -40,12 +43,12 @@ def parse():
     of_ranks = "ranks" in args.rows
     args.rows = [row for name in args.rows or (() if args.train else DEFAULT) for row in GROUPS.get(name, (name,))]
     args.rows += ["train"] if args.train else []
-    packages = {"xla": "jax", "reference": "cupy", "torch": "torch", "ddp": "torch", "compile": "torch",
-                "transformers": "transformers"}
-    other = {"old", "ranks", "ddp"} | ({"xla"} if args.instructions else set())
+    packages = {"fast": "numba", "first": "numba", "mkl": "mkl", "xla": "jax", "reference": "cupy", "torch": "torch",
+                "ddp": "torch", "compile": "torch", "transformers": "transformers"}
+    other = {"old", "ranks", "ddp", *(["xla"] if args.instructions else []), *([] if INTEL else ["mkl"])}
     wanted = OF_RANKS if of_ranks else [side for side in SIDES if side not in other]
-    installed = [side for side in wanted if find_spec(packages.get(side, "numpy"))]
-    default = ["npgpt", "old", "floor"] if args.old else installed
+    default = ["npgpt", "old", "floor"] if args.old else [
+        side for side in wanted if installed(packages.get(side, "numpy"))]
     args.sides = args.sides.split(",") if args.sides else default
     if unknown := [*({*args.rows} - {*ROWS}), *({*args.sides} - {*SIDES})]:
         parser.error(f"not known: {', '.join(unknown)}")
@@ -53,7 +56,7 @@ def parse():
         parser.error("XLA's matmuls choose their instructions themselves: leave the side xla out, or --instructions")
     if "old" in args.sides and not (args.old and (args.old / "npgpt" / "__init__.py").exists()):
         parser.error(f"no npgpt in --old {args.old}")
-    if "ranks" in args.sides and not (find_spec("mpi4py") and MPIEXEC):
+    if "ranks" in args.sides and not (installed("mpi4py") and MPIEXEC):
         parser.error("the side ranks needs mpi4py and mpiexec: pip install mpi4py mpich")
     if any(isinstance(ROWS[row], Recipe) for row in args.rows) and not TINYSHAKESPEARE.exists():
         parser.error(f"{TINYSHAKESPEARE} is missing: put TinyShakespeare there, or set NPGPT_DATA_DIR")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from instructions import environment
-from shapes import MPIEXEC, ROOT, ROWS, SIDES, Recipe
+from shapes import MPIEXEC, PEERS, ROOT, ROWS, SIDES, Recipe
 
 CHUNK_SECONDS = 1.5     # how long a side works before it is another's turn
 PAUSE_SECONDS = 0.1     # between turns: the threads of the last side go on looking for work for a while
@@ -113,19 +113,21 @@ def figures(shape, answers, failed):
     """What the answers of a row's sides say, a dict for JSON.
 
     A side's time is the median of its rounds; its ratio the median of its rounds' times, each divided by that of the
-    row's first side, npgpt's, in the same round. Its result after the first turn must be that of the first side that
-    has not failed. Whole runs draw batches of their own; their results are the validation losses, one list for each
-    round.
+    row's first side, npgpt's, in the same round; its speedup that of the peer's times, each divided by its own. Its
+    result after the first turn must be that of the first side that has not failed. Whole runs draw batches of their
+    own; their results are the validation losses, one list for each round.
     """
     passes, first = shape.new_tokens or 1, next(iter(shape.sides))      # passes: through the model, in a step
     rounds = {side: [answer["seconds"] / passes for answer in of_side[shape.warm_up:]]
               for side, of_side in answers.items() if side != "floor"}
+    peer = next((side for side in PEERS if side in rounds), None)
     floor = min((answer["seconds"] for answer in answers.get("floor", ())), default=None)
     row = {"description": shape.description, "floor_seconds": floor and shape.floor(floor), "sides": {}}
     for side in [side for side in SIDES if side in rounds]:
         row["sides"][side] = {
             "seconds": spread(rounds[side]), "rounds": rounds[side],
             "ratio": spread(np.divide(rounds[side], rounds[first])) if first in rounds else None,
+            "speedup": spread(np.divide(rounds[peer], rounds[side])) if peer else None,
             "tokens_per_second": shape.tokens and shape.tokens / float(np.median(rounds[side])),
             "memory": answers[side][-1]["memory"]}
         if isinstance(shape, Recipe):

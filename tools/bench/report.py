@@ -5,12 +5,16 @@ import os
 from importlib.util import find_spec
 
 import numpy as np
+from shapes import PEERS
 
-LABELS = {"npgpt": "npgpt", "xla": "npgpt, XLA", "reference": "npgpt, reference lines", "ranks": "npgpt, {} ranks",
+LABELS = {"npgpt": "npgpt", "fast": "npgpt, fast", "first": "npgpt, fast, first run", "mkl": "npgpt, mkl",
+          "xla": "npgpt, XLA", "reference": "npgpt, reference lines", "ranks": "npgpt, {} ranks",
           "equal": "npgpt, equal work", "old": "npgpt, older", "torch": "PyTorch", "ddp": "PyTorch DDP, {} ranks",
           "compile": "torch.compile", "transformers": "transformers"}
 PROCESSES = ("ranks", "ddp")        # the memory is that of the largest process
-HEADER = ("row", "what", "side", "time", "times the first's", "tokens/s", "floor / time", "memory")
+HEADER = ("row", "what", "side", "time", "times the first's", "PyTorch's time / this", "tokens/s", "floor / time",
+          "memory")
+RATIO = "{median:.2f} ({low:.2f} to {high:.2f})"
 
 
 def write_report(results, folder):
@@ -50,13 +54,14 @@ def lines(name, row, called):
     for i, (side, figures) in enumerate(row["sides"].items()):
         first = ("", "") if i else (name, row["description"])
         if "failed" in figures:
-            yield (*first, called[side], "**failed**, see below", "", "", "", "")
+            yield (*first, called[side], "**failed**, see below", *[""] * 5)
             continue
-        seconds, ratio = figures["seconds"], figures["ratio"]
+        seconds = figures["seconds"]
         unit, factor = ("s", 1) if seconds["median"] >= 1 else ("ms", 1000)
         median, low, high = (digits(factor * seconds[key]) for key in ("median", "low", "high"))
         yield (*first, called[side] + remark(figures), f"{median} {unit} ({low} to {high})",
-               "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio) if ratio and i else "",
+               RATIO.format(**figures["ratio"]) if figures["ratio"] and i else "",
+               RATIO.format(**figures["speedup"]) if figures["speedup"] and side not in PEERS else "",
                digits(figures["tokens_per_second"]) if figures["tokens_per_second"] else "",
                f"{row['floor_seconds'] / seconds['median']:.0%}" if row["floor_seconds"] else "",
                (f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "") + " a rank" * (side in PROCESSES))

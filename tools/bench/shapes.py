@@ -13,9 +13,12 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 TINYSHAKESPEARE = Path(os.environ.get("NPGPT_DATA_DIR") or ROOT / "data") / "tinyshakespeare" / "input.txt"
 PRESETS = ROOT / "npgpt" / "training" / "presets"
-# In the order of their turns. "xla" and "reference" are npgpt with these --kernels, the latter on a GPU; "ranks" and
-# "ddp" are as many processes as the others have threads.
-SIDES = ("npgpt", "xla", "reference", "ranks", "equal", "old", "floor", "torch", "ddp", "compile", "transformers")
+# In the order of their turns. "npgpt" has --kernels numpy, "fast" numba, and "first" is the same with nothing compiled
+# yet; "mkl", "xla" and, on a GPU, "reference" have those --kernels. "ranks" and "ddp" are as many processes as the
+# others have threads.
+SIDES = ("npgpt", "fast", "first", "mkl", "xla", "reference", "ranks", "equal", "old", "floor", "torch", "ddp",
+         "compile", "transformers")
+PEERS = ("torch", "transformers")       # of training and of generation
 OF_RANKS = ("npgpt", "ranks", "torch", "ddp")
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
 SEED = 0            # of the weights, batches and prompts: every side has the same; a whole run's is its round
@@ -65,9 +68,9 @@ class Steps:
     def sides(self):
         """Those that can do it. The first is npgpt's: the others' times are given as multiples of its time."""
         if self.new_tokens:
-            return ("npgpt", "xla", "old", "floor", "transformers")
+            return ("npgpt", "fast", "mkl", "xla", "old", "floor", "transformers")
         if self.device == "cpu":
-            return ("npgpt", "xla", "ranks", "old", "floor", "torch", "ddp", "compile")
+            return ("npgpt", "fast", "mkl", "xla", "ranks", "old", "floor", "torch", "ddp", "compile")
         return ("xla", *(["reference"] if self.dtype != "bfloat16" else []), "floor", "torch", "compile")
 
     @property
@@ -162,8 +165,8 @@ ROWS = {
     "gen1": Steps(T=8, B=1, new_tokens=100),
     "gen5": Steps(T=8, B=5, new_tokens=100),
     # "equal" and PyTorch do equal work, nanoGPT's recipe; npgpt's default reaches the loss in fewer steps.
-    "E": Recipe({"npgpt": "char-cpu", "xla": "char-cpu", "ranks": "char-cpu", "equal": "char-nanogpt",
-                 "old": "char-cpu", "torch": "char-nanogpt"}),
+    "E": Recipe({**dict.fromkeys(("npgpt", "fast", "first", "xla", "ranks", "old"), "char-cpu"),
+                 "equal": "char-nanogpt", "torch": "char-nanogpt"}),
     **SCALING,
     "124M": Steps(**GPU_124M),
     "124M-tf32": Steps(**{**GPU_124M, "dtype": "tf32"}),

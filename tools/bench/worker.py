@@ -9,6 +9,7 @@ If something goes wrong, standard error has the traceback. PYTHONPATH says which
 older versions have, too, are used.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -23,17 +24,18 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-if sys.argv[1] in ("npgpt", "xla", "reference", "ranks", "old", "prepare"):
+if sys.argv[1] in ("npgpt", "fast", "first", "mkl", "xla", "reference", "ranks", "equal", "old", "prepare"):
     import npgpt  # before NumPy: it makes OpenBLAS's idle threads sleep sooner
     from npgpt import GPT, AdamW, GPTConfig
 
 import numpy as np
 import threadpoolctl
-from instructions import in_use, of_the_cpu
+from instructions import in_use, installed, of_the_cpu
 from shapes import LR, MPIEXEC, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work, preset_fields
 
-OURS = ("npgpt", "xla", "reference", "old")
-PACKAGES = ("numpy", "jax", "jaxlib", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
+OURS = ("npgpt", "fast", "mkl", "xla", "reference", "old")
+KERNELS = {"fast": "numba", "first": "numba", "mkl": "mkl", "xla": "xla", "reference": "reference"}
+PACKAGES = ("numpy", "numba", "mkl", "jax", "jaxlib", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def make_work(side, shape, folder, threads, rank):
@@ -41,7 +43,7 @@ def make_work(side, shape, folder, threads, rank):
     if side == "machine":
         return Work(lambda i: describe_machine())
     if side == "prepare":
-        return Work(lambda i: prepare(shape, folder))
+        return Work(lambda i: prepare(shape, folder, threads))
     if isinstance(shape, Recipe):
         return whole_run(side, shape, folder, threads)
     if side == "ranks":
@@ -60,11 +62,16 @@ def make_work(side, shape, folder, threads, rank):
     return make(shape, folder) if make else peers.training(shape, folder, compiled=side == "compile")
 
 
+def kernels_of(side):
+    """{"kernels": those of a side}; {} for an older npgpt, whose CPU engine is in NumPy without a choice."""
+    known = getattr(sys.modules.get("npgpt.api"), "KERNELS", ())
+    return {"kernels": KERNELS.get(side, "numpy")} if KERNELS.get(side, "numpy") in known else {}
+
+
 def pretrained(shape, folder, threads, side):
     """npgpt's model with the weights in a folder."""
-    kernels = {"kernels": side} if side in ("xla", "reference") else {}
     device = "gpu:0" if shape.device == "gpu" else "cpu"        # one, as PyTorch: for "gpu" XLA takes all
-    return GPT.from_pretrained(folder, dtype=shape.dtype, device=device, threads=threads, **kernels)
+    return GPT.from_pretrained(folder, dtype=shape.dtype, device=device, threads=threads, **kernels_of(side))
 
 
 def training(shape, folder, threads, side="npgpt"):
@@ -182,13 +189,13 @@ def whole_run(side, shape, folder, threads):
         command = [Path(__file__).with_name("peers.py"), shape.sides[side], folder, out_dir, threads, i]
         launcher, of_rank = ([MPIEXEC, "-n", threads], 1) if side == "ranks" else ([], threads)
         if side != "torch":
-            how = ["--kernels", "xla"] if side == "xla" else ["--threads", of_rank]
+            how = ["--threads", of_rank, *[f"--{name}={value}" for name, value in kernels_of(side).items()]]
             command = ["-m", "npgpt.cli", "train", "--preset", shape.sides[side], "--corpus", folder / "corpus.txt",
                        "--tokenizer", "char", "--out-dir", out_dir, "--seed", i, *how, *shape.options]
-        losses = []
+        losses, variables = [], {"NUMBA_CACHE_DIR": tempfile.mkdtemp(dir=folder)} if side == "first" else {}
         # With `folder` as current folder: `-m` would prefer an npgpt of the current folder to that of PYTHONPATH.
         with subprocess.Popen([*map(str, [*launcher, sys.executable, *command])], cwd=folder, stdout=subprocess.PIPE,
-                              text=True) as process:
+                              text=True, env={**os.environ, **variables}) as process:
             for line in process.stdout:
                 print(line, end="", file=sys.stderr)
                 if found := re.search(r"step +(\d+):.* validation loss (\d+\.\d+)", line):
@@ -204,8 +211,8 @@ def whole_run(side, shape, folder, threads):
     return Work(step, memory=lambda: host and resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
 
-def prepare(shape, folder):
-    """Write what the sides of a row read into a folder: the first weights, and the text of a whole run."""
+def prepare(shape, folder, threads):
+    """Write what the sides of a row read into a folder: the first weights, the text of a whole run; and compile."""
     if isinstance(shape, Recipe):
         text = TINYSHAKESPEARE.read_text()
         (folder / "corpus.txt").write_text(text)
@@ -217,6 +224,10 @@ def prepare(shape, folder):
             recipe = SimpleNamespace(**preset_fields(shape.sides["torch"]), vocab_size=len(characters))
             for seed in range(shape.max_rounds):
                 initial_model(recipe, seed).save_pretrained(folder / f"seed-{seed}")
+        if "fast" in shape.sides and installed("numba"):
+            short = Recipe(shape.sides, options=("--max-iters", 1, "--eval-iters", 1))
+            with contextlib.suppress(RuntimeError):         # the side will say so itself
+                whole_run("fast", short, folder, threads).step(0)
         return
     model = initial_model(shape, SEED)
     for name, array in model.params.items():

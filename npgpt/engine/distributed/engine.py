@@ -53,6 +53,11 @@ class Distributed:
         """What computes, in words."""
         return f"{self.world.size} ranks, each {self.engine.where}"
 
+    @property
+    def kernels(self):
+        """As in the engine of each rank."""
+        return self.engine.kernels
+
     def moments(self):
         """AdamW's moments, of which each rank holds its chunk."""
         return self.m, self.v
@@ -148,7 +153,8 @@ class Distributed:
         optimizer = SimpleNamespace(**optimizer)
         optimizer.t += 1
         update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
-                      self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads)
+                      self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads,
+                      self.engine.adamw_update)
         self.world.all_gather(self.params.flat, self.chunks)
 
     def _summed(self, grads, active):

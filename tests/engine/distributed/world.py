@@ -8,6 +8,7 @@ import numpy as np
 
 from npgpt import GPT
 from npgpt.cli.ranks import engine_of_all
+from npgpt.engine.cpu import cpu_kernels
 from npgpt.engine.threads import blas_threads
 
 SECONDS = 20        # that a rank waits for the others, at most
@@ -22,7 +23,7 @@ def ranks(n, config, dtype="float64", threads=1, kernels="auto", seed=0):
     worlds = together(n)
     models = [GPT(config, seed, dtype, threads=threads, kernels=kernels) for _ in worlds]
     for model, world in zip(models, worlds, strict=True):
-        model.engine = engine_of_all(model, kernels, world)
+        model.engine = engine_of_all(model, cpu_kernels() if kernels == "auto" else kernels, world)
         model.params.flat[...] = model.params.flat if world.rank == 0 else np.nan
     model, world = models[0], worlds[0]
     world.engines, failed = [each.engine for each in models], []

@@ -1,0 +1,91 @@
+"""Matmuls of a few rows, as in generation: how long they take is how long the weights take to be read, once.
+
+For one row OpenBLAS is as fast as the memory. For two it takes two to four times as long.
+"""
+
+import numpy as np
+
+from npgpt.engine.compiled import as_rows
+from npgpt.engine.row_blocks import BLOCK_BYTES
+from npgpt.engine.threads import even_parts, free_cores, spread
+from npgpt.engine.vectors import loop, prefetch
+
+MOST = 8        # rows; with more, BLAS is faster
+
+
+@loop
+def _times(x, weight, first, last, y):
+    """Columns first to last of y (R, N) = x (R, K) @ weight (K, N): R even, K a multiple of 8.
+
+    Eight rows of the weight at a time, so that y is read and written once for eight multiplications.
+    """
+    R, K = x.shape
+    y[:, first:last] = x.dtype.type(0)
+    for k in range(0, K, 8):
+        w0, w1, w2, w3 = weight[k], weight[k + 1], weight[k + 2], weight[k + 3]
+        w4, w5, w6, w7 = weight[k + 4], weight[k + 5], weight[k + 6], weight[k + 7]
+        for r in range(0, R, 2):
+            a0, a1, a2, a3, a4, a5, a6, a7 = (x[r, k], x[r, k + 1], x[r, k + 2], x[r, k + 3],
+                                              x[r, k + 4], x[r, k + 5], x[r, k + 6], x[r, k + 7])
+            b0, b1, b2, b3, b4, b5, b6, b7 = (x[r + 1, k], x[r + 1, k + 1], x[r + 1, k + 2], x[r + 1, k + 3],
+                                              x[r + 1, k + 4], x[r + 1, k + 5], x[r + 1, k + 6], x[r + 1, k + 7])
+            ya, yb = y[r], y[r + 1]
+            for n in range(np.uint64(first), np.uint64(last)):
+                ya[n] += (a0 * w0[n] + a1 * w1[n] + a2 * w2[n] + a3 * w3[n]
+                          + a4 * w4[n] + a5 * w5[n] + a6 * w6[n] + a7 * w7[n])
+                yb[n] += (b0 * w0[n] + b1 * w1[n] + b2 * w2[n] + b3 * w3[n]
+                          + b4 * w4[n] + b5 * w5[n] + b6 * w6[n] + b7 * w7[n])
+
+
+@loop
+def _times_transposed(x, weight, first, last, y):
+    """Columns first to last of y (R, V) = x (R, C) @ weight.T, weight (V, C), at least four of them.
+
+    Four rows of the weight at a time, and meanwhile the next four are loaded. At the end some are computed twice.
+    """
+    R, C = x.shape
+    for start in range(first, last, 4):
+        v = min(start, last - 4)
+        w0, w1, w2, w3 = weight[v], weight[v + 1], weight[v + 2], weight[v + 3]
+        for r in range(R):
+            if v + 8 <= last:
+                for i in range(4 * r // R, 4 * (r + 1) // R):
+                    for c in range(0, C, 16):
+                        prefetch(weight[v + 4 + i, c:])
+            row = x[r]
+            y0 = y1 = y2 = y3 = x.dtype.type(0)
+            for c in range(C):
+                y0 += row[c] * w0[c]
+                y1 += row[c] * w1[c]
+                y2 += row[c] * w2[c]
+                y3 += row[c] * w3[c]
+            y[r, v], y[r, v + 1], y[r, v + 2], y[r, v + 3] = y0, y1, y2, y3
+
+
+def times(x, weight):
+    """x @ weight, on the cores that are free."""
+    even = np.concatenate([x, np.zeros_like(x[:len(x) % 2])])
+    y = np.empty((len(even), weight.shape[1]), x.dtype)
+    spread(lambda part: _times(even, weight, part.start, part.stop, y), even_parts(weight.shape[1], free_cores()))
+    return y[:len(x)]
+
+
+def times_transposed(x, weight):
+    """x @ weight.T, on the cores that are free."""
+    y = np.empty((len(x), len(weight)), x.dtype)
+    spread(lambda part: _times_transposed(x, weight, part.start, part.stop, y), even_parts(len(weight), free_cores()))
+    return y
+
+
+def by_loops(multiply, forward):
+    """A forward of `linear` or `head`, to be called like it: multiply(x, weight) for few rows, else forward."""
+    def few_or_many(x, weight, bias=None):
+        rows = as_rows(x)
+        if not (2 <= len(rows) <= MOST and rows.shape[1] % 8 == 0 and weight.nbytes > BLOCK_BYTES):
+            return forward(x, weight, bias)
+        y = multiply(rows, weight)
+        if bias is not None:
+            y += bias
+        return y.reshape(*x.shape[:-1], -1), (x, weight, bias is not None)
+
+    return few_or_many

@@ -1,0 +1,104 @@
+"""Matmuls by Intel's MKL, for any layout of memory; and which kernels a machine gets."""
+
+import itertools
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from npgpt import UserError
+from npgpt.engine import cpu, matmul
+from npgpt.engine.cpu import cpu_kernels
+from npgpt.engine.matmul import Intel, is_installed, is_intel, library
+from npgpt.engine.threads import using_cores
+from tests.cases import LAYOUTS, unchanged
+
+MKL = pytest.mark.skipif(not is_installed(), reason="Intel's MKL is in the extra mkl")
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+
+
+def check(a, b):
+    """As NumPy, whichever of the factors is Intel's; the result is a plain array, the factors stay as they are."""
+    expected = a @ b
+    for x, y in ((a.view(Intel), b), (a, b.view(Intel)), (a.view(Intel), b.view(Intel))):
+        with unchanged((a, b)):
+            ours = x @ y
+        assert type(ours) is np.ndarray and ours.dtype == expected.dtype
+        tolerance = 1e-12 if ours.dtype == np.float64 else 1e-5
+        np.testing.assert_allclose(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+def backwards(array):
+    """The matrices as they are, their order backwards in memory."""
+    leading = tuple(range(array.ndim - 2))
+    return np.flip(np.flip(array, leading).copy(), leading)
+
+
+@MKL
+@DTYPES
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (5, 7, 3), (1, 6, 4), (4, 6, 1), (3, 1, 5), (0, 3, 2), (3, 0, 2),
+                                           (3, 2, 0)])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3), (1, 1), (0, 2)], ids=str)
+def test_any_layout(leading, m, k, n, dtype):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((*leading, *shape)).astype(dtype) for shape in ((m, k), (k, n)))
+    layouts = [*LAYOUTS, lambda array: array.swapaxes(-1, -2).copy().swapaxes(-1, -2),
+               lambda array: np.repeat(array, 2, axis=-2)[..., ::2, :],
+               lambda array: np.broadcast_to(array[..., :1, :], array.shape),
+               lambda array: np.broadcast_to(array[:1], array.shape), backwards,
+               lambda array: np.concatenate(2 * [array], axis=-1)[..., :array.shape[-1]]]
+    for of_a, of_b in itertools.product(layouts, layouts):
+        check(of_a(a), of_b(b))
+
+
+@MKL
+@DTYPES
+@pytest.mark.parametrize(("B", "T"), [(2, 5), (1, 5), (3, 1)])
+def test_the_views_of_self_attention(B, T, dtype):
+    """q, k and v are views of one array, and so is what a layer's backward transposes."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((B, T, 3, 4, 6)).astype(dtype).transpose(2, 0, 3, 1, 4)       # (B, H, T, D)
+    att = rng.standard_normal((B, 4, T, T)).astype(dtype)
+    for a, b in ((q, k.swapaxes(-1, -2)), (att, v), (att.swapaxes(-1, -2), q), (att[:, 1:, :, 2:], v[:, 1:, 2:])):
+        check(a, b)
+
+
+@MKL
+def test_each_call_has_the_cores_that_are_free():
+    a = np.ones((3, 3)).view(Intel)
+    with mock.patch.object(library(), "MKL_Set_Num_Threads_Local", mock.Mock(return_value=7)) as set_threads:
+        a @ a
+        with using_cores(3):
+            a @ a
+    assert [call.args for call in set_threads.mock_calls] == [(1,), (7,), (3,), (7,)]
+
+
+@pytest.mark.parametrize(("numba", "intel", "installed", "expected"), [
+    (True, True, True, "mkl"), (True, False, True, "numba"), (True, True, False, "numba"),
+    (False, True, True, "numpy")])
+def test_auto_is_the_fastest_that_is_there(monkeypatch, numba, intel, installed, expected):
+    if numba:
+        pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
+    else:
+        monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(cpu, "is_intel", lambda: intel)
+    monkeypatch.setattr(cpu, "is_installed", lambda: installed)
+    assert cpu_kernels() == expected and cpu_kernels("numpy") == "numpy"
+    for kernels, extra, there in (("numba", "fast", numba), ("mkl", "mkl", numba and installed)):
+        if there:
+            assert cpu_kernels(kernels) == kernels
+        else:
+            with pytest.raises(UserError, match=rf"--kernels {kernels} needs .*npgpt\[{extra}\].*leave --kernels out"):
+                cpu_kernels(kernels)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("vendor_id\t: GenuineIntel\n", True), ("vendor_id\t: AuthenticAMD\n", False), (None, True)])
+def test_the_maker_of_the_cpu(tmp_path, monkeypatch, text, expected):
+    """Where Linux's list is missing, as Windows names it."""
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(matmul, "Path", lambda name: tmp_path / "cpuinfo")
+    monkeypatch.setattr(matmul.platform, "processor", lambda: "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel")
+    assert is_intel() is expected
