@@ -129,8 +129,10 @@ def _softmax_forward(scale, mask, heads, dropout_mask, att, kept):
             row, total = att[i, t], att.dtype.type(0)
             for s in range(row.size):
                 row[s] *= scale
-                if mask is not None:
-                    row[s] += mask[i // heads if len(mask) > 1 else 0, t, s]
+            if mask is not None:
+                added = mask[i // heads if len(mask) > 1 else 0, t]
+                for s in range(row.size):
+                    row[s] += added[s]
             largest = max(_largest(row), lowest)        # finite: -inf - -inf would be NaN
             for s in range(row.size):
                 row[s] = exp(row[s] - largest)

@@ -32,8 +32,9 @@ def mutants(function, inner=None):
     file = inspect.getsourcefile(function)
     tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))).body[0], first_line - 1)
     tree = FoldNegativeConstants().visit(tree)
-    if ast.get_docstring(tree) is not None:
-        del tree.body[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
     neighbours = Neighbours(tree, function)
     name = inner or tree.name
     part = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
