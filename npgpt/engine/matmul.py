@@ -88,8 +88,7 @@ def by_mkl(forward, backward):
 
 def blas_matrices(array):
     """The array, or a copy of it if its matrices are not as BLAS needs them: rows or columns without gaps."""
-    size, (row, column) = array.itemsize, array.strides[-2:]
-    m, n = array.shape[-2:]
+    (m, n), (row, column), size = array.shape[-2:], array.strides[-2:], array.itemsize
     fits = column == size and row >= n * size or row == size and column >= m * size
     return array if fits and not any(each < 0 or each % size for each in array.strides) else array.copy()
 
