@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from npgpt.checkpoints.run import find_checkpoint, step_folders
+from npgpt.engine.cpu import cpu_kernels
 from npgpt.training.metrics import read_metrics
 from tests.cli.test_train import refused
 from tests.conftest import TINY
@@ -58,19 +59,20 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
     """With others its bits would be others. Older runs do not name them."""
     pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
 
-    def resumed(threads, named):
+    def resumed(threads, named, *more):
         assert train("--max-iters", 1, "--threads", threads, "--kernels", "numpy", "--overwrite")[0] == 0
         path = find_checkpoint("out") / "state.json"
         state = json.loads(path.read_text())
         assert state.pop("kernels") == "numpy"
         path.write_text(json.dumps(state | named))
-        result = npgpt("train", "--resume", "--max-iters", 2)
+        result = npgpt("train", "--resume", "--max-iters", 2, *more)
         return json.loads((find_checkpoint("out") / "state.json").read_text()).get("kernels"), result
 
     for threads, named, expected in ((2, {}, "numpy"), (1, {}, "reference"), (2, {"kernels": "numba"}, "numba"),
                                      (1, {"kernels": "numba"}, "numba"), (2, {"kernels": "reference"}, "reference")):
         kernels, (code, out, err) = resumed(threads, named)
         assert (kernels, code, err) == (expected, 0, "") and "other kernels" not in out
+    assert resumed(1, {}, "--threads", 2)[0] == cpu_kernels()       # one thread had the reference lines
     for wrong in ("fast", None, 3, ["numba"]):
         refused(resumed(2, {"kernels": wrong})[1], '"kernels" must be one of auto, numpy, numba')
     monkeypatch.setitem(sys.modules, "numba", None)
