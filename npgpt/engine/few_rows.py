@@ -81,7 +81,8 @@ def by_loops(multiply, forward):
     """A forward of `linear` or `head`, to be called like it: multiply(x, weight) for few rows, else forward."""
     def few_or_many(x, weight, bias=None):
         rows = as_rows(x)
-        if not (2 <= len(rows) <= MOST and rows.shape[1] % 8 == 0 and weight.nbytes > BLOCK_BYTES):
+        fits = rows.shape[1] % 8 == 0 and min(weight.shape) >= 4 and weight.nbytes > BLOCK_BYTES
+        if not (2 <= len(rows) <= MOST and fits):
             return forward(x, weight, bias)
         y = multiply(rows, weight)
         if bias is not None:
