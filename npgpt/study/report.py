@@ -22,11 +22,12 @@ class Line:
 
 @dataclasses.dataclass
 class Fault:
-    """What is wrong beside the numbers, at a line of the learner's file (or None)."""
+    """What is wrong beside the numbers, at a line of the learner's file (or None). diagnosis: the mistake behind it."""
 
     message: str
     line: int | None
     is_write: bool = False      # to an argument, in place
+    diagnosis: str | None = None
 
 
 @dataclasses.dataclass
