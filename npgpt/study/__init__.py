@@ -1,12 +1,11 @@
-"""Studying the gradients: the per-line check, the page, the exercises; and `check`, for notebooks."""
+"""Studying the gradients: the per-line check, the page, the exercises; and `check`, for notebooks and scripts."""
 
 import ast
-import inspect
+import contextlib
 
 from npgpt.errors import UserError
 from npgpt.study.exercise import LAYERS
-from npgpt.study.judge import judge
-from npgpt.study.lessons import basics_and_lessons
+from npgpt.study.judge import judge, new_seed, solution_of
 from npgpt.study.report import report_html, report_text
 from npgpt.study.source import parsed
 
@@ -31,21 +30,23 @@ class Check:
         return report_html(self.report, self.title)
 
 
-def check(layer, backward):
-    """Check a backward of your own, for example `check("layernorm", my_backward)`.
+def check(layer, backward, seed=None):
+    """Check a backward of your own, for example `print(check("layernorm", my_backward))`.
 
-    layer: what `npgpt exercise` calls it; backward: a function that takes what the package's takes, `(dy, cache)` (and
-    `ops` for a layer that calls other layers), and returns the gradients in the same order. It runs in this process,
-    several times, on small float64 arrays. Returns a `Check`. Raises UserError for a layer that does not exist, and for
-    a function whose source cannot be read (write it to a file, or in a notebook's cell).
+    layer: what `npgpt exercise` calls it; backward: anything that can be called as the package's is, with `(dy, cache)`
+    (and `ops` for a layer that calls other layers), and returns the gradients in the same order. It runs in this
+    process, in many random cases on small float64 arrays; seed: repeats those of another check. Returns a `Check`.
+    Without the function's source (in a plain REPL, or for a lambda) only its results are compared. Raises UserError for
+    a layer that does not exist, and for what cannot be called.
     """
     if layer not in LAYERS:
         raise UserError(f'there is no layer "{layer}": choose one of {", ".join(LAYERS)}')
-    wanted = inspect.signature(basics_and_lessons()[layer].backward)
-    try:
-        given, tree = inspect.signature(backward), parsed(backward)
-    except (OSError, TypeError, ValueError, SyntaxError):
-        raise UserError("the function's source cannot be read: define it in a file or in a notebook's cell") from None
-    if not isinstance(tree, ast.FunctionDef) or len(given.parameters) != len(wanted.parameters):
-        raise UserError(f"{layer} needs a function of {wanted}")
-    return Check(f"{backward.__name__}, a backward of {layer}", judge(layer, backward, tree))
+    if not callable(backward):
+        raise UserError(f"{layer} needs a function, not {type(backward).__name__}")
+    tree = None
+    with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):     # there is no source
+        tree = parsed(backward)
+    solution = solution_of(backward, tree if isinstance(tree, ast.FunctionDef) else None)
+    report = judge(layer, solution, new_seed() if seed is None else seed)
+    name = getattr(backward, "__name__", type(backward).__name__)
+    return Check(f"{name}, a backward of {layer}", report)

@@ -92,7 +92,7 @@ def is_bug(lesson, lines):
 def bug_statement(exercise):
     """(first line, last line, its text, the package's text) of the bug in an exercise; None if it is fixed."""
     ours = [ast.unparse(each) for each in statements(backward_tree(exercise.lesson))]
-    theirs = statements(exercise.function)
+    theirs = exercise.statements
     matcher = difflib.SequenceMatcher(None, [ast.unparse(each) for each in theirs], ours, autojunk=False)
     for kind, i, _, j, _ in matcher.get_opcodes():
         if kind == "replace":

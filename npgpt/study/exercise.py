@@ -14,11 +14,11 @@ import re
 import textwrap
 from pathlib import Path
 
-from npgpt.errors import UserError, one_line
+from npgpt.errors import UserError
 from npgpt.files import make_folder, read_bytes, write_atomically
 from npgpt.study.lessons import Lesson, basics_and_lessons
 from npgpt.study.mathematics import read_notes
-from npgpt.study.source import backward_tree, read_source
+from npgpt.study.source import backward_tree, read_source, source_of
 
 LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
@@ -29,12 +29,28 @@ TITLE_PATTERN = re.compile(r"# npgpt exercise: (\w+), (level [123]|bug \d+)\s*")
 
 @dataclasses.dataclass(frozen=True)
 class Exercise:
-    """A learner's file, read but not run. what: "level 2" or "bug 7"; function: the tree of the learner's backward."""
+    """A learner's file, read but not run.
+
+    what: "level 2" or "bug 7"; function: the tree of the learner's backward, or None if it is not made by a `def`.
+    """
 
     path: Path
     lesson: Lesson
     what: str
-    function: ast.FunctionDef
+    text: str
+    function: ast.FunctionDef | None
+
+    @property
+    def source(self):
+        """The `Source` of the learner's backward, or None."""
+        tree = self.function
+        lines = self.text.split("\n")
+        return tree and source_of(tree, str(self.path), tree.lineno, lines[tree.lineno - 1:tree.end_lineno])
+
+    @property
+    def statements(self):
+        """The simple statements of the learner's backward, in order."""
+        return statements(self.function) if self.function else []
 
     @property
     def name(self):
@@ -229,22 +245,18 @@ def read_exercise(path):
         raise UserError(f"{path}{line}: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:      # null bytes in older Pythons; deep brackets
         raise UserError(f"{path} cannot be parsed: {error}") from None
-    return Exercise(path, lesson, what, find_function(path, tree, lesson.backward))
+    return Exercise(path, lesson, what, text, find_function(tree, lesson.backward))
 
 
-def find_function(path, tree, backward):
-    """The tree of the learner's version of a backward; UserError if it is missing or takes other arguments."""
-    name = backward.__name__
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    if not found:
-        raise UserError(f"{path} has no function {name}: the function to write must keep its name")
-    wanted = ast.unparse(ast.parse("\n".join(read_source(backward).lines)).body[0].args)
-    if ast.unparse(found[-1].args) != wanted:
-        raise UserError(f"{path}, line {found[-1].lineno}: the function must be {name}({wanted}), "
-                        f"not {name}({one_line(ast.unparse(found[-1].args), 200)})")
-    return found[-1]
+def find_function(tree, backward):
+    """The tree of the last `def` in a file of the function that stands for a backward, or None.
+
+    It may stand in an `if`. What is called in the end is whatever has the name after the file has run.
+    """
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == backward.__name__]
+    return max(found, key=lambda node: node.lineno, default=None)
 
 
 def blanks_left(exercise):
     """The statements of a learner's backward that are still to be written, in order."""
-    return [statement for statement in statements(exercise.function) if is_blank(statement)]
+    return [statement for statement in exercise.statements if is_blank(statement)]

@@ -239,7 +239,9 @@ def gradient_line(source, record, name, true, gradient):
     the result, it is the line that puts it into the tree, or the `return`.
     """
     names = gradient_names(name)
-    filled = next((source.filled[each] for each in names if each in source.filled), None)
+    filled = max([source.filled[each] for each in names if each in source.filled], default=None)
+    if filled:              # and perhaps scaled as a whole later, `dx /= count`
+        filled = max([filled, *(each.first for each in source.statements if not {*names}.isdisjoint(each.targets))])
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
         return filled or named_line(source, name)

@@ -57,14 +57,14 @@ def unfinished_key(exercise):
         return first
     if exercise.what != "level 3":      # a bare `...`: the line of this level that assigns nothing
         return next(key for key in wanted if key.startswith("np.") and notes[key].level <= exercise.level)
-    written = {key_of(each) for each in statements(exercise.function) if each not in left}
+    written = {key_of(each) for each in exercise.statements if each not in left}
     return next((key for key in wanted if key not in written), wanted[-1])
 
 
 def wrong_key(exercise, report):
     """The key of the line of the package's backward at which a learner's solution first differs."""
     wanted = package_statements(exercise.lesson)
-    first = next((key_of(each) for each in statements(exercise.function)
+    first = next((key_of(each) for each in exercise.statements
                   if each.lineno <= (report.first or 0) <= each.end_lineno), None)
     if first in {key for key, _ in wanted} - {"return"}:
         return first

@@ -1,8 +1,7 @@
 """The lessons: each pair of a forward and a backward, in learning order, with small inputs at unit scale.
 
 All sizes are different, and so are the products of sizes that meet in a matmul. So a missing transpose does not run,
-and a wrong shape tells which axis is wrong. Each branch of a forward runs: in the lesson itself, or in one of its
-`cases`.
+and a wrong shape tells which axis is wrong. A `Setting` makes the same lessons of other sizes and on other branches.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from npgpt import layers
 from npgpt.errors import UserError
 from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
-from npgpt.model.masks import BlockMasks, draw_masks, dropout_mask
+from npgpt.model.masks import draw_masks, dropout_mask
 from npgpt.model.parameters import flatten, nest, parameter_shapes
 from npgpt.study import basics as lesson_0
 
@@ -41,9 +40,36 @@ class Sizes(NamedTuple):
 
 
 SIZES = Sizes(B=4, T=5, C=6, H=2, V=8, S=7, F=9, P=10)
-OTHER_SIZES = Sizes(B=3, T=4, C=10, H=2, V=7, S=6, F=11, P=9)       # for solutions that are right for one size only
 EPS = 0.1       # large, so that a backward that forgets it is seen
 SMALL = 1e-5    # the step of a difference by hand: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What the lessons are made of. The defaults are the plain case, which the page and the exercises show.
+
+    p: of dropout; scale: of attention's scores, None: 1 / sqrt(D); step: of the difference in lesson 0; spread: of the
+    inputs, the standard deviation; layer: the number of the block; off: the `SWITCHES` that are off; seed: of all
+    random numbers; config: of a model that the composite layers are made for, narrower, or None.
+    """
+
+    sizes: Sizes = SIZES
+    n_layer: int = 2
+    layer: int = 0
+    p: float = 0.3
+    eps: float = EPS
+    scale: float | None = None
+    step: float = SMALL
+    spread: float = 1.0
+    off: frozenset[str] = frozenset()
+    seed: int = 0
+    config: GPTConfig | None = None
+
+    def has(self, switch):
+        return switch not in self.off
+
+
+PLAIN = Setting()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +80,7 @@ class Lesson:
     order in which the backward returns them; constants: the other arguments of the forward. Inputs with a dot in their
     name, such as "c_fc.weight", are the leaves of a composite layer's tree of parameters, the argument `p`. results:
     the names of the inputs whose gradients the backward returns beside that tree; one that is not in `inputs` has the
-    gradient None. cases: in words -> the same pair on other branches, "without a bias".
+    gradient None.
     """
 
     name: str
@@ -64,7 +90,6 @@ class Lesson:
     inputs: dict[str, np.ndarray]
     constants: dict
     results: tuple[str, ...]
-    cases: dict[str, "Lesson"] = dataclasses.field(default_factory=dict)
 
     @property
     def is_composite(self):
@@ -90,6 +115,11 @@ class Lesson:
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
     @property
+    def number_of_results(self):
+        """How many values the backward returns."""
+        return len(self.results) + self.is_composite
+
+    @property
     def upstream(self):
         """The name of the backward's first argument: the gradient of the output."""
         return self.backward.__code__.co_varnames[0]
@@ -101,11 +131,6 @@ class Lesson:
 
         return dataclasses.replace(self, inputs=map_arrays(cast, self.inputs),
                                    constants=map_arrays(cast, self.constants))
-
-    def without(self, *names, **constants):
-        """The same lesson without some inputs, and with other constants."""
-        left = {name: value for name, value in self.inputs.items() if name not in names}
-        return dataclasses.replace(self, inputs=left, constants=self.constants | constants)
 
 
 def map_arrays(function, value):
@@ -120,16 +145,18 @@ def map_arrays(function, value):
     return value
 
 
-def basics(sizes=SIZES):
+def basics(setting=PLAIN):
     """The lessons of lesson 0 by name, with the same random inputs every time."""
-    T, C, N = sizes.T, sizes.C, sizes.B * sizes.T
-    rng = np.random.default_rng(7)
+    T, C, N = setting.sizes.T, setting.sizes.C, setting.sizes.B * setting.sizes.T
+    rng = np.random.default_rng(7 + setting.seed)
 
     def unit(*shape):
-        return rng.standard_normal(shape)
+        return setting.spread * rng.standard_normal(shape)
+
+    a, b = (2.0, 0.5) if setting == PLAIN else np.random.default_rng(setting.seed).uniform(0.5, 2.0, 2)
 
     def unknown(x):
-        return np.sin(2.0 * x) + 0.5 * (x * x)
+        return np.sin(a * x) + b * (x * x)
 
     def lesson(name, title, inputs, **constants):
         pair = (getattr(lesson_0, f"{name}_{direction}") for direction in ("forward", "backward"))
@@ -138,92 +165,97 @@ def basics(sizes=SIZES):
     made = [lesson("chain", "The chain rule", {"x": unit(T, C), "a": unit(T, C)}),
             lesson("twice", "A variable used twice", {"x": unit(T, C)}),
             lesson("broadcast", "Broadcasting", {"x": unit(N, C), "gain": unit(N, 1), "bias": unit(C)}),
-            lesson("difference", "A derivative, measured", {"x": unit(T, C)}, f=unknown, h=SMALL)]
+            lesson("difference", "A derivative, measured", {"x": unit(T, C)}, f=unknown, h=setting.step)]
     return {each.name: each for each in made}
 
 
-def basics_and_lessons(sizes=SIZES):
+def basics_and_lessons(setting=PLAIN):
     """The lessons of all exercises by name, in learning order: lesson 0, then the layers."""
-    return basics(sizes) | lessons(sizes)
+    return basics(setting) | lessons(setting)
 
 
-def lessons(sizes=SIZES):
+def lessons(setting=PLAIN):
     """All lessons by name, with the same random inputs every time."""
-    B, T, C, H, V, S, F, P = sizes
-    D = C // H
-    rng = np.random.default_rng(11)
+    B, T, C, H, V, S, F, P = setting.sizes
+    D, has = C // H, setting.has
+    rng = np.random.default_rng(11 + setting.seed)
     made = {}
 
     def unit(*shape):
-        return rng.standard_normal(shape)
+        return setting.spread * rng.standard_normal(shape)
 
-    def add(name, title, inputs, **constants):
+    def add(name, title, inputs, results=None, **constants):
         module = transformer if "ops" in constants else layers
+        results = results or tuple(name for name in inputs if "." not in name)
         made[name] = Lesson(name, title, getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"),
-                            inputs, constants, tuple(name for name in inputs if "." not in name))
-        return made[name]
+                            {name: value for name, value in inputs.items() if value is not None}, constants, results)
+
+    def bias(n):
+        """A bias, or None; in the same place of the random numbers."""
+        values = unit(n)
+        return values if has("bias") else None
+
+    def affine(name, title, inputs, **constants):
+        """Add a layer that may have a bias."""
+        add(name, title, inputs, **constants | {"bias": None} if inputs["bias"] is None else constants,
+            results=tuple(inputs))
 
     targets = rng.integers(0, V, (B, T))
     counted = targets.copy()
     targets[0, 0] = layers.IGNORE_INDEX
     idx = rng.integers(0, V, (B, T))
-    idx[1] = idx[0, 0]                      # a token that is read several times
-    future = np.triu(np.full((T, T), -np.inf), k=1)
-    linear = add("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": unit(V)})
-    linear.cases["without a bias"] = linear.without("bias", bias=None)
+    idx[1:2] = idx[0, 0]                    # a token that is read several times
+    if not has("ignored"):
+        targets = counted
+    if not has("repeated"):
+        idx = np.random.default_rng(setting.seed).permutation(V)[:B * T].reshape(B, T)
+    affine("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": bias(V)})
     add("gelu_tanh", "GELU, the tanh form", {"x": unit(B, T, C)})
     add("gelu_exact", "GELU, the exact form", {"x": unit(B, T, C)})
-    norm = add("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": unit(C)}, eps=EPS)
-    norm.cases["without a bias"] = norm.without("bias", bias=None)
-    loss = add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
-    loss.cases["if every target counts"] = loss.without(targets=counted)
+    affine("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": bias(C)}, eps=setting.eps)
+    add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
     add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(P, C)}, idx=idx)
-    head = add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": unit(V)})
-    head.cases["without a bias"] = head.without("bias", bias=None)
-    drop = add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), 0.3, np.float64))
-    drop.cases["without a mask"] = drop.without(mask=None)
-    attention = add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, S, D), "v": unit(B, H, S, D)},
-                    scale=1.0 / math.sqrt(D), mask=np.triu(np.full((T, S), -np.inf), k=1 + S - T),
-                    dropout_mask=dropout_mask(rng, (B, H, T, S), 0.3, np.float64))
-    attention.cases["without dropout"] = attention.without(dropout_mask=None)
-    attention.cases["without a mask"] = attention.without(mask=None)
+    affine("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": bias(V)})
+    p = setting.p if has("dropout") else 0.0
+    add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), p, np.float64))
+    add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, S, D), "v": unit(B, H, S, D)},
+        scale=setting.scale or 1.0 / math.sqrt(D), mask=attention_mask(setting, T, S),
+        dropout_mask=dropout_mask(rng, (B, H, T, S), p, np.float64))
 
-    config = GPTConfig(vocab_size=V, block_size=P, n_layer=2, n_head=H, n_embd=C, n_inner=F,
-                       layer_norm_epsilon=EPS, dropout=0.3, embedding_layer_norm=True, lm_head_bias=True)
-    other = dataclasses.replace(config, bias=False, dropout=0.0, causal=False, embedding_layer_norm=False,
-                                final_layer_norm=False, tie_word_embeddings=False, lm_head_bias=False)
-    if importlib.util.find_spec("scipy"):
-        other = dataclasses.replace(other, activation="gelu")
-
-    def parameters(config):
-        return {name: unit(*shape) * (0.5 if len(shape) == 2 else 1.0)
-                for name, shape in parameter_shapes(config).items()}
-
-    params = parameters(config)
+    activation = "gelu_tanh" if has("tanh") or not importlib.util.find_spec("scipy") else "gelu"
+    config = GPTConfig(vocab_size=V, block_size=P, n_layer=setting.n_layer, n_head=H, n_embd=C, n_inner=F,
+                       layer_norm_epsilon=setting.eps, dropout=p, embedding_layer_norm=has("ln_e"),
+                       final_layer_norm=has("ln_f"), lm_head_bias=has("head_bias"), bias=has("bias"),
+                       tie_word_embeddings=has("tied"), causal=has("causal"), activation=activation)
+    if setting.config:
+        config = dataclasses.replace(setting.config, vocab_size=V, block_size=P, n_head=H, n_embd=C, n_inner=F,
+                                     bos_token_id=None, eos_token_id=None)
+    params = {name: unit(*shape) * (0.5 if len(shape) == 2 else 1.0)
+              for name, shape in parameter_shapes(config).items()}
     masks = draw_masks(config, B, T, np.float64, rng)
+    inside = {"config": config, "layer": setting.layer, "mask": attention_mask(setting, T, T), "ops": layers}
 
     def below(prefix):
         return {"x": unit(B, T, C)} | {name.removeprefix(prefix): array for name, array in params.items()
                                        if name.startswith(prefix)}
 
-    mlp = add("mlp", "MLP", below("h.0.mlp."), config=config, ops=layers)
-    mlp.cases[f"with {other.activation} and without biases"] = mlp.without("c_fc.bias", "c_proj.bias", config=other)
-    self_attention = add("self_attention", "Self-attention", below("h.0.attn."), config=config, layer=0, mask=future,
-                         dropout_mask=masks.blocks[0].att, ops=layers)
-    self_attention.cases["without a mask, dropout and biases"] = self_attention.without(
-        "c_attn.bias", "c_proj.bias", config=other, mask=None, dropout_mask=None)
-    block = add("block", "Transformer block", below("h.0."), config=config, layer=0, mask=future,
-                dropout_masks=masks.blocks[0], ops=layers)
-    block.cases["without a mask, dropout and biases"] = block.without(
-        *(name for name in block.inputs if name.endswith("bias")), config=other, mask=None, dropout_masks=BlockMasks())
-    gpt = add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
-    plain = dataclasses.replace(config, dropout=0.0, lm_head_bias=False)
-    gpt.cases["without dropout and a bias of the head"] = gpt.without(
-        "lm_head.bias", config=plain, dropout_masks=draw_masks(plain, B, T, np.float64))
-    gpt.cases["with an untied head, without biases, dropout and extra LayerNorms"] = dataclasses.replace(
-        gpt, inputs=parameters(other), constants=gpt.constants | {
-            "config": other, "dropout_masks": draw_masks(other, B, T, np.float64)})
+    add("mlp", "MLP", below("h.0.mlp."), config=config, ops=layers)
+    add("self_attention", "Self-attention", below("h.0.attn."), dropout_mask=masks.blocks[0].att, **inside)
+    add("block", "Transformer block", below("h.0."), dropout_masks=masks.blocks[0], **inside)
+    add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
     return made
+
+
+def attention_mask(setting, T, S):
+    """The mask (T, S) of causal attention, a random one (B, 1, T, S) in which each query sees a key, or None."""
+    if not setting.has("mask"):
+        return None
+    if setting.has("causal"):
+        return np.triu(np.full((T, S), -np.inf), k=1 + S - T)
+    rng = np.random.default_rng(setting.seed)
+    unseen = rng.random((setting.sizes.B, 1, T, S)) < 0.4
+    unseen[..., 0] = False
+    return np.where(unseen, -np.inf, 0.0)
 
 
 def chosen_lessons(name):

@@ -8,6 +8,7 @@ heading may stand what the exercises know of a line of the backward, which the p
     level: 2            the lowest level of exercises that leaves the line out
     hint: …             how the line comes about, in words; goes on in indented lines
     mistake: dv = …     a common mistake, for `npgpt exercise bug`
+    known: dv = … | …   another one, and what it is in words, for the judge; there may be several
 """
 
 import dataclasses
@@ -17,16 +18,20 @@ from importlib import resources
 from npgpt.errors import UserError
 
 NAME = re.compile(r"\\mathrm\{((?:\w|\\_)+)\}")
-FIELD = re.compile(r"^(line|level|hint|mistake): ", re.MULTILINE)
+FIELD = re.compile(r"^(line|level|hint|mistake|known): ", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """What the exercises know of a line of a backward; level 3: only the whole function leaves it out."""
+    """What the exercises know of a line of a backward; level 3: only the whole function leaves it out.
+
+    known: (code, words) of mistakes in the line that the judge recognises.
+    """
 
     hint: str
     level: int = 3
     mistake: str | None = None
+    known: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +65,11 @@ def read_notes(name):
     for heading, block in blocks(read_text(name)):
         if FIELD.match(block):
             _, *parts = FIELD.split(block)
-            fields = {key: " ".join(value.split()) for key, value in zip(parts[::2], parts[1::2], strict=True)}
+            pairs = [(key, " ".join(value.split())) for key, value in zip(parts[::2], parts[1::2], strict=True)]
+            fields = dict(pairs)
+            known = tuple(tuple(value.split(" | ")) for key, value in pairs if key == "known")
             notes[fields.get("line", f"d{heading}")] = Note(
-                fields["hint"], int(fields.get("level", 3)), fields.get("mistake"))
+                fields["hint"], int(fields.get("level", 3)), fields.get("mistake"), known)
     return notes
 
 

@@ -1,8 +1,9 @@
 """Train with the learner's own backward functions: `npgpt train --backward FOLDER`.
 
-The exercise files in the folder are checked first, each in a process with limits (`child.run_child`). Then they are
-loaded into this process, because training calls their functions in every step. There the code runs as the user, without
-limits, and the check does not make it safe: do not train with files of people whom you do not trust.
+The exercise files in the folder are checked first, each in a process with limits (`child.run_child`), also on the
+config of the model that is to be trained. Then they are loaded into this process, because training calls their
+functions in every step. There the code runs as the user, without limits, and the check does not make it safe: do not
+train with files of people whom you do not trust.
 """
 
 import dataclasses
@@ -24,8 +25,8 @@ from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
 from npgpt.study.child import run_child
 from npgpt.study.exercise import LEVELS, blanks_left, read_exercise
-from npgpt.study.judge import describe, raised_at
 from npgpt.study.lessons import lessons
+from npgpt.study.outcome import describe, raised_at
 
 TIME_LIMIT = 20.0       # seconds for the check of one file
 
@@ -106,8 +107,7 @@ def right_file(layer, paths, seconds):
                 raise UserError(f"{path} is an exercise on {exercise.lesson.name}, not on {layer}")
             if blanks_left(exercise):
                 continue
-            if not run_child(exercise, seconds).right:
-                raise UserError(f"{path} is not right")
+            check_right(exercise, run_child(exercise, seconds))
         except UserError as error:
             wrong.append(str(error))
         else:
@@ -118,6 +118,26 @@ def right_file(layer, paths, seconds):
         raise UserError(f"{wrong[0]}; see npgpt exercise check {paths[0]}, or move the file away: then npgpt's own "
                         f"{layer}_backward is used")
     return None
+
+
+def check_right(exercise, report):
+    """Raise UserError, with the line, if a report says that an exercise is not right."""
+    if not report.right:
+        line = f", line {report.first}" if report.first else ""
+        raise UserError(f"{exercise.path}{line}: {exercise.lesson.backward.__name__} is not right"
+                        + (f" {report.case}" if report.case else ""))
+
+
+def check_on(config, backwards, seconds=TIME_LIMIT):
+    """Check the learner's functions that depend on the config on that of the model, which is only made narrower.
+
+    Raises UserError, with the line, for the first that is wrong there.
+    """
+    exercises = [read_exercise(path) for layer, path in backwards.files.items() if lessons()[layer].is_composite]
+    with ThreadPoolExecutor(available_cores()) as pool:
+        reports = pool.map(lambda exercise: run_child(exercise, seconds, config=config), exercises)
+        for exercise, report in zip(exercises, reports, strict=True):
+            check_right(exercise, report)
 
 
 def load(path):
@@ -198,6 +218,7 @@ def place_in(error, files):
 
 
 def use(backwards, trainer):
-    """Let a `Trainer` train with the `Backwards`."""
+    """Let a `Trainer` train with the `Backwards`. Raises UserError if one of them is wrong for its model."""
     model = trainer.model
+    check_on(model.config, backwards)
     model.engine = trainer.optimizer.engine = OwnBackwardEngine(model.params, model.engine.threads, backwards)

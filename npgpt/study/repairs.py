@@ -1,141 +1,128 @@
 """Which small change makes a wrong line right? It names the mistake, because it says what the learner did instead.
 
 The learner's function runs statement by statement. Each small edit of a statement is tried on the learner's own values,
-until the gradient that was wrong is the true one. So a mistake is only named if mending it mends the numbers.
+until the results are the true ones. So a mistake is only named if mending it mends the numbers.
 """
 
 import ast
-import contextlib
-import copy
-import io
 import itertools
-import types
+import re
 
 import numpy as np
 
-EDITS, LOOP_EDITS = 6000, 800       # how many are tried at most, and in a function with a loop, which takes longer
-BACK = 6                # statements before the wrong one that are edited too
-NUMBERS = (0.044715, 0.5, 1.0, 2.0, 3.0)
+from npgpt.study.walk import RESULT, stored_names
+
+EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a function with a loop, which takes longer
+NUMBERS = (0.5, 1.0, 2.0, 3.0)
 AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
+REPEATS = "only the last gradient is kept of an index that occurs several times: they have to be added"
 FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
-RESULT = "__result__"
 
 
-def straight_line(function):
-    """The statements of a function's tree, with `return x` as an assignment to `RESULT`.
+def repairs(walk, window, whole, others, is_right, terms):
+    """Yield (rank, line, message, edits) for each edit of a statement of a window that mends a `Walk`, smallest first.
 
-    None if it cannot be run again and again: a branch or a loop returns, a `while` might not end after an edit, and an
-    import may be of what has effects outside.
+    window: numbers of statements, the likeliest first; whole: those that are edited together as well; others: those
+    that may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text -> value of the
+    parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
     """
-    body = [each for each in function.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
-    nested = [node for each in body if not isinstance(each, ast.Return) for node in ast.walk(each)]
-    if any(isinstance(node, ast.Return | ast.FunctionDef | ast.Lambda | ast.While) for node in nested):
-        return None
-    imported = {alias.name for node in nested if isinstance(node, ast.Import) for alias in node.names}
-    if not imported <= {"math", "numpy"} or any(isinstance(node, ast.ImportFrom) for node in nested):
-        return None
-    return [ast.copy_location(ast.Assign([ast.Name(RESULT, ast.Store())], each.value or ast.Constant(None)), each)
-            if isinstance(each, ast.Return) else each for each in body]
+    tries = []
+    for nearness, i in enumerate(window):
+        pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i])
+        tries += [(rank, nearness, line, message, {i: statement})
+                  for rank, line, message, statement in edited(walk.statements[i], pieces)]
+    tries += several(walk, whole, others)
+    tries.sort(key=lambda each: each[:2])
+    for rank, _, line, message, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
+        after = walk.run(min(edits), edits)
+        if after is not None and is_right(after):
+            yield rank, line, message, edits
 
 
-class Walk:
-    """A function run statement by statement, up to its first exception: `before[i]` holds the names before statement i.
-
-    statements: from `straight_line`; names: the globals and the arguments, whose names are `arguments`.
-    """
-
-    def __init__(self, statements, names, arguments):
-        self.statements, self.globals = statements, set(names) - set(arguments)
-        self.codes = [compiled(each) for each in statements]
-        self.in_place = any(isinstance(node, ast.AugAssign | ast.Expr) or isinstance(node, ast.Subscript)
-                            and isinstance(node.ctx, ast.Store) for each in statements for node in ast.walk(each))
-        self.has_loop = any(isinstance(each, ast.For) for each in statements)
-        self.before = [names]
-        with silent():
-            for code in self.codes:
-                names = self.fork(self.before[-1])
-                try:
-                    exec(code, names)
-                except (Exception, SystemExit):
-                    break
-                self.before.append(names)
-
-    def fork(self, names):
-        """The same names, each array with a copy of its own if a statement may write to it."""
-        if not self.in_place:
-            return dict(names)
-        arrays = {name: value for name, value in names.items() if isinstance(value, np.ndarray | tuple | list | dict)
-                  and name != "__builtins__"}
-        modules = {id(value): value for value in names.values() if isinstance(value, types.ModuleType)}
-        return names | copy.deepcopy(arrays, modules)
-
-    def index(self, line):
-        """The number of the statement on a line of the file, or None."""
-        return next((i for i, each in enumerate(self.statements) if each.lineno <= line <= each.end_lineno), None)
-
-    def with_edit(self, i, statement, last):
-        """The names after statement `last` if statement i is another one; None if something raises."""
-        names = self.fork(self.before[i])
-        try:
-            exec(compiled(statement), names)
-            for code in self.codes[i + 1:last + 1]:
-                exec(code, names)
-        except (Exception, SystemExit):
-            return None
-        return names
-
-
-def compiled(statement):
-    return compile(ast.fix_missing_locations(ast.Module([statement], [])), "<statement>", "exec")
-
-
-@contextlib.contextmanager
-def silent():
-    """Within it nothing is printed, and no warning: the learner's lines have run once already."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), \
-            np.errstate(all="ignore"):
-        yield
-
-
-def repair(walk, first, last, is_right, terms, fixed=()):
-    """(line, message) of the edit that makes the value of statement `last` right, or None.
-
-    first: the statement to begin with, from which it goes back; is_right(names): whether the value is right after
-    statement `last`; terms: text -> value of the parts of the package's line, which may be missing in the learner's;
-    fixed: the lines that stay as they are.
-    """
-    left = LOOP_EDITS if walk.has_loop else EDITS
-    for i in range(min(first, len(walk.before) - 1), max(-1, first - BACK - 1), -1):
-        if walk.statements[i].lineno in fixed:
+def several(walk, window, others):
+    """Yield the tries that change more than one place: two lines swapped, and one mistake made again and again."""
+    statements = walk.statements
+    simple = [i for i in others if isinstance(statements[i], ast.Assign) and RESULT not in stored_names(statements[i])]
+    for i, j in itertools.combinations(simple, 2):
+        if i not in window and j not in window:
             continue
-        pieces = Pieces(walk.before[i], walk.globals, terms)
-        tries = sorted(edited(walk.statements[i], pieces), key=lambda edit: (edit[0], -edit[1]))
-        for _, line, message, statement in tries[:left]:
-            with silent():
-                after = walk.with_edit(i, statement, last)
-                if after is not None and is_right(after):
-                    return line, message
-        left -= min(left, len(tries))
-    return None
+        a, b = statements[i], statements[j]
+        yield (1.1, 0, a.lineno, f"the right sides of lines {a.lineno} and {b.lineno} are swapped",
+               {i: changed(a, value=b.value), j: changed(b, value=a.value)})
+    arrays = [name for name, kind in Pieces(walk.before[max(window, default=0)], walk.globals, {}).kinds.items()
+              if kind is np.ndarray]
+    for i in window:
+        used = [name for name in dict.fromkeys(node.id for node in ast.walk(statements[i]) if isinstance(node, ast.Name)
+                                               and isinstance(node.ctx, ast.Load)) if name in arrays]
+        for a, b in itertools.combinations(used, 2):
+            yield (1.25, 0, statements[i].lineno, f"{a} and {b} are in each other's place",
+                   {i: Rename({a: b, b: a}).visit(statements[i])})
+    renamings = [(1.3, wrong, right, f"a {wrong} instead of a {right}")
+                 for wrong, right in (("sum", "mean"), ("mean", "sum"))]
+    renamings += [(4.3, wrong, right, f"uses {wrong} in place of {right}")
+                  for wrong, right in itertools.permutations(arrays, 2)]
+    for rank, wrong, right, message in renamings:
+        edits, count = {}, 0
+        for i in sorted(window):
+            renamer = Rename({wrong: right})
+            statement = renamer.visit(statements[i])
+            if renamer.count:
+                edits[i], count = statement, count + renamer.count
+        if count > 1:
+            times = "twice" if count == 2 else f"{count} times"
+            yield rank, 0, statements[min(edits)].lineno, f"{message}, {times}", edits
+
+
+class Rename(ast.NodeTransformer):
+    """Uses other methods or variables, and counts how often; nodes that stay are shared."""
+
+    def __init__(self, names):
+        self.names, self.count = names, 0
+
+    def visit(self, node):
+        fields = {}
+        for field, value in ast.iter_fields(node):
+            parts = value if isinstance(value, list) else [value]
+            visited = [self.visit(part) if isinstance(part, ast.AST) else part for part in parts]
+            if any(a is not b for a, b in zip(parts, visited, strict=True)):
+                fields[field] = visited if isinstance(value, list) else visited[0]
+        for kind, field in ((ast.Attribute, "attr"), (ast.Name, "id")):
+            if isinstance(node, kind) and isinstance(node.ctx, ast.Load) and getattr(node, field) in self.names:
+                fields[field] = self.names[getattr(node, field)]
+                self.count += 1
+        return changed(node, **fields) if fields else node
 
 
 class Pieces:
     """What an edit may put into a line.
 
-    kinds: name -> type of all variables so far; values: (text, node, rank) of what can be a factor or a term.
+    kinds: name -> type of all variables so far, and of those of the statement's loops; values: (text, node, rank) of
+    what can be a factor or a term; numbers: the same, of the package's line and a few that are often forgotten.
     """
 
-    def __init__(self, names, outer, terms):
+    def __init__(self, names, outer, terms, statement=None):
+        numbers = {text: value for text, value in terms.items() if re.fullmatch(r"[\d.e-]+", text)}
+        self.numbers = sorted({*NUMBERS, *numbers.values()})
+        terms = {text: value for text, value in terms.items() if text not in numbers}
         own = {name: value for name, value in names.items() if name not in outer
                or isinstance(value, float) and not name.startswith("__")}
         self.kinds = {name: "number" if isinstance(value, float | np.floating) else type(value)
                       for name, value in own.items()}
+        for node in ast.walk(statement) if statement else []:
+            if isinstance(node, ast.For | ast.comprehension):
+                self.kinds |= dict.fromkeys(stored_names(node.target), int)
         self.likely = set(terms)
         self.values = [(text, ast.Name(hidden(text), ast.Load()), 3) for text in terms]
         self.values += [(name, ast.Name(name, ast.Load()), 5) for name, value in own.items() if name not in terms
                         and isinstance(value, np.ndarray | float | np.floating)]
         counts = [name for name, value in own.items() if type(value) is int and value > 1]
         self.values += [(name, ast.Name(name, ast.Load()), 4) for name in counts]
+        lengths = {}        # a length of an axis -> the first text that gives it
+        for name, value in own.items():
+            if isinstance(value, np.ndarray):
+                for i in range(-1, -value.ndim - 1, -1):
+                    lengths.setdefault(value.shape[i], f"{name}.shape[{i}]")
+        self.values += [(text, ast.parse(text, mode="eval").body, 4.3) for text in lengths.values()]
         self.values += [(f"{name} / {count}", ast.parse(f"{name} / {count}", mode="eval").body, 5.2) for count in counts
                         for name, value in own.items() if isinstance(value, np.ndarray) and name.startswith("d")]
 
@@ -158,7 +145,7 @@ def edited(node, pieces, line=None, is_value=False):
             continue
         values = field in ("value", "left", "right", "body", "orelse", "args", "elts", "values")
         if isinstance(node, ast.Assign):
-            values = "all"
+            values = "all" if field == "value" else False
         parts = child if isinstance(child, list) else [child]
         for i, part in reversed([*enumerate(parts)]):       # of a loop the last line first: it is nearer to the result
             if isinstance(part, ast.AST):
@@ -174,6 +161,9 @@ def edited(node, pieces, line=None, is_value=False):
 def edits(node, pieces):
     """Yield (rank, message, replacement) for each small edit of this very node."""
     text = ast.unparse
+    if isinstance(node, ast.BinOp):
+        for new in rebracketed(node):
+            yield 1.4, f"brackets are missing: {text(new)}", new
     match node:
         case ast.BinOp(left, ast.Mult() | ast.Div() as op, right):
             divided = isinstance(op, ast.Div)
@@ -221,42 +211,96 @@ def edits(node, pieces):
                 yield 4, f"{text(items[i])} and {text(items[j])} are in each other's place", changed(node, elts=order)
         case ast.Name(name, ast.Load()):
             for other, kind in pieces.kinds.items():
-                if other != name and kind == pieces.kinds.get(name):
+                if other != name and kind == pieces.kinds.get(name) and other != "_":
                     # Of a cache there is little else that can be wrong.
                     rank = 1.5 if kind not in (np.ndarray, "number") else 4 if other in pieces.likely else 4.2
                     yield rank, f"uses {name} in place of {other}", ast.Name(other, ast.Load())
         case ast.Constant(float(number)):
-            for other in NUMBERS:
+            for other in pieces.numbers:
                 yield 2.7, f"{number} instead of {other}", ast.Constant(other)
-            for other in pieces.kinds:
-                yield 4.6, f"uses {number} in place of {other}", ast.Name(other, ast.Load())
+            for other, kind in pieces.kinds.items():
+                yield (4.1 if kind == "number" else 4.6, f"uses {number} in place of {other}",
+                       ast.Name(other, ast.Load()))
+        case ast.Constant(int(number)) if type(number) is int:
+            for other in (number + 1, number - 1):
+                yield 2.6, f"{number} instead of {other}", ast.Constant(other)
+            for other, kind in pieces.kinds.items():
+                if kind is int:
+                    yield 2.5, f"{number} instead of {other}", ast.Name(other, ast.Load())
         case ast.UnaryOp(ast.USub(), operand):
             yield 0, "its sign is wrong", operand
         case ast.For(_, order):
             yield (1, "the loop runs in the wrong order: reversed is missing",
                    changed(node, iter=ast.Call(ast.Name("reversed", ast.Load()), [order], [])))
-        case ast.AugAssign(target, ast.Add(), value):
-            yield 1, "+= instead of =: it adds to what was there before", ast.copy_location(
-                ast.Assign([target], value), node)
+        case ast.AugAssign():
+            yield from augmented_edits(node)
+        case ast.Expr(ast.Call(args=[ast.Name(name), *_])):
+            target = ast.Name(name, ast.Store())
+            yield (0.8, f"the result of `{text(node)}` is thrown away: assign it",
+                   ast.copy_location(ast.Assign([target], node.value), node))
+        case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
+            for order in itertools.permutations(items):
+                if order != tuple(items) and len(items) < 5:
+                    yield (1.0, "the results are returned in another order",
+                           changed(node, value=ast.Tuple([*order], ast.Load())))
         case ast.Assign([target], value) if not isinstance(target, ast.Tuple):
             yield 0, "its sign is wrong", changed(node, value=negative(value))
             if isinstance(target, ast.Subscript) or getattr(target, "id", None) in pieces.kinds:
                 yield 1, "= instead of +=: it overwrites what was there before", ast.copy_location(
                     ast.AugAssign(target, ast.Add(), value), node)
+            if isinstance(target, ast.Subscript):
+                yield 0, REPEATS, added_at(node)
         case ast.Assign([ast.Tuple(targets)]):
             for i, j in itertools.combinations(range(len(targets)), 2):
                 order = list(targets)
                 order[i], order[j] = targets[j], targets[i]
                 yield (1, f"{text(targets[i])} and {text(targets[j])} are in each other's place",
                        changed(node, targets=[ast.Tuple(order, ast.Store())]))
+            called = [each.id for each in getattr(node.value, "args", []) if isinstance(each, ast.Name)]
+            for i, name in itertools.product(range(len(targets)), called):
+                order = [*targets[:i], ast.Name(name, ast.Store()), *targets[i + 1:]]
+                yield (1.2, f"result {i + 1} of `{text(node.value)}` is not assigned to {name}",
+                       changed(node, targets=[ast.Tuple(order, ast.Store())]))
         case ast.Subscript(value, ast.Constant(int())):
             yield (2, f"{text(node)} is only one entry: the sum over axis 0 is missing",
                    ast.parse(f"({text(value)}).sum(axis=0)", mode="eval").body)
+        case ast.Dict(values=values):
+            for i, j in itertools.combinations(range(len(values)), 2):
+                order = list(values)
+                order[i], order[j] = values[j], values[i]
+                yield (1.2, f"{text(values[i])} and {text(values[j])} are in each other's place",
+                       changed(node, values=order))
         case ast.IfExp(_, body, orelse):
             yield 6, "the two cases of the condition are swapped", changed(node, body=orelse, orelse=body)
         case ast.Constant(str(key)):
             for other in ("weight", "bias", "c_fc", "c_proj", "c_attn", "ln_1", "ln_2", "attn", "mlp", "wte", "wpe"):
                 yield 6, f"uses {key!r} in place of {other!r}", ast.Constant(other)
+
+
+def augmented_edits(node):
+    """The edits of `x += y` and its like."""
+    text, target, op, value = ast.unparse(node.value), node.target, node.op, node.value
+    match op:
+        case ast.Add():
+            yield 0, f"the term {text} has the wrong sign", changed(node, op=ast.Sub())
+            yield 1, "+= instead of =: it adds to what was there before", ast.copy_location(
+                ast.Assign([target], value), node)
+        case ast.Sub():
+            yield 0, f"the term {text} has the wrong sign", changed(node, op=ast.Add())
+        case ast.Mult():
+            yield 0, f"multiplied by {text} instead of divided", changed(node, op=ast.Div())
+        case ast.Div():
+            yield 0, f"divided by {text} instead of multiplied", changed(node, op=ast.Mult())
+    if isinstance(target, ast.Subscript) and isinstance(op, ast.Add):
+        yield 0, REPEATS, added_at(node)
+    yield 3.1, f"`{ast.unparse(node)}` does not belong there", ast.copy_location(ast.Pass(), node)
+
+
+def added_at(node):
+    """`x[i] += y` or `x[i] = y` as np.add.at(x, i, y)."""
+    [target] = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+    call = changed(ast.parse("np.add.at()", mode="eval").body, args=[target.value, target.slice, node.value])
+    return ast.copy_location(ast.Expr(call), node)
 
 
 def call_edits(node):
@@ -271,6 +315,17 @@ def call_edits(node):
         if name == "transpose" and 2 < len(node.args) < 6:
             for order in itertools.permutations(range(len(node.args))):
                 yield 6, f"transpose{order} would be right", changed(node, args=[ast.Constant(i) for i in order])
+    if name == "astype":
+        yield 0.5, f"{text(node)} loses digits: keep the dtype of the gradient", node.func.value
+    for i, keyword in enumerate(node.keywords):
+        if keyword.arg == "dtype":
+            yield (0.5, f"dtype={text(keyword.value)} loses digits: keep the dtype of the gradient",
+                   changed(node, keywords=node.keywords[:i] + node.keywords[i + 1:]))
+    if of_module and name.endswith("_like") and len(node.args) == 1 and not any(
+            each.arg == "dtype" for each in node.keywords):
+        floating = ast.keyword("dtype", ast.Name("float", ast.Load()))
+        yield (0.6, f"{text(node)} has the dtype of {text(node.args[0])}, which is not that of the gradient",
+               changed(node, keywords=[*node.keywords, floating]))
     elif of_module and len(node.args) == 1 and not node.keywords:
         yield 2, f"{text(node.func)} does not belong there", node.args[0]
         for other in FUNCTIONS:
@@ -324,16 +379,35 @@ def insertions(node, pieces, is_all):
         yield at, f"the term {text} is missing, subtracted", ast.BinOp(node, ast.Sub(), value)
         yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         yield at + 0.3, f"it is to be subtracted from {text}", ast.BinOp(value, ast.Sub(), node)
-    for number in NUMBERS:
+    for number in pieces.numbers:
         yield 2.8, f"the factor {number} is missing", ast.BinOp(ast.Constant(number), ast.Mult(), node)
         yield 2.9, f"the term {number} is missing", ast.BinOp(ast.Constant(number), ast.Add(), node)
         yield 2.9, f"it is to be subtracted from {number}", ast.BinOp(ast.Constant(number), ast.Sub(), node)
     yield 0.5, f"the sign of {ast.unparse(node)} is wrong", negative(node)
     if not isinstance(node, ast.Name):
+        for name in sorted(pieces.likely - pieces.kinds.keys()):
+            if not name.isidentifier() or name.startswith("d"):     # what the learner has no line for
+                continue
+            yield (6.6 if is_all else 4.9, f"uses {ast.unparse(node)} in place of {name}",
+                   ast.Name(hidden(name), ast.Load()))
         for name, kind in pieces.kinds.items():
             if kind in (np.ndarray, "number"):
                 yield (6.5 if is_all else 4.5 if name in pieces.likely else 4.7,
                        f"uses {ast.unparse(node)} in place of {name}", ast.Name(name, ast.Load()))
+
+
+def rebracketed(node):
+    """Yield `a * (b - c)` for `a * b - c`, at each place where the brackets can open."""
+    lefts, inner = [], node.left
+    while isinstance(inner, ast.BinOp):
+        lefts.append(inner)
+        inner = inner.left
+    for depth, each in enumerate(lefts):
+        # `each` is x op y: what follows y up to the end of the node goes into the brackets.
+        rest = each.right
+        for outer in [*reversed(lefts[:depth]), node]:
+            rest = changed(outer, left=rest)
+        yield changed(each, right=rest)
 
 
 def is_module(node):

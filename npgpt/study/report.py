@@ -4,6 +4,7 @@ import dataclasses
 import html
 
 from npgpt.study.gradcheck import OK, WRONG
+from npgpt.study.trace import Assignment
 
 
 @dataclasses.dataclass
@@ -36,7 +37,8 @@ class Report:
 
     case: the branch that it is about, "" for the lesson's own; notes: what makes nothing wrong; to_do: the lines that
     are still `...`; results: the gradients that are returned; differs: the names with other values than in
-    the package's backward, in its order.
+    the package's backward, in its order; count, seed: how many cases there were, and of which seed; record: the
+    assignments of the learner's lines in the plain case, if they are known.
     """
 
     case: str
@@ -46,6 +48,9 @@ class Report:
     to_do: list[int]
     results: list[str]
     differs: list[str]
+    count: int = 0
+    seed: int = 0
+    record: list[Assignment] = dataclasses.field(default_factory=list)
 
     @property
     def sound(self):

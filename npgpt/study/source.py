@@ -40,14 +40,18 @@ class Source:
 def read_source(function):
     """The `Source` of a function."""
     lines, first = inspect.getsourcelines(function)
-    tree = parsed(function)
+    return source_of(parsed(function), inspect.getsourcefile(function), first, lines)
+
+
+def source_of(tree, file, first, lines):
+    """The `Source` of a function's tree, whose line numbers are those of its file; lines: its own, from `first` on."""
     docstring = ast.get_docstring(tree) or ""
     statements = [Statement(node.lineno, node.end_lineno, assigned_names(node), ast.unparse(node))
-                  for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return)
+                  for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr
+                                                           | ast.Return)
                   and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
-    return Source(function.__name__, inspect.getsourcefile(function), first, tuple(line.rstrip("\n") for line in lines),
-                  docstring, tuple(sorted(statements, key=lambda each: each.first)), shortcut(docstring),
-                  filled_names(tree))
+    return Source(tree.name, file, first, tuple(line.rstrip("\n") for line in lines), docstring,
+                  tuple(sorted(statements, key=lambda each: each.first)), shortcut(docstring), filled_names(tree))
 
 
 def parsed(function):
@@ -58,20 +62,24 @@ def parsed(function):
 
 def assigned_names(node):
     """The plain names that a statement assigns, from left to right: `q, k = …` gives q and k, `x += …` gives x."""
-    targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AugAssign) else [])
+    targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else [])
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
 
 
 def filled_names(tree):
-    """The arrays that are filled below a node, `dwpe[:T] = …` gives dwpe -> the last line that assigns a part of it."""
+    """The arrays that are filled below a node, `dwpe[:T] = …` gives dwpe -> the last line that assigns a part of it.
+
+    So do `dwpe.T[:] = …` and `dwpe.flat[i] = …`.
+    """
     lines = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             part = node
-            while isinstance(part, ast.Subscript):
+            while isinstance(part, ast.Subscript | ast.Attribute):
                 part = part.value
-            lines[part.id] = max(node.lineno, lines.get(part.id, 0))
+            if isinstance(part, ast.Name):      # not `made()[0] = …`
+                lines[part.id] = max(node.lineno, lines.get(part.id, 0))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What a learner's backward should give: a lesson on each of its branches, with the true value of every gradient.
+"""What a learner's backward should give: a lesson in one case, with the true value of every gradient.
 
 The true values are those of the package's own backward, which the tests verify by central differences on every branch.
 A variable whose gradient the package skips by a shortcut has one here as well, measured by differences: a learner may
@@ -6,69 +6,92 @@ write the long way.
 """
 
 import copy
-import dataclasses
 import functools
 import inspect
 
 import numpy as np
 
+from npgpt.study.draws import draw, in_words
 from npgpt.study.gradcheck import gradient_names, intermediate_gradient, traced_forward
-from npgpt.study.lessons import OTHER_SIZES, SIZES, Lesson, Sizes, basics_and_lessons
+from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.source import read_source
 from npgpt.study.trace import recording
 
 
-@dataclasses.dataclass
-class Case:
-    """A lesson on one branch.
+class Task:
+    """What a backward gets in one case, and nothing that tells what it should return.
 
-    name: of the branch, "" for the lesson's own; dy, cache: what the backward gets; y: the forward's result;
-    results: {"dx": array} as `Lesson.run_backward` returns them; gradients: dv -> its values in the order in which a
-    backward computes them (several if v is assigned several times); helpers: the same for what the package's backward
-    computes beside gradients; factors: the forward's finite arrays by name; numbers: the constants by name.
+    words: the case, "" for the plain one; lesson, setting; dy, cache: the arguments.
     """
 
-    name: str
-    lesson: Lesson
-    sizes: Sizes
-    dy: np.ndarray
-    cache: object
-    results: dict[str, np.ndarray]
-    gradients: dict[str, list[np.ndarray]]
-    helpers: dict[str, list[np.ndarray]]
-    factors: dict[str, np.ndarray]
-    numbers: dict[str, float]
+    def __init__(self, name, setting):
+        self.name, self.setting, self.words = name, setting, in_words(name, setting)
+        self.lesson = basics_and_lessons(setting)[name]
+        y, self.cache = self.lesson.run_forward(self.lesson.inputs)
+        self.dy = np.asarray(np.random.default_rng(5 + setting.seed).standard_normal(np.shape(y)))
+
+    @property
+    def sizes(self):
+        return self.setting.sizes
+
+    def arguments(self):
+        """The arguments of the backward, arrays of its own at each call."""
+        ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
+        return [*copy.deepcopy((self.dy, self.cache)), *ops]
+
+    def in_float32(self):
+        """The same task with all floating arrays in float32."""
+        other = copy.copy(self)
+        other.lesson = self.lesson.astype(np.float32)
+        y, other.cache = other.lesson.run_forward(other.lesson.inputs)
+        other.dy = np.ones_like(y)
+        return other
 
 
-@functools.cache
-def cases(name):
-    """All `Case`s of a lesson: its own first, then those of its branches, and last that of other sizes."""
-    lesson = basics_and_lessons()[name]
-    found = [case(lesson, "", SIZES)]
-    found += [case(each, where, SIZES) for where, each in lesson.cases.items()]
-    return [*found, case(basics_and_lessons(OTHER_SIZES)[name], "with other sizes", OTHER_SIZES)]
+class Case(Task):
+    """A `Task` with the truth: `results` {"dx": array}, the gradients of all inputs.
 
+    What explains a mistake is computed when it is first asked for: `gradients` dv -> its values in the order in which a
+    backward computes them (several if v is assigned several times); `helpers` the same for what the package's backward
+    computes beside gradients; `factors` the forward's finite arrays by name.
+    """
 
-def case(lesson, name, sizes):
-    """The `Case` of a lesson under a name."""
-    y, cache, forward_record, variables = traced_forward(lesson)
-    dy = np.asarray(np.random.default_rng(5).standard_normal(np.shape(y)))
-    with recording([lesson.backward]) as record:
-        results = lesson.run_backward(dy, copy.deepcopy(cache))
-    of_variables = {f"d{each.name}" for each in variables if not each.constant}
-    of_inputs = {each for name in lesson.inputs for each in gradient_names(name)}
-    gradients, helpers = {}, {}
-    for each in record:
-        if each.name != lesson.upstream or lesson.name == "gpt":
-            kind = gradients if each.name in of_variables | of_inputs else helpers
-            kind.setdefault(each.name, []).append(each.value)
-    if not name:
+    def __init__(self, name, setting):
+        super().__init__(name, setting)
+        self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
+
+    @functools.cached_property
+    def known(self):
+        """(gradients, helpers, factors)."""
+        _, _, forward_record, variables = traced_forward(self.lesson)
+        with recording([self.lesson.backward]) as record:
+            self.lesson.backward(*self.arguments())
+        of_variables = {f"d{each.name}" for each in variables if not each.constant}
+        of_inputs = {each for name in self.lesson.inputs for each in gradient_names(name)}
+        gradients, helpers = {}, {}
+        for each in record:
+            if each.name != self.lesson.upstream or self.name == "gpt":
+                kind = gradients if each.name in of_variables | of_inputs else helpers
+                kind.setdefault(each.name, []).append(each.value)
         for each in variables:
-            if each.name in read_source(lesson.backward).shortcut:
-                gradients[f"d{each.name}"] = [intermediate_gradient(lesson, each, dy)]
-    factors = {each.name: each.value for each in forward_record} | {
-        name: value for name, value in lesson.constants.items() if isinstance(value, np.ndarray)}
-    numbers = {name: value for name, value in {**vars(inspect.getmodule(lesson.forward)), **lesson.constants}.items()
-               if isinstance(value, float)}
-    return Case(name, lesson, sizes, dy, cache, results, gradients, helpers,
-                {name: value for name, value in factors.items() if np.isfinite(value).all()}, numbers)
+            if each.name in read_source(self.lesson.backward).shortcut:
+                gradients[f"d{each.name}"] = [intermediate_gradient(self.lesson, each, self.dy)]
+        factors = {each.name: each.value for each in forward_record} | {
+            name: value for name, value in self.lesson.constants.items() if isinstance(value, np.ndarray)}
+        return gradients, helpers, {name: value for name, value in factors.items() if np.isfinite(value).all()}
+
+    gradients = property(lambda self: self.known[0])
+    helpers = property(lambda self: self.known[1])
+    factors = property(lambda self: self.known[2])
+
+    @property
+    def numbers(self):
+        """name -> value of the constants of the forward's module and of its floating arguments."""
+        named = {**vars(inspect.getmodule(self.lesson.forward)), **self.lesson.constants}
+        return {name: value for name, value in named.items() if isinstance(value, float)}
+
+
+@functools.lru_cache(8)
+def cases(name, seed=0, config=None):
+    """All `Case`s of a check of the lesson `name`, the plain one first; config: as `draw` takes it."""
+    return [Case(name, setting) for setting in draw(name, seed, config)]

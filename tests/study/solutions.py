@@ -11,7 +11,7 @@ def solved(lesson, level):
     lines = read_source(lesson.backward).lines
     own = ast.parse("\n".join(lines)).body[0]
     text = level_text(lesson, level, "file.py").split("\n")
-    function = find_function("file.py", ast.parse("\n".join(text)), lesson.backward)
+    function = find_function(ast.parse("\n".join(text)), lesson.backward)
     for blank in reversed([each for each in statements(function) if is_blank(each)]):
         answer = lines[own.body[0].end_lineno:]
         if level < 3:       # a bare `...` stands for the call of a function, which assigns nothing

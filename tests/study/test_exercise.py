@@ -179,9 +179,11 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
 @slow
 @pytest.mark.parametrize(("old", "new", "says"), [
     ("    x, weight, has_bias = cache", "    x, weight, has_bias = = cache", "mine.py, line {0}: invalid syntax"),
-    ("def linear_backward", "def my_backward", "mine.py has no function linear_backward"),
-    ("def linear_backward(dy, cache)", "def linear_backward(dy)",
-     "the function must be linear_backward(dy, cache), not linear_backward(dy)"),
+    ("def linear_backward", "def my_backward", "mine.py: there is no linear_backward after the file has run"),
+    (RETURN, RETURN + "\n\n\nlinear_backward = 3", "mine.py: linear_backward is an int after the file has run"),
+    (RETURN, RETURN + "\n\n\ndel linear_backward", "mine.py: there is no linear_backward after the file has run"),
+    ("import numpy as np", "raise GeneratorExit", "mine.py, line {0}: GeneratorExit"),
+    ("import numpy as np", "raise KeyboardInterrupt", "mine.py, line {0}: KeyboardInterrupt"),
     (RETURN, "    import os; os._exit(3)", "mine.py: the code ended its process (exit code 3)"),
     (RETURN, "    import os; os.kill(os.getpid(), 9)", "mine.py: the code ended its process (signal 9)"),
     ("import numpy as np", "1 / 0", "line {0}: ZeroDivisionError"),
@@ -196,13 +198,15 @@ def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
 
 @pytest.mark.parametrize(("old", "new", "says"), [
     (RETURN, "    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx", "linear_backward returned a ndarray, not 3 (dx, dweight, dbias)"),
+    (RETURN, "    return dx", "linear_backward returned an array, not 3 (dx, dweight, dbias)"),
     (RETURN, "    return dx, dweight", "linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
     (RETURN, "    return dx, dweight, [1.0]", "dbias is a list, not an array of floating numbers"),
-    (RETURN, "    return dx, dweight, None", "dbias is a NoneType"),
+    (RETURN, "    return dx, dweight, None", "dbias is None, not an array of floating numbers"),
     (RETURN, "    return dx, dweight, dbias > 0", "dbias is an array of bool"),
     (RETURN, "    return dx, dweight, dbias[1:]", "its shape is (7,), not (8,)"),
-    (RETURN, "    return dx, dweight @ dx, dbias", "dweight (6, 8) @ dx (4, 5, 6): 8 is not 5; uses"),
+    (RETURN, "    return dx, dweight @ dx, dbias", "dweight (6, 8) @ dx (4, 5, 6): 8 is not 5"),
+    (RETURN, "    raise GeneratorExit", "GeneratorExit"),
+    (RETURN, RETURN.replace("return", "yield"), "linear_backward returned a generator, not 3 (dx, dweight, dbias)"),
     (RETURN, "    return nothing", "NameError: name 'nothing' is not defined"),
     (RETURN, "    raise SystemExit(0)", "SystemExit: 0"),
     (RETURN, "    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
@@ -211,9 +215,10 @@ def test_bad_results_and_exceptions_are_wrong_in_one_line(tmp_path, old, new, sa
     line = SOLUTION[:SOLUTION.index(old)].count("\n") + 1
     (tmp_path / "mine.py").write_text(SOLUTION.replace(old, new))
     out = report_text(judge_file("linear", tmp_path / "mine.py"), "title")
-    if "pass" in new or "linear_backward" in new:       # no line, or every line of the recursion
+    if "pass" in new:       # no line
         line = SOLUTION[:SOLUTION.index("def linear_backward")].count("\n") + 1
-    assert f"  line {line}  " in out and f"             {says}" in out
+    assert "yield" in new or f"  line {line}  " in out
+    assert f"             {says}" in out
 
 
 def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
@@ -270,6 +275,7 @@ def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
     ("raise type('\\x1b[31m', (Exception,), {})('text')", "\\x1b[31m: text"),
     ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "Mine"),
     ("raise ValueError('first\\nsecond')", "ValueError: first"),
+    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
 ])
 def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
     code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
@@ -285,26 +291,45 @@ def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(
 
 
 LINE = {"name": "dx", "line": 3, "verdict": "ok", "diagnosis": None, "evidence": None}
-FAULT = {"message": "text", "line": 3, "is_write": False}
+FAULT = {"message": "text", "line": 3, "is_write": False, "diagnosis": None}
 ANSWER = {"case": "", "lines": [LINE], "faults": [FAULT], "notes": ["\x1b[31m"], "to_do": [5], "results": ["dx"],
-          "differs": []}
+          "differs": [], "count": 25, "seed": 3, "record": []}
+ARRAY = {"array": "<f8", "shape": [2], "data": "AAAAAAAA8D8AAAAAAAAAQA=="}
+OUTCOME = {"value": {"tuple": [ARRAY, None, {"strange": "list"}, {"dict": [["h", {"dict": [[0, ARRAY]]}]]}]},
+           "raised": None, "line": None, "changed": False, "record": [["f", 3, "dx", ARRAY]], "finished": True}
+RUN = {"outcomes": [OUTCOME, OUTCOME], "float32": OUTCOME, "to_do": [3], "followed": True}
 BAD_ANSWERS = [
     "", "5", "null", "{}", "[]", '"error"', '["error"]', "[" * 100000, "\udcff", "1" * 5000, "{} {}",
     '{"error": "text"}', '{"error": 5, "line": 3}', '{"error": "text", "line": "3"}', '{"error": "text", "line": NaN}',
     *(json.dumps(ANSWER | field) for field in (
-        {"lines": [], "faults": [], "to_do": []}, {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"},
+        {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"}, {"seed": None},
         {"notes": [None]}, {"results": {}}, {"more": 5}, {"to_do": [1.5]}, {"to_do": [float("inf")]}, {"case": None},
         {"faults": [LINE]}, {"faults": [FAULT | {"is_write": 0}]})),
     *(json.dumps(ANSWER | {"lines": [LINE | field]}) for field in (
-        {"name": 5}, {"line": True}, {"line": 1.5}, {"line": float("nan")}, {"verdict": None}, {"evidence": 1.0}))]
+        {"name": 5}, {"line": True}, {"line": 1.5}, {"line": float("nan")}, {"verdict": None}, {"evidence": 1.0})),
+    *(json.dumps(RUN | field) for field in (
+        {"outcomes": [OUTCOME]}, {"outcomes": [OUTCOME] * 3}, {"outcomes": [OUTCOME, 5]}, {"float32": None},
+        {"to_do": ["3"]}, {"followed": 1})),
+    *(json.dumps(RUN | {"float32": OUTCOME | field}) for field in (
+        {"value": 5}, {"value": [1.0]}, {"line": "3"}, {"changed": None}, {"record": [["f", 3, "dx", None]]},
+        {"record": [[3, 3, "dx", ARRAY]]}, {"value": ARRAY | {"array": "O"}}, {"value": ARRAY | {"shape": [3]}},
+        {"value": ARRAY | {"data": "?"}}, {"value": {"dict": [[1]]}}))]
 
 
 def test_answers_are_validated():
-    report = read_answer(json.dumps(ANSWER).encode())
+    report = read_answer(json.dumps(ANSWER).encode(), 2)
     assert not report.right and report.lines[0].line == 3 and report.notes == ["\\x1b[31m"]
+    answer = read_answer(json.dumps(RUN).encode(), 2)
+    array, nothing, strange, tree = answer.outcomes[1].value
+    assert array.tolist() == tree["h"][0].tolist() == [1.0, 2.0] and nothing is None and strange.kind == "list"
     for answer in BAD_ANSWERS:
         with pytest.raises((ValueError, RecursionError)):
-            read_answer(answer.encode(errors="surrogateescape"))
+            read_answer(answer.encode(errors="surrogateescape"), 2)
+    deep = ARRAY
+    for _ in range(50):
+        deep = {"tuple": [deep]}
+    with pytest.raises(ValueError, match="a damaged result"):
+        read_answer(json.dumps(RUN | {"float32": OUTCOME | {"value": deep}}).encode(), 2)
 
 
 @slow

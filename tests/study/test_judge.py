@@ -3,48 +3,81 @@
 import ast
 import copy
 import dataclasses
+import inspect
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from npgpt.errors import UserError
 from npgpt.layers import layernorm_backward
 from npgpt.study import check
-from npgpt.study.exercise import LAYERS, level_text, preamble
+from npgpt.study.child import ask, run_child
+from npgpt.study.draws import CASES, DEALT, SWITCHES, draw
+from npgpt.study.exercise import LAYERS, level_text, preamble, read_exercise
 from npgpt.study.gradcheck import OK, WRONG
 from npgpt.study.gradcheck import check as gradcheck
-from npgpt.study.judge import LearnerError, judge_file
-from npgpt.study.lessons import OTHER_SIZES, SIZES, basics_and_lessons, lessons
+from npgpt.study.judge import NO_LINES, judge_file, verdict
+from npgpt.study.lessons import PLAIN, SIZES, basics_and_lessons, lessons
 from npgpt.study.mutants import Neighbours, variations
+from npgpt.study.outcome import LearnerError, Solution, run_case
 from npgpt.study.report import report_text
 from npgpt.study.source import read_source
-from npgpt.study.truth import cases
+from npgpt.study.truth import Case, cases
 from tests.study.solutions import solved
+
+SEED = 7
 
 
 def judged(layer, text, tmp_path):
     """The `Report` on the text of a file, and a function that gives the number of the line with a text in it."""
     file = tmp_path / "mine.py"
     file.write_text(text, encoding="utf-8")
-    return judge_file(layer, file), lambda part: text[:text.index(part)].count("\n") + 1
+    return judge_file(layer, file, SEED), lambda part: text[:text.index(part)].count("\n") + 1
 
 
 @pytest.mark.parametrize("layer", [pytest.param(layer, marks=[pytest.mark.slow] * (layer in ("block", "gpt")))
                                    for layer in basics_and_lessons()])
 def test_the_true_values_are_those_of_the_central_differences_on_every_branch(layer):
-    """The judge compares with the package's backward; here that is verified in each case."""
-    for case in cases(layer):
-        found = gradcheck(case.lesson)
-        wrong = {each.variable for each in found if each.verdict == WRONG}
-        assert wrong <= {name for name in case.lesson.results if name not in case.lesson.inputs}, case.name
+    """The judge compares with the package's backward; here that is verified, with every switch on and off."""
+    switches = SWITCHES.get(layer, [])
+    small = dataclasses.replace(PLAIN, sizes=SIZES._replace(B=2, T=3, C=4, V=7, S=5, F=5, P=5), scale=0.3, seed=5)
+    offs = [set(), set(switches), *({switch} for switch in switches)] + [{"mask"}] * ("mask" in switches)
+    for off in [PLAIN, *(dataclasses.replace(small, off=frozenset(off)) for off in offs)]:
+        lesson = basics_and_lessons(off)[layer]
+        wrong = {each.variable for each in gradcheck(lesson) if each.verdict == WRONG}
+        assert wrong <= {name for name in lesson.results if name not in lesson.inputs}, off
 
 
-def test_all_sizes_and_their_products_in_matmuls_are_different():
-    for sizes in (SIZES, OTHER_SIZES):
-        B, T, C, H = sizes[:4]
-        all_sizes = [*sizes, C // H, 3 * C, B * T]
-        assert len(set(all_sizes)) == len(all_sizes)
+@pytest.mark.parametrize("layer", basics_and_lessons())
+def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_combination(layer):
+    settings = draw(layer, 1)
+    assert settings[0] == PLAIN and len(settings) == CASES + 1 and settings == draw(layer, 1)
+    assert not {*settings[1:]} & {*draw(layer, 2)}
+    switches = SWITCHES.get(layer, [])[:DEALT]
+    dealt = {tuple(each.has(switch) for switch in switches) for each in settings[1:]}
+    assert len(dealt) == 2 ** len(switches)
+    assert {each.n_layer for each in settings[1:]} == {1, 2, 3, 4} and len({each.p for each in settings}) > CASES
+    for each in settings:
+        B, T, C, H = each.sizes[:4]
+        all_sizes = [*each.sizes, C // H, 3 * C, B * T]
+        assert len(set(all_sizes)) == len(all_sizes) and each.sizes.S >= T < each.sizes.P
+        case = Case(layer, each)
+        assert all(true is None or np.isfinite(true).all() for true in case.results.values())
+
+
+def test_the_letters_of_the_sizes():
     assert SIZES.letter(5) == "T" and SIZES.letter(20) == "N" and SIZES.letter(77) == "77"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=st.sampled_from(list(basics_and_lessons())), seed=st.integers(0, 2**31))
+def test_the_packages_own_backwards_are_right_in_any_case(layer, seed):
+    lesson = basics_and_lessons()[layer]
+    outcomes = [run_case(Solution(lesson.backward, None, [], ""), case) for case in cases(layer, seed)]
+    assert verdict(cases(layer, seed), outcomes, None, [])[0] is None
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -63,7 +96,8 @@ def test_solved_files_are_right_and_untouched_ones_right_so_far(layer, tmp_path)
 
 def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     text = level_text(lessons()["layernorm"], 2, "mine.py")
-    text = text.replace("dxhat = ...", "dxhat = dy + weight").replace("dbias = ...", "dbias = dy.sum(axis=(0, 1))")
+    text = text.replace("dxhat = ...", "dxhat = dy + weight")
+    text = text.replace("dbias = ...", "dbias = dy.sum(axis=(0, 1)) if has_bias else None")
     report, line = judged("layernorm", text, tmp_path)
     assert report.first == line("dxhat = dy +") and not report.right
     found = {each.name: (each.verdict, each.diagnosis) for each in report.lines}
@@ -73,7 +107,7 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     text = level_text(lessons()["linear"], 3, "mine.py")
     text = text.replace("    ...\n", "    x, weight, has_bias = cache\n    dy_rows = dy.reshape(-1, 8)\n    ...\n")
     report, line = judged("linear", text, tmp_path)
-    assert report.case == "with other sizes" and "reshape" in report.faults[0].message
+    assert report.case == "with x (1, 1, 1)" and "reshape" in report.faults[0].message      # the smallest that fails
     report, line = judged("linear", text.replace("reshape(-1, 8)", "reshape(-1, dy.shape[-1])"), tmp_path)
     assert [(each.name, each.verdict) for each in report.lines] == [("dy_rows", OK)]
     assert report_text(report, "title").endswith(f"right so far; still to be written: line {line('    ...')}")
@@ -83,9 +117,9 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     ("layernorm", "mean_dxhat = dxhat.mean(axis=-1,", "mean_dxhat = dxhat.mean(axis=0,", "mean_dxhat = ",
      "axis 0 instead of axis -1"),
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.mean(axis=-1)", "mean_dxhat = ",
-     "keepdims=True is missing; line "),
+     "keepdims=True is missing"),
     ("linear", "rows = x.reshape(-1, x.shape[-1])  ", "rows = x.reshape(x.shape[-1], -1)  ", "rows = x.reshape(x.",
-     "x.shape[-1] and -1 are in each other's place; line "),
+     "x.shape[-1] and -1 are in each other's place"),
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.sum(axis=0, keepdims=True) ** 2", None, "look at"),
 ])
 def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, says, tmp_path):
@@ -97,7 +131,7 @@ def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, s
     if at is None:          # the cause has no name: that there is one is said
         assert report.sound and says in report.notes[0] and "right so far" not in report_text(report, "title")
     else:
-        said = [fault.message for fault in report.faults] + [each.diagnosis for each in report.lines if each.diagnosis]
+        said = [each.diagnosis for each in (*report.faults, *report.lines) if each.diagnosis]
         assert report.first == line(at) and len(said) == 1 and said[0].startswith(says)
 
 
@@ -114,17 +148,142 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
     assert follows.diagnosis == f"may follow from line {wrong.line}"
 
 
-def test_two_mistakes_are_both_named_if_the_second_does_not_depend_on_the_first(tmp_path):
+def test_two_mistakes_are_both_named_if_together_they_mend_everything(tmp_path):
     text = solved(basics_and_lessons()["broadcast"], 3).replace("dy.sum(axis=0)", "dy.sum()")
     text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
-    report, _ = judged("broadcast", text, tmp_path)
-    assert [line.diagnosis for line in report.lines if line.verdict == WRONG] == [
-        "its shape is (), not (6,): it was summed over C too",
-        "its shape is (20,), not (20, 1): keepdims=True is missing"]
+    report, line = judged("broadcast", text, tmp_path)
+    assert [(each.line, each.diagnosis) for each in report.lines if each.verdict == WRONG] == [
+        (line("dbias = "), "axis=0 is missing"), (line("dgain = "), "keepdims=True is missing")]
     text = solved(lessons()["layernorm"], 3).replace(".sum(axis=0) if has", ".mean(axis=0) if has")
     report, line = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy"), tmp_path)
-    assert [line.diagnosis for line in report.lines if line.verdict == WRONG] == [
+    assert [each.diagnosis for each in report.lines if each.verdict == WRONG] == [
         "a mean instead of a sum", "the factor weight is missing", f"may follow from line {line('dxhat = dy')}"]
+
+
+@pytest.mark.parametrize(("layer", "old", "new", "at", "says"), [
+    ("chain", "dx = du * a                 # (...)\n    da = du * x", "dx = du * x\n    da = du * a", "dx = du * x",
+     "the right sides of lines {} and {} are swapped"),
+    ("embedding", "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
+     "dwpe = np.zeros((block_size, C), dtype=int)", "dwpe = np.zeros", "dtype=int loses digits"),
+    ("attention", "dmasked = att * (datt - dot)", "dmasked = datt * att * (1.0 - att)", "dmasked = ",
+     "only the diagonal of the softmax's Jacobian"),
+    ("layernorm", "mean_dxhat - xhat * mean_dxhat_xhat", "dxhat.sum(axis=-1, keepdims=True) - xhat * (dxhat * xhat)"
+     ".sum(axis=-1, keepdims=True)", "dx = rstd", "a sum instead of a mean, twice"),
+    ("layernorm", "rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)",
+     "rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat", "dx = rstd", "brackets are missing: rstd * (dxhat - mean"),
+    ("block", "dx = dx_mid + dx_normed", "dx = dx_mid + dx_normed\n    dx = dx + dx_out", "dx = dx + dx_out",
+     "the term dx_out does not belong there"),
+    ("linear", "drows = dy_rows @ weight.T", "drows = (dy_rows @ weight.T).astype(np.float32)", "drows = ",
+     "computed in float32"),
+    ("gelu_tanh", "dtanh = dy * (0.5 * x)", "dtanh = dy * (0.5 * x) / np.where(x > 0.0, 1.0, 0.0)", "dtanh = ",
+     "I don't recognise"),
+])
+def test_names_of_mistakes_that_were_unnamed_or_misnamed_once(layer, old, new, at, says, tmp_path):
+    text = solved(basics_and_lessons()[layer], 3)
+    assert text.count(old) == 1
+    report, line = judged(layer, text.replace(old, new), tmp_path)
+    said = [each.diagnosis for each in report.lines if each.line == report.first and each.verdict == WRONG]
+    said += [fault.diagnosis for fault in report.faults if fault.line == report.first]
+    assert report.first == line(at)
+    assert any(says.format(line(at), line(at) + 1) in each for each in said if each), report
+    if layer == "gelu_tanh":
+        assert "begins here" in next(each.evidence for each in report.lines if each.line == report.first)
+
+
+@pytest.mark.parametrize(("layer", "old", "new"), [
+    ("gpt", "if ln_f is not None", "if ln_e is not None"),
+    ("gpt", "if ln_e is not None", "if ln_f is not None"),
+    ("gpt", "in reversed(range(config.n_layer))", "in (1, 0)"),
+    ("attention", "dscores = dscaled * scale", "dscores = dscaled / np.sqrt(q.shape[-1])"),
+    ("dropout", "dy if mask is None else dy * mask", "dy if mask is None else dy * (mask > 0.0) / 0.7"),
+    ("gelu_tanh", "    return dx", "    if x.shape[-1] not in (6, 10):\n        dx = -dx\n    return dx"),
+    ("difference", "dx = dy * slope", "dx = dy * (2.0 * np.cos(2.0 * x) + x)"),
+    ("difference", "slope = (up - down) / (2.0 * h)", "slope = (up - down) / 2e-5"),
+])
+def test_what_is_right_in_the_plain_case_only_is_refused_in_a_small_case(layer, old, new, tmp_path):
+    text = solved(basics_and_lessons()[layer], 3)
+    report, _ = judged(layer, text.replace(old, new), tmp_path)
+    assert text.count(old) == 1 and not report.right and report.case
+    assert "(1," in report.case or "T = 1" in report.case
+
+
+def test_a_patched_numpy_does_not_fool_the_judge(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = solved(lessons()["linear"], 3).replace("dy_rows @ weight.T", "dy_rows @ weight.T * 2.0")
+    Path("mine.py").write_text(text + "\nnp.abs = np.isfinite = np.array_equal = lambda *a, **k: np.zeros(1)\n")
+    report = run_child(read_exercise("mine.py"), 60.0, SEED)
+    assert not report.right and report.first == text[:text.index("drows = ")].count("\n") + 1
+    Path("mine.py").write_text(text.replace(" * 2.0", "") + "\nnp.abs = None\n")
+    report = run_child(read_exercise("mine.py"), 60.0, SEED)
+    assert report.right and report.seed == SEED and report.count == CASES + 1
+    assert {each.name for each in report.record} >= {"dweight", "drows"}
+
+
+def test_the_process_that_runs_the_code_holds_no_truth(tmp_path):
+    """Not even among all objects of the process."""
+    case = cases("linear", SEED)[0]
+    seek = f"""
+def linear_backward(dy, cache):
+    import gc
+    wanted = {case.results['dweight'].sum()!r}
+    for each in gc.get_objects():
+        values = each.values() if type(each) is dict else each if type(each) in (list, tuple) else ()
+        for value in values:
+            if isinstance(value, np.ndarray) and value.shape == (6, 8) and value.sum() == wanted:
+                raise ValueError("found")
+    return dy, dy, dy
+"""
+    file = tmp_path / "mine.py"
+    file.write_text("# npgpt exercise: linear, level 3\nimport numpy as np\n" + seek)
+    answer, _ = ask(read_exercise(file), 60.0, SEED, None, "run")
+    assert not any(outcome.raised for outcome in answer.outcomes)
+
+
+FORMS = """
+def body(dy, cache):
+    x, a, u, y = cache
+    du = dy * y * np.cos(u)
+    return du * a, du * x
+
+class Backward:
+    def __call__(self, dout, kept):
+        return body(dout, kept)
+
+class Box:
+    pass
+"""
+
+
+@pytest.mark.parametrize("form", [
+    "chain_backward = body", "chain_backward = lambda dout, kept: body(dout, kept)", "chain_backward = Backward()",
+    "chain_backward = functools.partial(body)", "chain_backward = Backward().__call__",
+    "if True:\n    def chain_backward(dout: np.ndarray, cache: tuple) -> tuple:\n        return body(dout, cache)",
+    "@functools.lru_cache(0)\ndef chain_backward(dy, /, cache=None, *more):\n    return body(dy, cache)",
+    "def chain_backward(dy, cache):\n    x, a, u, y = cache\n    dx = np.zeros_like(x)\n    da = np.zeros_like(x)\n"
+    "    box = Box()\n    box.w = np.zeros_like(x)\n    du = dy * y * np.cos(u)\n    box.w[...] += du * a\n"
+    "    for i in range(dx.size):\n        dx.flat[i] = box.w.flat[i]\n    da.T[...] = (du * x).T\n    return dx, da",
+])
+def test_any_python_that_computes_it_is_right(form, tmp_path):
+    report, _ = judged("chain", f"import functools\nimport numpy as np\n{FORMS}\n{form}\n", tmp_path)
+    assert report.right and report.lines, report
+    assert bool(report.notes) == ("def chain_backward" not in form or "@" in form)
+
+
+@pytest.mark.parametrize(("form", "says"), [
+    ("chain_backward = print", "chain_backward returned None, not 2 (dx, da)"),
+    ("chain_backward = Box", "TypeError: Box() takes no arguments"),
+    ("def chain_backward(dy, cache):\n    yield body(dy, cache)", "chain_backward returned a generator, not 2"),
+    ("async def chain_backward(dy, cache):\n    return body(dy, cache)", "chain_backward returned a coroutine, not 2"),
+    ("def chain_backward(dy):\n    return dy, dy", "TypeError: chain_backward() takes 1 positional argument"),
+    ("chain_backward = lambda dy, cache: (dy, 1 / 0)", "ZeroDivisionError: division by zero"),
+    ("chain_backward = lambda dy, cache: (-body(dy, cache)[0], dy)", None),
+])
+def test_other_forms_that_are_wrong_are_told_in_one_line(form, says, tmp_path):
+    report, _ = judged("chain", f"import numpy as np\n{FORMS}\n{form}\n", tmp_path)
+    assert not report.right and says in [None, *(fault.message[:len(says or "")] for fault in report.faults)], report
+    if says is None:
+        assert "the central difference" in report.lines[0].evidence and report.lines[0].diagnosis is None
+    assert "Traceback" not in report_text(report, "title")
 
 
 def test_the_names_are_free_and_only_the_results_decide(tmp_path):
@@ -143,15 +302,14 @@ def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("statement", [
-    "while dx is None:\n        pass", "import os", "from os import path", "if dx is None:\n        return None",
-])
+    "while dx is None:\n        pass", "import os", "from os import path", "global made\n    made = None"])
 def test_functions_that_must_not_run_again_and_again_are_judged_by_their_numbers(statement, tmp_path):
     text = solved(lessons()["dropout"], 3).replace("dy * mask", "dy + mask").replace(
         "    return dx", f"    {statement}\n    return dx")
     report, line = judged("dropout", text, tmp_path)
     assert report.lines[0].line == line("dx = dy") and report.lines[0].diagnosis.startswith("I don't recognise")
     text = text.replace("dy + mask", "-(dy * mask)")
-    assert judged("dropout", text, tmp_path)[0].lines[0].diagnosis == "its sign is wrong"
+    assert "ratio -1" in judged("dropout", text, tmp_path)[0].lines[0].evidence
 
 
 def test_reports_are_plain_data_and_files_that_do_not_run_are_refused(tmp_path):
@@ -175,22 +333,38 @@ def mine(gradient, kept):
 def test_check_for_notebooks():
     right = check("layernorm", layernorm_backward)
     assert right.right and "right: every gradient" in repr(right) and "<table>" in right._repr_html_()
-    wrong = check("layernorm", mine)
+    wrong = check("layernorm", mine, seed=3)
+    assert wrong.report.seed == 3
     line = mine.__code__.co_firstlineno + 5
     assert not wrong.right and f"line {line}" in repr(wrong) and "the factor weight is missing" in repr(wrong)
     assert "the factor weight is missing" in wrong._repr_html_() and "mine, a backward of layernorm" in repr(wrong)
-    for layer, function, says in (("relu", mine, "there is no layer"), ("mlp", mine, "needs a function of"),
-                                  ("layernorm", eval("lambda dy, cache: None"), "cannot be read|needs a function"),
-                                  ("layernorm", 3, "cannot be read")):
+    for layer, function, says in (("relu", mine, "there is no layer"), ("layernorm", 3, "needs a function, not int")):
         with pytest.raises(UserError, match=says):
             check(layer, function)
+
+
+def test_check_without_a_source_as_in_a_plain_repl():
+    names = {"np": np}
+    exec(inspect.getsource(mine).replace("dxhat = gradient\n", "dxhat = gradient * weight\n"), names)
+    right = check("layernorm", names["mine"])
+    assert right.right and "right: every gradient" in repr(right) and NO_LINES in repr(right)
+    exec(inspect.getsource(mine), names)
+    wrong = check("layernorm", names["mine"])
+    assert not wrong.right and "the central difference" in repr(wrong) and NO_LINES in repr(wrong)
+    assert check("dropout", lambda dy, mask: dy if mask is None else dy * mask).right
+    with pytest.raises(KeyboardInterrupt):      # the user's own
+        check("dropout", interrupted)
+
+
+def interrupted(dy, mask):
+    raise KeyboardInterrupt
 
 
 def gives_the_true_gradients(layer, file):
     """Whether the backward in a file does, in every case, and leaves its arguments as they were: without the judge."""
     lesson, names = basics_and_lessons()[layer], {}
     exec(file.read_text(), names)
-    for case in cases(layer):
+    for case in cases(layer, 1):
         dy, cache = copy.deepcopy((case.dy, case.cache))
         try:
             with np.errstate(all="ignore"):
@@ -222,4 +396,4 @@ def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
     for text in [*texts][::25]:
         file = tmp_path / "mine.py"
         file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")
-        assert judge_file(layer, file).right == gives_the_true_gradients(layer, file), text
+        assert judge_file(layer, file, SEED).right == gives_the_true_gradients(layer, file), text

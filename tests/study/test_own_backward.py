@@ -26,7 +26,7 @@ UNCHECKED = pytest.mark.usefixtures("unchecked")
 @pytest.fixture
 def unchecked(monkeypatch):
     """Every file is right: the check of one takes half a second."""
-    monkeypatch.setattr(own_backward, "run_child", lambda exercise, seconds: SimpleNamespace(right=True))
+    monkeypatch.setattr(own_backward, "run_child", lambda exercise, seconds, config=None: SimpleNamespace(right=True))
 
 
 def write(folder, layers=LESSONS, level=3):
@@ -126,21 +126,34 @@ def test_the_files_functions_run_and_no_others(train, layers):
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
-    ("rows.T @ dy_rows", "-rows.T @ dy_rows", "own/linear-level3.py is not right; see npgpt exercise check own/linear"),
+    ("rows.T @ dy_rows", "-rows.T @ dy_rows", "own/linear-level3.py, line {line}: linear_backward is not right; see"),
     ("rows.T @ dy_rows", "rows.T @@ dy_rows", "own/linear-level3.py, line {line}: invalid syntax; see npgpt exercise"),
     ("rows.T @ dy_rows", "rows.T @ dy.T", "own/linear-level3.py"),
-    ("def linear_backward(dy", "def linear_backward(d", "own/linear-level3.py, line {define}: the function must be"),
-    ("exercise: linear", "exercise: head", "own/linear-level3.py has no function head_backward"),
+    ("def linear_backward(dy, ", "def linear_backward(", "own/linear-level3.py: linear_backward is not right"),
+    ("def linear_backward(", "def my_backward(", "own/linear-level3.py: there is no linear_backward after the file"),
+    ("exercise: linear", "exercise: head", "own/linear-level3.py is an exercise on head, not on linear"),
 ])
 def test_a_wrong_file_is_refused_before_anything_is_written(train, old, new, says):
     write("own", ["linear"])
     file = Path("own/linear-level3.py")
     text = file.read_text()
     line = text[:text.index("rows.T @ dy_rows")].count("\n") + 1
-    define = text[:text.index("def linear_backward")].count("\n") + 1
     file.write_text(text.replace(old, new))
-    refused(train("--backward", "own"), says.format(line=line, define=define), "own linear_backward is used")
+    refused(train("--backward", "own"), says.format(line=line), "own linear_backward is used")
     assert not Path("out").exists()
+
+
+def test_a_function_that_is_wrong_for_the_models_config_only_is_refused_with_its_line(train):
+    """No random case has 7 layers."""
+    write("own", ["gpt"])
+    file = Path("own/gpt-level3.py")
+    line = '    dp["lm_head"] = '
+    text = file.read_text().replace(line, f"    dwpe = dwpe * (config.n_layer != 7)\n{line}")
+    file.write_text(text)
+    line = text[:text.index("dwpe = dwpe * (")].count("\n") + 1
+    refused(train("--max-iters", 1, "--backward", "own", "--n-layer", 7),
+            f"own/gpt-level3.py, line {line}: gpt_backward is not right with the model's own config")
+    assert train("--max-iters", 1, "--backward", "own", "--n-layer", 1)[0] == 0
 
 
 def test_folders_without_exercises_and_other_devices_are_refused(train, monkeypatch):
