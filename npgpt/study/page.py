@@ -8,12 +8,15 @@ from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
+from npgpt.study.edits import asked_lines, is_given
 from npgpt.study.exercise import key_of
-from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check, truth
-from npgpt.study.lessons import basics
-from npgpt.study.long_way import LONG_WAYS
+from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check
+from npgpt.study.known import known_truth
+from npgpt.study.lessons import basics, basics_and_lessons
+from npgpt.study.long_way import LONG_WAYS, ways
 from npgpt.study.mathematics import read_derivation, read_notes
 from npgpt.study.partners import line_entries
+from npgpt.study.path import path_of
 from npgpt.study.source import read_source
 from npgpt.study.steps import Steps, short, traced_pass
 
@@ -28,8 +31,11 @@ def require_extra():
         raise UserError(f'the study page needs {", ".join(missing)}: pip install "npgpt[study]"')
 
 
-def study_page(lessons, model):
-    """The page as a string, from a list of `Lesson`s and a `ModelStudy`. Raises UserError if the extra is missing."""
+def study_page(lessons, model, live=None):
+    """The page as a string, from a list of `Lesson`s and a `ModelStudy`. Raises UserError if the extra is missing.
+
+    live: what the script needs to ask a server; None in a file, in which nothing can be edited.
+    """
     require_extra()
     import jinja2
 
@@ -39,7 +45,7 @@ def study_page(lessons, model):
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     studied = [studied_layer(lesson) for lesson in lessons]
     rules = [layer for layer in studied if layer.name in basics()]
-    data = {"layers": [layer.data for layer in studied], "model": {
+    data = {"live": live, "layers": [layer.data for layer in studied], "model": {
         "tokens": model.tokens, "losses": short(model.losses), "maps": model.maps,
         "pulls": [short(row) for row in model.pulls]}}
     return environment.get_template("page.html").render(
@@ -99,17 +105,17 @@ class StudiedLayer:
 
     @property
     def data(self):
-        return {"name": self.name, "ways": [way.data for way in self.ways]}
+        levels = [int(step.what.split()[1]) for step in path_of(self.name) if not step.is_bug]
+        asked = {level: [f"b{line}" for line in asked_lines(basics_and_lessons()[self.name], level)] for level in levels}
+        return {"name": self.name, "ways": [way.data for way in self.ways], "levels": asked}
 
 
 def studied_layer(lesson):
     """Run, trace and check a lesson: a `StudiedLayer`."""
-    known, derivation = truth(lesson), read_derivation(lesson.name)
-    ways = [studied_way(lesson, known, derivation.sections, "shortcut")]
-    if lesson.name in LONG_WAYS:
-        long_way = dataclasses.replace(lesson, backward=LONG_WAYS[lesson.name])
-        ways.append(studied_way(long_way, known, derivation.sections, "long way"))
-    checks, entries = ways[0].checks, ways[0].data["lines"]
+    known, derivation = known_truth(lesson), read_derivation(lesson.name)
+    studied = [studied_way(way, known, derivation.sections, title)
+               for way, title in zip(ways(lesson), ("shortcut", "long way"), strict=False)]
+    checks, entries = studied[0].checks, studied[0].data["lines"]
     wrong = sum(each.verdict == WRONG for each in checks)
     largest = max(each.relative for each in checks if each.relative is not None)
     verdict = f"{wrong} gradients WRONG" if wrong else (
@@ -121,7 +127,7 @@ def studied_layer(lesson):
                 lines.setdefault(entry["section"], line)
     return StudiedLayer(
         lesson.name, lesson.title, shown_file(lesson.forward), code_units(read_source(lesson.forward), "f", entries),
-        ways, derivation, lines, check_rows(checks), verdict, not wrong)
+        studied, derivation, lines, check_rows(checks), verdict, not wrong)
 
 
 def studied_way(lesson, known, sections, title):
@@ -191,7 +197,7 @@ def asked(source, line, names, notes):
     """The `Question` in place of a statement of the backward; None for one that reads the cache, and for the return."""
     statement = source.statement_at(line)
     node = ast.parse(statement.text).body[0]
-    if isinstance(node, ast.Return) or ast.unparse(node.value) == "cache":
+    if is_given(node):
         return None
     note = notes.get(key_of(node))
     shape = re.search(r"# ((?:\d x )?\([^()]*\))", source.lines[statement.last - source.first])
