@@ -21,33 +21,47 @@ def known_truth(lesson):
 
 
 def measure(lesson, variables, dy):
-    """As `measured`, with a file that it reads or writes. A file that is missing, old or damaged is replaced."""
-    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npgpt" / "study" / f"{lesson.name}.npz"
-    values = {**{f"v{i}": each.value for i, each in enumerate(variables) if not each.constant},
-              **{f"d{name}": value for name, value in lesson.inputs.items()}}
-    digest = digest_of(*sources(), *(np.ascontiguousarray(value).tobytes() for value in [*values.values(), dy]))
-    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
-            if arrays["digest"].tobytes() == digest:
-                found = {name: arrays[name] for name in values}
-                if all(found[name].shape == value.shape and found[name].dtype == np.float64 and np.isfinite(found[name]).all() for name, value in values.items()):
-                    return ([found.get(f"v{i}") for i in range(len(variables))],
-                            {name: found[f"d{name}"] for name in lesson.inputs})
-    gradients, inputs = measured(lesson, variables, dy)
-    named = {f"v{i}": each for i, each in enumerate(gradients) if each is not None}
-    named |= {f"d{name}": each for name, each in inputs.items()}
-    with contextlib.suppress(OSError):          # a page without a cache is as good
-        make_folder(path.parent)
-        with atomic_writer(path) as file:
-            np.savez(file, digest=np.frombuffer(digest, np.uint8), **named)
-    return gradients, inputs
+    """As `measured`, with a file that is read, or else written. One that is old, damaged or not there is replaced."""
+    values = {f"v{i}": each.value for i, each in enumerate(variables) if not each.constant}
+    values |= {f"d{name}": value for name, value in lesson.inputs.items()}
+    digest = digest_of(sources(), *(np.ascontiguousarray(value).tobytes() for value in [*values.values(), dy]))
+    found = read(lesson.name, digest, values)
+    if found is None:
+        gradients, inputs = measured(lesson, variables, dy)
+        found = {f"v{i}": each for i, each in enumerate(gradients)} | {f"d{name}": inputs[name] for name in inputs}
+        write(lesson.name, digest, {name: found[name] for name in values})
+    return [found.get(f"v{i}") for i in range(len(variables))], {name: found[f"d{name}"] for name in lesson.inputs}
+
+
+def read(name, digest, values):
+    """The arrays in the cache that have the names and shapes of `values`; None if there are none for that digest."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        with open_regular(cache_file(name)) as file, np.load(file, allow_pickle=False) as arrays:
+            found = {each: arrays[each] for each in values}
+            if arrays["digest"].tobytes() == digest and all(
+                    found[each].shape == np.shape(values[each]) and np.isfinite(found[each]).all() for each in values):
+                return found
+    return None
+
+
+def write(name, digest, arrays):
+    """Write arrays to the cache, if that is possible: a page without a cache is as good."""
+    with contextlib.suppress(OSError, RuntimeError):
+        make_folder(cache_file(name).parent)
+        with atomic_writer(cache_file(name)) as file:
+            np.savez(file, digest=np.frombuffer(digest, np.uint8), **arrays)
+
+
+def cache_file(name):
+    """The file of a lesson in the user's cache. RuntimeError if the user has no home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npgpt" / "study" / f"{name}.npz"
 
 
 @functools.cache
 def sources():
-    """The files that gradients are measured by, and NumPy's version."""
+    """A digest of the code that gradients are measured by, and of NumPy's version."""
     files = sorted(path for folder in ("layers", "model", "study") for path in (PACKAGE / folder).glob("*.py"))
-    return (np.__version__.encode(), *(path.read_bytes() for path in files))
+    return digest_of(np.__version__.encode(), *(path.read_bytes() for path in files))
 
 
 def digest_of(*parts):

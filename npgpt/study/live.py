@@ -33,7 +33,7 @@ from npgpt.study.whole_model import shown, study_model
 SECONDS = 10.0          # that a check may take
 CHECKS = 2              # that run at once
 MOST_VALUE = 100.0      # of an input that is moved: no layer overflows
-CURVE = np.linspace(-1.0, 1.0, 41)      # around the value
+CURVE = np.linspace(-1.0, 1.0, 41).tolist()         # around the value
 LIKELIEST = 10          # next tokens
 
 
@@ -87,7 +87,8 @@ class Live:
         try:
             report = run_child(read_exercise(path), SECONDS, write=output.append)
         except UserError as error:
-            where, text = re.fullmatch(rf"{re.escape(str(path))}(?:, line (\d+))?:? ?(.*)", str(error)).groups()
+            said = str(error).replace(" (--time-limit gives it longer)", "")        # not here
+            where, text = re.fullmatch(rf"{re.escape(str(path))}(?:, line (\d+))?:? ?(.*)", said).groups()
             line = own(int(where)) if where else None
             return answer | {"verdict": "error", "text": (f"line {line}: " if line else "") + told(text),
                              "first": key(line), "output": "".join(output)}
@@ -175,7 +176,7 @@ class Live:
             passes.append({"steps": steps.steps, "arrays": steps.arrays})
         slope = there.run_backward(known.dy, there.run_forward(there.inputs)[1])[f"d{name}"][index]
         return {"ways": passes, "loss": loss(value), "slope": float(slope),
-                "curve": [[digits(value + step), loss(value + step)] for step in CURVE]}
+                "curve": [[round(value + step, 6), loss(value + step)] for step in CURVE]}
 
     def text(self, request):
         """The model on a text, as the page shows it; each token's gradient norm, and what is likely to come next."""

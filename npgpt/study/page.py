@@ -12,7 +12,7 @@ from npgpt.study.edits import asked_lines, is_given
 from npgpt.study.exercise import key_of
 from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.known import known_truth
-from npgpt.study.lessons import basics, basics_and_lessons
+from npgpt.study.lessons import basics
 from npgpt.study.long_way import LONG_WAYS, ways
 from npgpt.study.mathematics import read_derivation, read_notes
 from npgpt.study.partners import line_entries
@@ -99,15 +99,14 @@ class StudiedLayer:
     ways: list[Way]
     derivation: object
     lines: dict[str, str]       # section of the derivation -> the line of the backward, "b42"
+    levels: dict[int, list[str]]        # the lines of the backward that a learner writes
     rows: list[dict]            # of the table of checks
     verdict: str
     right: bool
 
     @property
     def data(self):
-        levels = [int(step.what.split()[1]) for step in path_of(self.name) if not step.is_bug]
-        asked = {level: [f"b{line}" for line in asked_lines(basics_and_lessons()[self.name], level)] for level in levels}
-        return {"name": self.name, "ways": [way.data for way in self.ways], "levels": asked}
+        return {"name": self.name, "ways": [way.data for way in self.ways], "levels": self.levels}
 
 
 def studied_layer(lesson):
@@ -125,9 +124,11 @@ def studied_layer(lesson):
         for entry in entries[line]:
             if entry["name"] == f"d{entry['section']}":
                 lines.setdefault(entry["section"], line)
+    levels = {int(step.what[-1]): [f"b{line}" for line in asked_lines(lesson, int(step.what[-1]))]
+              for step in path_of(lesson.name) if not step.is_bug}
     return StudiedLayer(
         lesson.name, lesson.title, shown_file(lesson.forward), code_units(read_source(lesson.forward), "f", entries),
-        studied, derivation, lines, check_rows(checks), verdict, not wrong)
+        studied, derivation, lines, levels, check_rows(checks), verdict, not wrong)
 
 
 def studied_way(lesson, known, sections, title):

@@ -45,7 +45,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Serves a page until Ctrl-C, or until no request came for `idle` seconds.
 
     actions: path -> function from the JSON object of a request to that of the answer; it raises UserError for content
-    that is not valid. `page`, bytes, is set before `run`; `token` goes into the page; `address` is what the browser opens.
+    that is not valid. page: bytes, set before `run`; token: for the page; address: what the browser opens.
     """
 
     daemon_threads = True
