@@ -84,4 +84,4 @@ def fresh_model(prompt, more=""):
         raise UserError("the prompt is empty: use at least two characters, or leave --prompt out")
     tokenizer = CharTokenizer.from_text(prompt + more)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=MOST_TOKENS, n_layer=2, n_head=4, n_embd=32)
-    return GPT(config, seed=0), tokenizer
+    return GPT(config, seed=0, threads=1), tokenizer       # the reference engine: it starts at once

@@ -3,6 +3,7 @@
 Each request is a JSON object from a browser. Everything in it is validated; what is wrong raises UserError.
 """
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -30,7 +31,7 @@ from npgpt.study.tiny_run import TinyRun
 from npgpt.study.trace import recording
 from npgpt.study.whole_model import shown, study_model
 
-SECONDS = 10.0          # that a check may take
+SECONDS = 10.0          # that a check may take, and that a request waits for others
 CHECKS = 2              # that run at once
 MOST_VALUE = 100.0      # of an input that is moved: no layer overflows
 CURVE = np.linspace(-1.0, 1.0, 41).tolist()         # around the value
@@ -63,13 +64,8 @@ class Live:
         edits = field(request, "edits", dict, "texts by the first line of a statement",
                       lambda edits: edits.keys() <= starts and all(isinstance(text, str) for text in edits.values()))
         edits = {int(line): re.sub("\r\n?", "\n", text) for line, text in edits.items() if text.strip() or not level}
-        if not self.checks.acquire(timeout=SECONDS):
-            raise UserError("other checks are still running: wait for them to end")
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                return self.judged(lesson, level, edits, Path(folder) / f"{lesson.name}.py")
-        finally:
-            self.checks.release()
+        with in_turn(self.checks), tempfile.TemporaryDirectory() as folder:
+            return self.judged(lesson, level, edits, Path(folder) / f"{lesson.name}.py")
 
     def judged(self, lesson, level, edits, path):
         """What `check` answers. path: of the file that is checked."""
@@ -181,7 +177,7 @@ class Live:
     def text(self, request):
         """The model on a text, as the page shows it; each token's gradient norm, and what is likely to come next."""
         text = field(request, "text", str, "a text")
-        with self.reading:
+        with in_turn(self.reading):
             study = study_model(self.model, self.tokenizer, text, self.description)
             ids = self.tokenizer.encode(text).astype(np.int64)
             _, grads = self.model.loss_and_grads(ids[None, :-1], ids[None, 1:])
@@ -197,6 +193,17 @@ class Live:
     def train(self, request):
         """What the tiny run has done since a step."""
         return self.run.since(field(request, "since", int, "a step", lambda step: step >= 0))
+
+
+@contextlib.contextmanager
+def in_turn(lock):
+    """Hold a lock or a semaphore. Raises UserError if others keep it for too long."""
+    if not lock.acquire(timeout=SECONDS):
+        raise UserError("earlier requests are still running: wait for them to end")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def field(request, name, kind, wanted, is_valid=lambda value: True):

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
-from npgpt.study.edits import asked_lines, is_given
 from npgpt.study.exercise import key_of
 from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.known import known_truth
 from npgpt.study.lessons import basics
-from npgpt.study.long_way import LONG_WAYS, ways
+from npgpt.study.long_way import LONG_WAYS
 from npgpt.study.mathematics import read_derivation, read_notes
 from npgpt.study.partners import line_entries
-from npgpt.study.path import path_of
 from npgpt.study.source import read_source
 from npgpt.study.steps import Steps, short, traced_pass
 
@@ -34,7 +32,7 @@ def require_extra():
 def study_page(lessons, model, live=None):
     """The page as a string, from a list of `Lesson`s and a `ModelStudy`. Raises UserError if the extra is missing.
 
-    live: what the script needs to ask a server; None in a file, in which nothing can be edited.
+    live: {"token": …, "exercises": folder} of the server that answers the page's controls; None for a file.
     """
     require_extra()
     import jinja2
@@ -99,22 +97,23 @@ class StudiedLayer:
     ways: list[Way]
     derivation: object
     lines: dict[str, str]       # section of the derivation -> the line of the backward, "b42"
-    levels: dict[int, list[str]]        # the lines of the backward that a learner writes
     rows: list[dict]            # of the table of checks
     verdict: str
     right: bool
 
     @property
     def data(self):
-        return {"name": self.name, "ways": [way.data for way in self.ways], "levels": self.levels}
+        return {"name": self.name, "ways": [way.data for way in self.ways]}
 
 
 def studied_layer(lesson):
     """Run, trace and check a lesson: a `StudiedLayer`."""
     known, derivation = known_truth(lesson), read_derivation(lesson.name)
-    studied = [studied_way(way, known, derivation.sections, title)
-               for way, title in zip(ways(lesson), ("shortcut", "long way"), strict=False)]
-    checks, entries = studied[0].checks, studied[0].data["lines"]
+    ways = [studied_way(lesson, known, derivation.sections, "shortcut")]
+    if lesson.name in LONG_WAYS:
+        long_way = dataclasses.replace(lesson, backward=LONG_WAYS[lesson.name])
+        ways.append(studied_way(long_way, known, derivation.sections, "long way"))
+    checks, entries = ways[0].checks, ways[0].data["lines"]
     wrong = sum(each.verdict == WRONG for each in checks)
     largest = max(each.relative for each in checks if each.relative is not None)
     verdict = f"{wrong} gradients WRONG" if wrong else (
@@ -124,11 +123,9 @@ def studied_layer(lesson):
         for entry in entries[line]:
             if entry["name"] == f"d{entry['section']}":
                 lines.setdefault(entry["section"], line)
-    levels = {int(step.what[-1]): [f"b{line}" for line in asked_lines(lesson, int(step.what[-1]))]
-              for step in path_of(lesson.name) if not step.is_bug}
     return StudiedLayer(
         lesson.name, lesson.title, shown_file(lesson.forward), code_units(read_source(lesson.forward), "f", entries),
-        studied, derivation, lines, levels, check_rows(checks), verdict, not wrong)
+        ways, derivation, lines, check_rows(checks), verdict, not wrong)
 
 
 def studied_way(lesson, known, sections, title):
@@ -198,7 +195,7 @@ def asked(source, line, names, notes):
     """The `Question` in place of a statement of the backward; None for one that reads the cache, and for the return."""
     statement = source.statement_at(line)
     node = ast.parse(statement.text).body[0]
-    if is_given(node):
+    if isinstance(node, ast.Return) or ast.unparse(node.value) == "cache":
         return None
     note = notes.get(key_of(node))
     shape = re.search(r"# ((?:\d x )?\([^()]*\))", source.lines[statement.last - source.first])

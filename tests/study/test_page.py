@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig
-from npgpt.cli import study
 from npgpt.cli.study import fresh_model
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
