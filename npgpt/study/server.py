@@ -31,6 +31,11 @@ HEADERS = {
                                "frame-ancestors 'none'",
     "Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff"}
+# The page takes the token out of the address bar. When it is loaded again, this brings it back.
+AGAIN = b"""<!DOCTYPE html><html lang="en"><title>npgpt</title><script>
+const token = sessionStorage.getItem("npgpt-token");
+if (token) location.replace(`/?token=${token}`);
+</script><p>The page is at the address that npgpt study has printed."""
 
 
 class Refused(Exception):
@@ -104,7 +109,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self):
-        self.answer(lambda: (self.server.page, "text/html"))
+        if self.path == "/":
+            self.send(HTTPStatus.FORBIDDEN, AGAIN, "text/html")
+        else:
+            self.answer(lambda: (self.server.page, "text/html"))
 
     def do_POST(self):
         self.answer(lambda: (json.dumps(self.result(), allow_nan=False).encode(), "application/json"))
@@ -130,10 +138,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def check(self):
         """Raise Refused unless the request comes from the page, or opens it, and is for something that exists."""
-        hosts, (path, _, query) = self.server.hosts, self.path.partition("?")
-        if self.headers.get_all("Host", []) not in [[host] for host in hosts]:
+        path, _, query = self.path.partition("?")
+        if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
             raise Refused(HTTPStatus.FORBIDDEN, "another host is meant")
-        if self.headers.get_all("Origin", []) not in [[], *([f"http://{host}"] for host in hosts)]:
+        if self.headers.get_all("Origin", []) not in [[], *([f"http://{host}"] for host in self.server.hosts)]:
             raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another site")
         given = self.headers.get("X-Npgpt-Token", "")
         if self.command == "GET" and path == "/" and not given:

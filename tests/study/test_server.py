@@ -106,7 +106,7 @@ def test_the_page_and_an_answer(start):
     (403, {"X_Npgpt_Token": "\xff"}),
     (403, {"path": "/echo?token={token}", "left_out": ["X_Npgpt_Token"]}),          # the page only
     (403, {"method": "GET", "path": "/?token=wrong", "left_out": ["X_Npgpt_Token"]}),
-    (403, {"method": "GET", "path": "/", "left_out": ["X_Npgpt_Token"]}),
+    (403, {"method": "GET", "path": "/?", "left_out": ["X_Npgpt_Token"]}),
     (403, {"method": "GET", "path": "/etc/passwd", "left_out": ["X_Npgpt_Token"]}),
     (403, {"method": "GET", "path": "//[?token={token}", "left_out": ["X_Npgpt_Token"]}),
     (403, {"left_out": ["Host"]}),
@@ -163,6 +163,14 @@ def test_what_is_refused(start, capfd, status, request_):
     assert error and "secret" not in error and "\n" not in error
     assert ask(server)[0] == 200                    # it goes on
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_page_that_is_loaded_again(start):
+    """Its token is out of the address bar: what comes then is neither the page nor anything secret."""
+    server = start()
+    status, headers, body = ask(server, "GET", "/", b"", ["X_Npgpt_Token"])
+    assert status == 403 and server.token.encode() not in body and b"the page<" not in body
+    assert b'sessionStorage.getItem("npgpt-token")' in body and headers["Content-Type"].startswith("text/html")
 
 
 def test_what_is_no_http(start, capfd):
