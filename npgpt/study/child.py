@@ -37,10 +37,9 @@ class Refusal:
     line: int | None
 
 
-def run_child(exercise, seconds, write=None):
+def run_child(exercise, seconds):
     """The `Report` on an exercise, from a child process. After `seconds` it is killed, with all that it started.
 
-    write: a function that takes what the learner's code prints; by default it goes to standard error.
     Raises UserError if the learner's code raises, runs too long, ends the process or returns something wrong.
     """
     # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
@@ -48,7 +47,7 @@ def run_child(exercise, seconds, write=None):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
                    "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     how, answer, output = run(command, environment, seconds, (ANSWER, OUTPUT + 1))
-    (write or sys.stderr.write)(readable(output))
+    show(output)
     if how is None:
         raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
                         "seconds: is there an endless loop? (--time-limit gives it longer)")
@@ -63,11 +62,12 @@ def run_child(exercise, seconds, write=None):
     return answer
 
 
-def readable(output):
-    """The output of the learner's code as text, up to `OUTPUT` bytes and without escape codes."""
+def show(output):
+    """Print the output of the learner's code, up to `OUTPUT` bytes and without escape codes."""
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
-    text += "" if text.endswith("\n") or not text else "\n"
-    return text + ("[more output left out]\n" if len(output) > OUTPUT else "")
+    print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
+    if len(output) > OUTPUT:
+        print("[more output left out]", file=sys.stderr)
 
 
 def read_answer(data):

@@ -6,6 +6,7 @@ Each request is a JSON object from a browser. Everything in it is validated; wha
 import contextlib
 import dataclasses
 import functools
+import io
 import re
 import tempfile
 import threading
@@ -32,7 +33,6 @@ from npgpt.study.trace import recording
 from npgpt.study.whole_model import shown, study_model
 
 SECONDS = 10.0          # that a check may take, and that a request waits for others
-CHECKS = 2              # that run at once
 MOST_VALUE = 100.0      # of an input that is moved: no layer overflows
 CURVE = np.linspace(-1.0, 1.0, 41).tolist()         # around the value
 LIKELIEST = 10          # next tokens
@@ -46,8 +46,8 @@ class Live:
         self.lessons = basics_and_lessons()
         self.known = functools.cache(lambda layer: known_truth(self.lessons[layer]))
         self.lines, self.own = functools.cache(self.gradient_lines), functools.cache(self.own_record)
-        self.run, self.checks = TinyRun(), threading.BoundedSemaphore(CHECKS)
-        self.writing, self.reading = threading.Lock(), threading.Lock()     # the progress; the model
+        self.run = TinyRun()
+        self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
         self.actions = {"/check": self.check, "/progress": self.progress, "/move": self.move, "/text": self.text,
                         "/train": self.train}
 
@@ -64,12 +64,12 @@ class Live:
         edits = field(request, "edits", dict, "texts by the first line of a statement",
                       lambda edits: edits.keys() <= starts and all(isinstance(text, str) for text in edits.values()))
         edits = {int(line): re.sub("\r\n?", "\n", text) for line, text in edits.items() if text.strip() or not level}
-        with in_turn(self.checks), tempfile.TemporaryDirectory() as folder:
+        with in_turn(self.checking), tempfile.TemporaryDirectory() as folder:
             return self.judged(lesson, level, edits, Path(folder) / f"{lesson.name}.py")
 
     def judged(self, lesson, level, edits, path):
         """What `check` answers. path: of the file that is checked."""
-        exercise, output = edited(lesson, level, edits, path), []
+        exercise, output = edited(lesson, level, edits, path), io.StringIO()
         write_atomically(path, exercise.text.encode("utf-8", "replace"))
 
         def own(line):
@@ -81,13 +81,14 @@ class Live:
 
         answer = {"first": None, "lines": [], "arrays": {}, "output": "", "solved": None, "seed": 0}
         try:
-            report = run_child(read_exercise(path), SECONDS, write=output.append)
+            with contextlib.redirect_stderr(output):
+                report = run_child(read_exercise(path), SECONDS)
         except UserError as error:
             said = str(error).replace(" (--time-limit gives it longer)", "")        # not here
             where, text = re.fullmatch(rf"{re.escape(str(path))}(?:, line (\d+))?:? ?(.*)", said).groups()
             line = own(int(where)) if where else None
             return answer | {"verdict": "error", "text": (f"line {line}: " if line else "") + told(text),
-                             "first": key(line), "output": "".join(output)}
+                             "first": key(line), "output": output.getvalue()}
         lines = [dataclasses.replace(each, line=own(each.line), diagnosis=told(each.diagnosis),
                                      evidence=told(each.evidence)) for each in report.lines]
         faults = [dataclasses.replace(each, line=own(each.line), message=told(each.message),
@@ -99,7 +100,7 @@ class Live:
         record = [dataclasses.replace(each, line=own(each.line)) for each in getattr(report, "record", [])]
         return answer | {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
-            "text": "\n".join(text), "first": key(report.first), "output": "".join(output),
+            "text": "\n".join(text), "first": key(report.first), "output": output.getvalue(),
             "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict, "evidence": each.evidence,
                        "diagnosis": each.diagnosis} for each in lines],
             "arrays": {key(line): self.arrays(lesson.name, line, record) for line in edits},
@@ -127,11 +128,10 @@ class Live:
         """Note a solved exercise, write its file unless the learner has one, and return its name."""
         step = Step(lesson.name, f"level {level}")
         path = self.folder / step.file
-        with self.writing:
-            make_folder(self.folder)
-            if not path.exists() or is_untouched(step, path):
-                write_atomically(path, edited(lesson, level, edits, path).text.encode("utf-8", "replace"))
-            Progress(self.folder).tried(step.name, True)
+        make_folder(self.folder)
+        if not path.exists() or is_untouched(step, path):
+            write_atomically(path, edited(lesson, level, edits, path).text.encode("utf-8", "replace"))
+        Progress(self.folder).tried(step.name, True)
         return step.name
 
     def progress(self, request):
@@ -197,7 +197,7 @@ class Live:
 
 @contextlib.contextmanager
 def in_turn(lock):
-    """Hold a lock or a semaphore. Raises UserError if others keep it for too long."""
+    """Hold a lock. Raises UserError if others keep it for too long."""
     if not lock.acquire(timeout=SECONDS):
         raise UserError("earlier requests are still running: wait for them to end")
     try:

@@ -28,6 +28,7 @@ from tests.study.solutions import solved
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
+PATIENCE = 60.0         # seconds, for a busy machine
 LESSONS = basics_and_lessons()
 NORM = LESSONS["layernorm"]
 RIGHT = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
@@ -117,18 +118,25 @@ def test_what_does_not_run_is_said_in_a_line(check, capfd, text, first, says):
 
 
 def test_code_that_loops_is_ended(page, check, monkeypatch):
-    """And at most two run at once: a third waits until one has ended, or is refused."""
     monkeypatch.setattr(live, "SECONDS", 1.0)
     before = time.monotonic()
     answer = check("while True: pass")
     assert answer["verdict"] == "error" and "endless loop" in answer["text"] and "--time-limit" not in answer["text"]
     assert time.monotonic() - before < 20.0
-    for _ in range(live.CHECKS):
-        assert page.checks.acquire(blocking=False)          # all were given back
-    with pytest.raises(UserError, match="still running"):
+
+
+def test_one_check_at_a_time(page, check, monkeypatch):
+    """A second one waits until the first has ended, or is refused; so is a second text."""
+    monkeypatch.setattr(live, "SECONDS", 0.2)
+    with page.checking, pytest.raises(UserError, match="still running"):
         check(RIGHT)
-    threading.Timer(0.3, page.checks.release).start()
-    assert check(RIGHT)["verdict"] == "right"
+    with page.reading, pytest.raises(UserError, match="still running"):
+        page.text({"text": "To be"})
+    assert page.text({"text": "To be"})["loss"]
+    monkeypatch.setattr(live, "SECONDS", PATIENCE)
+    page.checking.acquire()
+    threading.Timer(0.3, page.checking.release).start()
+    assert check(RIGHT)["verdict"] == "right" and not page.checking.locked()
 
 
 def test_a_level_that_is_solved_is_solved_for_learn(page, check):
