@@ -1,9 +1,11 @@
 """Write the study page: every layer's forward beside its backward, and a model on your text (needs the extra "study").
 
-One HTML file that needs no network: the arrays of every line, the derivation of its gradient, and the check of it.
+One HTML file that needs no network: the arrays of every line, the derivation of its gradient, and the check of it. With
+--open the page comes from a server on this machine, and one can edit its lines, numbers and text.
 """
 
 import os
+import threading
 import webbrowser
 from pathlib import Path
 
@@ -12,10 +14,16 @@ from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.model.config import GPTConfig
+from npgpt.study.exercise import FOLDER
 from npgpt.study.lessons import chosen_lessons
+from npgpt.study.live import Live
 from npgpt.study.page import require_extra, study_page
+from npgpt.study.progress import Progress
+from npgpt.study.server import Server
 from npgpt.study.whole_model import MOST_TOKENS, prompt_ids, study_model
 
+FILE = "study.html"
+PRINTABLE = "".join(map(chr, range(32, 127)))       # ASCII
 PROMPT = "To be, or not to be, that is the question"
 
 
@@ -25,34 +33,55 @@ def add_arguments(parser):
                                              "by default a tiny untrained one that knows the prompt's characters")
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
-    parser.add_argument("--out", default="study.html", help="the file to write; by default study.html")
-    parser.add_argument("--open", action="store_true", help="show it in the browser")
+    parser.add_argument("--out", help=f"the file to write; by default {FILE}")
+    parser.add_argument("--open", action="store_true",
+                        help="write no file, but show the page in the browser, where its lines can be edited")
+    parser.add_argument("--exercises", default=FOLDER, metavar="FOLDER",
+                        help=f"where progress.json is, and what --open adds to it; by default {FOLDER}")
 
 
 def run(args):
     require_extra()
     lessons = chosen_lessons(args.layer)
-    out = Path(args.out)
-    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+    out = Path(args.out or FILE)
+    if args.open and args.out:
+        raise UserError("--open writes no file: leave --out out, or --open")
+    if not args.open and (out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK)):
         raise UserError(f"{out} cannot be written: give --out a file in a folder that exists and is writable")
     if args.checkpoint is None:
-        model, tokenizer = fresh_model(args.prompt)
+        model, tokenizer = fresh_model(args.prompt, PRINTABLE if args.open else "")
         description = "a new one, not trained (use --checkpoint for one that is)"
     else:
         (model, tokenizer), description = load(args.checkpoint), args.checkpoint
     prompt_ids(model, tokenizer, args.prompt)       # an error in it is raised before the layers are checked
-    page = study_page(lessons, study_model(model, tokenizer, args.prompt, description))
+    if args.open:
+        Progress(args.exercises)                    # as well
+        server = Server(Live(args.exercises, model, tokenizer, description).actions)
+        live = {"token": server.token, "exercises": args.exercises}
+    page = study_page(lessons, study_model(model, tokenizer, args.prompt, description), live if args.open else None)
     data = page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
+    if args.open:
+        return serve(server, data)
     write_atomically(out, data)
     print(f"{out}: {len(data) / 1e6:.2f} MB")
-    if args.open:
-        webbrowser.open(out.resolve().as_uri())
 
 
-def fresh_model(prompt):
-    """A tiny model with random weights, and a tokenizer for a prompt's characters. Raises UserError if it is empty."""
+def serve(server, page):
+    """Show a page in the browser until Ctrl-C, or until it has been closed for an hour."""
+    server.page = page
+    print(f"{server.address} (Ctrl-C ends it)", flush=True)
+    threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()    # a text browser would wait
+    server.run()
+    print("ended")
+
+
+def fresh_model(prompt, more=""):
+    """A tiny model with random weights, and a tokenizer for the characters of a prompt, and for some more.
+
+    Raises UserError if the prompt is empty.
+    """
     if not prompt:
         raise UserError("the prompt is empty: use at least two characters, or leave --prompt out")
-    tokenizer = CharTokenizer.from_text(prompt)
+    tokenizer = CharTokenizer.from_text(prompt + more)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=MOST_TOKENS, n_layer=2, n_head=4, n_embd=32)
-    return GPT(config, seed=0), tokenizer
+    return GPT(config, seed=0, threads=1), tokenizer       # the reference engine: it starts at once

@@ -66,12 +66,15 @@ class Exercise:
         return int(self.what.split()[1])
 
 
-def level_text(lesson, level, path):
-    """The text of an exercise file at a level; path: what the header calls it."""
+def level_text(lesson, level, path, backward=None):
+    """The text of an exercise file at a level; path: what the header calls it.
+
+    backward: its lines, by default the package's with the lines of that level left out.
+    """
     task = [f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called dv; it has the "
             "shape of v and holds d(loss)/d(v). All that you need is in the forward and in its cache."]
     commands = {"": "is it right? line by line", " --hint": "a hint, and the next one at each further call"}
-    return file_text(lesson, f"level {level}", task, commands, path, blanked(lesson, level))
+    return file_text(lesson, f"level {level}", task, commands, path, backward or blanked(lesson, level))
 
 
 def file_text(lesson, what, task, commands, path, backward):

@@ -9,7 +9,8 @@ from pathlib import Path
 import npgpt
 from npgpt.errors import UserError
 from npgpt.study.exercise import key_of
-from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check, truth
+from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check
+from npgpt.study.known import known_truth
 from npgpt.study.lessons import basics
 from npgpt.study.long_way import LONG_WAYS
 from npgpt.study.mathematics import read_derivation, read_notes
@@ -28,8 +29,11 @@ def require_extra():
         raise UserError(f'the study page needs {", ".join(missing)}: pip install "npgpt[study]"')
 
 
-def study_page(lessons, model):
-    """The page as a string, from a list of `Lesson`s and a `ModelStudy`. Raises UserError if the extra is missing."""
+def study_page(lessons, model, live=None):
+    """The page as a string, from a list of `Lesson`s and a `ModelStudy`. Raises UserError if the extra is missing.
+
+    live: {"token": …, "exercises": folder} of the server that answers the page's controls; None for a file.
+    """
     require_extra()
     import jinja2
 
@@ -39,7 +43,7 @@ def study_page(lessons, model):
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     studied = [studied_layer(lesson) for lesson in lessons]
     rules = [layer for layer in studied if layer.name in basics()]
-    data = {"layers": [layer.data for layer in studied], "model": {
+    data = {"live": live, "layers": [layer.data for layer in studied], "model": {
         "tokens": model.tokens, "losses": short(model.losses), "maps": model.maps,
         "pulls": [short(row) for row in model.pulls]}}
     return environment.get_template("page.html").render(
@@ -104,7 +108,7 @@ class StudiedLayer:
 
 def studied_layer(lesson):
     """Run, trace and check a lesson: a `StudiedLayer`."""
-    known, derivation = truth(lesson), read_derivation(lesson.name)
+    known, derivation = known_truth(lesson), read_derivation(lesson.name)
     ways = [studied_way(lesson, known, derivation.sections, "shortcut")]
     if lesson.name in LONG_WAYS:
         long_way = dataclasses.replace(lesson, backward=LONG_WAYS[lesson.name])

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig
-from npgpt.cli import study
 from npgpt.cli.study import fresh_model
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
@@ -54,13 +53,11 @@ def data_of(text):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 
-def test_the_whole_page(npgpt, tmp_path, monkeypatch):
-    opened = []
-    monkeypatch.setattr(study.webbrowser, "open", opened.append)
-    code, out, _ = npgpt("study", "--open")
+def test_the_whole_page(npgpt, tmp_path):
+    code, out, _ = npgpt("study")
     text = (tmp_path / "study.html").read_text()
     assert code == 0 and out == f"study.html: {(tmp_path / 'study.html').stat().st_size / 1e6:.2f} MB\n"
-    assert len(text.encode()) < 1e6 and opened == [(tmp_path / "study.html").as_uri()]
+    assert len(text.encode()) < 1e6 and data_of(text)["live"] is None
     assert [each["name"] for each in data_of(text)["layers"]] == list(LESSONS)
     for name in lessons():
         assert f'href="#{name}"' in text.partition('id="map"')[2].partition("</section>")[0], name
@@ -198,7 +195,7 @@ def test_the_steps_are_the_pass(layers, name):
         passed, arrays = way.data["steps"], way.data["arrays"]
         sides = [step["line"][0] for step in passed]
         assert sides == sorted(sides, reverse=True) and set(sides) == {"f", "b"}
-        for variable, true in page.truth(LESSONS[name]).inputs.items():
+        for variable, true in truth(LESSONS[name]).inputs.items():
             shown = [arrays[i] for step in passed for each, i in step["arrays"] if each == f"d{variable}"][-1]
             assert shown["shape"] == list(true.shape)
             np.testing.assert_allclose(np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3)
@@ -276,6 +273,8 @@ def test_a_run_and_one_layer_are_studied(npgpt, train, tmp_path):
     (["--prompt", ""], ["prompt is empty"]),
     (["--prompt", "a" * 65], ["65 tokens", "at most 64"]),
     (["--out", "no/such/folder/page.html"], ["no/such/folder/page.html cannot be written"]),
+    (["--open", "--out", "page.html"], ["--open writes no file"]),
+    (["--open", "--exercises", "text.txt"], ["text.txt"]),
 ])
 def test_it_refuses_in_one_line(npgpt, tmp_path, arguments, says):
     refused(npgpt("study", *arguments), *says)
