@@ -46,11 +46,11 @@ def study_page(lessons, model, live=None):
     rules = [layer for layer in studied if layer.name in basics()]
     first = next((layer for layer in studied if layer.name == FIRST_SCREEN), studied[-1])
     data = {"live": live, "layers": [layer.data for layer in studied], "first": first.first, "model": {
-        "tokens": model.tokens, "losses": short(model.losses), "maps": model.maps,
-        "pulls": [short(row) for row in model.pulls]}}
+        "tokens": model.tokens, "loss": model.loss, "losses": short(model.losses),
+        "pulls": [short(row) for row in model.pulls], "maps": model.maps, "left_out": model.left_out}}
     return environment.get_template("page.html").render(
         rules=rules, layers=[layer for layer in studied if layer not in rules], model=model, data=data, first=first,
-        names={layer.name for layer in studied}, version=npgpt.__version__)
+        live=live, names={layer.name for layer in studied}, version=npgpt.__version__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Way:
 class StudiedLayer:
     """What the template shows of a lesson.
 
-    ways: its backward, and the same without a shortcut if there is one; inputs: their names; typed: see
+    ways: its backward, and the same without a shortcut if there is one; inputs, result: their names; typed: see
     `typed_statements`; first: see `first_screen`.
     """
 
@@ -109,14 +109,15 @@ class StudiedLayer:
     verdict: str
     right: bool
     inputs: list[str]
+    result: str
     levels: list[int]
     typed: dict[str, dict]
     first: dict
 
     @property
     def data(self):
-        return {"name": self.name, "inputs": self.inputs, "levels": self.levels, "typed": self.typed,
-                "ways": [way.data for way in self.ways]}
+        return {"name": self.name, "inputs": self.inputs, "result": self.result, "levels": self.levels,
+                "typed": self.typed, "ways": [way.data for way in self.ways]}
 
 
 def studied_layer(lesson):
@@ -139,7 +140,7 @@ def studied_layer(lesson):
     return StudiedLayer(
         lesson.name, lesson.title, shown_file(lesson.forward),
         code_units(read_source(lesson.forward), "f", entries, shapes_of(ways[0].data)), ways, derivation, lines,
-        check_rows(checks), verdict, not wrong, list(lesson.inputs), levels(lesson), typed,
+        check_rows(checks), verdict, not wrong, list(lesson.inputs), lesson.upstream[1:], levels(lesson), typed,
         first_screen(lesson, known, checks))
 
 
