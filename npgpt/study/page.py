@@ -217,9 +217,10 @@ def code_units(source, side, entries, shapes, notes=None, typed=()):
 
 
 def with_comment(html, line, shape):
-    """The HTML of a line with its comment in parts: a shape, with that of this example, and what tells the answer.
+    """The HTML of a line with its comment in parts: a shape, in place of which the page shows that of this example, and
+    what tells the answer.
 
-    In a line that would be too wide for its pane, the comment is moved to the code: then fewer lines wrap.
+    In a line that is too wide for its pane, the comment is moved to the code: then fewer lines wrap.
     """
     code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
     if comment is None:
@@ -227,18 +228,18 @@ def with_comment(html, line, shape):
     if not line.partition("# ")[0].strip():         # of its own: the forward's line, and then why
         quoted = re.match("(.*?)((?:: |, and ).*)?$", comment)
         return code + span("c1", quoted[1]) + span("c1 tells", quoted[2])
-    sizes = re.match(r"(# (?:\d x )?\([^()]*\))(.*)", comment)
-    here = f" = {tuple(shape)}" if sizes and shape else ""
-    if len(line) + len(here) > WIDTH:
+    if len(line) > WIDTH:
         code = re.sub("(?<=</span>) +$", "  ", code)
-    if not sizes:
+    sizes = re.match(r"(# (?:\d x )?)(\([^()]*\))(.*)", comment)
+    if not sizes or not shape:
         return code + span("c1", comment)
-    return code + span("c1", sizes[1], here) + span("c1 tells", sizes[2])
+    here = f'<span class="sizes" title="{sizes[2]}" data-here="{tuple(shape)}">{sizes[2]}</span>'
+    return code + span("c1", sizes[1] + here) + span("c1 tells", sizes[3])
 
 
-def span(kind, html, here=""):
-    """A span of HTML, or nothing; here: what the page shows behind it, which is not in the source."""
-    return f'<span class="{kind}"' + (f' data-here="{here}"' if here else "") + f">{html}</span>" if html else ""
+def span(kind, html):
+    """A span of HTML, or nothing."""
+    return f'<span class="{kind}">{html}</span>' if html else ""
 
 
 def asked(source, line, names, notes):

@@ -253,8 +253,8 @@ class Editor {
 /* Fill three cards: what a line gives, what is true, and their difference, coloured on the scale of the true one. */
 function fillJudged([here, there, difference], entry) {
   for (const [card, title, kind, missing] of [
-    [here, "your line", "given", "The line gives no such array."],
-    [there, "the true one", "true", "There is no such array."],
+    [here, "what the line gives", "given", "The line gives no such array."],
+    [there, "the true gradient", "true", "There is no such array."],
     [difference, "difference", "difference", "The shapes differ."],
   ]) {
     card.replaceChildren();

@@ -206,10 +206,10 @@ class Layer {
 
   show(line, step = this.executions(line)[0], name) {
     this.current = [line, step, name];
+    this.updateControls();
     const all = [line, step, name, this.backward.dataset.way, this.editor.version].join();
     if (all === this.shown) return;         // what is under the pointer must stay there between press and release
     this.shown = all;
-    this.updateControls();
     const entries = this.data.lines[line] ?? [BARE];
     const entry = this.entry = entries.find((each) => each.name === name)
       ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
