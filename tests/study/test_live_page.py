@@ -13,7 +13,7 @@ from npgpt.study.steps import summary
 from npgpt.study.whole_model import study_model
 from tests.study.test_page_in_chromium import CHROMIUM, classes, line, playwright, pytestmark  # noqa: F401
 
-LESSONS = basics_and_lessons()
+LESSONS, expect = basics_and_lessons(), playwright.expect
 ADDRESS = "http://study.test/?token=secret"
 PLANTED = "<img src=x onerror=alert(1)>"
 DX = "    dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
@@ -121,8 +121,9 @@ def edit(page, selector, text):
 
 def test_the_token_leaves_the_address_and_is_sent(open_page, server):
     page = open_page()
-    page.wait_for_function("document.getElementById('ended').hidden")
+    page.wait_for_timeout(200)
     assert page.url == "http://study.test/" and server.bodies("/progress") == [{}]
+    assert page.locator("#ended").is_hidden()
 
 
 def test_a_line_is_edited_in_place(open_page, server):
@@ -173,7 +174,7 @@ def test_undo_and_reset(open_page, server):
     for selector, text in ((dx, "dx = 1"), (dx, "dx = 2"), (dxhat, "dxhat = 3")):
         edit(page, selector, text)
         page.keyboard.press("Enter")
-        page.wait_for_function("n => document.querySelectorAll('#layernorm .verdict.pending').length === 0", arg=0)
+        expect(page.locator("#layernorm .verdict.pending")).to_have_count(0)
     own = page.locator("#layernorm .typed .own code")
     assert own.all_inner_texts() == ["dxhat = 3", "dx = 2"]
     page.click("#layernorm [data-do=undo]")
@@ -309,17 +310,15 @@ def test_a_number_is_changed(open_page, server):
     page.mouse.down()
     page.mouse.move(box["x"] + 5, box["y"] - 45, steps=5)
     page.mouse.up()
-    page.wait_for_function("document.querySelector('#chain .mover polyline')")
     value = LESSONS["chain"].inputs["x"][1, 2]
-    page.wait_for_function("""(value) => [...document.querySelectorAll('#chain .slope')].some((each) =>
-        each.textContent.endsWith(`the gradient says the slope is ${Number((2 * value).toPrecision(3))}`))""",
-                           arg=round(float(f"{value:.4g}") + 0.5, 3))
+    slope = 2 * round(value + 0.5, 3)
+    expect(page.locator("#chain .slope")).to_have_text(re.compile(f"slope is {slope:.3g}$"))
     assert server.bodies("/move")[-1] == {
         "layer": "chain", "name": "x", "index": [1, 2], "value": pytest.approx(value + 0.5, abs=2e-3)}
     assert "chosen" in cells.nth(8).get_attribute("class")
     assert page.locator("#chain .card.there .cells i").nth(8).inner_text() != before
     page.fill("#chain .mover input", "1.5")
-    page.wait_for_function("document.querySelector('#chain .slope').textContent.endsWith('slope is 3')")
+    expect(page.locator("#chain .slope")).to_have_text(re.compile("slope is 3$"))
     assert "loss = sum(dy * y) = 2.25" in page.locator("#chain .slope").inner_text()
     x1, y1, x2, y2 = (float(page.locator("#chain .tangent").get_attribute(each)) for each in ("x1", "y1", "x2", "y2"))
     points = [tuple(map(float, each.split(","))) for each in
@@ -336,7 +335,7 @@ def test_a_number_is_changed(open_page, server):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.keyboard.press("ArrowUp")
-    page.wait_for_function("document.querySelector('#chain .slope')?.textContent")
+    expect(page.locator("#chain .slope")).to_have_text(re.compile("slope is"))
     assert server.bodies("/move")[-1]["index"] == [0, 0]
     page.click(line(page, "forward", "v = ", "chain"))
     assert page.locator("#chain .movable").count() == 0
@@ -355,7 +354,7 @@ def test_only_the_newest_move_waits(open_page, server):
             field.dispatchEvent(new Event("input"));
         }
     }""")
-    page.wait_for_function("document.querySelector('#chain .slope').textContent.endsWith('slope is 9.8')")
+    expect(page.locator("#chain .slope")).to_have_text(re.compile("slope is 9.8$"))
     assert len(server.bodies("/move")) <= 4 and server.bodies("/move")[-1]["value"] == 4.9
 
 
@@ -363,7 +362,7 @@ def test_your_text(open_page, server):
     page = open_page()
     assert page.locator("#model-tokens .token").count() == 5 and page.locator("#model-next").is_hidden()
     page.fill("#model-text", "H!")
-    page.wait_for_function("document.querySelectorAll('#model-tokens .token').length === 3")
+    expect(page.locator("#model-tokens .token")).to_have_count(3)
     assert {"text": "H!"} in server.bodies("/text")
     assert page.locator("#model-tokens .text").all_inner_texts() == ["H", PLANTED, "!"]
     assert page.locator("#model-bars code").all_inner_texts() == ["a", PLANTED]
@@ -377,14 +376,14 @@ def test_your_text(open_page, server):
     assert page.locator("#model img").count() == 0
     server.answers["/text"] = lambda body: {"error": f"no such character {PLANTED}"}
     page.fill("#model-text", "€")
-    page.wait_for_function("document.getElementById('model-error').textContent.startsWith('no such')")
+    expect(page.locator("#model-error")).to_have_text(f"no such character {PLANTED}")
     assert page.locator("#model-tokens .token").count() == 3
 
 
 def test_it_trains_while_it_is_seen(open_page, server):
     page = open_page()
     page.evaluate("document.querySelector('#training').scrollIntoView()")
-    page.wait_for_function("document.querySelector('#training .now').textContent.startsWith('step 10')")
+    expect(page.locator("#training .now")).to_have_text(re.compile("^step 10: loss 3.100 nats, at first 4.000$"))
     assert [body["since"] for body in server.bodies("/train")[:2]] == [0, 5]
     assert page.locator("#training .norms code").all_inner_texts() == ["wte", "h.0"]
     ys = [float(point.split(",")[1]) for point in
@@ -409,7 +408,7 @@ def test_reduced_motion_does_not_train_by_itself(open_page, server):
     page.wait_for_timeout(800)
     assert server.bodies("/train") == []
     page.click("#training button")
-    page.wait_for_function("document.querySelector('#training .now').textContent.startsWith('step')")
+    expect(page.locator("#training .now")).to_have_text(re.compile("^step"))
 
 
 def test_the_server_ends(open_page, server):

@@ -261,8 +261,11 @@ def test_predict_then_reveal(open_page):
     page = open_page()
     dweight = line(page, "backward", "dweight = ", "linear")
     weight_used = line(page, "forward", "y_rows = rows @ weight", "linear")
-    page.click("#linear .predict")
-    assert page.locator("#linear .unit.hidden").count() == 6
+    predict = {level: page.locator(f"#linear .level[data-level='{level}']") for level in (1, 2, 3)}
+    for level, count in ((1, 1), (2, 3), (3, 6)):
+        predict[level].click()
+        assert page.locator("#linear .unit.hidden").count() == count
+        assert [each.get_attribute("aria-pressed") for each in predict.values()].index("true") == level - 1
     assert page.locator("#linear .predict").inner_text() == "Reveal all 6"
     text = page.locator("#linear .code.backward").inner_text()
     assert "What is dweight here? (n_in, n_out)" in text and "# y_rows = rows @ weight" in text
@@ -294,8 +297,7 @@ def test_predict_then_reveal(open_page):
     assert page.evaluate("document.activeElement.innerText").strip().startswith("40")
     page.click(weight_used)
     page.click("#linear .predict")
-    assert page.locator("#linear .unit.hidden").count() == 0
-    assert page.locator("#linear .predict").inner_text() == "Hide and predict"
+    assert page.locator("#linear .unit.hidden").count() == 0 and page.locator("#linear .predict").is_hidden()
 
 
 def test_an_entry_lights_the_vectors_whose_product_it_is(open_page):
@@ -379,7 +381,8 @@ def test_the_map_axes_and_commands(open_page):
     text = page.evaluate("document.getElementById('model').textContent")
     assert 'npgpt study --prompt "…" --open' in text and "--checkpoint out" in text
     for name in basics_and_lessons():
-        assert page.locator(f"#{name} .command").all_inner_texts() == [f"npgpt exercise {name}", "npgpt learn"]
+        assert page.locator(f"#{name} .command").all_inner_texts() == [
+            f"npgpt exercise {name}", "npgpt learn", "npgpt study --open"]
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#gpt .copy >> nth=0")
     page.wait_for_selector("#gpt .copy.done")
@@ -390,7 +393,7 @@ def test_the_map_axes_and_commands(open_page):
 def test_text_is_readable_on_every_background(open_page, scheme):
     """Contrast of at least 4.5, also in lines that are lit and in questions."""
     page = open_page(scheme=scheme)
-    page.click("#head .predict")
+    page.click("#head .level[data-level='3']")
     page.click(line(page, "backward", "dx = "))
     low = page.evaluate("""() => {
         const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});

@@ -16,6 +16,11 @@ function makeButton(className, text, action) {
   return button;
 }
 
+/* Whether the pointer moved, and not the page below it. */
+const pointer = {};
+const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
+document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(pointer, {x: clientX, y: clientY}));
+
 const LEAST = 26, MOST = 46;       // the width of a cell with a number, in pixels
 
 /* A heat map in a figure, read with the pointer or the arrow keys: `blocks` of rows and columns side by side, which wrap.
@@ -33,11 +38,13 @@ class Heat {
     this.cells.setAttribute("role", "img");
     this.cells.setAttribute("aria-label", `${label}; the arrow keys read them`);
     this.output = figure.appendChild(make("output", "", "\u00a0"));
-    for (const event of ["pointerover", "pointerdown"]) {
-      this.cells.addEventListener(event, ({target}) => target.place && this.point(target.place));
-    }
+    this.cells.addEventListener("pointerover", (event) => event.target.place && hasMoved(event) && this.point(event.target.place));
     for (const event of ["pointerleave", "blur"]) this.cells.addEventListener(event, () => this.point(null));
-    this.cells.addEventListener("pointerdown", (event) => event.target.place && this.onPress(event.target.place, event));
+    this.cells.addEventListener("pointerdown", (event) => {
+      if (!event.target.place) return;
+      this.point(event.target.place);
+      this.onPress(event.target.place, event);
+    });
     this.cells.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && this.at) this.onPress(this.at, event);
       const move = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]}[event.key];

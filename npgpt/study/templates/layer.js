@@ -369,11 +369,6 @@ class Layer {
 /* What there is to say of a line that makes no array. */
 const BARE = {name: "", other: "", partner: null, section: null, verdict: null, uses: [], finding: "This line makes no array."};
 
-/* Whether the pointer moved, and not the page below it. */
-const pointer = {};
-const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
-document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(pointer, {x: clientX, y: clientY}));
-
 const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
 
 /* Light up the row and the column whose product is the entry at an index. */
