@@ -9,11 +9,6 @@ from npgpt.study.source import read_source
 from npgpt.study.steps import summary
 
 
-def levels(lesson):
-    """The levels of a lesson's exercises, as `npgpt learn` has them."""
-    return [int(step.what.split()[1]) for step in path_of(lesson.name) if not step.is_bug]
-
-
 def typed_statements(lesson):
     """Line of the file, "57" -> a statement of the lesson's backward, a dict for the script.
 
@@ -22,7 +17,7 @@ def typed_statements(lesson):
     """
     source, found = read_source(lesson.backward), {}
     levels_of_line = {}
-    for level in reversed(levels(lesson)):
+    for level in reversed([int(step.what[-1]) for step in path_of(lesson.name) if not step.is_bug]):
         levels_of_line |= {node.lineno: level for node in left_out(lesson, level)}
     for node in left_out(lesson, 3):        # all statements
         lines = list(source.lines[node.lineno - 1:node.end_lineno])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
-from npgpt.study.controls import first_screen, levels, typed_statements
+from npgpt.study.controls import first_screen, typed_statements
 from npgpt.study.exercise import LEVELS, key_of
 from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check, truth
 from npgpt.study.lessons import basics
@@ -50,7 +50,7 @@ def study_page(lessons, model, live=None):
         "pulls": [short(row) for row in model.pulls], "maps": model.maps, "left_out": model.left_out}}
     return environment.get_template("page.html").render(
         rules=rules, layers=[layer for layer in studied if layer not in rules], model=model, data=data, first=first,
-        live=live, names={layer.name for layer in studied}, version=npgpt.__version__)
+        names={layer.name for layer in studied}, version=npgpt.__version__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ class StudiedLayer:
     right: bool
     inputs: list[str]
     result: str
-    levels: list[int]
+    levels: dict[int, list[str]]        # the lines of the backward that each leaves out
     typed: dict[str, dict]
     first: dict
 
@@ -137,10 +137,12 @@ def studied_layer(lesson):
         for entry in entries[line]:
             if entry["name"] == f"d{entry['section']}":
                 lines.setdefault(entry["section"], line)
+    levels = {level: [f"b{line}" for line, each in typed.items() if each["level"] and each["level"] <= level]
+              for level in sorted({each["level"] for each in typed.values() if each["level"]})}
     return StudiedLayer(
         lesson.name, lesson.title, shown_file(lesson.forward),
         code_units(read_source(lesson.forward), "f", entries, shapes_of(ways[0].data)), ways, derivation, lines,
-        check_rows(checks), verdict, not wrong, list(lesson.inputs), lesson.upstream[1:], levels(lesson), typed,
+        check_rows(checks), verdict, not wrong, list(lesson.inputs), lesson.upstream[1:], levels, typed,
         first_screen(lesson, known, checks))
 
 

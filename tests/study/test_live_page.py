@@ -135,6 +135,7 @@ def test_a_line_is_edited_in_place(open_page, server):
     page.wait_for_selector("#layernorm .verdict.wrong", timeout=3000)
     assert server.bodies("/check") == [{"layer": "layernorm", "edits": {"57": "    dx = rstd * dxhat"}, "level": 0}]
     assert page.locator("#layernorm .verdict").inner_text() == f"Line 57: dx is wrong. {PLANTED}"
+    assert page.locator("#status").text_content().startswith("Line 57: dx is wrong.")
     assert "0.5 too large" in page.locator("#layernorm .evidence").inner_text()
     assert page.locator("#layernorm img").count() == 0
     cards = [page.locator(f"#layernorm .card.{kind}") for kind in ("here", "there", "difference")]

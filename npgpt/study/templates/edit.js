@@ -133,6 +133,7 @@ class Editor {
     if (!this.edits) return;            // it was undone meanwhile
     this.answer = answer;
     this.isWaiting = Boolean(this.requests.next);
+    document.getElementById("status").textContent = answer.text;        // read out
     if (answer.solved) this.layer.solved([answer.solved]);
     this.update();
   }
@@ -233,8 +234,8 @@ class Editor {
     elements[0].textContent = this.isPending ? "Checking …" : answer?.text ?? "";
     if (!answer || this.isPending) return elements;
     for (const {name, verdict, evidence, diagnosis} of answer.lines.filter((each) => each.line === line)) {
-      const text = [diagnosis, evidence].filter(Boolean).join(" ");
-      if (verdict === "WRONG" && text && !answer.text.includes(text)) elements.push(make("p", "evidence", `${name}: ${text}`));
+      const text = [diagnosis, evidence].filter((each) => each && !answer.text.includes(each)).join(" ");
+      if (verdict === "WRONG" && text) elements.push(make("p", "evidence", `${name}: ${text}`));
     }
     if (answer.first && answer.first !== line) {
       elements.push(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong one`,

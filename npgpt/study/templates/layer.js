@@ -36,8 +36,14 @@ class Layer {
       if (event.pointerType === "mouse" && unitOf(event) && hasMoved(event)) this.show(unitOf(event).dataset.line);
     });
     pane.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.show(...this.base));
-    pane.addEventListener("click", (event) => unitOf(event) && this.press(unitOf(event)));
-    pane.addEventListener("dblclick", (event) => unitOf(event) && this.editor.open(unitOf(event).dataset.line));
+    let pressed;
+    pane.addEventListener("click", (event) => {
+      if (event.detail > 1 || !unitOf(event)) return;
+      pressed = unitOf(event);
+      this.press(pressed);
+    });
+    // The first click may have scrolled another line under the pointer: the line is that of the first one.
+    pane.addEventListener("dblclick", (event) => unitOf(event) && this.editor.open(pressed.dataset.line));
     pane.addEventListener("focusin", (event) => {
       if (!unitOf(event)) return;
       this.show(unitOf(event).dataset.line);
@@ -89,7 +95,7 @@ class Layer {
 
   /* Hide all lines of the backward that trains, as a level that is begun does. */
   hideAll() {
-    const [editor] = this.editors, highest = this.levels.at(-1);
+    const [editor] = this.editors, highest = Math.max(...Object.keys(this.levels));
     if (editor.state.level !== highest) editor.choose(highest);
   }
 
@@ -106,9 +112,9 @@ class Layer {
   /* Mark the levels that are solved, of names such as "linear level 1". */
   solved(names) {
     for (const name of names) this.done.add(name);
-    const done = this.levels.filter((level) => this.done.has(`${this.name} level ${level}`));
+    const done = Object.keys(this.levels).filter((level) => this.done.has(`${this.name} level ${level}`));
     for (const button of this.editors[0].pane.querySelectorAll(".level")) {
-      button.classList.toggle("done", done.includes(Number(button.dataset.level)));
+      button.classList.toggle("done", done.includes(button.dataset.level));
     }
     const mark = this.section.querySelector(".badge.solved");
     mark.hidden = !done.length;

@@ -44,11 +44,11 @@ class Model {
   }
 
   showTokens() {
-    const {tokens, losses, norms} = this.data, largest = Math.max(...norms ?? [], 0);
+    const {tokens, losses, norms} = this.data, largest = largestOf(norms ?? []);
     this.tokens = tokens.map((text, i) => {
       const token = makeButton("token", undefined, () => this.showToken(this.chosen = i));
       token.append(make("span", "text", text), make("span", "loss", i ? losses[i - 1].toFixed(2) : "–"));
-      if (norms?.[i] !== undefined) {
+      if (Number.isFinite(norms?.[i])) {
         const bar = token.appendChild(make("span", "norm"));
         bar.style.setProperty("--part", largest ? norms[i] / largest : 0);
         bar.title = `norm of the gradient of the mean loss: ${norms[i]}`;
@@ -74,7 +74,7 @@ class Model {
       ? "The first token is only read: nothing predicts it."
       : `“${tokens[i]}”: loss ${loss}, probability ${(100 * Math.exp(-loss)).toPrecision(2)} %`
         + (row.length ? `; largest gradient norm ${largest}, on “${tokens[most]}” at position ${most}` : ""))
-      + (norms?.[i] === undefined ? "" : `; gradient norm of the mean loss on it ${norms[i]}`);
+      + (!Number.isFinite(norms?.[i]) ? "" : `; gradient norm of the mean loss on it ${norms[i]}`);
   }
 
   /* What comes next: a bar for each of the likeliest tokens. */

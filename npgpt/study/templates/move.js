@@ -1,3 +1,5 @@
+const FARTHEST = 100;       // from zero that a number can be moved
+
 /* Change one number of a layer's inputs, and see all arrays move, and the loss along the slope that its gradient promised. */
 class Mover {
   constructor(layer) {
@@ -70,7 +72,7 @@ class Mover {
   }
 
   set(value, isTyped = false) {
-    this.value = Number(value.toFixed(3));
+    this.value = Number(Math.max(-FARTHEST, Math.min(FARTHEST, value)).toFixed(3));
     if (!isTyped) this.field.value = this.value;
     this.send();
   }
@@ -85,7 +87,7 @@ class Mover {
     this.layer.ways.forEach((way, i) => Object.assign(way, {steps: ways[i].steps, arrays: ways[i].arrays}));
     this.update();
     this.say(`loss = sum(d${this.layer.result} * ${this.layer.result}) = ${brief(loss)}; the gradient says the slope is ${brief(slope)}`);
-    this.draw(curve, sent.value, loss, slope);
+    if ([loss, slope].every(Number.isFinite)) this.draw(curve.filter((pair) => pair.every(Number.isFinite)), sent.value, loss, slope);
   }
 
   say(text) {
@@ -122,4 +124,4 @@ class Mover {
   }
 }
 
-const brief = (number) => String(Number(number.toPrecision(3)));
+const brief = (number) => typeof number === "number" ? String(Number(number.toPrecision(3))) : number;

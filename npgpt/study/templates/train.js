@@ -1,3 +1,5 @@
+const LAST_STEP = 2000;         // the server goes no further
+
 /* A tiny model that trains in the server while this part of the page is seen: its loss, and the gradient of each part. */
 class Training {
   constructor(section) {
@@ -26,7 +28,7 @@ class Training {
     this.seen = seen;
     clearInterval(this.timer);
     this.button.textContent = this.wanted ? "Pause" : "Train";
-    if (!seen || !this.wanted) return;
+    if (!seen || !this.wanted || this.steps >= LAST_STEP) return;
     const ask = () => this.requests.send({since: this.steps});
     ask();
     this.timer = setInterval(ask, 500);
@@ -37,6 +39,7 @@ class Training {
     for (const [name, values] of Object.entries(norms)) (this.norms[name] ??= []).push(...values);
     this.steps = step;
     this.draw();
+    if (step >= LAST_STEP) clearInterval(this.timer);
   }
 
   say(text) {
