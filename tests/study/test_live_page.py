@@ -123,7 +123,7 @@ def test_the_token_leaves_the_address_and_is_sent(open_page, server):
     page = open_page()
     page.wait_for_timeout(200)
     assert page.url == "http://study.test/" and server.bodies("/progress") == [{}]
-    assert page.locator("#ended").is_hidden()
+    assert page.locator("#ended").is_hidden() and page.evaluate("sessionStorage['npgpt-token']") == "secret"
 
 
 def test_a_line_is_edited_in_place(open_page, server):

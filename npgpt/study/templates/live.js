@@ -3,7 +3,10 @@
 const LIVE = DATA.live;
 const START = "npgpt study --open";
 
-if (LIVE) history.replaceState(null, "", location.pathname + location.hash);        // without the token
+if (LIVE) {
+  sessionStorage.setItem("npgpt-token", LIVE.token);                    // for loading the page again, which
+  history.replaceState(null, "", location.pathname + location.hash);    // has an address without the token
+}
 
 /* POST a body to the server: its answer. Raises an Error that says in a sentence why there is none. */
 async function post(path, body) {
