@@ -150,6 +150,24 @@ def test_a_line_is_edited_in_place(open_page, server):
     assert "dx is wrong" in page.locator(".hero .verdict").inner_text()
 
 
+@pytest.mark.parametrize(("given", "says"), [
+    (None, ["The line gives no such array.", "There is nothing to compare."]),
+    (summary(np.ones(3)), ["what the line gives · 3", "The shapes differ."])])
+def test_an_array_that_cannot_be_compared(open_page, server, given, says):
+    def answer(body):
+        found = wrong_dx(body)
+        found["arrays"]["b57"][0] |= {"given": given, "difference": None}
+        return found
+
+    server.answers["/check"] = answer
+    page = open_page()
+    edit(page, line(page, "backward", "dx = "), "dx = None")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#layernorm .verdict.wrong")
+    assert [page.locator(f"#layernorm .card.{kind} .facts").inner_text() for kind in ("here", "difference")] == says
+    assert page.locator("#layernorm .card.there i").count() == 120
+
+
 def test_enter_checks_at_once_and_several_lines_are_kept(open_page, server):
     server.answers["/check"] = wrong_dx
     page = open_page()

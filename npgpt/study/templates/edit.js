@@ -256,7 +256,7 @@ function fillJudged([here, there, difference], entry) {
   for (const [card, title, kind, missing] of [
     [here, "what the line gives", "given", "The line gives no such array."],
     [there, "the true gradient", "true", "There is no such array."],
-    [difference, "difference", "difference", "The shapes differ."],
+    [difference, "difference", "difference", entry?.given && entry.true ? "The shapes differ." : "There is nothing to compare."],
   ]) {
     card.replaceChildren();
     if (!entry) continue;
