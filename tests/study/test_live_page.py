@@ -301,8 +301,8 @@ def test_the_first_screen_is_changed_and_mended(open_page, server):
     page.wait_for_selector(".hero .verdict.wrong")
     page.focus(".hero textarea")
     page.keyboard.press("End")
-    page.keyboard.type(" + 1")
-    page.wait_for_timeout(1300)
+    with page.expect_response(lambda answer: "+ 1" in (answer.request.post_data or "")):
+        page.keyboard.type(" + 1")
     assert server.bodies("/check")[-1]["edits"] == {"57": "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat) + 1"}
 
 
@@ -402,7 +402,7 @@ def test_your_text(open_page, server):
 def test_it_trains_while_it_is_seen(open_page, server):
     page = open_page()
     page.evaluate("document.querySelector('#training').scrollIntoView()")
-    expect(page.locator("#training .now")).to_have_text(re.compile("^step [1-9]\\d+: "))           # of two answers or more
+    expect(page.locator("#training .now")).to_have_text(re.compile("^step [1-9]\\d+: "))    # two answers or more
     step, loss = re.fullmatch(r"step (\d+): loss (-?[\d.]+) nats, at first 4.000",
                               page.locator("#training .now").inner_text()).groups()
     assert float(loss) == pytest.approx(4.0 - 0.1 * (int(step) - 1))
