@@ -97,7 +97,7 @@ class Live:
                                      to_do=[own(line) for line in report.to_do])
         text = [verdict_of(report)]
         text += [each for fault in faults for each in (fault.message, fault.diagnosis) if each] + report.notes
-        record = [dataclasses.replace(each, line=own(each.line)) for each in getattr(report, "record", [])]
+        record = [dataclasses.replace(each, line=own(each.line)) for each in report.record]
         return answer | {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
             "text": "\n".join(text), "first": key(report.first), "output": output.getvalue(),
@@ -105,7 +105,7 @@ class Live:
                        "diagnosis": each.diagnosis} for each in lines],
             "arrays": {key(line): self.arrays(lesson.name, line, record) for line in edits},
             "solved": self.solved(lesson, level, edits) if report.right and level and exercise.complete else None,
-            "seed": getattr(report, "seed", 0)}
+            "seed": report.seed}
 
     def arrays(self, layer, line, record):
         """For each name that a line assigns, there or in the package: the arrays, and their difference."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
-from npgpt.study.exercise import key_of
+from npgpt.study.controls import first_screen, typed_statements
+from npgpt.study.exercise import LEVELS, key_of
 from npgpt.study.gradcheck import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.known import known_truth
 from npgpt.study.lessons import basics
@@ -19,6 +20,7 @@ from npgpt.study.source import read_source
 from npgpt.study.steps import Steps, short, traced_pass
 
 WIDTH = 80      # characters of a line of code that fit into a pane
+FIRST_SCREEN = "layernorm"      # its gradient is the line that the page begins with
 
 
 def require_extra():
@@ -43,11 +45,12 @@ def study_page(lessons, model, live=None):
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     studied = [studied_layer(lesson) for lesson in lessons]
     rules = [layer for layer in studied if layer.name in basics()]
-    data = {"live": live, "layers": [layer.data for layer in studied], "model": {
-        "tokens": model.tokens, "losses": short(model.losses), "maps": model.maps,
-        "pulls": [short(row) for row in model.pulls]}}
+    first = next((layer for layer in studied if layer.name == FIRST_SCREEN), studied[-1])
+    data = {"live": live, "layers": [layer.data for layer in studied], "first": first.first, "model": {
+        "tokens": model.tokens, "loss": model.loss, "losses": short(model.losses),
+        "pulls": [short(row) for row in model.pulls], "maps": model.maps, "left_out": model.left_out}}
     return environment.get_template("page.html").render(
-        rules=rules, layers=[layer for layer in studied if layer not in rules], model=model, data=data,
+        rules=rules, layers=[layer for layer in studied if layer not in rules], model=model, data=data, first=first,
         names={layer.name for layer in studied}, version=npgpt.__version__)
 
 
@@ -65,7 +68,7 @@ class Unit:
     """Lines of code that belong together: a statement, a docstring, or a single line.
 
     lines: (number, HTML) of each; doc: it is the docstring; active: there is something to show about it; question: None
-    for what the backward is given.
+    for what the backward is given; typed: it can be typed, see `typed_statements`; level: the lowest one that hides it.
     """
 
     first: int
@@ -73,6 +76,8 @@ class Unit:
     doc: bool
     active: bool
     question: Question | None
+    typed: bool
+    level: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +93,11 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class StudiedLayer:
-    """What the template shows of a lesson. ways: its backward, and the same without a shortcut if there is one."""
+    """What the template shows of a lesson.
+
+    ways: its backward, and the same without a shortcut if there is one; inputs, result: their names; typed: see
+    `typed_statements`; first: see `first_screen`.
+    """
 
     name: str
     title: str
@@ -100,16 +109,22 @@ class StudiedLayer:
     rows: list[dict]            # of the table of checks
     verdict: str
     right: bool
+    inputs: list[str]
+    result: str
+    levels: dict[int, list[str]]        # the lines of the backward that each leaves out
+    typed: dict[str, dict]
+    first: dict
 
     @property
     def data(self):
-        return {"name": self.name, "ways": [way.data for way in self.ways]}
+        return {"name": self.name, "inputs": self.inputs, "result": self.result, "levels": self.levels,
+                "typed": self.typed, "ways": [way.data for way in self.ways]}
 
 
 def studied_layer(lesson):
     """Run, trace and check a lesson: a `StudiedLayer`."""
-    known, derivation = known_truth(lesson), read_derivation(lesson.name)
-    ways = [studied_way(lesson, known, derivation.sections, "shortcut")]
+    known, derivation, typed = known_truth(lesson), read_derivation(lesson.name), typed_statements(lesson)
+    ways = [studied_way(lesson, known, derivation.sections, "shortcut", typed)]
     if lesson.name in LONG_WAYS:
         long_way = dataclasses.replace(lesson, backward=LONG_WAYS[lesson.name])
         ways.append(studied_way(long_way, known, derivation.sections, "long way"))
@@ -123,13 +138,17 @@ def studied_layer(lesson):
         for entry in entries[line]:
             if entry["name"] == f"d{entry['section']}":
                 lines.setdefault(entry["section"], line)
+    levels = {level: [f"b{line}" for line, each in typed.items() if each["level"] and each["level"] <= level]
+              for level in sorted({each["level"] for each in typed.values() if each["level"]})}
     return StudiedLayer(
-        lesson.name, lesson.title, shown_file(lesson.forward), code_units(read_source(lesson.forward), "f", entries),
-        ways, derivation, lines, check_rows(checks), verdict, not wrong)
+        lesson.name, lesson.title, shown_file(lesson.forward),
+        code_units(read_source(lesson.forward), "f", entries, shapes_of(ways[0].data)), ways, derivation, lines,
+        check_rows(checks), verdict, not wrong, list(lesson.inputs), lesson.upstream[1:], levels, typed,
+        first_screen(lesson, known, checks))
 
 
-def studied_way(lesson, known, sections, title):
-    """The `Way` of a lesson, whose `Truth` is known."""
+def studied_way(lesson, known, sections, title, typed=None):
+    """The `Way` of a lesson, whose `Truth` is known; typed: the statements that can be typed, by default none."""
     checks = check(lesson, known=known)
     lines = {each.variable: each.backward_line for each in checks}
     checks = [dataclasses.replace(each, backward_line=lines[each.through[1:]]) if each.through else each
@@ -137,9 +156,17 @@ def studied_way(lesson, known, sections, title):
     steps = Steps(lesson, traced_pass(lesson, known, lines))
     entries = line_entries(lesson, checks, steps, sections)
     notes = {} if lesson.backward in LONG_WAYS.values() else read_notes(lesson.name)     # for the short one
-    units = code_units(read_source(lesson.backward), "b", entries, notes)
-    return Way(title, shown_file(lesson.backward), units, checks,
-               {"lines": entries, "steps": steps.steps, "arrays": steps.arrays})
+    data = {"lines": entries, "steps": steps.steps, "arrays": steps.arrays}
+    units = code_units(read_source(lesson.backward), "b", entries, shapes_of(data), notes, typed or {})
+    return Way(title, shown_file(lesson.backward), units, checks, data)
+
+
+def shapes_of(data):
+    """Line -> the shape of the first array that it makes."""
+    found = {}
+    for step in data["steps"]:
+        found.setdefault(step["line"], data["arrays"][step["arrays"][0][1]]["shape"])
+    return found
 
 
 def shown_file(function):
@@ -164,7 +191,7 @@ def check_rows(checks):
     return rows
 
 
-def code_units(source, side, entries, notes=None):
+def code_units(source, side, entries, shapes, notes=None, typed=()):
     """The `Unit`s of a function, highlighted. notes: of the derivation; with them, each statement is a question."""
     from markupsafe import Markup
     from pygments import highlight
@@ -172,23 +199,50 @@ def code_units(source, side, entries, notes=None):
     from pygments.lexers import PythonLexer
 
     html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
-    # In a line that is too wide for its pane, the comment is moved to the code: then fewer lines wrap.
-    rows = [Markup(re.sub('(?<=</span>) +(?=<span class="c1">)', "  ", row) if len(line) > WIDTH else row)
-            for row, line in zip(html, source.lines, strict=True)]
-    doc = [number for number, row in enumerate(rows, source.first) if 'class="sd"' in row]
+    doc = [number for number, row in enumerate(html, source.first) if 'class="sd"' in row]
     header = source.first + next(i for i, text in enumerate(source.lines) if text.endswith(":"))
     ends = {source.first: header} | ({doc[0]: doc[-1]} if doc else {})          # first line -> last line
     ends |= {each.first: each.last for each in source.statements}
     units, number = [], source.first
-    while number < source.first + len(rows):
+    while number < source.first + len(html):
         end, key = ends.get(number, number), f"{side}{number}"
         question = None
         if notes is not None and key in entries and number != source.first:
             question = asked(source, number, [entry["name"] for entry in entries[key]], notes)
-        units.append(Unit(number, [(i, rows[i - source.first]) for i in range(number, end + 1)],
-                          number in doc[:1], key in entries, question))
+        rows = [(i, Markup(with_comment(html[i - source.first], source.lines[i - source.first], shapes.get(key))))
+                for i in range(number, end + 1)]
+        is_typed = str(number) in typed
+        # A form that cannot be typed has one level, the highest.
+        level = (typed[str(number)]["level"] if is_typed else LEVELS[-1]) if question else None
+        units.append(Unit(number, rows, number in doc[:1], key in entries, question, is_typed, level))
         number = end + 1
     return units
+
+
+def with_comment(html, line, shape):
+    """The HTML of a line with its comment in parts: a shape, in place of which the page shows that of this example, and
+    what tells the answer.
+
+    In a line that is too wide for its pane, the comment is moved to the code: then fewer lines wrap.
+    """
+    code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
+    if comment is None:
+        return html
+    if not line.partition("# ")[0].strip():         # of its own: the forward's line, and then why
+        quoted = re.match("(.*?)((?:: |, and ).*)?$", comment)
+        return code + span("c1", quoted[1]) + span("c1 tells", quoted[2])
+    if len(line) > WIDTH:
+        code = re.sub("(?<=</span>) +$", "  ", code)
+    sizes = re.match(r"(# (?:\d x )?)(\([^()]*\))(.*)", comment)
+    if not sizes or not shape:
+        return code + span("c1", comment)
+    here = f'<span class="sizes" title="{sizes[2]}" data-here="{tuple(shape)}">{sizes[2]}</span>'
+    return code + span("c1", sizes[1] + here) + span("c1 tells", sizes[3])
+
+
+def span(kind, html):
+    """A span of HTML, or nothing."""
+    return f'<span class="{kind}">{html}</span>' if html else ""
 
 
 def asked(source, line, names, notes):

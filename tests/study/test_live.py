@@ -22,7 +22,6 @@ from npgpt.study.live import Live
 from npgpt.study.long_way import ways
 from npgpt.study.page import studied_layer
 from npgpt.study.progress import Progress
-from npgpt.study.report import Report
 from npgpt.study.source import read_source
 from tests.study.solutions import solved
 
@@ -42,7 +41,6 @@ def line_of(lesson, begin):
 
 DX = line_of(NORM, "dx = ")
 # Until the judge records what the learner's lines assign.
-RECORDED = pytest.mark.skipif("record" not in Report.__annotations__, reason="the judge does not record arrays")
 
 
 @pytest.fixture
@@ -66,7 +64,6 @@ def arrays(answer, key):
             for each in answer["arrays"][key]}
 
 
-@RECORDED
 def test_a_right_edit(page, check):
     answer = check(RIGHT + "     # of my own\nprint('here')")
     assert answer["verdict"] == "right" and answer["text"].startswith("right") and answer["first"] is None
@@ -78,7 +75,6 @@ def test_a_right_edit(page, check):
     assert not page.folder.exists()         # free editing solves nothing
 
 
-@RECORDED
 def test_a_wrong_edit(check):
     answer = check("dx = rstd * (dxhat\n             - mean_dxhat)")
     assert (answer["verdict"], answer["first"]) == ("wrong", f"b{DX}") and f"line is {DX}" in answer["text"]
@@ -88,7 +84,6 @@ def test_a_wrong_edit(check):
     assert np.allclose(np.subtract(given, true), difference, atol=2e-3) and any(difference)
 
 
-@RECORDED
 def test_an_edit_of_several_lines_shows_each_name(check):
     answer = check(f"centre = dxhat - mean_dxhat\nshape = centre[0]\nd{RIGHT}\ndx = ddx")
     assert answer["verdict"] == "right"
@@ -97,7 +92,6 @@ def test_an_edit_of_several_lines_shows_each_name(check):
     assert shown["dx"][0] == shown["dx"][1] == shown["ddx"][0]
 
 
-@RECORDED
 def test_a_gradient_that_the_package_skips_has_its_true_values(check):
     """drstd is in no line of the package's backward."""
     answer = check(f"drstd = (dxhat * xhat / rstd).sum(axis=-1, keepdims=True)\n{RIGHT}")

@@ -1,5 +1,6 @@
 """`npgpt study`: what the page says, against the sources, the model and the gradient check, and what it refuses."""
 
+import ast
 import base64
 import dataclasses
 import html
@@ -17,10 +18,13 @@ from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
 from npgpt.study import page, steps, whole_model
+from npgpt.study.exercise import left_out
 from npgpt.study.flow import Flow
 from npgpt.study.gradcheck import OK, WRONG, check, relative_error, truth
 from npgpt.study.lessons import basics_and_lessons, lessons
 from npgpt.study.long_way import LONG_WAYS
+from npgpt.study.path import path_of
+from npgpt.study.source import read_source
 from npgpt.study.trace import recording
 from npgpt.study.truth import cases
 from npgpt.study.whole_model import study_model
@@ -199,6 +203,46 @@ def test_the_steps_are_the_pass(layers, name):
             shown = [arrays[i] for step in passed for each, i in step["arrays"] if each == f"d{variable}"][-1]
             assert shown["shape"] == list(true.shape)
             np.testing.assert_allclose(np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3)
+
+
+@EACH
+def test_each_statement_of_a_backward_can_be_typed(layers, name):
+    """Its text is that of the file, and begins with the stub; the lowest level that leaves it out is known."""
+    source, typed = read_source(LESSONS[name].backward), layers[name].typed
+    assert [int(line) for line in typed] == [each.first for each in source.statements]
+    for each, line in zip(source.statements, typed.values(), strict=True):
+        assert ast.unparse(ast.parse(line["text"])) == each.text and line["text"].startswith(line["stub"])
+        assert line["stub"] == "" or line["stub"].endswith((" = ", " += ", "return "))
+        row = source.lines[each.first - source.first]
+        assert row.startswith(" " * line["indent"] + line["text"].split("\n")[0])
+    levels = [int(step.what[-1]) for step in path_of(name) if not step.is_bug]
+    assert list(layers[name].levels) == levels
+    for level in levels:
+        left = {node.lineno + source.first - 1 for node in left_out(LESSONS[name], level)}
+        assert {int(line) for line, each in typed.items() if each["level"] and each["level"] <= level} == left
+    hidden = {unit.first: unit.level for unit in layers[name].ways[0].units if unit.question}
+    assert hidden == {line: typed[str(line)]["level"] for line in hidden}
+
+
+def test_a_comment_in_parts():
+    """A shape, with that of the example; what tells the answer; and, in a long line, nearer to the code."""
+    row = '<span class="n">y</span>      <span class="c1"># (..., C): &lt;why&gt;</span>'
+    shape = '<span class="sizes" title="(..., C)" data-here="(4, 5, 6)">(..., C)</span>'
+    for line, gap in (("y      # (..., C): <why>", 6), ("y" * 81, 2)):
+        assert page.with_comment(row, line, [4, 5, 6]) == (
+            f'<span class="n">y</span>{" " * gap}<span class="c1"># {shape}</span>'
+            '<span class="c1 tells">: &lt;why&gt;</span>')
+    row = '    <span class="c1"># y = np.exp(x), and the derivative is y</span>'
+    assert page.with_comment(row, "    # y = np.exp(x), and the derivative is y", None) == (
+        '    <span class="c1"># y = np.exp(x)</span><span class="c1 tells">, and the derivative is y</span>')
+    assert page.with_comment("y", "y", [2]) == "y"
+
+
+def test_a_live_page_may_ask_its_own_server_and_a_file_nobody(model):
+    for live in (None, {"token": "t", "exercises": "exercises"}):
+        text = page.study_page([LESSONS["dropout"]], model[3], live)
+        assert data_of(text)["live"] == live and ("connect-src" in text) == (live is not None)
+        assert data_of(text)["first"]["layer"] == "dropout"
 
 
 def test_a_wrong_backward_shows():

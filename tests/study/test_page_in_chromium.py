@@ -261,8 +261,15 @@ def test_predict_then_reveal(open_page):
     page = open_page()
     dweight = line(page, "backward", "dweight = ", "linear")
     weight_used = line(page, "forward", "y_rows = rows @ weight", "linear")
-    page.click("#linear .predict")
-    assert page.locator("#linear .unit.hidden").count() == 6
+    predict = {level: page.locator(f"#linear .level[data-level='{level}']") for level in (1, 2, 3)}
+    page.click("#twice .level[data-level='2']")
+    assert "What is du here?" in page.locator("#twice .code.backward").inner_text()
+    text = page.locator("#twice .code.backward").inner_text()
+    assert "the derivative of exp" not in text, "a comment tells the answer"
+    for level, count in ((1, 1), (2, 3), (3, 6)):
+        predict[level].click()
+        assert page.locator("#linear .unit.hidden").count() == count
+        assert [each.get_attribute("aria-pressed") for each in predict.values()].index("true") == level - 1
     assert page.locator("#linear .predict").inner_text() == "Reveal all 6"
     text = page.locator("#linear .code.backward").inner_text()
     assert "What is dweight here? (n_in, n_out)" in text and "# y_rows = rows @ weight" in text
@@ -294,8 +301,7 @@ def test_predict_then_reveal(open_page):
     assert page.evaluate("document.activeElement.innerText").strip().startswith("40")
     page.click(weight_used)
     page.click("#linear .predict")
-    assert page.locator("#linear .unit.hidden").count() == 0
-    assert page.locator("#linear .predict").inner_text() == "Hide and predict"
+    assert page.locator("#linear .unit.hidden").count() == 0 and page.locator("#linear .predict").is_hidden()
 
 
 def test_an_entry_lights_the_vectors_whose_product_it_is(open_page):
@@ -374,23 +380,88 @@ def test_the_map_axes_and_commands(open_page):
         return [style.display, style.content, parseFloat(style.width) > 0 && parseFloat(style.height) > 0];
     })""")
     assert stream == [["block", '""', True]] * 2
+    plus = page.locator(".map .stage.repeat .plus").nth(1).bounding_box()
+    leaves = page.locator(".map .exit").bounding_box()      # from the second sum to the arrow at the block's edge
+    block, arrow = (page.locator(f".map {each}").bounding_box() for each in (".stage.repeat", ".stage.repeat + .box"))
+    assert abs(leaves["x"] - plus["x"] - plus["width"]) < 2
+    assert abs(leaves["y"] + leaves["height"] - plus["y"] - plus["height"] / 2) < 2
+    assert abs(leaves["y"] - block["y"] - block["height"] / 2) < 2
+    assert abs(leaves["y"] - arrow["y"] - arrow["height"] / 2) < 2
     assert page.locator("#model-pulls .axis strong").all_inner_texts() == ["loss of ↓", "gradient on →"]
     assert page.locator("#model-attention .axis strong").all_inner_texts() == ["query ↓", "key →"]
     text = page.evaluate("document.getElementById('model').textContent")
     assert 'npgpt study --prompt "…" --open' in text and "--checkpoint out" in text
     for name in basics_and_lessons():
-        assert page.locator(f"#{name} .command").all_inner_texts() == [f"npgpt exercise {name}", "npgpt learn"]
+        assert page.locator(f"#{name} .command").all_inner_texts() == [
+            f"npgpt exercise {name}", "npgpt learn", "npgpt study --open"]
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#gpt .copy >> nth=0")
     page.wait_for_selector("#gpt .copy.done")
     assert page.evaluate("navigator.clipboard.readText()") == "npgpt exercise gpt"
 
 
+@pytest.mark.parametrize("width", [390, 1440])
+def test_numbers_stand_in_small_arrays_at_all_times(open_page, width):
+    """In matrices of up to 8 x 8 whose cells are wide enough; rounded, and none is cut off."""
+    page = open_page(width)
+    page.click(line(page, "forward", "u = ", "chain"))
+    u = basics_and_lessons()["chain"].inputs["a"] * basics_and_lessons()["chain"].inputs["x"]
+    cells = page.locator("#chain .card.here .cells i")
+    shown = [float(text) for text in cells.all_inner_texts()]
+    assert len(shown) == u.size and all(abs(a - b) <= 0.0501 for a, b in zip(shown, u.ravel(), strict=True))
+    assert page.evaluate("""[...document.querySelectorAll(".numbers i")].every((cell) =>
+        !cell.checkVisibility() || cell.scrollWidth <= cell.clientWidth)""")
+    page.click(line(page, "forward", "rows = ", "linear"))                  # 20 x 6
+    assert set(page.locator("#linear .card.here .cells i").all_inner_texts()) == {""}
+    page.click(line(page, "backward", "dweight = ", "linear"))              # 6 x 8
+    texts = page.locator("#linear .card.here .cells i").all_inner_texts()
+    assert (set(texts) == {""}) == (width == 390)
+
+
+def test_the_shapes_are_those_of_the_example(open_page):
+    page = open_page()
+    shapes = page.locator(f"{line(page, 'forward', 'xhat = ')} .sizes")
+    assert shapes.evaluate("(each) => getComputedStyle(each, '::after').content") == '"(4, 5, 6)"'
+    assert shapes.get_attribute("title") == shapes.text_content() == "(..., C)"
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_file_says_how_to_start_what_it_cannot_do(open_page, width):
+    page = open_page(width)
+    hero = page.locator(".hero")
+    assert "npgpt study --open" in hero.inner_text() and "dx is verified" in hero.inner_text()
+    buttons = hero.locator("button[data-hero]").all()
+    assert len(buttons) == 3 and all(each.is_disabled() and each.is_visible() for each in buttons)
+    assert hero.locator("textarea").input_value() == "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
+    assert hero.locator("textarea").evaluate("each => each.readOnly")
+    assert [each.locator("i").count() for each in hero.locator(".card").all()] == [120] * 3
+    for place in ("#training", "#model", "#layernorm .exercise"):
+        assert "npgpt study --open" in page.locator(place).inner_text()
+    assert page.locator("#training button:not(.copy)").is_disabled() and page.locator("#model-text").is_disabled()
+    page.dblclick(line(page, "backward", "dx = "))
+    assert page.locator("#layernorm .why .start").inner_text() == (
+        "This page is a file. To edit this line, run npgpt study --open.")
+    assert page.locator("#layernorm textarea").count() == 0
+    page.locator("#layernorm .card.there .cells i").nth(7).click()          # x
+    assert "To change this number, run npgpt study --open" in page.locator("#layernorm .mover").inner_text()
+    assert page.locator("#layernorm .mover input").is_disabled()
+    page.locator("#layernorm .card.here .cells i").nth(7).click()           # dx, which follows from x
+    assert "x[0, 1, 1]" in page.locator("#layernorm .mover").inner_text()
+
+
+def test_help_is_behind_a_question_mark(open_page):
+    page = open_page(390)
+    assert not page.locator(".help > div").is_visible()
+    page.click(".help summary")
+    assert "double-click" in page.locator(".help > div").inner_text()
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_on_every_background(open_page, scheme):
     """Contrast of at least 4.5, also in lines that are lit and in questions."""
     page = open_page(scheme=scheme)
-    page.click("#head .predict")
+    page.click("#head .level[data-level='3']")
     page.click(line(page, "backward", "dx = "))
     low = page.evaluate("""() => {
         const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});

@@ -4,29 +4,46 @@ class Layer {
     this.section = section;
     this.panes = section.querySelector(".panes");
     this.arrows = section.querySelector(".arrows");
-    ({name: this.name, ways: this.ways} = DATA.layers.find(({name}) => name === section.id));
+    const {typed, ...data} = DATA.layers.find(({name}) => name === section.id);
+    Object.assign(this, data, {heats: [], done: new Set()});       // name, inputs, result, levels, ways
+    this.mover = new Mover(this);
+    this.editors = [...section.querySelectorAll(".code.backward")].map((pane, i) =>
+      new Editor(this, pane, i ? {} : typed));
     this.buttons = [...section.querySelectorAll("[data-go]")];
     for (const button of this.buttons) button.addEventListener("click", () => this.go(button.dataset.go));
     for (const button of section.querySelectorAll("[data-choose]")) {
       button.addEventListener("click", () => this.choose(Number(button.dataset.choose)));
     }
     for (const pane of section.querySelectorAll(".code")) this.listen(pane);
-    for (const button of section.querySelectorAll(".predict")) button.addEventListener("click", () => this.predict());
+    for (const button of section.querySelectorAll("[data-do]")) {
+      button.addEventListener("click", () => this.do(button.dataset.do));
+    }
+    this.pencil = makeButton("pencil", undefined, () => this.editor.open(this.pencil.closest(".unit").dataset.line));
+    this.pencil.append(section.querySelector("[data-do=edit] svg").cloneNode(true));
+    this.pencil.title = "Edit this line";
+    this.pencil.tabIndex = -1;          // the key e does the same
     new ResizeObserver(() => this.drawArrows()).observe(this.panes);
     this.way(0);
     this.step(0);
   }
 
   listen(pane) {
-    const units = [...pane.querySelectorAll(".unit.active")];
-    const unitOf = (event) => event.target.closest(".unit.active");
+    const units = [...pane.querySelectorAll("[data-line]")];
+    const unitOf = (event) => event.target.closest("textarea, .pencil") ? null : event.target.closest("[data-line]");
     units[0].tabIndex = 0;            // one stop of the tab key; the arrow keys move from there
     pane.addEventListener("scroll", () => this.drawArrows());
     pane.addEventListener("pointerover", (event) => {
       if (event.pointerType === "mouse" && unitOf(event) && hasMoved(event)) this.show(unitOf(event).dataset.line);
     });
     pane.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.show(...this.base));
-    pane.addEventListener("click", (event) => unitOf(event) && this.press(unitOf(event)));
+    let pressed;
+    pane.addEventListener("click", (event) => {
+      if (event.detail > 1 || !unitOf(event)) return;
+      pressed = unitOf(event);
+      this.press(pressed);
+    });
+    // The first click may have scrolled another line under the pointer: the line is that of the first one.
+    pane.addEventListener("dblclick", (event) => unitOf(event) && this.editor.open(pressed.dataset.line));
     pane.addEventListener("focusin", (event) => {
       if (!unitOf(event)) return;
       this.show(unitOf(event).dataset.line);
@@ -39,6 +56,7 @@ class Layer {
       const to = {ArrowUp: at - 1, ArrowDown: at + 1}[event.key];
       if (at < 0) return;
       if (event.key === "Enter" || event.key === " ") this.press(units[at]);
+      else if (["e", "F2"].includes(event.key) && !event.ctrlKey && !event.metaKey) this.editor.open(units[at].dataset.line);
       else if (to !== undefined) units[to]?.focus({preventScroll: true});
       else return;
       event.preventDefault();
@@ -52,8 +70,9 @@ class Layer {
     const panes = [...this.section.querySelectorAll(".code")];
     for (const pane of panes.slice(1)) pane.hidden = Number(pane.dataset.way) !== i;
     this.backward = panes[1 + i];
+    this.editor = this.editors[i];
     this.data = this.ways[i];
-    this.units = panes.filter((pane) => !pane.hidden).flatMap((pane) => [...pane.querySelectorAll(".unit.active")]);
+    this.units = panes.filter((pane) => !pane.hidden).flatMap((pane) => [...pane.querySelectorAll("[data-line]")]);
   }
 
   /* The learner chose a form: stay at the variable of before, if it has a line there. */
@@ -66,43 +85,57 @@ class Layer {
     this.backward.querySelector(`[data-choose="${i}"]`).focus();
   }
 
-  /* Hide and predict: a hidden line is a unit with the class "hidden" */
+  /* The controls of the toolbar, which are about the line at hand */
 
-  get hiddenUnits() {
-    return this.units.filter((unit) => unit.matches(".hidden"));
+  do(what) {
+    const {editor, base: [line]} = this;
+    ({edit: () => editor.open(line), undo: () => editor.undo(), reset: () => editor.reset(line),
+      reveal: () => editor.reveal(line)})[what]();
   }
 
-  predict() {
-    const hide = !this.hiddenUnits.length;
-    for (const unit of this.backward.querySelectorAll(".asked")) unit.classList.toggle("hidden", hide);
-    if (hide) for (const details of this.section.querySelectorAll("details")) details.open = false;
-    this.changed();
+  /* Hide all lines of the backward that trains, as a level that is begun does. */
+  hideAll() {
+    const [editor] = this.editors, highest = Math.max(...Object.keys(this.levels));
+    if (editor.state.level !== highest) editor.choose(highest);
   }
 
-  reveal(unit) {
-    unit.classList.remove("hidden");
-    this.changed();
+  updateControls() {
+    const {editor, base: [line]} = this, number = line.slice(1), unit = editor.unit(line);
+    const button = (what) => this.section.querySelector(`[data-do=${what}]`);
+    button("edit").disabled = !LIVE || !editor.source(line);
+    button("undo").disabled = !editor.canUndo;
+    button("reset").disabled = !editor.edits && !editor.state.shown.length;
+    button("reset").querySelector("span").textContent = editor.isTyped(line) ? `Reset line ${number}` : "Reset all";
+    button("reveal").disabled = !unit?.matches(".hidden, .typed");
   }
 
-  changed() {
-    const left = this.hiddenUnits.length;
-    this.backward.querySelector(".predict").textContent = left ? `Reveal all ${left}` : "Hide and predict";
-    this.show(...this.base);
+  /* Mark the levels that are solved, of names such as "linear level 1". */
+  solved(names) {
+    for (const name of names) this.done.add(name);
+    const done = Object.keys(this.levels).filter((level) => this.done.has(`${this.name} level ${level}`));
+    for (const button of this.editors[0].pane.querySelectorAll(".level")) {
+      button.classList.toggle("done", done.includes(button.dataset.level));
+    }
+    const mark = this.section.querySelector(".badge.solved");
+    mark.hidden = !done.length;
+    mark.textContent = `✓ solved: level ${done.join(", ")}`;
   }
 
   /* The hidden unit that is this line or its partner, or whose line the derivation would give away. */
   secret(line, entry, partner) {
     const makes = (unit, name) => this.data.lines[unit.dataset.line].some((each) => each.name === name);
-    return this.hiddenUnits.find((unit) => [line, partner].includes(unit.dataset.line))
-      ?? this.hiddenUnits.find((unit) => makes(unit, `d${entry.section}`));
+    return this.editor.hidden.find((unit) => [line, partner].includes(unit.dataset.line))
+      ?? this.editor.hidden.find((unit) => makes(unit, `d${entry.section}`));
   }
 
   /* Steps and lines */
 
   press(unit) {
-    if (unit.matches(".hidden")) this.reveal(unit);
-    this.stay(unit.dataset.line);
-    if (this.data === this.ways[0]) history.replaceState(null, "", `#${this.name}:${unit.dataset.line}`);
+    const {line} = unit.dataset, hidden = unit.matches(".hidden");
+    if (hidden && !LIVE) this.editor.reveal(line);
+    this.stay(line);
+    if (hidden && LIVE && this.editor.source(line)) this.editor.open(line);
+    if (this.data === this.ways[0]) history.replaceState(null, "", `#${this.name}:${line}`);
   }
 
   /* Go to the line of an address, "b102", or to the line above it that has something to show. */
@@ -178,22 +211,40 @@ class Layer {
   /* What is shown of a line */
 
   show(line, step = this.executions(line)[0], name) {
-    const all = [line, step, name, this.backward.dataset.way, this.hiddenUnits.length].join();
+    this.current = [line, step, name];
+    this.updateControls();
+    const all = [line, step, name, this.backward.dataset.way, this.editor.version].join();
     if (all === this.shown) return;         // what is under the pointer must stay there between press and release
     this.shown = all;
-    const entries = this.data.lines[line];
+    const entries = this.data.lines[line] ?? [BARE];
     const entry = this.entry = entries.find((each) => each.name === name)
       ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
     const [partner, from] = this.partner(step, entry);
     this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]), entry.lit?.[0] ?? partner);
-    const secret = this.secret(line, entry, partner), isSecret = (each) => secret && secret.dataset.line === each;
+    if (this.editor.source(line) && line[0] === "b") this.unit(line).append(this.pencil);
+    else this.pencil.remove();
     const [side, other] = line[0] === "f" ? ["forward", "backward"] : ["backward", "forward"];
     this.section.querySelector(".where").textContent = `· ${side}, line ${line.slice(1)}`;
-    const here = this.fill(".here", entry.name, this.array(step, entry.name), side, isSecret(line));
+    const judged = this.editor.isTyped(line) && line[0] === "b";
+    this.section.querySelector(".detail").classList.toggle("judged", judged);
+    this.heats = [];
+    if (judged) this.editor.fill(line, name);
+    else this.fillCards(line, step, entry, partner, from, side, other);
+  }
+
+  /* Show the line at hand again, because something about it changed. */
+  refresh() {
+    if (this.current) this.show(...this.current);
+  }
+
+  fillCards(line, step, entry, partner, from, side, other) {
+    const secret = this.secret(line, entry, partner), isSecret = (each) => secret && secret.dataset.line === each;
+    const entries = this.data.lines[line] ?? [BARE];
+    const here = this.fill("here", entry.name, () => this.array(step, entry.name), side, isSecret(line));
     if (entries.length > 1) this.tabs(entries, entry, (each) => this.show(line, step, each));
     const array = this.array(from, entry.other);
-    const there = this.fill(".there", array ? entry.other : "", array, other, isSecret(partner));
-    const factors = this.fillFactors(isSecret(line) ? [] : this.data.steps[step]?.factors ?? []);
+    const there = this.fill("there", array ? entry.other : "", () => this.array(from, entry.other), other, isSecret(partner));
+    const factors = this.fillFactors(isSecret(line) ? [] : this.data.steps[step]?.factors ?? [], step);
     if (here) {
       here.onPoint = (place) => {
         if (there && String(there.shape) === String(here.shape)) there.light(place ? [place] : []);
@@ -242,16 +293,20 @@ class Layer {
 
   tabs(entries, chosen, choose) {
     const tabs = make("div", "tabs");
-    this.section.querySelector(".card.here").prepend(tabs);
+    this.card("here").prepend(tabs);
     for (const each of entries) {
       const tab = tabs.appendChild(makeButton("", each.name, () => choose(each.name)));
       tab.setAttribute("aria-pressed", each === chosen);
     }
   }
 
-  /* Show an array in a card: its heat map, or nothing. */
-  fill(selector, name, array, side, secret) {
-    const card = this.section.querySelector(`.card${selector}`);
+  card(kind) {
+    return this.section.querySelector(`.card.${kind}`);
+  }
+
+  /* Show an array in a card: its heat map, or nothing. get(): the array, another one once a number was moved. */
+  fill(kind, name, get, side, secret) {
+    const card = this.card(kind), array = get();
     card.replaceChildren();
     if (!name) return null;
     card.append(make("h4", side, name));
@@ -260,19 +315,34 @@ class Layer {
       card.append(make("p", "facts", secret ? `${shape}hidden until you reveal its line` : "This line has no array of its own for it."));
       return null;
     }
-    card.append(make("p", "facts", `${shown(array.shape)} · ${array.low} to ${array.high}`));
-    return new ArrayHeat(card, name, array);
+    const facts = card.appendChild(make("p", "facts"));
+    const write = ({shape, low, high}) => facts.textContent = `${shown(shape)} · ${low} to ${high}`;
+    write(array);
+    return this.heat(card, name, get, write);
+  }
+
+  /* A heat map that follows its array when a number is moved; onMoved(array) is called then. */
+  heat(card, name, get, onMoved = () => {}) {
+    const heat = new ArrayHeat(card, name, get());
+    this.heats.push(() => {
+      heat.update(get());
+      onMoved(get());
+      this.mover.mark(heat);
+    });
+    this.mover.attach(heat, get());
+    return heat;
   }
 
   /* The two factors of a matmul: {heat, axis} each, the axis that counts the product's rows or columns. */
-  fillFactors(factors) {
-    const card = this.section.querySelector(".card.factors");
+  fillFactors(factors, step) {
+    const card = this.card("factors");
     card.replaceChildren();
     this.section.querySelector(".detail").classList.toggle("product", factors.length > 0);
-    return factors.map(([name, i, flipped], side) => {
-      const array = this.data.arrays[i], part = card.appendChild(make("div"));
-      part.append(make("h4", "", `${side ? "@" : "="} ${name}${flipped ? ".T" : ""}`), make("p", "facts", shown(array.shape)));
-      return {heat: new ArrayHeat(part, name, array), axis: (side === 0) === flipped ? -1 : -2};
+    return factors.map(([name, , flipped], side) => {
+      const get = () => this.data.arrays[this.data.steps[step].factors[side][1]];
+      const part = card.appendChild(make("div"));
+      part.append(make("h4", "", `${side ? "@" : "="} ${name}${flipped ? ".T" : ""}`), make("p", "facts", shown(get().shape)));
+      return {heat: this.heat(part, name, get), axis: (side === 0) === flipped ? -1 : -2};
     });
   }
 
@@ -280,7 +350,7 @@ class Layer {
     const why = this.section.querySelector(".why");
     why.replaceChildren(make("p", `finding ${entry.verdict ?? "none"}`,
       entry.finding ?? `${entry.name} is an intermediate result, not the gradient of a variable of the forward.`));
-    why.scrollTop = 0;
+    why.parentElement.scrollTop = 0;
     const section = entry.section && this.section.querySelector(`.derivation [data-variable="${entry.section}"]`);
     if (section) why.append(...section.cloneNode(true).childNodes);
   }
@@ -291,21 +361,19 @@ class Layer {
     const asked = make("p", "asking");
     asked.append(`Line ${unit.dataset.line.slice(1)}: `, ...question.cloneNode(true).childNodes);
     why.replaceChildren(asked);
-    if (unit.dataset.hint) {
-      const hint = why.appendChild(make("details", "hint"));
-      hint.append(make("summary", "", "Hint"), make("p", "", unit.dataset.hint));
-    }
-    why.append(makeButton("reveal", "Reveal this line", () => {
+    if (unit.dataset.hint) why.append(hintElement(unit.dataset.hint));
+    const {line} = unit.dataset;
+    if (LIVE && this.editor.source(line)) why.append(makeButton("reveal", "Type this line", () => this.editor.open(line)));
+    why.append(makeButton("reveal", "Show me this line", () => {
+      this.editor.reveal(line);
       this.press(unit);
       unit.focus({preventScroll: true});
     }));
   }
 }
 
-/* Whether the pointer moved, and not the page below it. */
-const pointer = {};
-const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
-document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(pointer, {x: clientX, y: clientY}));
+/* What there is to say of a line that makes no array. */
+const BARE = {name: "", other: "", partner: null, section: null, verdict: null, uses: [], finding: "This line makes no array."};
 
 const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
 

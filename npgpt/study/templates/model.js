@@ -1,67 +1,134 @@
-/* The whole model */
+/* The whole model on a text */
 
-const MODEL = DATA.model;
-const tokens = [...document.querySelectorAll(".token")];
-const quoted = (i) => `“${MODEL.tokens[i]}” (${i})`;
+const modelPart = (name) => document.getElementById(`model-${name}`);
 const shade = (value, largest) => largest ? Math.sqrt(value / largest) : 0;
-let chosenToken = MODEL.pulls.length;         // the last one that has something to show
 
-function showToken(i) {
-  const row = MODEL.pulls[i - 1] ?? [], largest = Math.max(...row, 0), most = row.indexOf(largest);
-  tokens.forEach((token, j) => {
-    token.classList.toggle("here", j === i);
-    token.classList.toggle("shaded", j in row);
-    token.style.setProperty("--part", j in row ? shade(row[j], largest) : 0);
-  });
-  const loss = MODEL.losses[i - 1];
-  document.getElementById("model-readout").textContent = i === 0
-    ? "The first token is only read: nothing predicts it."
-    : `“${MODEL.tokens[i]}”: loss ${loss}, probability ${(100 * Math.exp(-loss)).toPrecision(2)} %`
-      + (row.length ? `; largest gradient norm ${largest}, on “${MODEL.tokens[most]}” at position ${most}` : "");
-}
-
-tokens.forEach((token, i) => {
-  token.addEventListener("pointerover", (event) => event.pointerType === "mouse" && showToken(i));
-  token.addEventListener("focus", () => showToken(i));
-  token.addEventListener("click", () => showToken(chosenToken = i));
-});
-document.getElementById("model-tokens").addEventListener("pointerleave", () => showToken(chosenToken));
-showToken(chosenToken);
-
-const texts = (from, count) => MODEL.tokens.slice(from, from + count);
-const largestPull = Math.max(...MODEL.pulls.flat(), 0);
-const pulledColumns = Math.max(...MODEL.pulls.map((row) => row.length));
-new Heat(document.getElementById("model-pulls"), "Gradient norms, a row for each loss, a column for each token").show({
-  rows: MODEL.pulls.length, columns: pulledColumns,
-  axes: {row: "loss of ↓", column: "gradient on →", rows: texts(1, MODEL.pulls.length), columns: texts(0, pulledColumns)},
-  part: (r, c) => c in MODEL.pulls[r] ? shade(MODEL.pulls[r][c], largestPull) : null,
-  label: (r, c) => `loss of ${quoted(r + 1)} on ${quoted(c)}: ${MODEL.pulls[r][c]}`,
-});
-
-const T = MODEL.tokens.length - 1;
-const heads = document.getElementById("model-heads");
-const attention = new Heat(document.getElementById("model-attention"), "Attention weights");
-const chooseHead = MODEL.maps.map(([layer, head, text]) => {
-  const weights = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-  if (head === 0) heads.appendChild(make("div", "layer-row")).append(make("span", "", `block ${layer}`));
-  const button = heads.lastChild.appendChild(make("button"));
-  button.type = "button";
-  button.setAttribute("aria-label", `Block ${layer}, head ${head}`);
-  const canvas = button.appendChild(make("canvas"));
-  canvas.width = canvas.height = T;
-  const context = canvas.getContext("2d"), image = context.createImageData(T, T);
-  weights.forEach((weight, i) => image.data.set([124, 77, 220, 255 * shade(weight, 255)], 4 * i));
-  context.putImageData(image, 0, 0);
-  const choose = () => {
-    document.getElementById("model-head").textContent = `Block ${layer}, head ${head}`;
-    attention.show({
-      rows: T, columns: T, axes: {row: "query ↓", column: "key →", rows: texts(0, T), columns: texts(0, T)},
-      part: (r, c) => shade(weights[r * T + c], 255),
-      label: (r, c) => `${quoted(r)} looks at ${quoted(c)}: ${(weights[r * T + c] / 255).toFixed(2)}`,
+class Model {
+  constructor() {
+    this.pulls = new Heat(modelPart("pulls"), "Gradient norms, a row for each loss, a column for each token");
+    this.attention = new Heat(modelPart("attention"), "Attention weights");
+    modelPart("tokens").addEventListener("pointerleave", () => this.showToken(this.chosen));
+    this.show(DATA.model);
+    const field = modelPart("text"), requests = new Requests("/text", (answer) => {
+      this.say("");
+      this.show(answer);
+    }, (text) => this.say(text));
+    const ask = () => requests.send({text: field.value});
+    field.addEventListener("input", debounced(400, ask));
+    field.disabled = !LIVE;
+    let asked = false;
+    if (LIVE) watchSeen(modelPart("text"), (seen) => {
+      if (seen && !asked && field.value) ask();
+      asked ||= seen;
     });
-    for (const each of heads.querySelectorAll("button")) each.setAttribute("aria-pressed", each === button);
-  };
-  button.addEventListener("click", choose);
-  return choose;
-});
-chooseHead[0]();
+  }
+
+  say(text) {
+    modelPart("error").textContent = text;
+  }
+
+  /* Show what the model makes of a text: `data` is that of the page, or an answer of the server. */
+  show(data) {
+    this.data = data;
+    modelPart("count").textContent = data.tokens.length;
+    modelPart("loss").textContent = data.loss.toFixed(3);
+    modelPart("left-out").replaceChildren(...data.left_out.map((sentence) => make("p", "note", sentence)));
+    this.showTokens();
+    this.showNext();
+    this.showPulls();
+    this.showAttention();
+  }
+
+  quoted(i) {
+    return `“${this.data.tokens[i]}” (${i})`;
+  }
+
+  showTokens() {
+    const {tokens, losses, norms} = this.data, largest = largestOf(norms ?? []);
+    this.tokens = tokens.map((text, i) => {
+      const token = makeButton("token", undefined, () => this.showToken(this.chosen = i));
+      token.append(make("span", "text", text), make("span", "loss", i ? losses[i - 1].toFixed(2) : "–"));
+      if (Number.isFinite(norms?.[i])) {
+        const bar = token.appendChild(make("span", "norm"));
+        bar.style.setProperty("--part", largest ? norms[i] / largest : 0);
+        bar.title = `norm of the gradient of the mean loss: ${norms[i]}`;
+      }
+      token.addEventListener("pointerover", (event) => event.pointerType === "mouse" && this.showToken(i));
+      token.addEventListener("focus", () => this.showToken(i));
+      return token;
+    });
+    modelPart("tokens").replaceChildren(...this.tokens);
+    modelPart("norms").hidden = !norms;
+    this.showToken(this.chosen = this.data.pulls.length);       // the last one that has something to show
+  }
+
+  showToken(i) {
+    const {tokens, pulls, losses, norms} = this.data;
+    const row = pulls[i - 1] ?? [], largest = Math.max(...row, 0), most = row.indexOf(largest), loss = losses[i - 1];
+    this.tokens.forEach((token, j) => {
+      token.classList.toggle("here", j === i);
+      token.classList.toggle("shaded", j in row);
+      token.style.setProperty("--part", j in row ? shade(row[j], largest) : 0);
+    });
+    modelPart("readout").textContent = (i === 0
+      ? "The first token is only read: nothing predicts it."
+      : `“${tokens[i]}”: loss ${loss}, probability ${(100 * Math.exp(-loss)).toPrecision(2)} %`
+        + (row.length ? `; largest gradient norm ${largest}, on “${tokens[most]}” at position ${most}` : ""))
+      + (!Number.isFinite(norms?.[i]) ? "" : `; gradient norm of the mean loss on it ${norms[i]}`);
+  }
+
+  /* What comes next: a bar for each of the likeliest tokens. */
+  showNext() {
+    const {next} = this.data;
+    modelPart("next").hidden = !next;
+    modelPart("bars").replaceChildren(...(next ?? []).map(([text, probability]) => {
+      const row = make("li"), bar = make("span", "probability");
+      bar.style.setProperty("--part", probability / next[0][1]);
+      row.append(make("code", "", text), bar, make("span", "percent", `${(100 * probability).toPrecision(2)} %`));
+      return row;
+    }));
+  }
+
+  showPulls() {
+    const {tokens, pulls} = this.data, largest = Math.max(...pulls.flat(), 0);
+    const columns = Math.max(...pulls.map((row) => row.length));
+    this.pulls.show({
+      rows: pulls.length, columns,
+      axes: {row: "loss of ↓", column: "gradient on →", rows: tokens.slice(1, 1 + pulls.length), columns: tokens.slice(0, columns)},
+      part: (r, c) => c in pulls[r] ? shade(pulls[r][c], largest) : null,
+      label: (r, c) => `loss of ${this.quoted(r + 1)} on ${this.quoted(c)}: ${pulls[r][c]}`,
+    });
+  }
+
+  showAttention() {
+    const T = this.data.tokens.length - 1, heads = modelPart("heads");
+    heads.replaceChildren();
+    this.heads = this.data.maps.map(([layer, head, text]) => {
+      const weights = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+      if (head === 0) heads.appendChild(make("div", "layer-row")).append(make("span", "", `block ${layer}`));
+      const button = makeButton("", undefined, () => this.showHead(layer, head));
+      button.setAttribute("aria-label", `Block ${layer}, head ${head}`);
+      const canvas = button.appendChild(make("canvas"));
+      canvas.width = canvas.height = T;
+      const context = canvas.getContext("2d"), image = context.createImageData(T, T);
+      weights.forEach((weight, i) => image.data.set([124, 77, 220, 255 * shade(weight, 255)], 4 * i));
+      context.putImageData(image, 0, 0);
+      heads.lastChild.append(button);
+      return {layer, head, weights, button};
+    });
+    this.showHead(...this.head ?? [0, 0]);
+  }
+
+  showHead(layer, head) {
+    this.head = [layer, head];          // it stays when the text changes
+    const {weights} = this.heads.find((each) => each.layer === layer && each.head === head);
+    const T = this.data.tokens.length - 1, texts = this.data.tokens.slice(0, T);
+    modelPart("head").textContent = `Block ${layer}, head ${head}`;
+    this.attention.show({
+      rows: T, columns: T, axes: {row: "query ↓", column: "key →", rows: texts, columns: texts},
+      part: (r, c) => shade(weights[r * T + c], 255),
+      label: (r, c) => `${this.quoted(r)} looks at ${this.quoted(c)}: ${(weights[r * T + c] / 255).toFixed(2)}`,
+    });
+    for (const each of this.heads) each.button.setAttribute("aria-pressed", each.layer === layer && each.head === head);
+  }
+}

@@ -1,9 +1,15 @@
 const layers = [...document.querySelectorAll(".layer")].map((section) => new Layer(section));
+new Hero(document.querySelector(".hero"), DATA.first);
+new Training(document.getElementById("training"));
+new Model();
+if (LIVE) {
+  post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});      // it says so itself
+}
 
 /* The arrow keys step through the layer that has the focus, else through the one in the middle of the window. */
 document.addEventListener("keydown", (event) => {
   const where = {ArrowLeft: "previous", ArrowRight: "next"}[event.key];
-  if (!where || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!where || event.target.matches("input, textarea") || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
   const layer = layers.find(({section}) => section.contains(document.activeElement)) ?? layers.find(({section}) => {
     const box = section.getBoundingClientRect();
     return box.top < innerHeight / 2 && box.bottom > innerHeight / 2;
@@ -18,7 +24,7 @@ document.addEventListener("keydown", (event) => {
 function openAddress() {
   const [, name, line, predict] = location.hash.match(/^#(\w+):([fb]\d+)(:predict)?$/) ?? [];
   const layer = layers.find((layer) => layer.name === name);
-  if (predict && !layer?.hiddenUnits.length) layer?.predict();
+  if (predict) layer?.hideAll();
   layer?.open(line);
 }
 

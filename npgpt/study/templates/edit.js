@@ -1,0 +1,296 @@
+/* A backward whose lines can be typed. A unit of its pane has the class "hidden" while its line is a question, "typed" if
+   it shows the learner's text. Without a server, and in the long way, lines can only be hidden and shown. */
+class Editor {
+  constructor(layer, pane, typed) {
+    Object.assign(this, {layer, pane, typed});
+    this.units = [...pane.querySelectorAll("[data-line]")];
+    this.state = this.checked = {level: 0, texts: {}, shown: []};     // texts: line -> the learner's; never changed in place
+    this.history = [];
+    this.answer = null;
+    this.version = 0;           // counts the changes
+    this.listeners = [];
+    this.requests = new Requests("/check", (answer) => this.judged(answer),
+      (text) => this.judged({verdict: "error", text: text[0].toUpperCase() + text.slice(1), lines: [], arrays: {}}));
+    this.later = debounced(1000, () => this.check());
+    for (const button of pane.querySelectorAll("[data-level].level")) {
+      button.addEventListener("click", () => this.choose(Number(button.dataset.level)));
+    }
+    pane.querySelector(".predict").addEventListener("click", () => this.choose(0));
+  }
+
+  /* What stands in the lines */
+
+  unit(line) {
+    return this.units.find((unit) => unit.dataset.line === line);
+  }
+
+  source(line) {
+    return this.typed[line?.slice(1)];
+  }
+
+  /* Whether the level leaves a line out, and the learner did not ask to see it. */
+  isAsked(unit) {
+    const {level, shown} = this.state;
+    return Number(unit.dataset.level ?? Infinity) <= level && !shown.includes(unit.dataset.line);
+  }
+
+  text(line) {
+    const {text, stub} = this.source(line);
+    return this.state.texts[line] ?? (this.isAsked(this.unit(line)) ? stub : text);
+  }
+
+  isTyped(line) {
+    return line in this.state.texts;
+  }
+
+  get edits() {
+    return Object.keys(this.state.texts).length;
+  }
+
+  get hidden() {
+    return this.units.filter((unit) => unit.matches(".hidden"));
+  }
+
+  /* Changes */
+
+  change(state) {
+    this.state = {...this.state, ...state};
+    this.update();
+  }
+
+  type(line, text) {
+    const {text: whole, stub} = this.source(line), texts = {...this.state.texts, [line]: text};
+    if (["", (this.isAsked(this.unit(line)) ? stub : whole).trim()].includes(text.trim())) delete texts[line];
+    this.change({texts});
+    this.later();
+  }
+
+  /* Begin a level, which hides its lines; or leave it, which shows all of them. */
+  choose(level) {
+    if (level === this.state.level) level = 0;
+    if (level) for (const details of this.layer.section.querySelectorAll("details")) details.open = false;
+    this.change({level, texts: {}, shown: []});
+    this.check();
+  }
+
+  /* Show the package's line; in a level it no longer counts as the learner's. */
+  reveal(line) {
+    const {level, texts: {[line]: _, ...texts}, shown} = this.state;
+    this.change({texts, shown: level ? [...shown, line] : shown});
+    this.check();
+  }
+
+  reset(line) {
+    const {[line]: _, ...others} = this.state.texts;
+    this.change(this.isTyped(line) ? {texts: others} : {texts: {}, shown: []});
+    this.check();
+  }
+
+  get canUndo() {
+    return this.history.length > 0 || this.state !== this.checked;
+  }
+
+  /* Back to what was checked before. */
+  undo() {
+    if (!this.canUndo) return;
+    this.state = this.checked = this.state === this.checked ? this.history.pop() : this.checked;
+    this.send();
+    this.update();
+  }
+
+  /* The judge */
+
+  check() {
+    if (this.state === this.checked) return;
+    this.history.push(this.checked);
+    this.checked = this.state;
+    this.send();
+    this.update();
+  }
+
+  send() {
+    this.isWaiting = LIVE !== null && this.edits > 0;
+    if (this.isWaiting) this.requests.send(this.body);
+    else this.answer = null;
+  }
+
+  /* What the server is asked. A level of which a line was shown cannot be solved: it is sent as an edit with blanks. */
+  get body() {
+    const {level, shown} = this.state, edits = {};
+    for (const [number, {text, stub, indent, level: lowest}] of Object.entries(this.typed)) {
+      const line = `b${number}`, unit = this.unit(line);
+      let mine = this.state.texts[line];
+      if (mine === undefined && lowest !== null && lowest <= level && !shown.includes(line)) {
+        if (!this.isAsked(unit)) mine = text;           // it reads the cache or returns: nobody is asked for it
+        else if (shown.length) mine = `${stub}...`;
+      }
+      if (mine !== undefined) edits[number] = /^\s/.test(mine) ? mine : mine.replace(/^/gm, " ".repeat(indent));
+    }
+    return {layer: this.layer.name, edits, level: shown.length ? 0 : level};
+  }
+
+  judged(answer) {
+    if (!this.edits) return;            // it was undone meanwhile
+    this.answer = answer;
+    this.isWaiting = Boolean(this.requests.next);
+    document.getElementById("status").textContent = answer.text;        // read out
+    if (answer.solved) this.layer.solved([answer.solved]);
+    this.update();
+  }
+
+  get isPending() {
+    return this.state !== this.checked || this.isWaiting;
+  }
+
+  /* "ok" or "WRONG", for a line with several names the worst; undefined if nothing was found out. */
+  verdict(line) {
+    const found = (this.answer?.lines ?? []).filter((each) => each.line === line).map((each) => each.verdict);
+    return found.includes("WRONG") ? "WRONG" : found[0];
+  }
+
+  /* What is seen */
+
+  update() {
+    this.version++;
+    for (const unit of this.units) {
+      const {line} = unit.dataset, verdict = this.verdict(line), typed = this.isTyped(line);
+      unit.classList.toggle("typed", typed);
+      unit.classList.toggle("hidden", this.isAsked(unit) && !(typed && verdict === "ok"));
+      unit.classList.toggle("right", typed && verdict === "ok");
+      unit.classList.toggle("wrong", verdict === "WRONG");
+      if (typed) this.own(unit).textContent = this.state.texts[line];
+    }
+    const left = this.hidden.length, reveal = this.pane.querySelector(".predict");
+    reveal.hidden = !left;
+    reveal.textContent = `Reveal all ${left}`;
+    for (const button of this.pane.querySelectorAll(".level")) {
+      button.setAttribute("aria-pressed", Number(button.dataset.level) === this.state.level);
+    }
+    this.layer.refresh();
+    for (const listener of this.listeners) listener();
+  }
+
+  /* The element of a unit that holds the learner's text. */
+  own(unit) {
+    if (!unit.querySelector(".own")) {
+      const row = make("div", "row own");
+      row.append(make("span", "number", unit.dataset.line.slice(1)), make("code"));
+      unit.append(row);
+    }
+    return unit.querySelector(".own code");
+  }
+
+  /* Make a line a text field. Enter checks it at once and leaves it, Escape takes back what was typed. */
+  open(line) {
+    const unit = this.unit(line);
+    if (!this.source(line) || unit.matches(".editing")) return;
+    this.layer.stay(line);
+    if (!LIVE) {
+      this.layer.section.querySelector(".why").prepend(howToStart("edit this line"));
+      return;
+    }
+    const row = make("div", "row field"), field = make("textarea"), before = this.text(line);
+    row.append(make("span", "number", line.slice(1)), field);
+    unit.append(row);
+    unit.classList.add("editing");
+    unit.setAttribute("role", "group");
+    field.setAttribute("aria-label", `Line ${line.slice(1)} of the backward of ${this.layer.name}`);
+    const close = () => {
+      unit.classList.remove("editing");
+      unit.setAttribute("role", "button");
+      row.remove();
+    };
+    typing(field, before, {
+      onInput: (text) => this.type(line, text),
+      onEnter: () => {
+        this.check();
+        unit.focus({preventScroll: true});
+      },
+      onEscape: () => {
+        this.type(line, before);
+        unit.focus({preventScroll: true});
+      },
+    });
+    field.addEventListener("blur", close);
+    field.focus({preventScroll: true});
+  }
+
+  /* The panel about a line that is typed: its array, the true one, their difference, and the verdict. */
+  fill(line, chosen) {
+    const {layer, answer} = this, found = answer?.arrays[line] ?? [];
+    const entry = found.find(({name}) => name === chosen) ?? found[0];
+    fillJudged(["here", "there", "difference"].map((kind) => layer.card(kind)), entry);
+    if (found.length > 1) layer.tabs(found, entry, (name) => layer.show(line, undefined, name));
+    const why = layer.section.querySelector(".why");
+    why.replaceChildren(...this.verdictElements(line));
+    const hint = this.unit(line).dataset.hint;
+    if (hint && this.unit(line).matches(".hidden")) why.append(hintElement(hint));
+  }
+
+  /* The verdict in words. All of it is text: nothing that the server says becomes markup. */
+  verdictElements(line) {
+    const {answer} = this, {shown} = this.state;
+    const elements = [make("p", `verdict ${this.isPending ? "pending" : answer?.verdict ?? ""}`)];
+    elements[0].textContent = this.isPending ? "Checking …" : answer?.text ?? "";
+    if (!answer || this.isPending) return elements;
+    for (const {name, verdict, evidence, diagnosis} of answer.lines.filter((each) => each.line === line)) {
+      const text = [diagnosis, evidence].filter((each) => each && !answer.text.includes(each)).join(" ");
+      if (verdict === "WRONG" && text) elements.push(make("p", "evidence", `${name}: ${text}`));
+    }
+    if (answer.first && answer.first !== line) {
+      elements.push(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong one`,
+        () => this.layer.stay(answer.first)));
+    }
+    if (answer.verdict === "right" && shown.length) {
+      elements.push(make("p", "evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so the level is not counted as solved.`));
+    }
+    if (answer.solved) elements.push(make("p", "solved", `✓ Solved: ${answer.solved}`));
+    if (answer.output) elements.push(make("p", "evidence", "Your code printed:"), make("pre", "", answer.output));
+    if (answer.seed !== undefined) elements.push(make("p", "caption", `The judge's random cases: seed ${answer.seed}.`));
+    return elements;
+  }
+}
+
+/* Fill three cards: what a line gives, what is true, and their difference, coloured on the scale of the true one. */
+function fillJudged([here, there, difference], entry) {
+  for (const [card, title, kind, missing] of [
+    [here, "what the line gives", "given", "The line gives no such array."],
+    [there, "the true gradient", "true", "There is no such array."],
+    [difference, "difference", "difference", entry?.given && entry.true ? "The shapes differ." : "There is nothing to compare."],
+  ]) {
+    card.replaceChildren();
+    if (!entry) continue;
+    const array = entry[kind];
+    card.append(make("h4", "backward", kind === "difference" ? "difference" : entry.name));
+    card.append(make("p", "facts", array ? kind === "difference" ? `at most ${largestOf(array.values)}` : `${title} · ${shown(array.shape)}` : missing));
+    if (array) new ArrayHeat(card, kind === "difference" ? "difference" : entry.name, array, entry.true && largestOf(entry.true.values));
+  }
+}
+
+function hintElement(text) {
+  const hint = make("details", "hint");
+  hint.append(make("summary", "", "Hint"), make("p", "", text));
+  return hint;
+}
+
+/* A text field that is as high as its text. Its keys are its own: the page does not step while one types. */
+function typing(field, text, {onInput, onEnter, onEscape}) {
+  const grow = () => {
+    field.style.height = "";
+    field.style.height = `${field.scrollHeight}px`;
+  };
+  Object.assign(field, {value: text, rows: 1, spellcheck: false, autocapitalize: "off", autocomplete: "off"});
+  requestAnimationFrame(grow);
+  new ResizeObserver(grow).observe(field.parentElement);
+  field.addEventListener("input", () => {
+    grow();
+    onInput(field.value);
+  });
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    const action = event.key === "Enter" && !event.shiftKey ? onEnter : event.key === "Escape" ? onEscape : null;
+    if (!action || event.isComposing) return;
+    event.preventDefault();
+    action();
+  });
+}

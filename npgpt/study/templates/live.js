@@ -1,0 +1,87 @@
+/* The server of the page, if it has one. A file has none: then its controls say how to start it. */
+
+const LIVE = DATA.live;
+const START = "npgpt study --open";
+
+if (LIVE) {
+  sessionStorage.setItem("npgpt-token", LIVE.token);                    // for loading the page again, which
+  history.replaceState(null, "", location.pathname + location.hash);    // has an address without the token
+}
+
+/* POST a body to the server: its answer. Raises an Error that says in a sentence why there is none. */
+async function post(path, body) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method: "POST", headers: {"Content-Type": "application/json", "X-Npgpt-Token": LIVE.token}, body: JSON.stringify(body),
+    });
+  } catch {
+    document.getElementById("ended").hidden = false;
+    throw new Error(`the server has ended: run ${START} again`);
+  }
+  document.getElementById("ended").hidden = true;
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
+  return answer;
+}
+
+/* Requests of one kind, one at a time: while one is under way, only the newest of the next ones is kept. */
+class Requests {
+  constructor(path, onAnswer, onError) {
+    Object.assign(this, {path, onAnswer, onError});
+  }
+
+  async send(body) {
+    this.next = body;
+    if (this.busy) return;
+    this.busy = true;
+    while (this.next) {
+      const sent = this.next;
+      this.next = null;
+      try {
+        this.onAnswer(await post(this.path, sent), sent);
+      } catch (error) {
+        this.onError(error.message);
+      }
+    }
+    this.busy = false;
+  }
+}
+
+/* Call an action once nothing has called the result for some time. */
+function debounced(milliseconds, action) {
+  let timer;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(action, milliseconds);
+  };
+}
+
+/* Call onSeen(whether it is seen) when an element comes into the window or leaves it, also with its tab. */
+function watchSeen(element, onSeen) {
+  let inside = false;
+  const tell = () => onSeen(inside && document.visibilityState === "visible");
+  new IntersectionObserver(([entry]) => {
+    inside = entry.isIntersecting;
+    tell();
+  }).observe(element);
+  document.addEventListener("visibilitychange", tell);
+}
+
+/* A sentence in place of what only a server can do. */
+function howToStart(what) {
+  const sentence = make("p", "start", `This page is a file. To ${what}, run `);
+  sentence.append(make("code", "", START), ".");
+  return sentence;
+}
+
+function svg(tag, attributes, parent) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  parent?.append(element);
+  return element;
+}
+
+/* A function from the numbers between two of them to those between two others. */
+const scaled = (from, to) => (value) =>
+  to[0] + (to[1] - to[0]) * (from[1] > from[0] ? (value - from[0]) / (from[1] - from[0]) : 0.5);

@@ -1,0 +1,74 @@
+const LAST_STEP = 2000;         // the server goes no further
+
+/* A tiny model that trains in the server while this part of the page is seen: its loss, and the gradient of each part. */
+class Training {
+  constructor(section) {
+    this.section = section;
+    this.loss = section.querySelector(".loss-curve");
+    this.button = section.querySelector("button");
+    this.steps = 0;
+    this.losses = [];
+    this.norms = {};
+    this.requests = new Requests("/train", (answer) => this.add(answer), (text) => {
+      this.say(text);
+      this.run(false);
+    });
+    this.button.disabled = !LIVE;
+    this.button.addEventListener("click", () => {
+      this.wanted = !this.wanted;
+      this.run(this.seen);
+    });
+    this.wanted = LIVE && !matchMedia("(prefers-reduced-motion: reduce)").matches;     // else the button starts it
+    this.draw();
+    if (LIVE) watchSeen(section, (seen) => this.run(seen));
+  }
+
+  /* Ask for new steps twice a second, if it is seen and wanted: the server trains only while it is asked. */
+  run(seen) {
+    this.seen = seen;
+    clearInterval(this.timer);
+    this.button.textContent = this.wanted ? "Pause" : "Train";
+    if (!seen || !this.wanted || this.steps >= LAST_STEP) return;
+    const ask = () => this.requests.send({since: this.steps});
+    ask();
+    this.timer = setInterval(ask, 500);
+  }
+
+  add({step, loss, norms}) {
+    this.losses.push(...loss);
+    for (const [name, values] of Object.entries(norms)) (this.norms[name] ??= []).push(...values);
+    this.steps = step;
+    this.draw();
+    if (step >= LAST_STEP) clearInterval(this.timer);
+  }
+
+  say(text) {
+    this.section.querySelector(".now").textContent = text;
+  }
+
+  draw() {
+    const {losses, norms} = this;
+    line(this.loss, losses, 600, 150);
+    if (losses.length) this.say(`step ${this.steps}: loss ${losses.at(-1).toFixed(3)} nats, at first ${losses[0].toFixed(3)}`);
+    const list = this.section.querySelector(".norms");
+    for (const [name, values] of Object.entries(norms)) {
+      let row = [...list.children].find((each) => each.dataset.name === name);
+      if (!row) {
+        row = list.appendChild(make("li"));
+        row.dataset.name = name;
+        row.append(make("code", "", name), svg("svg", {viewBox: "0 0 160 24", preserveAspectRatio: "none", "aria-hidden": true}), make("span"));
+      }
+      line(row.querySelector("svg"), values, 160, 24);
+      row.lastChild.textContent = values.length ? values.at(-1).toPrecision(2) : "";
+    }
+  }
+}
+
+/* Draw numbers as a line into an SVG of a size: of many, about one for each pixel. */
+function line(element, values, width, height) {
+  const every = Math.ceil(values.length / width) || 1, kept = values.filter((_, i) => i % every === 0);
+  const x = scaled([0, Math.max(kept.length - 1, 1)], [2, width - 2]);
+  const y = scaled([Math.min(...kept), Math.max(...kept)], [height - 3, 3]);
+  element.replaceChildren();
+  svg("polyline", {points: kept.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).join(" "), class: "curve"}, element);
+}
