@@ -10,6 +10,7 @@ import webbrowser
 from pathlib import Path
 
 from npgpt.api import GPT, load
+from npgpt.checkpoints.run import step_folders
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
@@ -22,7 +23,7 @@ from npgpt.study.progress import Progress
 from npgpt.study.server import Server
 from npgpt.study.whole_model import MOST_TOKENS, prompt_ids, study_model
 
-FILE = "study.html"
+FILE, RUN = "study.html", "out"
 PRINTABLE = "".join(map(chr, range(32, 127)))       # ASCII
 PROMPT = "To be, or not to be, that is the question"
 
@@ -30,7 +31,8 @@ PROMPT = "To be, or not to be, that is the question"
 def add_arguments(parser):
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER", help="linear, attention, …; by default all")
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
-                                             "by default a tiny untrained one that knows the prompt's characters")
+                                             "by default a tiny untrained one that knows the prompt's characters, or "
+                                             f"with --open the run in {RUN}, if there is one")
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
@@ -48,6 +50,8 @@ def run(args):
         raise UserError("--open writes no file: leave --out out, or --open")
     if not args.open and (out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK)):
         raise UserError(f"{out} cannot be written: give --out a file in a folder that exists and is writable")
+    if args.open and args.checkpoint is None and Path(RUN).is_dir() and step_folders(RUN):
+        args.checkpoint = RUN
     if args.checkpoint is None:
         model, tokenizer = fresh_model(args.prompt, PRINTABLE if args.open else "")
         description = "a new one, not trained (use --checkpoint for one that is)"

@@ -40,7 +40,6 @@ def line_of(lesson, begin):
 
 
 DX = line_of(NORM, "dx = ")
-# Until the judge records what the learner's lines assign.
 
 
 @pytest.fixture
