@@ -5,7 +5,6 @@ learner's numbers are in all cases those of a known mistake in the package's lin
 """
 
 import ast
-import functools
 import math
 import sys
 
@@ -21,11 +20,9 @@ from npgpt.study.gradcheck import (
     relative_error,
     traced_forward,
 )
-from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
-from npgpt.study.mutants import Neighbours, variations
 from npgpt.study.outcome import run_case, silent
-from npgpt.study.repairs import Pieces, edited, hidden, repairs
+from npgpt.study.repairs import hidden, repairs
 from npgpt.study.report import Fault, Line
 from npgpt.study.shapes import by_shape, clash, close
 from npgpt.study.source import backward_tree, last_return
@@ -34,10 +31,6 @@ from npgpt.study.walk import RESULT, Walk, can_walk, is_text, stored_names
 
 UNKNOWN = "I don't recognise this mistake"
 MOST = 3            # mistakes in one function that are named
-# The kinds of mutants that people write.
-MADE = {"sign", "transposed operand", "mean for sum", "dropped factor", "dropped term", "swapped", "wrong axis",
-        "neighbouring variable", "= for +=", "wrong operator", "condition", "dropped keepdims"}
-ONLY = "this is right only if"
 EXACT = 1e-9        # as of the verdict: an edit that only comes close is no explanation
 
 
@@ -407,27 +400,32 @@ class Explanation:
         return names | {f"{name}**{power}": value**power for name, value in names.items() for power in (2, 3)}
 
     def recognised(self, first):
-        """[(line, message)] if the learner's results are those of the package's backward with one mistake; else [].
+        """[(line, message)] if the results are those of a mistake that the derivation knows (`Note.known`); else [].
 
         For functions that cannot be walked, and for those that have another form than any edit can mend.
         """
-        if not self.finished:
-            return []
-        names = {*gradient_names(first.name[1:])}
-        left = [each for each in mistakes_of(self.lesson.name) if each[3] or each[2] & names
-                or each[4].startswith(ONLY) and not any(name.startswith("d") for name in each[2])]
+        left = known_mistakes(self.lesson) if self.finished else []
         for case in self.cases:
-            outcome = run_case(self.solution, case)
-            if not left or outcome.raised or not outcome.finished:
-                return []
-            walk, given = package_walk(case), outcome.value
-            left = [each for each in left if self.gives(walk, each, given)]
-        line = first.line or last_return(self.source)
-        for _, _, names, _, message in left[:1]:
-            # The line in which the learner assigns what the package's wrong line does, if there is one.
-            same = [each.first for each in self.source.statements if names.intersection(each.targets)]
-            return [(same[-1] if same and same[-1] <= line else line, message)]
-        return []
+            outcome = run_case(self.solution, case) if left else None
+            left = [each for each in left if outcome.finished and not outcome.raised
+                    and self.gives(package_walk(case), each, outcome.value)]
+        if not left:
+            return []
+        # The line in which the learner assigns what the package's wrong line does, if there is one.
+        names, line = changed_names(left[0][1]), first.line or last_return(self.source)
+        same = [each.first for each in self.source.statements if names.intersection(each.targets)]
+        return [(same[-1] if same and same[-1] <= line else line, left[0][2])]
+
+    def gives(self, walk, mistake, given):
+        """Whether the package's backward with a mistake gives those results."""
+        i, statement, _ = mistake
+        after = walk.run(i, {i: statement})
+        try:
+            given, made = self.lesson.named(given), self.lesson.named(after[RESULT])
+        except (TypeError, KeyError, AttributeError, RecursionError):
+            return False
+        return all(made.get(name) is None if given.get(name) is None else close(made.get(name), given[name])
+                   for name in self.case.results)
 
     def told(self, first):
         """[(line, message)] of what the numbers alone say for sure; else []."""
@@ -453,50 +451,12 @@ class Explanation:
             return []
         return [(low.line, f"computed in {low.value.dtype}, whose rounding is seen: keep the dtype of the arguments")]
 
-    def gives(self, walk, mistake, given):
-        """Whether the package's backward with a mistake gives those results."""
-        i, statement, *_ = mistake
-        after = walk.run(i, {i: statement})
-        try:
-            given, made = self.lesson.named(given), self.lesson.named(after[RESULT])
-        except (TypeError, KeyError, AttributeError, RecursionError):
-            return False
-        return all(made.get(name) is None if given.get(name) is None else close(made.get(name), given[name])
-                   for name in self.case.results)
 
-
-@functools.cache
-def mistakes_of(lesson_name):
-    """[(number of the statement, the statement with a mistake, names that it changes, known, message), …].
-
-    What people write in a backward: what the derivation knows, then the mutants of each line.
-    """
-    lesson = basics_and_lessons()[lesson_name]
-    tree = backward_tree(lesson)
-    statements = Walk(tree, {}, []).statements
-    keys = [key_of(each) for each in tree.body if not is_text(each)]
-    found = [(keys.index(key), ast.parse(text).body[0], changed_names(statements[keys.index(key)]), True, words)
-             for key, note in read_notes(lesson.name).items() if key in keys for text, words in note.known]
-    for i, statement in enumerate(statements):
-        pieces = Pieces({}, set(), {})
-        right = ast.unparse(statement)
-        for kind, wrong, _ in variations(statement, Neighbours(tree, lesson.backward)):
-            if kind in MADE:
-                found.append((i, wrong, changed_names(statement), False, in_words(wrong, right, kind, pieces)))
-    return found
-
-
-def in_words(wrong, right, kind, pieces):
-    """What is wrong in the package's line with a mistake: the edit that makes the right line of it."""
-    case = getattr(ast.parse(right).body[0], "value", None)
-    if kind == "condition" and isinstance(case, ast.IfExp):
-        for value, says in ((case.body, ""), (case.orelse, "not ")):
-            if ast.unparse(value) == ast.unparse(wrong.value):
-                return f"{ONLY} {says}`{ast.unparse(case.test)}`"
-    for _, _, message, mended in sorted(edited(wrong, pieces), key=lambda each: each[0]):
-        if ast.unparse(mended) == right:
-            return message
-    return f"{kind}: these are the numbers of `{one_line(ast.unparse(wrong), 100).replace(f'{RESULT} = ', 'return ')}`"
+def known_mistakes(lesson):
+    """[(number of the statement in the package's backward, the statement with a mistake, message), …]."""
+    keys = [key_of(each) for each in backward_tree(lesson).body if not is_text(each)]
+    return [(keys.index(key), ast.parse(text).body[0], message)
+            for key, note in read_notes(lesson.name).items() for text, message in note.known]
 
 
 def package_walk(case):

@@ -51,7 +51,7 @@ OTHER_WORDS = {
     "only the softmax": "it is still dlogits, before its last step",
     "= with repeated tokens": "only the last gradient is kept of an index that occurs several times",
     "a loop that assigns": "only the last gradient is kept of an index that occurs several times",
-    "the mask ignored": "this is right only if `mask is None`",
+    "the mask ignored": "the mask is ignored",
     "no branch without a mask": "`dy * mask`, but mask is None here",
     "the linear layers' caches swapped": "c_fc and c_proj are in each other's place",
     'always the tanh form': "this is right only if `config.activation == 'gelu_tanh'`",
