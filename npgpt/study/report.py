@@ -68,12 +68,12 @@ class Report:
         return min((line for line in wrong if line is not None), default=None)
 
 
-def report_text(report, title):
+def report_text(report, title, with_diagnosis=True):
     """A `Report` as lines of text: a line for each gradient with its line in the file, and then what to do."""
     width = max([len(line.name) for line in report.lines], default=0) + 2
-    entries = [(line.line, f"{line.name:<{width}}{line.verdict}", [line.diagnosis, line.evidence])
-               for line in report.lines]
-    entries += [(fault.line, "WRONG", [fault.message]) for fault in report.faults]
+    entries = [(each.line, f"{each.name:<{width}}{each.verdict}", [with_diagnosis and each.diagnosis, each.evidence])
+               for each in report.lines]
+    entries += [(each.line, "WRONG", [each.message, with_diagnosis and each.diagnosis]) for each in report.faults]
     entries += [(line, "...", []) for line in report.to_do]
     text = [title]
     for line, head, more in sorted(entries, key=lambda entry: entry[0] or 0):
