@@ -18,7 +18,7 @@ from pathlib import Path
 from npgpt.cli import study
 from npgpt.cli.exercise import CENTRAL_DIFFERENCE, TIME_LIMIT, check_time_limit, judged, reset_text
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
-from npgpt.cli.screen import GREEN, REVERSE, show, style
+from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercise import FOLDER, LAYERS, blanks_left, read_exercise
 from npgpt.study.hints import key_in_question, next_hint, package_line
@@ -30,8 +30,8 @@ from npgpt.study.source import read_source
 from npgpt.study.watch import settled_state, state
 
 POLL = 0.2          # seconds between two looks at the file
-KEYS = ("h hint", "n next", "p previous", "l list", "r reset", "c check", "o open the page", "12 Enter: exercise 12",
-        "q quit")
+KEYS = ("h_hint  n_next  p_previous  l_list  r_reset  c_check  o_open_the_page  12_Enter:_exercise_12  "
+        "q_quit").replace("_", UNBROKEN)
 GRADIENT = ("dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes with that "
             "entry of v: d(loss)/d(v).")
 BAR = 10            # characters
@@ -153,14 +153,12 @@ def go_to(session, typed):
 
 
 def ask(session, question):
-    """Show a question below the rest of the screen. Returns the key that answers it."""
-    session.body.append(question)
+    """Show a question in place of the keys. Returns the key that answers it."""
     key = REDRAW
     while key in (None, REDRAW):
         if key == REDRAW:
-            draw(session)
+            draw(session, question)
         key = session.read_key(POLL)
-    session.body.pop()
     return key
 
 
@@ -273,14 +271,14 @@ ACTIONS = {"h": give_hint, "n": ask_next, ENTER: go_on_if_solved, "p": go_back, 
            "o": open_page, "c": check, **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
 
 
-def draw(session):
-    """Show where the learner stands in one line, what there is to say, and the keys."""
+def draw(session, question=KEYS):
+    """Show where the learner stands in one line, what there is to say, and the keys or a question."""
     solved = len(whole_path()) - len(unsolved(Progress(session.folder)))
     done = BAR * solved // len(whole_path())
     title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"
     if session.step is not None:
         title += f"   {session.step.name}: {basics_and_lessons()[session.step.layer].title}"
-    show(title, session.body, KEYS if session.step is not None else [])
+    show(title, session.body, question if session.step is not None else None)
 
 
 def task(session):

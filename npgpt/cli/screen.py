@@ -1,4 +1,4 @@
-"""A screen of `npgpt learn`: a title, paragraphs, and a line of keys, in as many lines as the terminal has."""
+"""A screen of `npgpt learn`: a title, paragraphs, and the keys, in as many lines as the terminal has."""
 
 import os
 import re
@@ -6,26 +6,26 @@ import shutil
 import textwrap
 
 CLEAR, BOLD, GREEN, REVERSE, PLAIN = "\x1b[2J\x1b[H", "\x1b[1m", "\x1b[32m", "\x1b[7m", "\x1b[0m"
+UNBROKEN = "\xa0"       # a blank at which no line is broken
 CODE = re.compile(r"\x1b\[\d+m")
 
 
-def show(title, paragraphs, keys):
-    """Clear the terminal and print a screen. keys: what each key does; no line is broken within one of them."""
+def show(title, paragraphs, last):
+    """Clear the terminal and print a screen. last: its last paragraph, or None."""
     width, height = shutil.get_terminal_size()
-    keys = wrapped("  ".join(key.replace(" ", "\xa0") for key in keys), width).replace("\xa0", " ")
-    frame = [wrapped(title, width), *([keys] if keys else [])]
+    frame = [wrapped(text, width) for text in (title, last) if text]
     # Blank lines stand between them, and the cursor below.
     room = height - sum(text.count("\n") + 2 for text in frame) - 1
     body = fitted("\n\n".join(wrapped(each, width) for each in paragraphs).split("\n"), room)
-    first, *last = (style(BOLD, text) for text in frame)
-    print(style(CLEAR, "") + "\n\n".join([first, "\n".join(body), *last]), flush=True)
+    frame = [style(BOLD, text) for text in frame]
+    print(style(CLEAR, "") + "\n\n".join([frame[0], "\n".join(body), *frame[1:]]), flush=True)
 
 
 def wrapped(text, width):
     """A text in lines of at most `width` characters, if its words allow it; a broken line keeps its indentation."""
     return "\n".join(line if len(CODE.sub("", line)) <= width else textwrap.fill(
         line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())), break_long_words=False,
-        break_on_hyphens=False) for line in text.expandtabs().split("\n"))
+        break_on_hyphens=False) for line in text.expandtabs().split("\n")).replace(UNBROKEN, " ")
 
 
 def fitted(lines, room):

@@ -12,11 +12,13 @@ import pytest
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.child import read_answer
 from npgpt.study.exercise import LAYERS, level_text, levels_of, read_exercise, without_explanation, without_explanations
-from npgpt.study.hints import hint, package_statements, wrong_key
+from npgpt.study.explain import UNKNOWN
+from npgpt.study.hints import hints, next_hint, package_statements, wrong_key
 from npgpt.study.judge import judge_file
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
-from npgpt.study.report import report_text
+from npgpt.study.progress import Progress
+from npgpt.study.report import Fault, Line, Report, report_text
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
 from tests.study.solutions import solved
@@ -125,21 +127,51 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
     written = text.replace("dbias = ...", "dbias = dy_rows.sum(axis=0) if has_bias else None")
     assert hints(file, written, 1)[0].startswith("hint 1 of 3: look at the forward's line: y_rows = rows @ weight")
-    assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 1) == found[3:]      # wrong before missing
     wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
-    assert "drows = dy_rows @ weight.T" in hints(file, wrong, 3)[-1]        # on the wrong line; nothing is missing
-    assert "tried, 7 hints" in npgpt("exercise")[1]
+    file.write_text(wrong)
+    assert "sign" not in npgpt("exercise", "check", file)[1]
+    found = hints(file, wrong, 4)       # on the wrong line; nothing is missing
+    assert found[0] == "hint 1 of 4: its sign is wrong\n" and found[3].startswith("hint 4 of 4: the package writes")
+    assert "drows = dy_rows @ weight.T" in found[3]
+    assert hints(file, wrong.replace("-(", "2.0 * ("), 1)[0].startswith("hint 1 of 4: ")      # another mistake
+    assert hints(file, wrong, 1) == found[3:]
+    unknown = "drows = dy_rows @ np.sinh(weight.T + 0.3)"
+    assert hints(file, wrong.replace("drows = -(dy_rows @ weight.T)", unknown), 1)[0].startswith("hint 1 of 3: look at")
+    assert "tried, 12 hints" in npgpt("exercise")[1]
     assert "no hint is needed" in hints(file, solved(LINEAR, 2), 1)[0]
     npgpt("exercise", "embedding", "--level", "3")
     file = Path("exercises/embedding-level3.py")
     assert "x = token + position" in hints(file, file.read_text(), 1)[0]
     wrong = solved(basics_and_lessons()["embedding"], 3).replace("= dposition", "= 2.0 * dposition")
-    assert "dwpe[:T] = dposition" in hints(file, wrong, 3)[-1]      # the line that fills the array, not that makes it
+    assert "dwpe[:T] = dposition" in hints(file, wrong, 4)[-1]      # the line that fills the array, not that makes it
     npgpt("exercise", "embedding", "--level", "2")
     file = Path("exercises/embedding-level2.py")
     text = file.read_text().replace("dposition = ...", "dposition = dx.sum(axis=0)")
     text = text.replace("dwpe[:T] = ...", "dwpe[:T] = dposition")
     assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
+
+
+def test_the_verdict_says_where_and_the_first_hint_what(tmp_path):
+    """A notebook's `check` shows both."""
+    (tmp_path / "mine.py").write_text(solved(LINEAR, 3))
+    exercise = read_exercise(tmp_path / "mine.py")
+    for line, fault in (("its sign is wrong", None), (None, "x should be y"), (UNKNOWN, None), (None, None)):
+        lines = [Line("dx", 30, "ok"), Line("dweight", 34, "WRONG", line, "ratio -1")] if not fault else []
+        faults = [Fault("ValueError: text", 34, diagnosis=fault)] if fault else []
+        report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
+        verdict, known = report_text(report, "title", with_diagnosis=False), line or fault
+        assert "first wrong line is 34" in verdict and ("ValueError: text" if fault else "ratio -1") in verdict
+        assert not known or known not in verdict and known in report_text(report, "title")
+        said = [next_hint(exercise, Progress(tmp_path / str(known)), 1.0, report) for _ in range(2)]
+        assert said[0].startswith("hint 1 of 3: look at" if known in (UNKNOWN, None) else f"hint 1 of 4: {known}")
+        assert said[1].startswith("hint 2 of 3" if known in (UNKNOWN, None) else "hint 2 of 4: look at")
+
+
+def test_what_a_central_difference_is_is_said_until_something_is_solved(npgpt):
+    wrong = SOLUTION.replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
+    for text, says in ((wrong, True), (SOLUTION, False), (wrong, False)):
+        Path("mine.py").write_text(text)
+        assert ("The central difference measures" in npgpt("exercise", "check", "mine.py")[1]) == says
 
 
 @pytest.mark.parametrize(("right", "wrong", "key"), [
@@ -157,7 +189,7 @@ def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, ke
 def test_every_line_has_hints():
     for layer in LAYERS:
         keys = [key for key, _ in package_statements(basics_and_lessons()[layer])]
-        assert all(hint(basics_and_lessons()[layer], key, number) for key in keys for number in range(3))
+        assert all(len([*filter(None, hints(basics_and_lessons()[layer], key))]) == 3 for key in keys)
 
 
 @pytest.fixture
