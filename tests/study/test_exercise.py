@@ -127,17 +127,18 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
     written = text.replace("dbias = ...", "dbias = dy_rows.sum(axis=0) if has_bias else None")
     assert hints(file, written, 1)[0].startswith("hint 1 of 3: look at the forward's line: y_rows = rows @ weight")
-    wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
+    assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 4)[3].endswith(found[3][len("hint 3 of 3"):])
+    wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")    # nothing is missing
     file.write_text(wrong)
     assert "sign" not in npgpt("exercise", "check", file)[1]
-    found = hints(file, wrong, 4)       # on the wrong line; nothing is missing
+    found = hints(file, wrong, 4)
     assert found[0] == "hint 1 of 4: its sign is wrong\n" and found[3].startswith("hint 4 of 4: the package writes")
     assert "drows = dy_rows @ weight.T" in found[3]
     assert hints(file, wrong.replace("-(", "2.0 * ("), 1)[0].startswith("hint 1 of 4: ")      # another mistake
     assert hints(file, wrong, 1) == found[3:]
     unknown = "drows = dy_rows @ np.sinh(weight.T + 0.3)"
     assert hints(file, wrong.replace("drows = -(dy_rows @ weight.T)", unknown), 1)[0].startswith("hint 1 of 3: look at")
-    assert "tried, 12 hints" in npgpt("exercise")[1]
+    assert "tried, 14 hints" in npgpt("exercise")[1]
     assert "no hint is needed" in hints(file, solved(LINEAR, 2), 1)[0]
     npgpt("exercise", "embedding", "--level", "3")
     file = Path("exercises/embedding-level3.py")
@@ -151,20 +152,23 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
 
 
-def test_the_verdict_says_where_and_the_first_hint_what(tmp_path):
+@pytest.mark.parametrize("mistake", ["its sign is wrong", UNKNOWN, None])
+@pytest.mark.parametrize("raises", [False, True])
+def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_path):
     """A notebook's `check` shows both."""
     (tmp_path / "mine.py").write_text(solved(LINEAR, 3))
     exercise = read_exercise(tmp_path / "mine.py")
-    for line, fault in (("its sign is wrong", None), (None, "x should be y"), (UNKNOWN, None), (None, None)):
-        lines = [Line("dx", 30, "ok"), Line("dweight", 34, "WRONG", line, "ratio -1")] if not fault else []
-        faults = [Fault("ValueError: text", 34, diagnosis=fault)] if fault else []
-        report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
-        verdict, known = report_text(report, "title", with_diagnosis=False), line or fault
-        assert "first wrong line is 34" in verdict and ("ValueError: text" if fault else "ratio -1") in verdict
-        assert not known or known not in verdict and known in report_text(report, "title")
-        said = [next_hint(exercise, Progress(tmp_path / str(known)), 1.0, report) for _ in range(2)]
-        assert said[0].startswith("hint 1 of 3: look at" if known in (UNKNOWN, None) else f"hint 1 of 4: {known}")
-        assert said[1].startswith("hint 2 of 3" if known in (UNKNOWN, None) else "hint 2 of 4: look at")
+    lines = [Line("dx", 30, "ok"), *([] if raises else [Line("dweight", 34, "WRONG", mistake, "ratio -1")])]
+    faults = [Fault("ValueError: text", 34, diagnosis=mistake)] if raises else []
+    report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
+    verdict = report_text(report, "title", with_diagnosis=False)
+    assert "first wrong line is 34" in verdict and ("ValueError: text" if raises else "ratio -1") in verdict
+    assert str(mistake) not in verdict and (mistake or "") in report_text(report, "title")
+    said = [next_hint(exercise, Progress(tmp_path), 1.0, report) for _ in range(2)]
+    if mistake in (UNKNOWN, None):
+        assert said[0].startswith("hint 1 of 3: look at") and said[1].startswith("hint 2 of 3: ")
+    else:
+        assert said[0] == f"hint 1 of 4: {mistake}" and said[1].startswith("hint 2 of 4: look at")
 
 
 def test_what_a_central_difference_is_is_said_until_something_is_solved(npgpt):
@@ -438,7 +442,7 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
         assert (code == 0) == (number == line) == out.startswith("yes") == (right in out), number
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and "the bug is still there" in out and f"line {line}" not in out
-    assert npgpt("exercise", "check", file, "--hint")[1].startswith("hint 1 of 3: look at")
+    assert npgpt("exercise", "check", file, "--hint")[1].startswith("hint 1 of 4: ")
     lines = text.split("\n")
     lines[line - 1] = f"    # fixed\n    {right}"
     file.write_text("\n".join(lines))

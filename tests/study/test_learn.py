@@ -2,9 +2,9 @@
 
 import json
 import os
-import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -22,10 +22,11 @@ from tests.cli.test_train import refused
 from tests.study.solutions import solved
 
 pty = pytest.importorskip("pty")            # not on Windows
-termios = pytest.importorskip("termios")
+termios, fcntl = pytest.importorskip("termios"), pytest.importorskip("fcntl")
 LINEAR = lessons()["linear"]
 RIGHT = solved(LINEAR, 1)
 FIRST = next(step for step in whole_path() if step.layer == "linear")
+SHOUT = "print(6 * 'many words\\t')"
 PATIENCE = 60           # seconds, for a busy machine
 
 
@@ -120,7 +121,7 @@ def test_from_the_start_to_another_day(terminal, folder):
     shown = learn.wait("dweight", "ratio -1", "The central difference measures", f"the first wrong line is {line}\n")
     assert "sign" not in shown
     learn.press("h", "hint 1 of 4: its sign is wrong")
-    shown = learn.press("hhhh", "hint 4 of 4: the package writes: dweight = rows.T @ dy_rows")
+    shown = learn.press("hhh", "hint 4 of 4: the package writes: dweight = rows.T @ dy_rows")
     assert [shown.count(f"hint {n} of 4: ") > 0 for n in range(1, 5)] == [True] * 4
     file.write_text(RIGHT.replace("rows.T @ dy_rows", "2.0 * (rows.T @ dy_rows)"))
     assert "The central" not in learn.wait("ratio 2", "the first wrong line")
@@ -204,7 +205,7 @@ def test_what_disturbs_it_is_one_line_and_the_terminal_is_restored(terminal, fol
     assert learn.ended() == 2
     (folder / "progress.json").unlink()
     learn = terminal()
-    learn.wait("linear level 1")
+    learn.wait("chain level 1")
     learn.process.send_signal(signal.SIGTERM)
     assert learn.ended() == 143
 
@@ -247,7 +248,7 @@ def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder
 
 
 @pytest.mark.parametrize(("pressed", "number"), [
-    ("p", 8), ("7\n", 7), ("12\n", 12), ("13\x7f2\n", 12), ("1\x7f2\n", 9), ("1x2\n", 9), ("58\n", 9), ("0\n", 9),
+    ("p", 8), ("7\n", 7), ("12\n", 12), ("13\x7f2\n", 12), ("1\x7f\n", 9), ("1x\n", 9), ("58\n", 9), ("0\n", 9),
     ("99999\n", 9), ("7\np", 6), ("1\np", 1), ("ny", 10), ("nn", 9), ("n", 9), ("7\nn", 9), ("11\nny", 12),
 ])
 def test_where_the_keys_lead(folder, pressed, number):
@@ -255,51 +256,62 @@ def test_where_the_keys_lead(folder, pressed, number):
     session = learn.Session(folder, 20.0, keys(*pressed))
     learn.learn(session)
     assert session.step == whole_path()[number - 1]
-    said = "\n".join(session.body)
-    assert ("there is no exercise" in said) == (pressed[0] in "5098") and ("the first exercise" in said) == (number == 1)
+    assert ("there is no exercise" in session.body[-1]) == (pressed in ("58\n", "0\n", "99999\n"))
+    assert ("this is the first exercise" in session.body[-1]) == (number == 1)
+
+
+def fits(shown, columns):
+    """The words of a screen that fits a terminal of 24 lines."""
+    lines = shown.removesuffix("\n").split("\n")
+    assert len(lines) < 24 and max(map(len, lines)) <= columns, shown
+    return " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-def test_every_screen_fits_a_small_terminal(folder, monkeypatch, capsys, columns):
-    def lines():
-        shown = capsys.readouterr().out.split(screen.CLEAR)[-1]
-        shown = screen.CODE.sub("", shown).split("\n")
-        assert len(shown) <= 24 and max(map(len, shown)) <= columns, shown
-        assert shown[-2].endswith(("q quit", "y/n"))
-        return " ".join(" ".join(shown).split())
-
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch, capsys, columns):
+    monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", "24")
     for step in whole_path():
         session = learn.Session(folder, 20.0, keys("n"), step=step)
         learn.show_list(session)
         learn.draw(session)
-        assert "57 bug" in (shown := lines()) and "1 level 1" in shown and "left out" not in shown
+        shown = fits(capsys.readouterr().out, columns)
+        assert "1 level 1" in shown and "57 bug" in shown and "left out" not in shown
         learn.ask_reset(session)
+        assert fits(capsys.readouterr().out, columns).endswith("to its beginning? y/n")
         learn.arrive(session, step)
         session.body.insert(0, learn.GRADIENT)
         learn.draw(session)
-        assert "dv is the gradient" in (shown := lines()) and f"Open {session.file} in" in shown
-        capsys.readouterr()
-    gpt = solved(basics_and_lessons()["gpt"], 3)
-    session = learn.Session(folder, 20.0, None)
-    learn.arrive(session, Step("gpt", "level 3"))
-    for wrong in (gpt.replace("= block_backward(dx, blocks[i], ops)", "= block_backward(-dx, blocks[i], ops)"),
-                  gpt.replace("    return", "    for i in range(99):\n        print(i, '\t', 20 * 'text ')\n    return -")):
-        session.file.write_text(wrong)
-        learn.attempt(session, learn.judge_saved)
-        learn.attempt(session, learn.give_hint)
-        shown = lines()
-        first = re.search(r"the first wrong line is (\d+)", shown)[1]
-        assert "WRONG" in shown and "lines are left out" in shown and "hint 1 of" in shown and f"line {first} " in shown
-        assert "central difference" in shown or "range" in wrong
+        shown = fits(capsys.readouterr().out, columns)
+        assert "dv is the gradient" in shown and f"Open {session.file} in" in shown and shown.endswith("q quit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_longest_verdict_with_a_hint_fits(folder, terminal, columns):
+    def last_screen(shown):
+        return fits(shown[shown.rindex("npgpt learn "):], columns)
+
+    session = terminal(COLUMNS="", LINES="")
+    fcntl.ioctl(session.there, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    session.wait("linear level 1")
+    assert "57 bug" in last_screen(session.press("l", "57 bug"))
+    session.ask("55\n", "55_ (Enter)")
+    session.wait("gpt level 2")
+    call = "= block_backward(dx, blocks[i], ops)"
+    wrong = solved(basics_and_lessons()["gpt"], 2).replace(call, f"= block_backward(-dx, blocks[i], ops); {SHOUT}")
+    save(folder / "gpt-level2.py", wrong)
+    shown = last_screen(session.wait("the first wrong line is"))
+    assert "many words" in shown and "lines are left out" in shown
+    shown = last_screen(session.press("h", "hint 1 of"))
+    line = wrong[:wrong.index("block_backward(-dx")].count("\n") + 1
+    assert f"line {line} d" in shown and "central difference" in shown and f"the first wrong line is {line}" in shown
 
 
 def test_long_lines_are_wrapped_and_what_does_not_fit_is_left_out_with_a_note():
-    assert screen.wrapped("  a bb ccc\n" + screen.style(screen.BOLD, "12345678") + f"\nab{screen.UNBROKEN}cd 12345", 8) == \
-        "  a bb\n  ccc\n\x1b[1m12345678\x1b[0m\nab cd\n12345"
+    text = f"  a bb ccc\n\x1b[1m12345678\x1b[0m\nab{screen.UNBROKEN}cd 12345"
+    assert screen.wrapped(text, 8) == "  a bb\n  ccc\n\x1b[1m12345678\x1b[0m\nab cd\n12345"
     verdict = ["title", "line 1 a  ok", "line 2 b  WRONG", "evidence", "line 3 c  WRONG", "line 4 d  ok", "end"]
     assert screen.fitted(verdict, 7) == verdict
     assert screen.fitted(verdict, 6)[1:] == ["title", *verdict[2:5], "end"]
