@@ -8,18 +8,19 @@ from npgpt.study.exercise import blanks_left, key_of, statements, without_explan
 from npgpt.study.explain import UNKNOWN
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
+from npgpt.study.report import FOLLOWS
 from npgpt.study.source import backward_tree, read_source
 
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
 
 
-def next_hint(exercise, progress, seconds, report=None):
+def next_hint(exercise, progress, seconds, report=None, seed=None):
     """The next hint on the first line that is wrong, or missing if none is wrong, in one line; the number is noted.
 
-    report: the verdict on the file, if there is one. Otherwise the file is judged, for at most `seconds`; raises
-    UserError as `run_child` does.
+    report: the verdict on the file, if there is one. Otherwise the file is judged, for at most `seconds`, in the random
+    cases of `seed`; raises UserError as `run_child` does.
     """
-    report = report or run_child(exercise, seconds)
+    report = report or run_child(exercise, seconds, seed)
     key = key_in_question(exercise, report)
     if key is None:
         return f"{exercise.path}: every gradient is right, no hint is needed"
@@ -33,8 +34,8 @@ def next_hint(exercise, progress, seconds, report=None):
 def what_is_wrong(report):
     """The mistake at the first wrong line in words, or None if there is none or it was not recognised."""
     wrong = [*report.faults, *(line for line in report.lines if line.verdict == WRONG)]
-    return next((each.diagnosis for each in wrong
-                 if each.line == report.first and each.diagnosis not in (None, UNKNOWN)), None)
+    said = [each.diagnosis for each in wrong if each.line == report.first and each.diagnosis]
+    return next((each for each in said if each != UNKNOWN and not each.startswith(FOLLOWS)), None)
 
 
 def key_in_question(exercise, report):

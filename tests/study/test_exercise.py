@@ -18,7 +18,7 @@ from npgpt.study.judge import judge_file
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
 from npgpt.study.progress import Progress
-from npgpt.study.report import Fault, Line, Report, report_text
+from npgpt.study.report import Fault, Line, Report, hunt_text, report_html, report_text, summary
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
 from tests.study.solutions import solved
@@ -158,17 +158,43 @@ def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_pat
     """A notebook's `check` shows both."""
     (tmp_path / "mine.py").write_text(solved(LINEAR, 3))
     exercise = read_exercise(tmp_path / "mine.py")
-    lines = [Line("dx", 30, "ok"), *([] if raises else [Line("dweight", 34, "WRONG", mistake, "ratio -1")])]
+    lines = [Line("dx", 30, "ok"), *([] if raises else [Line("dweight", 34, "WRONG", mistake, "ratio -1")]),
+             Line("dbias", 34, "WRONG", "may follow from line 34")]
     faults = [Fault("ValueError: text", 34, diagnosis=mistake)] if raises else []
     report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
     verdict = report_text(report, "title", with_diagnosis=False)
-    assert "first wrong line is 34" in verdict and ("ValueError: text" if raises else "ratio -1") in verdict
-    assert str(mistake) not in verdict and (mistake or "") in report_text(report, "title")
+    assert verdict.endswith("\nwrong: the first wrong line is 34") and "may follow from line 34" in verdict
+    assert ("ValueError: text" if raises else "ratio -1") in verdict and str(mistake) not in verdict
+    assert (mistake or "") in report_text(report, "title") and (mistake or "") in report_html(report, "title")
     said = [next_hint(exercise, Progress(tmp_path), 1.0, report) for _ in range(2)]
     if mistake in (UNKNOWN, None):
         assert said[0].startswith("hint 1 of 3: look at") and said[1].startswith("hint 2 of 3: ")
     else:
         assert said[0] == f"hint 1 of 4: {mistake}" and said[1].startswith("hint 2 of 4: look at")
+
+
+def test_the_last_line_says_in_which_cases():
+    report = Report("", [Line("dx", 30, "ok")], [], [], [], ["dx"], [], count=21, seed=5)
+    assert summary(report) == "right: every gradient is the true one, in 21 random cases (--seed 5)"
+    report.case, report.lines = "without a bias", [Line("dx", 30, "WRONG")]
+    assert summary(report) == "wrong without a bias (--seed 5): the first wrong line is 30"
+    assert hunt_text(report, "title") == "title: the bug is still there without a bias (--seed 5); wrong: dx"
+    report.lines[0].line = None
+    assert summary(report) == "wrong without a bias (--seed 5)"
+
+
+def test_a_seed_repeats_the_random_cases(npgpt):
+    Path("mine.py").write_text(SOLUTION)
+    assert "(--seed 5)\n" in npgpt("exercise", "check", "mine.py", "--seed", "5")[1]
+    seeds = [npgpt("exercise", "check", "mine.py")[1].split("--seed")[-1] for _ in range(2)]
+    assert seeds[0] != seeds[1]
+    refused(npgpt("exercise", "check", "mine.py", "--seed", "-1"), "--seed must be")
+    rare = SOLUTION.replace("dy_rows.sum(axis=0)", "dy_rows.sum(axis=0) * (1 + (dy.shape[0] > 4))")
+    Path("mine.py").write_text(rare)        # right in the plain case
+    out = npgpt("exercise", "check", "mine.py")[1]
+    seed = re.search(r"wrong with .*\(--seed (\d+)\)", out)[1]
+    assert f"for a hint: npgpt exercise check mine.py --hint --seed {seed}\n" in out
+    assert "hint 1 of" in npgpt("exercise", "check", "mine.py", "--hint", "--seed", seed)[1]
 
 
 def test_what_a_central_difference_is_is_said_until_something_is_solved(npgpt):
