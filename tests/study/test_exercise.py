@@ -1,6 +1,7 @@
 """`npgpt exercise`: what it writes, what `check` says of good and bad files, hints, bugs and the progress."""
 
 import ast
+import html
 import json
 import os
 import re
@@ -165,7 +166,8 @@ def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_pat
     verdict = report_text(report, "title", with_diagnosis=False)
     assert verdict.endswith("\nwrong: the first wrong line is 34") and "may follow from line 34" in verdict
     assert ("ValueError: text" if raises else "ratio -1") in verdict and str(mistake) not in verdict
-    assert (mistake or "") in report_text(report, "title") and (mistake or "") in report_html(report, "title")
+    assert (mistake or "") in report_text(report, "title") \
+        and html.escape(mistake or "") in report_html(report, "title")
     said = [next_hint(exercise, Progress(tmp_path), 1.0, report) for _ in range(2)]
     if mistake in (UNKNOWN, None):
         assert said[0].startswith("hint 1 of 3: look at") and said[1].startswith("hint 2 of 3: ")
