@@ -8,7 +8,6 @@ from npgpt.study.exercise import blanks_left, key_of, statements, without_explan
 from npgpt.study.explain import UNKNOWN
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
-from npgpt.study.report import FOLLOWS
 from npgpt.study.source import backward_tree, read_source
 
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
@@ -35,7 +34,7 @@ def what_is_wrong(report):
     """The mistake at the first wrong line in words, or None if there is none or it was not recognised."""
     wrong = [*report.faults, *(line for line in report.lines if line.verdict == WRONG)]
     said = [each.diagnosis for each in wrong if each.line == report.first and each.diagnosis]
-    return next((each for each in said if each != UNKNOWN and not each.startswith(FOLLOWS)), None)
+    return next((each for each in said if each != UNKNOWN and not each.startswith("may follow")), None)
 
 
 def key_in_question(exercise, report):

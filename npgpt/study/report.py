@@ -6,7 +6,6 @@ import html
 from npgpt.study.gradcheck import OK, WRONG
 from npgpt.study.trace import Assignment
 
-FOLLOWS = "may follow from line"        # so begins the diagnosis of a line that is wrong because of another one
 
 @dataclasses.dataclass
 class Line:
@@ -75,12 +74,9 @@ def report_text(report, title, with_diagnosis=True):
     with_diagnosis: say what the mistake is, too; otherwise only where it is, and its evidence.
     """
     width = max([len(line.name) for line in report.lines], default=0) + 2
-    entries = []
-    for each in [*report.lines, *report.faults]:
-        head, facts = (f"{each.name:<{width}}{each.verdict}", each.evidence) if isinstance(each, Line) else \
-            (WRONG, each.message)
-        is_shown = with_diagnosis or (each.diagnosis or "").startswith(FOLLOWS)
-        entries.append((each.line, head, [facts, is_shown and each.diagnosis]))
+    entries = [(each.line, f"{each.name:<{width}}{each.verdict}", [each.evidence, with_diagnosis and each.diagnosis])
+               for each in report.lines]
+    entries += [(each.line, WRONG, [each.message, with_diagnosis and each.diagnosis]) for each in report.faults]
     entries += [(line, "...", []) for line in report.to_do]
     text = [title]
     for line, head, more in sorted(entries, key=lambda entry: entry[0] or 0):

@@ -97,7 +97,7 @@ def test_from_the_list_to_the_solution_and_back(npgpt):
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and f"line {number}  dweight  WRONG\n" in out
-    assert "its shape is (8, 6), not (6, 8): it is transposed" in out
+    assert "its shape is (8, 6), not (6, 8)" in out and "transposed" not in out
     assert f"the first wrong line is {number}" in out and out.count(" ok\n") >= 4 and state()[1] == "tried"
     file.write_text(solved(LINEAR, 1))
     code, out, _ = npgpt("exercise", "check", file)
@@ -164,7 +164,7 @@ def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_pat
     faults = [Fault("ValueError: text", 34, diagnosis=mistake)] if raises else []
     report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
     verdict = report_text(report, "title", with_diagnosis=False)
-    assert verdict.endswith("\nwrong: the first wrong line is 34") and "may follow from line 34" in verdict
+    assert verdict.endswith("\nwrong: the first wrong line is 34") and "may follow from line 34" not in verdict
     assert ("ValueError: text" if raises else "ratio -1") in verdict and str(mistake) not in verdict
     assert (mistake or "") in report_text(report, "title") \
         and html.escape(mistake or "") in report_html(report, "title")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.cli import learn, screen
+from npgpt.cli.keys import REDRAW
 from npgpt.study.exercise import read_exercise
 from npgpt.study.lessons import basics_and_lessons, lessons
 from npgpt.study.path import Step, reset, unsolved, whole_path
@@ -273,13 +274,14 @@ def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch,
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", "24")
     for step in whole_path():
-        session = learn.Session(folder, 20.0, keys("n"), step=step)
+        session = learn.Session(folder, 20.0, keys(None, REDRAW, "n"), step=step)
         learn.show_list(session)
         learn.draw(session)
         shown = fits(capsys.readouterr().out, columns)
         assert "1 level 1" in shown and "57 bug" in shown and "left out" not in shown
         learn.ask_reset(session)
-        assert fits(capsys.readouterr().out, columns).endswith("to its beginning? y/n")
+        screens = capsys.readouterr().out.split("npgpt learn")
+        assert len(screens) == 3 and fits(screens[2], columns).endswith("to its beginning? y/n")    # drawn again
         learn.arrive(session, step)
         session.body.insert(0, learn.GRADIENT)
         learn.draw(session)
