@@ -110,7 +110,7 @@ def begin(session):
     try:
         go_on(session)
     finally:
-        session.body.insert(0, GRADIENT)
+        session.body[:0] = [GRADIENT] if session.step else []
 
 
 def go_on(session):
