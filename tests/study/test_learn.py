@@ -246,6 +246,10 @@ def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder
     session.file.write_text(" \n")
     assert reset(session.step, session.file) is None        # nor by that of an emptied file
     assert Path(f"{session.file}.bak").read_text() == "mine"
+    note_solved(whole_path())
+    session = learn.Session(folder, 20.0, None)
+    learn.learn(session)
+    assert session.step is None and session.body[0].startswith("All 57 exercises are solved")
 
 
 @pytest.mark.parametrize(("pressed", "number"), [
