@@ -29,11 +29,13 @@ def wrapped(text, width):
 
 
 def fitted(lines, room):
-    """The lines for which there is room: of a verdict first all but the first wrong one go, then those at the top."""
+    """The lines for which there is room: of a verdict the right gradients go first, then all but the first wrong one,
+    and then what stands at the top.
+    """
     verdicts = [i for i, line in enumerate(lines) if line.endswith((" ok", " WRONG", " ..."))]
     first = next((i for i in verdicts if lines[i].endswith(" WRONG")), None)
-    rest = [i for i in range(len(lines)) if i not in verdicts or i == first]
-    order = sorted(set(verdicts) - {first}, key=lambda i: (not lines[i].endswith(" ok"), -i)) + rest
+    order = sorted(set(verdicts) - {first}, key=lambda i: (not lines[i].endswith(" ok"), -i))
+    order += [i for i in range(len(lines)) if i not in verdicts]
     out = order[:len(lines) - room + 1] if len(lines) > room else []
     note = [f"[{len(out)} lines are left out: the terminal is too small]"] if out else []
     return note + [line for i, line in enumerate(lines) if i not in out]

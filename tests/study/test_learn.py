@@ -316,8 +316,8 @@ def test_the_longest_verdict_with_a_hint_fits(folder, terminal, columns):
 
 
 def test_long_lines_are_wrapped_and_what_does_not_fit_is_left_out_with_a_note():
-    text = f"  a bb ccc\n\x1b[1m12345678\x1b[0m\nab{screen.UNBROKEN}cd 12345"
-    assert screen.wrapped(text, 8) == "  a bb\n  ccc\n\x1b[1m12345678\x1b[0m\nab cd\n12345"
+    text = f"  a bb ccc\n\x1b[1m123 5678\x1b[0m\na\tb\nab{screen.UNBROKEN}cd 12345"
+    assert screen.wrapped(text, 8) == "  a bb\n  ccc\n\x1b[1m123 5678\x1b[0m\na\nb\nab cd\n12345"
     verdict = ["title", "line 1 a  ok", "line 2 b  WRONG", "evidence", "line 3 c  WRONG", "line 4 d  ok", "end"]
     assert screen.fitted(verdict, 7) == verdict
     assert screen.fitted(verdict, 6)[1:] == ["title", *verdict[2:5], "end"]
