@@ -160,7 +160,7 @@ def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_pat
     (tmp_path / "mine.py").write_text(solved(LINEAR, 3))
     exercise = read_exercise(tmp_path / "mine.py")
     lines = [Line("dx", 30, "ok"), *([] if raises else [Line("dweight", 34, "WRONG", mistake, "ratio -1")]),
-             Line("dbias", 34, "WRONG", "may follow from line 34")]
+             Line("dbias", 34, "WRONG", "may follow from line 34"), Line("dy", 40, "WRONG", "another mistake")]
     faults = [Fault("ValueError: text", 34, diagnosis=mistake)] if raises else []
     report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
     verdict = report_text(report, "title", with_diagnosis=False)
