@@ -74,8 +74,13 @@ def report_text(report, title, with_diagnosis=True):
     with_diagnosis: say what the mistake is, too; otherwise only where it is, and its evidence.
     """
     width = max([len(line.name) for line in report.lines], default=0) + 2
-    entries = [(each.line, f"{each.name:<{width}}{each.verdict}", [each.evidence, with_diagnosis and each.diagnosis])
-               for each in report.lines]
+    entries = []
+    for each in report.lines:
+        evidence = each.evidence or ""
+        if not with_diagnosis and evidence.startswith("its shape is"):      # and after that, what the mistake is
+            evidence = evidence.partition(": ")[0]
+        head = f"{each.name:<{width}}{each.verdict}"
+        entries.append((each.line, head, [evidence, with_diagnosis and each.diagnosis]))
     entries += [(each.line, WRONG, [each.message, with_diagnosis and each.diagnosis]) for each in report.faults]
     entries += [(line, "...", []) for line in report.to_do]
     text = [title]
