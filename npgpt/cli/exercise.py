@@ -28,6 +28,8 @@ from npgpt.study.progress import Progress
 from npgpt.study.report import hunt_text, report_text
 
 TIME_LIMIT = 20.0
+CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "
+                      "for one entry v and a small h.")
 
 
 def add_arguments(parser):
@@ -50,8 +52,10 @@ def add_arguments(parser):
     one.set_defaults(action=check)
     one.add_argument("file", metavar="FILE")
     question = one.add_mutually_exclusive_group()
-    question.add_argument("--hint", action="store_true", help="one hint, the next one at each further call")
+    question.add_argument("--hint", action="store_true", help="what the mistake is, then how the line comes about, and "
+                          "at last the line: one hint a call")
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
+    one.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
     one.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
                      help=f"how long the solution may run; by default {TIME_LIMIT:g}")
 
@@ -120,17 +124,22 @@ def reset_text(step, path):
 def check(args):
     """Check a learner's file, or give a hint. Returns whether it is solved; None after a hint."""
     check_time_limit(args.time_limit)
+    if args.seed is not None:
+        check_whole("--seed", args.seed)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
     if args.line is not None:
         return check_line(exercise, progress, args.line)
     if args.hint:
-        print(next_hint(exercise, progress, args.time_limit))
+        print(next_hint(exercise, progress, args.time_limit, seed=args.seed))
         return None
-    report, text = judged(exercise, progress, args.time_limit)
+    report, text = judged(exercise, progress, args.time_limit, args.seed)
     print(text)
+    if "central difference" in text and not any("solved" in entry for entry in progress.entries.values()):
+        print(CENTRAL_DIFFERENCE)
     if not report.right and not exercise.is_bug:
-        print(f"for a hint: npgpt exercise check {exercise.path} --hint")
+        seed = f" --seed {report.seed}" if report.case else ""      # other cases may all be right
+        print(f"for a hint: npgpt exercise check {exercise.path} --hint{seed}")
     return report.right
 
 
@@ -138,12 +147,12 @@ def check_time_limit(seconds):
     check_real("--time-limit", seconds, above=0.0, below=1e6)
 
 
-def judged(exercise, progress, seconds):
+def judged(exercise, progress, seconds, seed=None):
     """Judge an exercise and note it in the progress: the report, and the text that says what it means."""
-    report = run_child(exercise, seconds)
+    report = run_child(exercise, seconds, seed)
     progress.tried(exercise.name, report.right)
-    text = hunt_text if exercise.is_bug else report_text
-    return report, text(report, f"{exercise.path}: {exercise.name}")
+    title = f"{exercise.path}: {exercise.name}"
+    return report, hunt_text(report, title) if exercise.is_bug else report_text(report, title, with_diagnosis=False)
 
 
 def check_line(exercise, progress, line):

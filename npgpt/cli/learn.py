@@ -1,38 +1,41 @@
 """Learn backprop: one exercise after the other, each checked whenever you save its file.
 
-It shows what is done, writes the next exercise's file, and watches it. Keys give a hint, the list, or the study page at
-the line in question. Another day it goes on where you were. For single steps there is `npgpt exercise`.
+It writes the next exercise's file and watches it. The verdict says where the first mistake is, and what shows it; what
+the mistake is comes with the hints. Another day it goes on where you were. For single steps there is `npgpt exercise`.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import functools
 import io
 import os
-import shutil
 import sys
-import textwrap
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.cli import study
-from npgpt.cli.exercise import TIME_LIMIT, check_time_limit, judged, reset_text
+from npgpt.cli.exercise import CENTRAL_DIFFERENCE, TIME_LIMIT, check_time_limit, judged, reset_text
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
+from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
-from npgpt.study.exercise import FOLDER, LAYERS, read_exercise
+from npgpt.study.exercise import FOLDER, LAYERS, blanks_left, read_exercise
 from npgpt.study.hints import key_in_question, next_hint, package_line
 from npgpt.study.lessons import basics_and_lessons
-from npgpt.study.path import Step, is_untouched, path_of, unsolved, whole_path, write_step
+from npgpt.study.path import Step, is_untouched, path_of, step_of, unsolved, whole_path, write_step
 from npgpt.study.progress import Progress
 from npgpt.study.report import Report
 from npgpt.study.source import read_source
 from npgpt.study.watch import settled_state, state
 
 POLL = 0.2          # seconds between two looks at the file
-KEYS = "h hint   n next   l list   r reset   o open the page   c check   q quit"
+KEYS = ("h_hint  n_next  p_previous  l_list  r_reset  c_check  o_open_the_page  12_Enter:_exercise_12  "
+        "q_quit").replace("_", UNBROKEN)
+GRADIENT = ("dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes with that "
+            "entry of v: d(loss)/d(v).")
 BAR = 10            # characters
-CLEAR, BOLD, GREEN, REVERSE, PLAIN = "\x1b[2J\x1b[H", "\x1b[1m", "\x1b[32m", "\x1b[7m", "\x1b[0m"
+DIGITS, BACKSPACE = "0123456789", "\x7f\b"
 
 
 @dataclasses.dataclass
@@ -42,10 +45,10 @@ class Session:
     folder: Path
     seconds: float                      # how long a solution may run
     read_key: Callable
-    skipped: set = dataclasses.field(default_factory=set)           # steps, for this session only
     step: Step | None = None            # the present one; None when all are solved
     report: Report | None = None        # the verdict on its file as it was last saved
     seen: tuple | None = None           # the state of the file that was last judged
+    explained: bool = False             # whether it was said what a central difference is
     body: list[str] = dataclasses.field(default_factory=list)       # the paragraphs on the screen
 
     @property
@@ -75,7 +78,7 @@ def run(args):
 
 
 def learn(session):
-    """Show the list and the first exercise, then answer keys and saved files until the end."""
+    """Show the first exercise, then answer keys and saved files until the end."""
     attempt(session, begin)
     while session.step is not None:
         key = session.read_key(POLL)
@@ -103,27 +106,60 @@ def attempt(session, action):
 
 
 def begin(session):
-    """Choose the first exercise, show the list, and what there is of a solution."""
+    """Show the first exercise, and what all of them are about."""
     try:
         go_on(session)
     finally:
-        session.body.insert(0, table(Progress(session.folder), session.step))
+        session.body[:0] = [GRADIENT] if session.step else []
 
 
 def go_on(session):
-    """Go to the next exercise that is neither solved nor skipped; skip the present one if it is not solved."""
-    left = unsolved(Progress(session.folder))
-    if session.step in left:
-        session.skipped.add(session.step)
-    if session.skipped.issuperset(left):        # begin again with what was skipped
-        session.skipped = {session.step} if len(left) > 1 else set()
-    step = next((step for step in left if step not in session.skipped), None)
-    arrive(session, step)
+    """Go to the next exercise that is not solved; after the last one, begin again."""
+    steps, left = whole_path(), unsolved(Progress(session.folder))
+    at = steps.index(session.step) + 1 if session.step else 0
+    arrive(session, next((step for step in steps[at:] + steps[:at] if step in left), None))
 
 
 def go_on_if_solved(session):
     if session.solved:
         go_on(session)
+
+
+def ask_next(session):
+    """Go to the next exercise; ask before the present one is skipped."""
+    skips = session.step in unsolved(Progress(session.folder))
+    if not skips or ask(session, f"{session.step.name} is not solved: skip it? y/n") == "y":
+        go_on(session)
+
+
+def go_back(session):
+    """Go to the exercise before the present one, solved or not."""
+    number = whole_path().index(session.step)
+    if not number:
+        raise UserError("this is the first exercise")
+    arrive(session, whole_path()[number - 1])
+
+
+def go_to(session, typed):
+    """Read the rest of a number, and go to the exercise that has it; any other key forgets it."""
+    while (key := ask(session, f"go to exercise {typed}_ (Enter)")) != ENTER:
+        typed = typed[:-1] if key in BACKSPACE else (typed + key)[:4] if key in DIGITS else ""
+        if not typed:
+            return
+    steps = whole_path()
+    if not 1 <= int(typed) <= len(steps):
+        raise UserError(f"there is no exercise {typed}: their numbers are 1 to {len(steps)}")
+    arrive(session, steps[int(typed) - 1])
+
+
+def ask(session, question):
+    """Show a question in place of the keys. Returns the key that answers it."""
+    key = REDRAW
+    while key in (None, REDRAW):
+        if key == REDRAW:
+            draw(session, question)
+        key = session.read_key(POLL)
+    return key
 
 
 def arrive(session, step):
@@ -133,12 +169,12 @@ def arrive(session, step):
         session.body = [f"All {len(whole_path())} exercises are solved. Now train GPT-2 with your own gradients:",
                         f"    npgpt train --backward {session.folder}"]
         return
-    session.body = [task(session)]
-    new = not os.path.lexists(session.file)
-    if new:
+    session.body = []
+    if not os.path.lexists(session.file):
         write_step(step, session.file)
+    session.body = [task(session)]
     session.seen = state(session.file)
-    if not new and not is_untouched(step, session.file):
+    if not is_untouched(step, session.file):
         judge(session)
 
 
@@ -152,7 +188,7 @@ def check(session):
     """Judge the file, on a new screen."""
     session.body = []
     if session.seen is None and state(session.file) is None:
-        raise UserError(f"{session.file} is gone: save it again, or press r to have it as it was at first")
+        raise UserError(f"{session.file} is gone: save it again, or press r to reset it")
     judge(session)
 
 
@@ -165,18 +201,24 @@ def judge(session):
         with contextlib.redirect_stderr(printed):
             session.report, text = judged(session_exercise(session), Progress(session.folder), session.seconds)
     finally:
-        session.body += printed.getvalue().splitlines()
+        session.body += [printed.getvalue().rstrip()] if printed.getvalue() else []
     session.body.append(text)
+    if "central difference" in text and not session.explained:
+        session.explained = True
+        session.body.append(CENTRAL_DIFFERENCE)
     if session.solved:
         session.body.append(style(GREEN, "solved: press n or Enter for the next exercise"))
 
 
 def session_exercise(session):
-    """The present exercise as the learner has saved it. UserError if the file is that of another one."""
-    exercise = read_exercise(session.file)
-    if exercise.name != session.step.name:
-        raise UserError(f"{session.file}: its first line names another exercise, {exercise.name}: press r to reset it")
-    return exercise
+    """The present exercise as the learner has saved it. UserError if its first line is missing, or of another one."""
+    try:
+        found = step_of(session.file)
+        if found != session.step:
+            raise UserError(f"{session.file}: its first line names another exercise, {found.name}")
+    except UserError as error:
+        raise UserError(f"{error}: press r to reset it") from None
+    return read_exercise(session.file)
 
 
 def give_hint(session):
@@ -185,17 +227,12 @@ def give_hint(session):
 
 
 def show_list(session):
-    session.body = [table(Progress(session.folder), session.step), task(session)]
+    session.body = [table(Progress(session.folder), session.step)]
 
 
 def ask_reset(session):
     """Reset the file if the learner says yes."""
-    session.body.append(f"reset {session.file} to its beginning? y/n")
-    draw(session)
-    key = None
-    while key in (None, REDRAW):
-        key = session.read_key(POLL)
-    if key != "y":
+    if ask(session, f"reset {session.file} to its beginning? y/n") != "y":
         session.body.append("it stays as it is")
         return
     said = reset_text(session.step, session.file)
@@ -230,52 +267,43 @@ def anchor(session):
     return f"{lesson.name}:b{line}:predict"
 
 
-ACTIONS = {"h": give_hint, "n": go_on, ENTER: go_on_if_solved, "l": show_list, "r": ask_reset, "o": open_page,
-           "c": check}
+ACTIONS = {"h": give_hint, "n": ask_next, ENTER: go_on_if_solved, "p": go_back, "l": show_list, "r": ask_reset,
+           "o": open_page, "c": check, **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
 
 
-def draw(session):
-    """Clear the terminal and print the screen."""
+def draw(session, question=KEYS):
+    """Show where the learner stands in one line, what there is to say, and the keys or a question."""
     solved = len(whole_path()) - len(unsolved(Progress(session.folder)))
     done = BAR * solved // len(whole_path())
     title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"
     if session.step is not None:
         title += f"   {session.step.name}: {basics_and_lessons()[session.step.layer].title}"
-    keys = [style(BOLD, KEYS)] if session.step is not None else []
-    print(style(CLEAR, "") + "\n\n".join([style(BOLD, title), *map(wrapped, session.body), *keys]), flush=True)
-
-
-def wrapped(paragraph):
-    """A sentence in lines that fit the terminal; what has lines already stays."""
-    width = shutil.get_terminal_size().columns
-    fits = "\n" in paragraph or len(paragraph) <= width
-    return paragraph if fits else textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False)
+    show(title, session.body, question if session.step is not None else None)
 
 
 def task(session):
-    """What to do, in less than 80 characters: with the list it fits a terminal of 24 lines."""
-    what = "one line is wrong: correct it" if session.step.is_bug else "replace each `...` in your editor"
-    return f"{session.file}: {what} and save"
+    """Which file to open, and the line to begin with."""
+    where = f"Open {session.file} in your editor"
+    if session.step.is_bug:
+        return f"{where}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
+    try:
+        left = blanks_left(read_exercise(session.file))
+    except (UserError, OSError):        # the verdict says why
+        left = []
+    begin = f", and begin with line {left[0].lineno}: replace `...` with code" if left else ""
+    return f"{where}{begin}. Whenever you save it, the verdict appears here."
 
 
 def table(progress, present):
-    """The list of exercises: a row for each layer with its steps; x: solved, >: the present one."""
-    rows = []
-    for layer in LAYERS:
-        rows.append(f"{layer:<16}" + "   ".join(mark(progress, step, present) for step in path_of(layer)))
-    return "\n".join(rows)
+    """The list of exercises by number, a row for each layer; x: solved, >: the present one."""
+    numbers = {step: number for number, step in enumerate(whole_path(), 1)}
+    return "\n".join(f"{layer:<15}" + " ".join(entry(progress, step, present, numbers[step]) for step in path_of(layer))
+                     for layer in LAYERS)
 
 
-def mark(progress, step, present):
-    """A step in the list: "x 1", "> 2", ". bug"."""
-    word = "bug" if step.is_bug else step.what.split()[1]
+def entry(progress, step, present, number):
+    """A step in the list: "x 9 level 1", ">10 level 2", " 12 bug"."""
+    text = f"{number:>2} {'bug' if step.is_bug else step.what}"
     if step == present:
-        return style(REVERSE, f"> {word}")
-    return style(GREEN, f"x {word}") if "solved" in progress.entry(step.name) else f". {word}"
-
-
-def style(code, text):
-    """A text in a style, or as it is if the terminal or the user wants none."""
-    if os.environ.get("TERM") == "dumb" or "NO_COLOR" in os.environ and code != CLEAR:
-        return text
-    return code + text + (PLAIN if text else "")
+        return style(REVERSE, f">{text}")
+    return style(GREEN, f"x{text}") if "solved" in progress.entry(step.name) else f" {text}"

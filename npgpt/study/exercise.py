@@ -231,8 +231,7 @@ def read_title(path):
         raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
     title = TITLE_PATTERN.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
     if title is None or title[1] not in LAYERS:
-        raise UserError(f"{path} is not an exercise file: `npgpt exercise LAYER` writes one, and its first line says "
-                        "which exercise it is")
+        raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
     return title[1], title[2], text
 
 

@@ -1,29 +1,40 @@
-"""Hints: first the forward line to look at, then the rule in words, then the package's own line."""
+"""Hints: what the mistake is, then the forward line to look at, then the rule in words, then the package's own line."""
 
 import ast
 import collections
 
 from npgpt.study.child import run_child
 from npgpt.study.exercise import blanks_left, key_of, statements, without_explanation
+from npgpt.study.explain import UNKNOWN
 from npgpt.study.gradcheck import WRONG
 from npgpt.study.mathematics import read_notes
 from npgpt.study.source import backward_tree, read_source
 
-LAST = 2        # the number of the last hint on a line
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
 
 
-def next_hint(exercise, progress, seconds, report=None):
+def next_hint(exercise, progress, seconds, report=None, seed=None):
     """The next hint on the first line that is wrong, or missing if none is wrong, in one line; the number is noted.
 
-    report: the verdict on the file, if there is one. Otherwise the file is judged, for at most `seconds`; raises
-    UserError as `run_child` does.
+    report: the verdict on the file, if there is one. Otherwise the file is judged, for at most `seconds`, in the random
+    cases of `seed`; raises UserError as `run_child` does.
     """
-    key = key_in_question(exercise, report or run_child(exercise, seconds))
+    report = report or run_child(exercise, seconds, seed)
+    key = key_in_question(exercise, report)
     if key is None:
         return f"{exercise.path}: every gradient is right, no hint is needed"
-    number = progress.next_hint(exercise.name, key, LAST)
-    return f"hint {number + 1} of {LAST + 1}: {hint(exercise.lesson, key, number)}"
+    mistake = what_is_wrong(report)
+    found = [*filter(None, [mistake]), *hints(exercise.lesson, key)]
+    # A mistake of another kind on the same line begins again.
+    number = progress.next_hint(exercise.name, f"{key}: {mistake}" if mistake else key, len(found) - 1)
+    return f"hint {number + 1} of {len(found)}: {found[number]}"
+
+
+def what_is_wrong(report):
+    """The mistake at the first wrong line in words, or None if there is none or it was not recognised."""
+    wrong = [*report.faults, *(line for line in report.lines if line.verdict == WRONG)]
+    said = [each.diagnosis for each in wrong if each.line == report.first and each.diagnosis]
+    return next((each for each in said if each != UNKNOWN and not each.startswith("may follow")), None)
 
 
 def key_in_question(exercise, report):
@@ -89,16 +100,12 @@ def names_in(statement, context):
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
 
 
-def hint(lesson, key, number):
-    """Hint 0, 1 or 2 (`LAST`) on a line of the lesson's backward."""
+def hints(lesson, key):
+    """The three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
     lines = read_source(lesson.backward).lines
     statement = next(statement for other, statement in package_statements(lesson) if other == key)
-    if number == 0:
-        quoted = [line for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
-        if not quoted:
-            return "look at what the cache holds"
-        return f"look at the forward's line: {without_explanation(quoted[-1]).strip(' #')}"
-    if number == 1:
-        notes = read_notes(lesson.name)
-        return notes[key].hint if key in notes else PREPARATION
-    return "the package writes: " + " ".join(ast.unparse(statement).split())
+    quoted = [line for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
+    where = f"the forward's line: {without_explanation(quoted[-1]).strip(' #')}" if quoted else "what the cache holds"
+    notes = read_notes(lesson.name)
+    return [f"look at {where}", notes[key].hint if key in notes else PREPARATION,
+            f"the package writes: {' '.join(ast.unparse(statement).split())}"]

@@ -73,7 +73,7 @@ def is_untouched(step, path):
 def reset(step, path):
     """Write a step's file as it was at first. Returns the copy that keeps the learner's text, or None without one."""
     copy = None
-    if os.path.lexists(path) and not is_untouched(step, path):
+    if os.path.lexists(path) and not is_untouched(step, path) and read_bytes(path).strip():
         copy = path.with_name(path.name + ".bak")
         write_atomically(copy, read_bytes(path))
     write_step(step, path)

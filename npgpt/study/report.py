@@ -68,12 +68,20 @@ class Report:
         return min((line for line in wrong if line is not None), default=None)
 
 
-def report_text(report, title):
-    """A `Report` as lines of text: a line for each gradient with its line in the file, and then what to do."""
+def report_text(report, title, with_diagnosis=True):
+    """A `Report` as lines of text: a line for each gradient with its line in the file, and then what to do.
+
+    with_diagnosis: say what the mistake is, too; otherwise only where it is, and its evidence.
+    """
     width = max([len(line.name) for line in report.lines], default=0) + 2
-    entries = [(line.line, f"{line.name:<{width}}{line.verdict}", [line.diagnosis, line.evidence])
-               for line in report.lines]
-    entries += [(fault.line, "WRONG", [fault.message]) for fault in report.faults]
+    entries = []
+    for each in report.lines:
+        evidence = each.evidence or ""
+        if not with_diagnosis and evidence.startswith("its shape is"):      # and after that, what the mistake is
+            evidence = evidence.partition(": ")[0]
+        head = f"{each.name:<{width}}{each.verdict}"
+        entries.append((each.line, head, [evidence, with_diagnosis and each.diagnosis]))
+    entries += [(each.line, WRONG, [each.message, with_diagnosis and each.diagnosis]) for each in report.faults]
     entries += [(line, "...", []) for line in report.to_do]
     text = [title]
     for line, head, more in sorted(entries, key=lambda entry: entry[0] or 0):
@@ -86,11 +94,16 @@ def report_text(report, title):
 def summary(report):
     """The last line: right, wrong and where, or how much is still to be written."""
     if report.right:
-        return "right: every gradient is the true one, on every branch"
+        return f"right: every gradient is the true one, in {report.count} random cases (--seed {report.seed})"
     if not report.sound:
-        return f"wrong: the first wrong line is {report.first}" if report.first else "wrong"
+        return f"wrong{in_case(report)}" + (f": the first wrong line is {report.first}" if report.first else "")
     missing = f"still to be written: line{'s' * (len(report.to_do) > 1)} {', '.join(map(str, report.to_do))}"
     return missing if report.notes else f"right so far; {missing}"
+
+
+def in_case(report):
+    """Where it is wrong, if not in the plain case: " without a bias (--seed 4)"."""
+    return f" {report.case} (--seed {report.seed})" if report.case else ""
 
 
 def hunt_text(report, title):
@@ -99,7 +112,8 @@ def hunt_text(report, title):
         return f"{title}: fixed; every gradient is right"
     names = [line.name for line in report.lines if line.verdict == WRONG and line.name in report.results]
     right = [name for name in report.results if name not in names]
-    said = f"{title}: the bug is still there; wrong: {', '.join(names) or 'an intermediate, but no result'}"
+    wrong = ", ".join(names) or "an intermediate, but no result"
+    said = f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}"
     if right and not report.faults:
         said += f"; right: {', '.join(right)}"
     return "\n".join([said, *(f"  {fault.message}" for fault in report.faults)])
@@ -108,7 +122,7 @@ def hunt_text(report, title):
 def report_html(report, title):
     """A `Report` as an HTML table."""
     rows = [(line.line, line.name, line.verdict, [line.diagnosis, line.evidence]) for line in report.lines]
-    rows += [(fault.line, "", WRONG, [fault.message]) for fault in report.faults]
+    rows += [(fault.line, "", WRONG, [fault.message, fault.diagnosis]) for fault in report.faults]
     cells = []
     for line, name, verdict, more in sorted(rows, key=lambda row: row[0] or 0):
         text = "<br>".join(html.escape(each) for each in more if each)

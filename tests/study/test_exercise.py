@@ -1,6 +1,7 @@
 """`npgpt exercise`: what it writes, what `check` says of good and bad files, hints, bugs and the progress."""
 
 import ast
+import html
 import json
 import os
 import re
@@ -12,11 +13,13 @@ import pytest
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.child import read_answer
 from npgpt.study.exercise import LAYERS, level_text, levels_of, read_exercise, without_explanation, without_explanations
-from npgpt.study.hints import hint, package_statements, wrong_key
+from npgpt.study.explain import UNKNOWN
+from npgpt.study.hints import hints, next_hint, package_statements, wrong_key
 from npgpt.study.judge import judge_file
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
-from npgpt.study.report import report_text
+from npgpt.study.progress import Progress
+from npgpt.study.report import Fault, Line, Report, hunt_text, report_html, report_text, summary
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
 from tests.study.solutions import solved
@@ -94,7 +97,7 @@ def test_from_the_list_to_the_solution_and_back(npgpt):
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and f"line {number}  dweight  WRONG\n" in out
-    assert "its shape is (8, 6), not (6, 8): it is transposed" in out
+    assert "its shape is (8, 6), not (6, 8)" in out and "transposed" not in out
     assert f"the first wrong line is {number}" in out and out.count(" ok\n") >= 4 and state()[1] == "tried"
     file.write_text(solved(LINEAR, 1))
     code, out, _ = npgpt("exercise", "check", file)
@@ -125,21 +128,82 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
     written = text.replace("dbias = ...", "dbias = dy_rows.sum(axis=0) if has_bias else None")
     assert hints(file, written, 1)[0].startswith("hint 1 of 3: look at the forward's line: y_rows = rows @ weight")
-    assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 1) == found[3:]      # wrong before missing
-    wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
-    assert "drows = dy_rows @ weight.T" in hints(file, wrong, 3)[-1]        # on the wrong line; nothing is missing
-    assert "tried, 7 hints" in npgpt("exercise")[1]
+    assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 4)[3].endswith(found[3][len("hint 3 of 3"):])
+    wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")    # nothing is missing
+    file.write_text(wrong)
+    assert "sign" not in npgpt("exercise", "check", file)[1]
+    found = hints(file, wrong, 4)
+    assert found[0] == "hint 1 of 4: its sign is wrong\n" and found[3].startswith("hint 4 of 4: the package writes")
+    assert "drows = dy_rows @ weight.T" in found[3]
+    assert hints(file, wrong.replace("-(", "2.0 * ("), 1)[0].startswith("hint 1 of 4: ")      # another mistake
+    assert hints(file, wrong, 1) == found[3:]
+    unknown = "drows = dy_rows @ np.sinh(weight.T + 0.3)"
+    assert hints(file, wrong.replace("drows = -(dy_rows @ weight.T)", unknown), 1)[0].startswith("hint 1 of 3: look at")
+    assert "tried, 14 hints" in npgpt("exercise")[1]
     assert "no hint is needed" in hints(file, solved(LINEAR, 2), 1)[0]
     npgpt("exercise", "embedding", "--level", "3")
     file = Path("exercises/embedding-level3.py")
     assert "x = token + position" in hints(file, file.read_text(), 1)[0]
     wrong = solved(basics_and_lessons()["embedding"], 3).replace("= dposition", "= 2.0 * dposition")
-    assert "dwpe[:T] = dposition" in hints(file, wrong, 3)[-1]      # the line that fills the array, not that makes it
+    assert "dwpe[:T] = dposition" in hints(file, wrong, 4)[-1]      # the line that fills the array, not that makes it
     npgpt("exercise", "embedding", "--level", "2")
     file = Path("exercises/embedding-level2.py")
     text = file.read_text().replace("dposition = ...", "dposition = dx.sum(axis=0)")
     text = text.replace("dwpe[:T] = ...", "dwpe[:T] = dposition")
     assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
+
+
+@pytest.mark.parametrize("mistake", ["its sign is wrong", UNKNOWN, None])
+@pytest.mark.parametrize("raises", [False, True])
+def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_path):
+    """A notebook's `check` shows both."""
+    (tmp_path / "mine.py").write_text(solved(LINEAR, 3))
+    exercise = read_exercise(tmp_path / "mine.py")
+    lines = [Line("dx", 30, "ok"), *([] if raises else [Line("dweight", 34, "WRONG", mistake, "ratio -1")]),
+             Line("dbias", 34, "WRONG", "may follow from line 34"), Line("dy", 40, "WRONG", "another mistake")]
+    faults = [Fault("ValueError: text", 34, diagnosis=mistake)] if raises else []
+    report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
+    verdict = report_text(report, "title", with_diagnosis=False)
+    assert verdict.endswith("\nwrong: the first wrong line is 34") and "may follow from line 34" not in verdict
+    assert ("ValueError: text" if raises else "ratio -1") in verdict and str(mistake) not in verdict
+    assert (mistake or "") in report_text(report, "title") \
+        and html.escape(mistake or "") in report_html(report, "title")
+    said = [next_hint(exercise, Progress(tmp_path), 1.0, report) for _ in range(2)]
+    if mistake in (UNKNOWN, None):
+        assert said[0].startswith("hint 1 of 3: look at") and said[1].startswith("hint 2 of 3: ")
+    else:
+        assert said[0] == f"hint 1 of 4: {mistake}" and said[1].startswith("hint 2 of 4: look at")
+
+
+def test_the_last_line_says_in_which_cases():
+    report = Report("", [Line("dx", 30, "ok")], [], [], [], ["dx"], [], count=21, seed=5)
+    assert summary(report) == "right: every gradient is the true one, in 21 random cases (--seed 5)"
+    report.case, report.lines = "without a bias", [Line("dx", 30, "WRONG")]
+    assert summary(report) == "wrong without a bias (--seed 5): the first wrong line is 30"
+    assert hunt_text(report, "title") == "title: the bug is still there without a bias (--seed 5); wrong: dx"
+    report.lines[0].line = None
+    assert summary(report) == "wrong without a bias (--seed 5)"
+
+
+def test_a_seed_repeats_the_random_cases(npgpt):
+    Path("mine.py").write_text(SOLUTION)
+    assert "(--seed 5)\n" in npgpt("exercise", "check", "mine.py", "--seed", "5")[1]
+    seeds = [npgpt("exercise", "check", "mine.py")[1].split("--seed")[-1] for _ in range(2)]
+    assert seeds[0] != seeds[1]
+    refused(npgpt("exercise", "check", "mine.py", "--seed", "-1"), "--seed must be")
+    rare = SOLUTION.replace("dy_rows.sum(axis=0)", "dy_rows.sum(axis=0) * (1 + (dy.shape[0] > 4))")
+    Path("mine.py").write_text(rare)        # right in the plain case
+    out = npgpt("exercise", "check", "mine.py")[1]
+    seed = re.search(r"wrong with .*\(--seed (\d+)\)", out)[1]
+    assert f"for a hint: npgpt exercise check mine.py --hint --seed {seed}\n" in out
+    assert "hint 1 of" in npgpt("exercise", "check", "mine.py", "--hint", "--seed", seed)[1]
+
+
+def test_what_a_central_difference_is_is_said_until_something_is_solved(npgpt):
+    wrong = SOLUTION.replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
+    for text, says in ((wrong, True), (SOLUTION, False), (wrong, False)):
+        Path("mine.py").write_text(text)
+        assert ("The central difference measures" in npgpt("exercise", "check", "mine.py")[1]) == says
 
 
 @pytest.mark.parametrize(("right", "wrong", "key"), [
@@ -157,7 +221,7 @@ def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, ke
 def test_every_line_has_hints():
     for layer in LAYERS:
         keys = [key for key, _ in package_statements(basics_and_lessons()[layer])]
-        assert all(hint(basics_and_lessons()[layer], key, number) for key in keys for number in range(3))
+        assert all(len([*filter(None, hints(basics_and_lessons()[layer], key))]) == 3 for key in keys)
 
 
 @pytest.fixture
@@ -406,7 +470,7 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
         assert (code == 0) == (number == line) == out.startswith("yes") == (right in out), number
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and "the bug is still there" in out and f"line {line}" not in out
-    assert npgpt("exercise", "check", file, "--hint")[1].startswith("hint 1 of 3: look at")
+    assert npgpt("exercise", "check", file, "--hint")[1].startswith("hint 1 of 4: ")
     lines = text.split("\n")
     lines[line - 1] = f"    # fixed\n    {right}"
     file.write_text("\n".join(lines))

@@ -1,0 +1,48 @@
+"""A screen of `npgpt learn`: a title, paragraphs, and the keys, in as many lines as the terminal has."""
+
+import os
+import re
+import shutil
+import textwrap
+
+CLEAR, BOLD, GREEN, REVERSE, PLAIN = "\x1b[2J\x1b[H", "\x1b[1m", "\x1b[32m", "\x1b[7m", "\x1b[0m"
+UNBROKEN = "\xa0"       # a blank at which no line is broken
+CODE = re.compile(r"\x1b\[\d+m")
+
+
+def show(title, paragraphs, last):
+    """Clear the terminal and print a screen. last: its last paragraph, or None."""
+    width, height = shutil.get_terminal_size()
+    frame = [wrapped(text, width) for text in (title, last) if text]
+    # Blank lines stand between them, and the cursor below.
+    room = height - sum(text.count("\n") + 2 for text in frame) - 1
+    body = fitted("\n\n".join(wrapped(each, width) for each in paragraphs).split("\n"), room)
+    frame = [style(BOLD, text) for text in frame]
+    print(style(CLEAR, "") + "\n\n".join([frame[0], "\n".join(body), *frame[1:]]), flush=True)
+
+
+def wrapped(text, width):
+    """A text in lines of at most `width` characters, if its words allow it; a broken line keeps its indentation."""
+    return "\n".join(line if len(CODE.sub("", line)) <= width else textwrap.fill(
+        line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())), break_long_words=False,
+        break_on_hyphens=False) for line in text.expandtabs().split("\n")).replace(UNBROKEN, " ")
+
+
+def fitted(lines, room):
+    """The lines for which there is room: of a verdict the right gradients go first, then all but the first wrong one,
+    and then what stands at the top.
+    """
+    verdicts = [i for i, line in enumerate(lines) if line.endswith((" ok", " WRONG", " ..."))]
+    first = next((i for i in verdicts if lines[i].endswith(" WRONG")), None)
+    order = sorted(set(verdicts) - {first}, key=lambda i: (not lines[i].endswith(" ok"), -i))
+    order += [i for i in range(len(lines)) if i not in verdicts]
+    out = order[:len(lines) - room + 1] if len(lines) > room else []
+    note = [f"[{len(out)} lines are left out: the terminal is too small]"] if out else []
+    return note + [line for i, line in enumerate(lines) if i not in out]
+
+
+def style(code, text):
+    """A text in a style, or as it is if the terminal or the user wants none."""
+    if os.environ.get("TERM") == "dumb" or "NO_COLOR" in os.environ and code != CLEAR:
+        return text
+    return code + text + (PLAIN if text else "")
