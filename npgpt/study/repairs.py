@@ -16,6 +16,7 @@ EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a funct
 NUMBERS = (0.5, 1.0, 2.0, 3.0)
 AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
 REPEATS = "only the last gradient is kept of an index that occurs several times: they have to be added"
+ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat"}      # another shape could fill the memory
 FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 
 
@@ -139,6 +140,8 @@ def edited(node, pieces, line=None, is_value=False):
         yield rank, line, message, new
     for rank, message, new in insertions(node, pieces, is_value == "all") if is_value else []:
         yield rank, line, message, new
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in ALLOCATE:
+        return
     for field, child in ast.iter_fields(node):
         if isinstance(node, ast.Call) and field == "func" and not isinstance(child, ast.Attribute) \
                 or isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):

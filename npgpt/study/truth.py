@@ -7,7 +7,6 @@ write the long way.
 
 import copy
 import functools
-import inspect
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class Case(Task):
 
     What explains a mistake is computed when it is first asked for: `gradients` dv -> its values in the order in which a
     backward computes them (several if v is assigned several times); `helpers` the same for what the package's backward
-    computes beside gradients; `factors` the forward's finite arrays by name.
+    computes beside gradients.
     """
 
     def __init__(self, name, setting):
@@ -62,8 +61,8 @@ class Case(Task):
 
     @functools.cached_property
     def known(self):
-        """(gradients, helpers, factors)."""
-        _, _, forward_record, variables = traced_forward(self.lesson)
+        """(gradients, helpers)."""
+        variables = traced_forward(self.lesson)[3]
         with recording([self.lesson.backward]) as record:
             self.lesson.backward(*self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
@@ -76,19 +75,17 @@ class Case(Task):
         for each in variables:
             if each.name in read_source(self.lesson.backward).shortcut:
                 gradients[f"d{each.name}"] = [intermediate_gradient(self.lesson, each, self.dy)]
-        factors = {each.name: each.value for each in forward_record} | {
-            name: value for name, value in self.lesson.constants.items() if isinstance(value, np.ndarray)}
-        return gradients, helpers, {name: value for name, value in factors.items() if np.isfinite(value).all()}
+        return gradients, helpers
 
     gradients = property(lambda self: self.known[0])
     helpers = property(lambda self: self.known[1])
-    factors = property(lambda self: self.known[2])
 
-    @property
-    def numbers(self):
-        """name -> value of the constants of the forward's module and of its floating arguments."""
-        named = {**vars(inspect.getmodule(self.lesson.forward)), **self.lesson.constants}
-        return {name: value for name, value in named.items() if isinstance(value, float)}
+    @functools.cached_property
+    def factors(self):
+        """name -> value of the forward's finite arrays."""
+        named = {each.name: each.value for each in traced_forward(self.lesson)[2]} | {
+            name: value for name, value in self.lesson.constants.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in named.items() if np.isfinite(value).all()}
 
 
 @functools.lru_cache(8)

@@ -60,6 +60,7 @@ OTHER_WORDS = {
 }
 OTHER_LINES = {"the linear layers' caches swapped": ("c_fc, gelu, c_proj, config = cache",)}
 UNNAMED = {
+    "always the tanh form",
     "the tanh form's derivative", "the rows of dbias reshaped the wrong way",
     "long way: dcentred without the variance", "dprobs not divided by probs", "the forward's gelu called",
     "dropout after the embedding skipped", "no table, the rows that were read", "einsum with a wrong letter",
