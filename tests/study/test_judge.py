@@ -383,7 +383,7 @@ def equal(given, true):
     if given is None or true is None:
         return given is true
     kind = getattr(given, "dtype", np.dtype(int)).kind
-    return kind == "f" and given.shape == true.shape and np.allclose(given, true, rtol=1e-6, atol=1e-9)
+    return kind == "f" and given.shape == true.shape and np.allclose(given, true, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ class Editor {
     elements[0].textContent = this.isPending ? "Checking …" : answer?.text ?? "";
     if (!answer || this.isPending) return elements;
     for (const {name, verdict, evidence, diagnosis} of answer.lines.filter((each) => each.line === line)) {
-      const text = [diagnosis, evidence].filter((each) => each && !answer.text.includes(each)).join(" ");
+      const text = [diagnosis, evidence].filter((each) => each && !answer.text.includes(each)).join("; ");
       if (verdict === "WRONG" && text) elements.push(make("p", "evidence", `${name}: ${text}`));
     }
     if (answer.first && answer.first !== line) {
