@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import sys
 
 from npgpt.errors import UserError
 from npgpt.study.exercise import LAYERS
@@ -31,11 +32,12 @@ class Check:
 
 
 def check(layer, backward, seed=None):
-    """Check a backward of your own, for example `print(check("layernorm", my_backward))`.
+    """Check a backward of your own, for example `check("layernorm", my_backward)`.
 
     layer: what `npgpt exercise` calls it; backward: anything that can be called as the package's is, with `(dy, cache)`
     (and `ops` for a layer that calls other layers), and returns the gradients in the same order. It runs in this
-    process, in many random cases on small float64 arrays; seed: repeats those of another check. Returns a `Check`.
+    process, in many random cases on small float64 arrays; seed: repeats those of another check. Returns a `Check`,
+    which a notebook and the REPL show; in a script it is printed.
     Without the function's source (in a plain REPL, or for a lambda) only its results are compared. Raises UserError for
     a layer that does not exist, and for what cannot be called.
     """
@@ -49,4 +51,7 @@ def check(layer, backward, seed=None):
     solution = solution_of(backward, tree if isinstance(tree, ast.FunctionDef) else None)
     report = judge(layer, solution, new_seed() if seed is None else seed)
     name = getattr(backward, "__name__", type(backward).__name__)
-    return Check(f"{name}, a backward of {layer}", report)
+    checked = Check(f"{name}, a backward of {layer}", report)
+    if not hasattr(sys, "ps1"):         # nobody shows what a script's expressions return
+        print(checked)
+    return checked

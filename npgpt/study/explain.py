@@ -31,6 +31,7 @@ from npgpt.study.walk import RESULT, Walk, can_walk, is_text, stored_names
 
 UNKNOWN = "I don't recognise this mistake"
 MOST = 3            # mistakes in one function that are named
+MOST_RANK = 5.5     # of an edit of another line that would do as well
 EXACT = 1e-9        # as of the verdict: an edit that only comes close is no explanation
 
 
@@ -88,6 +89,12 @@ class Explanation:
         names = self.told_by_dtype(first) or self.named(first) or self.recognised(first) or self.told(first)
         for line, message in names:
             self.put(lines, first, line, message)
+        if not names and self.walk and first.line is not None:
+            above = [self.walk.statements[j].lineno for j in self.window(self.walk.index(first.line) or 0)]
+            above = sorted(line for line in above if line < first.line)
+            if above:
+                where = f"the mistake is in this line, or in line {' or '.join(map(str, above))}"
+                first.evidence = f"{first.evidence}; {where}" if first.evidence else where
         for line in wrong if names else []:
             if line.diagnosis == UNKNOWN:           # the edits mend it too
                 line.diagnosis, line.line = f"may follow from line {names[0][0]}", max(line.line or 0, names[0][0])
@@ -274,25 +281,32 @@ class Explanation:
         """(line, message, edits) of the smallest edit before or in statement i that makes a walk right; or None.
 
         tried: the statements of earlier searches, which are left out, and noted. everywhere: the results must be
-        right in all cases. The message names all lines where the same edit would do.
+        right in all cases. If an edit of another line would do as well, nobody can know which was meant: the message
+        says both.
         """
-        best, lines, begun = None, [], self.not_finite()
-        whole = self.window(i)
+        begun, whole = self.not_finite(), self.window(i)
         window = [j for j in whole if j not in (tried or ())]
         if tried is not None:
             tried.update(window)
+        found = {}          # line -> (rank, line, message, edits) of the smallest edit there
         for rank, line, message, edits in repairs(self.walk, window, whole, self.unfixed(), is_right, self.terms_for):
-            if best and (rank > best[0] or message != best[1]) or begun and rank >= 2:
+            if begun and rank >= 2 or rank > MOST_RANK and found:
                 break       # what keeps NaN away need not be the mistake
-            if line not in lines and (not everywhere or self.holds_everywhere(edits)):
-                best = best or (rank, message, edits)
-                lines.append(line)
-        if best is None:
+            if line not in found and (not everywhere or self.holds_everywhere(edits)):
+                found[line] = rank, line, message, edits
+                if len(edits) > 1 or len(whole) == 1:
+                    break
+        if not found:
             return None
-        rank, message, edits = best
-        if len(lines) > 1:
-            message += f" (here, or in line {' or '.join(map(str, sorted(lines)[1:]))})"
-        return min(lines), message, edits
+        best, *others = found.values()      # the smallest, the nearest of them, come first
+        _, line, message, edits = best
+        same = [each for each in others if each[2] == message]
+        if same:
+            line, *rest = sorted([line, *(each[1] for each in same)])
+            message += f" (here, or in line {' or '.join(map(str, rest))})"
+        elif others:
+            message += f" (or, in line {others[0][1]}: {others[0][2]})"
+        return line, message, edits
 
     def terms_for(self, statement):
         """text -> value of the parts of the package's line for what a statement of the learner's assigns."""
@@ -302,12 +316,16 @@ class Explanation:
         return found or self.powers(self.case)
 
     def window(self, i):
-        """The numbers of the unfixed statements that the value of statement i may come from, the nearest first."""
+        """The numbers of the unfixed statements that a mistake in the value of statement i may come from, the nearest
+        first. What a true value was computed from is no longer of interest."""
         found, names, unfixed = [], None, self.unfixed()
         for j in range(min(i, len(self.walk.before) - 1), -1, -1):
             statement = self.walk.statements[j]
             if names is None or changed_names(statement) & names:
-                names = (names or set()) | {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                if names is None or j in unfixed or statement.lineno in self.to_do:
+                    names = (names or set()) | {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                else:
+                    names = names - changed_names(statement)
                 found += [j] if j in unfixed else []
         return found
 

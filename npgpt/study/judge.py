@@ -140,7 +140,8 @@ class Judgement:
 
     def named_line(self, name):
         """The line that should make a gradient, or None."""
-        return named_line(self.source, name[1:]) if self.source else None
+        line = named_line(self.source, name[1:]) if self.source else None
+        return line if line and line != self.source.first else self.last_return()
 
     def type_fault(self, name, value):
         """A `Fault` for a result that is unexpected, or not a float array; or None."""

@@ -35,6 +35,8 @@ def repairs(walk, window, whole, others, is_right, terms):
     tries += several(walk, whole, others)
     tries.sort(key=lambda each: each[:2])
     for rank, _, line, message, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
+        if any(map(is_trivial, edits.values())):
+            continue
         after = walk.run(min(edits), edits)
         if after is not None and is_right(after):
             yield rank, line, message, edits
@@ -155,6 +157,9 @@ def edited(node, pieces, line=None, is_value=False):
                 for rank, at, message, new in edited(part, pieces, line, isinstance(part, ast.expr) and values):
                     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right":
                         message = message.replace("the factor", "the division by", 1)
+                    if isinstance(node, ast.Call) and field == "args" and " in `" not in message and not (
+                            isinstance(part, ast.Name) or rank == 4):       # the message does not say where it is
+                        message = f"{message}, in `{ast.unparse(node)}`"
                     if isinstance(node, ast.For) and message.startswith("= instead of +="):
                         message = "= instead of +=: only the last gradient was kept"
                     news = [*parts[:i], new, *parts[i + 1:]]
@@ -380,7 +385,8 @@ def insertions(node, pieces, is_all):
         at = rank + (0.1 if is_sum or is_all else 2.0)
         yield at, f"the term {text} is missing", ast.BinOp(node, ast.Add(), value)
         yield at, f"the term {text} is missing, subtracted", ast.BinOp(node, ast.Sub(), value)
-        yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
+        if not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x would mend numbers by accident
+            yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         yield at + 0.3, f"it is to be subtracted from {text}", ast.BinOp(value, ast.Sub(), node)
     for number in pieces.numbers:
         yield 2.8, f"the factor {number} is missing", ast.BinOp(ast.Constant(number), ast.Mult(), node)
@@ -411,6 +417,16 @@ def rebracketed(node):
         for outer in [*reversed(lefts[:depth]), node]:
             rest = changed(outer, left=rest)
         yield changed(each, right=rest)
+
+
+def names_in(node):
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def is_trivial(statement):
+    """Whether a statement computes x / x or x - x, which mends numbers by accident."""
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Sub)
+               and ast.dump(node.left) == ast.dump(node.right) for node in ast.walk(statement))
 
 
 def is_module(node):

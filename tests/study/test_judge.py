@@ -4,6 +4,9 @@ import ast
 import copy
 import dataclasses
 import inspect
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +193,72 @@ def test_names_of_mistakes_that_were_unnamed_or_misnamed_once(layer, old, new, a
         assert "begins here" in next(each.evidence for each in report.lines if each.line == report.first)
 
 
+CROSS_ENTROPY = """
+def cross_entropy_backward(dloss, cache):
+    probs, column, counted, count = cache
+    B, T, V = probs.shape
+    dlogits = probs.copy()
+    rows, steps = np.indices((B, T))
+    dlogits[rows, steps, column[..., 0]] -= 1.0
+    dlogits *= counted
+    dlogits *= dloss
+    dlogits /= count
+    return dlogits
+"""
+LAYERNORM = """
+def layernorm_backward(dy, cache):
+    xhat, rstd, weight, has_bias = cache
+    C = xhat.shape[-1]
+    std = 1.0 / rstd
+    centred = xhat * std
+    dbias = dy.sum(axis=(0, 1)) if has_bias else None
+    dweight = (dy * xhat).sum(axis=(0, 1))
+    dxhat = dy * weight
+    dcentred = dxhat / std
+    dstd = -(dxhat * centred).sum(axis=-1, keepdims=True) / std**2
+    dvar = dstd * 0.5 / std
+    dsquare = dvar / C * np.ones_like(centred)
+    dcentred = dcentred + 2.0 * centred * dsquare
+    dx = dcentred - dcentred @ np.ones((C, 1)) / C
+    return dx, dweight, dbias
+"""
+
+
+@pytest.mark.parametrize(("layer", "old", "new", "says"), [
+    ("cross_entropy", None, None, None), ("layernorm", None, None, None),
+    ("cross_entropy", "dlogits /= count", "dlogits /= B * T", "uses B * T in place of count"),
+    ("cross_entropy", "dlogits *= dloss", "pass", "the factor dloss is missing"),
+    ("cross_entropy", "]] -= 1.0", "]] += 1.0", "the term 1.0 has the wrong sign"),
+    ("cross_entropy", "/= count", "*= count", "multiplied by count instead of divided"),
+    ("layernorm", "= -(", "= (", "its sign is wrong (here, or in line {after})"),
+    ("layernorm", "dvar / C", "dvar", "the division by C is missing"),
+    ("layernorm", "dcentred + 2.0", "dcentred - 2.0", "the term 2.0 * centred * dsquare has the wrong sign (or, in"),
+    ("layernorm", "= dcentred + 2.0", "= 2.0", "= instead of +=: it overwrites"),
+    ("layernorm", "dxhat / std", "dxhat * std", "multiplied by std instead of divided"),
+    ("layernorm", "np.ones((C, 1)) / C", "np.ones((C, 1))", "the division by C is missing"),
+])
+def test_the_usual_style_and_names_of_ones_own(layer, old, new, says, tmp_path):
+    """A name that the package does not have can be wrong in its own line or in the next: then both are named."""
+    text = "import numpy as np\n" + {"cross_entropy": CROSS_ENTROPY, "layernorm": LAYERNORM}[layer]
+    if old is None:
+        assert judged(layer, text, tmp_path)[0].right
+        return
+    assert text.count(old) == 1
+    report, line = judged(layer, text.replace(old, new), tmp_path)
+    said = [each.diagnosis for each in report.lines if each.line == report.first and each.verdict == WRONG]
+    assert any(each.startswith(says.format(after=report.first + 1)) for each in said), report
+    assert new == "pass" or report.first == text[:text.index(old)].count("\n") + 1
+
+
+def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
+    text = "import numpy as np\n" + LAYERNORM.replace("-(dxhat", "np.sin(dxhat").replace("* 0.5", "* 0.25")
+    report, line = judged("layernorm", text, tmp_path)
+    wrong = next(each for each in report.lines if each.line == report.first)
+    assert report.first == line("dvar = ") and "I don't recognise" in wrong.diagnosis
+    above = " or ".join(str(line(part)) for part in ("std = 1", "centred = ", "dstd = "))
+    assert wrong.evidence.endswith(f"the mistake is in this line, or in line {above}")
+
+
 @pytest.mark.parametrize(("layer", "old", "new"), [
     ("gpt", "if ln_f is not None", "if ln_e is not None"),
     ("gpt", "if ln_e is not None", "if ln_f is not None"),
@@ -341,6 +410,14 @@ def test_check_for_notebooks():
     for layer, function, says in (("relu", mine, "there is no layer"), ("layernorm", 3, "needs a function, not int")):
         with pytest.raises(UserError, match=says):
             check(layer, function)
+
+
+def test_check_prints_in_a_script(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "from npgpt.layers import dropout_backward\nimport npgpt.study\nnpgpt.study.check('dropout', dropout_backward)")
+    out = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True,
+                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert "right: every gradient" in out.stdout and out.stdout.count("dropout_backward") == 1 and out.stderr == ""
 
 
 def test_check_without_a_source_as_in_a_plain_repl():
