@@ -155,8 +155,11 @@ def edited(node, pieces, line=None, is_value=False):
         for i, part in reversed([*enumerate(parts)]):       # of a loop the last line first: it is nearer to the result
             if isinstance(part, ast.AST):
                 for rank, at, message, new in edited(part, pieces, line, isinstance(part, ast.expr) and values):
-                    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right":
-                        message = message.replace("the factor", "the division by", 1)
+                    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right" \
+                            and " in `" not in message:
+                        is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub)
+                        message = f"{message}, in `{ast.unparse(part)}`" if is_sum else \
+                            message.replace("the factor", "the division by", 1)
                     if isinstance(node, ast.Call) and field == "args" and " in `" not in message and not (
                             isinstance(part, ast.Name) or rank == 4):       # the message does not say where it is
                         message = f"{message}, in `{ast.unparse(node)}`"

@@ -31,7 +31,7 @@ class Walk:
                 break                       # what follows never runs
             if not is_text(each):
                 self.statements.append(Returns().visit(copy.deepcopy(each)))
-        arguments = dict(zip([each.arg for each in tree.args.args], arguments, strict=False))
+        arguments = dict(zip([each.arg for each in (*tree.args.posonlyargs, *tree.args.args)], arguments, strict=False))
         self.globals = set(names) - set(arguments)
         self.codes = [compiled(each) for each in self.statements]
         self.in_place = any(map(writes, self.statements))
