@@ -133,7 +133,7 @@ class Judgement:
         named = lesson.named(result)
         missing = [name for name, true in self.case.results.items() if true is not None and name not in named]
         if missing:
-            more = f", and so are {len(missing) - 1} more" if missing[1:] else ""
+            more = f", and {len(missing) - 1} more" if missing[1:] else ""
             return [Fault(f"{missing[0]} is missing in dp{more}", self.named_line(missing[0]))]
         return [fault for name in dict.fromkeys([*self.case.results, *named])
                 if (fault := self.type_fault(name, named.get(name))) is not None]

@@ -94,7 +94,7 @@ def report_text(report, title, with_diagnosis=True):
 def summary(report):
     """The last line: right, wrong and where, or how much is still to be written."""
     if report.right:
-        return f"right: every gradient is the true one, in {report.count} random cases (--seed {report.seed})"
+        return f"right: every gradient is the true one, in {report.count} cases (--seed {report.seed})"
     if not report.sound:
         return f"wrong{in_case(report)}" + (f": the first wrong line is {report.first}" if report.first else "")
     missing = f"still to be written: line{'s' * (len(report.to_do) > 1)} {', '.join(map(str, report.to_do))}"

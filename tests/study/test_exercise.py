@@ -177,7 +177,7 @@ def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_pat
 
 def test_the_last_line_says_in_which_cases():
     report = Report("", [Line("dx", 30, "ok")], [], [], [], ["dx"], [], count=21, seed=5)
-    assert summary(report) == "right: every gradient is the true one, in 21 random cases (--seed 5)"
+    assert summary(report) == "right: every gradient is the true one, in 21 cases (--seed 5)"
     report.case, report.lines = "without a bias", [Line("dx", 30, "WRONG")]
     assert summary(report) == "wrong without a bias (--seed 5): the first wrong line is 30"
     assert hunt_text(report, "title") == "title: the bug is still there without a bias (--seed 5); wrong: dx"
