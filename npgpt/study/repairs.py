@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 
+from npgpt.study.mutants import changed, negative
 from npgpt.study.walk import RESULT, stored_names
 
 EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a function with a loop, which takes longer
@@ -126,8 +127,6 @@ class Pieces:
                 for i in range(-1, -value.ndim - 1, -1):
                     lengths.setdefault(value.shape[i], f"{name}.shape[{i}]")
         self.values += [(text, ast.parse(text, mode="eval").body, 4.3) for text in lengths.values()]
-        self.values += [(f"{name} / {count}", ast.parse(f"{name} / {count}", mode="eval").body, 5.2) for count in counts
-                        for name, value in own.items() if isinstance(value, np.ndarray) and name.startswith("d")]
 
 
 def hidden(text):
@@ -381,15 +380,18 @@ def insertions(node, pieces, is_all):
     """
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module(node):
         return
-    # A term is missing in a sum; anywhere else it is less likely.
+    # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
+    # something mends numbers by accident: it may only be a factor, or a term of a sum.
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for text, value, rank in pieces.values:
         yield rank, f"the factor {text} is missing", ast.BinOp(node, ast.Mult(), value)
+        if rank < 5 and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x is an accident, too
+            yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
+        if rank == 5 and not (is_sum or is_all):
+            continue
         at = rank + (0.1 if is_sum or is_all else 2.0)
         yield at, f"the term {text} is missing", ast.BinOp(node, ast.Add(), value)
         yield at, f"the term {text} is missing, subtracted", ast.BinOp(node, ast.Sub(), value)
-        if not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x would mend numbers by accident
-            yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         yield at + 0.3, f"it is to be subtracted from {text}", ast.BinOp(value, ast.Sub(), node)
     for number in pieces.numbers:
         yield 2.8, f"the factor {number} is missing", ast.BinOp(ast.Constant(number), ast.Mult(), node)
@@ -436,10 +438,6 @@ def is_module(node):
     return isinstance(node, ast.Name) and node.id in ("np", "math", "ops", "layers")
 
 
-def negative(node):
-    return ast.UnaryOp(ast.USub(), node)
-
-
 def transposed(node):
     """The node with its last two axes swapped; one that is transposed already, as it was before."""
     match node:
@@ -454,8 +452,3 @@ def transposition(node):
         case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes")):
             return f"{ast.unparse(value)} should not be transposed"
     return f"{ast.unparse(node)} should be transposed"
-
-
-def changed(node, **fields):
-    """A copy of a node with other fields; the parts that stay are shared."""
-    return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
