@@ -44,7 +44,7 @@ def edited(lesson, level, edits, path):
 def asked_lines(lesson, level):
     """The first lines of the statements that a learner writes at a level, in the package's file.
 
-    Not that which reads the cache, and not the `return`: the page shows them.
+    Not the one that reads the cache, and not the `return`: the page shows them.
     """
     first = read_source(lesson.backward).first
     return [each.lineno + first - 1 for each in left_out(lesson, level) if not is_given(each)]
