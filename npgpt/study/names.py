@@ -121,8 +121,6 @@ class NameSearch:
             if names is None or changed_names(statement) & names:
                 if names is None or j in unfixed or statement.lineno in self.to_do:
                     names = (names or set()) | {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-                else:
-                    names = names - changed_names(statement)
                 found += [j] if j in unfixed else []
         return found
 

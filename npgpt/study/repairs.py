@@ -51,6 +51,8 @@ def several(walk, window, others):
         if i not in window and j not in window:
             continue
         a, b = statements[i], statements[j]
+        if type(a.value) is not type(b.value):
+            continue                    # nobody takes the one for the other
         yield (1.1, 0, a.lineno, f"the right sides of lines {a.lineno} and {b.lineno} are swapped",
                {i: changed(a, value=b.value), j: changed(b, value=a.value)})
     arrays = [name for name, kind in Pieces(walk.before[max(window, default=0)], walk.globals, {}).kinds.items()

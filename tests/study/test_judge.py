@@ -250,6 +250,19 @@ def test_the_usual_style_and_names_of_ones_own(layer, old, new, says, tmp_path):
     assert new == "pass" or report.first == text[:text.index(old)].count("\n") + 1
 
 
+def test_numbers_that_are_mended_by_accident_are_no_name(tmp_path):
+    """The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C."""
+    text = "import numpy as np\n" + LAYERNORM
+    dx = "    dx = dcentred - dcentred @ np.ones((C, 1)) / C"
+    assert dx in text
+    text = text.replace(dx, """    size = (xhat * xhat).sum(axis=-1, keepdims=True)
+    along = (dxhat * xhat).sum(axis=-1, keepdims=True)
+    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)""")
+    report, line = judged("layernorm", text, tmp_path)
+    said = [each.diagnosis for each in report.lines if each.line == report.first]
+    assert report.first in (line("size = "), line("dx = ")) and "multiplied by xhat" not in said[0], said
+
+
 def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
     text = "import numpy as np\n" + LAYERNORM.replace("-(dxhat", "np.sin(dxhat").replace("* 0.5", "* 0.25")
     report, line = judged("layernorm", text, tmp_path)
