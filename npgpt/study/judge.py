@@ -14,7 +14,7 @@ import numpy as np
 from npgpt.study.draws import CASES, smallest
 from npgpt.study.explain import Explanation
 from npgpt.study.gradcheck import OK, TOLERANCE, WRONG, gradient_line, gradient_names, named_line, relative_error
-from npgpt.study.outcome import Solution, Strange, article, load, run_case
+from npgpt.study.outcome import Solution, Strange, article, run_case
 from npgpt.study.report import Fault, Line, Report
 from npgpt.study.source import last_return, read_source
 from npgpt.study.trace import is_floating
@@ -27,11 +27,6 @@ NO_LINES = "its lines cannot be followed in this form: only its results are comp
 
 def new_seed():
     return secrets.randbelow(SEEDS)
-
-
-def judge_file(name, file, seed=None):
-    """The `Report` on the backward of the lesson `name` in a file, which runs in this process. Raises LearnerError."""
-    return judge(name, load(name, file), new_seed() if seed is None else seed)
 
 
 def judge(name, solution, seed):

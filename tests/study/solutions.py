@@ -1,8 +1,10 @@
-"""Solved exercises, made of the package's own source."""
+"""Solved exercises, made of the package's own source; and the judge on a file, in this process."""
 
 import ast
 
 from npgpt.study.exercise import find_function, is_blank, key_of, level_text, statements
+from npgpt.study.judge import judge
+from npgpt.study.outcome import load
 from npgpt.study.source import read_source
 
 
@@ -21,3 +23,8 @@ def solved(lesson, level):
             answer = lines[statement.lineno - 1:statement.end_lineno]
         text[blank.lineno - 1:blank.end_lineno] = answer
     return "\n".join(text)
+
+
+def judge_file(name, file, seed=0):
+    """The `Report` on the backward of the lesson `name` in a file. Raises LearnerError."""
+    return judge(name, load(name, file), seed)

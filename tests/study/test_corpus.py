@@ -7,12 +7,13 @@ import pytest
 from npgpt.study.exercise import preamble
 from npgpt.study.explain import UNKNOWN
 from npgpt.study.gradcheck import WRONG
-from npgpt.study.judge import judge_file, verdict
+from npgpt.study.judge import verdict
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.outcome import load, run_case
 from npgpt.study.path import whole_path
 from npgpt.study.truth import cases
 from tests.study.corpus import SOLUTIONS, source
+from tests.study.solutions import judge_file
 from tests.test_readme import README
 
 # Half of the corpus, at random. The judge is never tuned to it: its messages are counted, but not looked at.

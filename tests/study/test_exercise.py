@@ -15,14 +15,13 @@ from npgpt.study.child import read_answer
 from npgpt.study.exercise import LAYERS, level_text, levels_of, read_exercise, without_explanation, without_explanations
 from npgpt.study.explain import UNKNOWN
 from npgpt.study.hints import hints, next_hint, package_statements, wrong_key
-from npgpt.study.judge import judge_file
 from npgpt.study.lessons import basics_and_lessons
 from npgpt.study.mathematics import read_notes
 from npgpt.study.progress import Progress
 from npgpt.study.report import Fault, Line, Report, hunt_text, report_html, report_text, summary
 from npgpt.study.source import read_source
 from tests.cli.test_train import refused
-from tests.study.solutions import solved
+from tests.study.solutions import judge_file, solved
 
 LINEAR = basics_and_lessons()["linear"]
 slow = pytest.mark.slow         # starts many processes

@@ -22,14 +22,14 @@ from npgpt.study.draws import CASES, DEALT, SWITCHES, draw
 from npgpt.study.exercise import LAYERS, level_text, preamble, read_exercise
 from npgpt.study.gradcheck import OK, WRONG
 from npgpt.study.gradcheck import check as gradcheck
-from npgpt.study.judge import NO_LINES, judge_file, verdict
+from npgpt.study.judge import NO_LINES, verdict
 from npgpt.study.lessons import PLAIN, SIZES, basics_and_lessons, lessons
 from npgpt.study.mutants import Neighbours, variations
 from npgpt.study.outcome import LearnerError, Solution, load, run_case
 from npgpt.study.report import report_text
 from npgpt.study.source import read_source
 from npgpt.study.truth import Case, cases
-from tests.study.solutions import solved
+from tests.study.solutions import judge_file, solved
 
 SEED = 7
 
