@@ -1,6 +1,7 @@
 """`npgpt train` on many ranks: rank 0 runs the command, the others follow it."""
 
 import dataclasses
+import math
 import signal
 import warnings
 
@@ -56,12 +57,12 @@ def distribute(model, args):
 def follow(world):
     """Do what rank 0 says, until it stops. Signals are rank 0's to answer: after Ctrl-C it saves first."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)          # not ignored: the world notes when the first one came
     warnings.filterwarnings("ignore", category=RuntimeWarning)      # a run that diverges: rank 0 says so
-    name, order, _ = world.hear()
+    name, order, _ = world.hear(math.inf)       # rank 0 may have a corpus to turn into tokens first
     if name == "connect":
         connect_by_jax()
-        name, order, _ = world.hear()
+        name, order, _ = world.hear(math.inf)
     if name == "model":
         model = GPT(GPTConfig(**order["config"]), None, order["dtype"], order["device"], order["threads"],
                     order["kernels"])

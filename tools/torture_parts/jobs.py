@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")        # what launchers tell each rank
-LEFT = 5            # seconds until the last process of a job must have ended; the watchman may wait for one
+LEFT = 5            # seconds until the last process of a job must have ended
 
 
 @functools.cache
@@ -46,7 +46,7 @@ class Job:
     """`python -c code` with these arguments, on n ranks, in a folder."""
 
     def __init__(self, n, code, arguments, folder):
-        command = [*mpiexec(), "-n", n, sys.executable, "-c", code, *arguments]
+        command, self.began = [*mpiexec(), "-n", n, sys.executable, "-c", code, *arguments], time.time()
         self.mark, self.out, self.err = f"NPGPT_JOB_{secrets.token_hex(8)}", folder / "stdout", folder / "stderr"
         environment = {**os.environ, self.mark: "", "PYTHONPATH": str(ROOT)}
         environment.pop("NPGPT_DATA_DIR", None)
@@ -66,14 +66,14 @@ class Job:
                 raise TimeoutError(f"{text} does not come: {self.printed()}")
             time.sleep(0.01)
 
-    def kill(self, rank, seconds=30):
-        """Kill a rank as soon as it is there. Returns False if the job has ended before."""
+    def kill(self, rank, number=signal.SIGKILL, seconds=30):
+        """Send a rank a signal as soon as it is there. Returns False if the job has ended before."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < deadline:
             for process, its in processes(self.mark).items():
                 if its == rank:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGKILL)
+                        os.kill(process, number)
                         return True
             time.sleep(0.01)
         return False
@@ -105,6 +105,7 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self.process.wait()
+        sweep(self.began)
 
 
 def processes(mark):
@@ -119,8 +120,7 @@ def processes(mark):
         if mark in environment:
             rank = next((environment[name] for name in RANKS if name in environment), None)
             ours = "-c" in command      # and not the launcher's, nor a fork that is about to become a rank
-            watchman = any(part.endswith("watch.py") for part in command)
-            found[int(folder.name)] = "watchman" if watchman else f"rank {rank}" if rank and ours else command[0]
+            found[int(folder.name)] = f"rank {rank}" if rank and ours else command[0]
     return found
 
 

@@ -1,10 +1,8 @@
-"""Training on ranks, one of which is killed: the job ends soon, says which rank has died, and can go on."""
+"""Training on ranks, one of which is killed: the job ends soon, leaves no process, and can go on."""
 
-import json
-import re
 import time
 
-from torture_parts.jobs import Job, lines_of, sweep, why_no_jobs
+from torture_parts.jobs import Job, lines_of, why_no_jobs
 from torture_parts.running import complaints, must_work, run
 from torture_parts.runs import End, content, differences, new_folder
 
@@ -51,7 +49,7 @@ def setup_ranks(folder):
 def ranks(rng, number, folder, ends):
     """Kill one of the ranks with SIGKILL; then one process, or as many ranks, must end the run with the right bits.
 
-    Every fourth is killed before step 0. Then it may be too early for a line that names it: the launcher ends the job.
+    Every fourth is killed before step 0.
     """
     if not ends:
         return []
@@ -59,32 +57,22 @@ def ranks(rng, number, folder, ends):
     victim, early = rng.randrange(n), number % 4 == 3
     first, rest = ends[n].seconds
     moment = rng.uniform(0.2, first) if early else rng.uniform(0.0, rest)
-    what = f"rank {victim} of {n}, {moment:.2f} s after {'the start' if early else 'step 0'}"
+    what = f"a rank is killed, {'early' if early else 'training'}"
     job = Job(n, CODE, [*TRAIN, "--threads", 1], folder)
     try:
         if not early:
             job.wait_for(FIRST, HANGS)
         time.sleep(moment)
         killed, before = job.kill(f"rank {victim}"), time.monotonic()
-        started = FIRST in job.printed()[0]
         code, out, err = job.end(HANGS)
     except TimeoutError as error:
-        return [f"a rank is killed: {error} | {what}"]
-    seconds = time.monotonic() - before
-    said = lines_of(err)
-    names = [line for line in said if re.match(rf"npgpt: rank {victim} on .* has died: training stops", line)]
-    what, done = f"{what}, exit code {code} | {err[-1500:]}", "best validation loss" in out
-    note(folder, number, killed and code != 0 and not done, started, seconds, len(names))
-    found = [f"a rank is killed: the job takes more than {SECONDS} seconds to end | {what}"] * (seconds > SECONDS)
-    if "Traceback" in err:
-        found.append(f"a rank is killed: a traceback | {what}")
-    unnamed = [line for line in said if line.startswith("npgpt: a rank has died: ") and not started]
-    if len(said) > 1 or said not in (names, unnamed):
-        found.append(f"a rank is killed: another line than one that names it | {what}")
-    if code and started and not said and not done:
-        found.append(f"a rank is killed: no line names it | {what}")
-    if not code and not done:
-        found.append(f"a rank is killed: exit code 0, but not at the end | {what}")
+        return [f"{what}: {error} | rank {victim} of {n}, after {moment:.2f} s"]
+    seconds, done = time.monotonic() - before, "best validation loss" in out
+    if killed and not done:
+        (folder.parent / f"figures/{number}").write_text(str(seconds))
+    wrong = {f"takes more than {SECONDS} seconds to end": seconds > SECONDS, "a traceback": "Traceback" in err,
+             "a line that is not the launcher's": lines_of(err), "exit code 0, but not at the end": not code and not done}
+    found = [f"{what}: {text} | rank {victim} of {n}, after {moment:.2f} s: {err[-1500:]}" for text in wrong if wrong[text]]
     return found or goes_on(rng, n, folder, ends[n])
 
 
@@ -100,21 +88,10 @@ def goes_on(rng, n, folder, end):
     return found or differences(folder / "out", [end], "resumed after a rank is killed")
 
 
-def note(folder, number, *figures):
-    """Write down what a case has measured, for `ranks_summary`."""
-    (folder.parent / "figures" / str(number)).write_text(json.dumps(figures))
-
-
 def ranks_summary(folder):
     """What the cases have measured, a text. Called once, at the end."""
-    figures = [json.loads(path.read_text()) for path in folder.glob("figures/*")]
-    killed = [each for each in figures if each[0]]
-    if not killed:
+    seconds = sorted(float(path.read_text()) for path in folder.glob("figures/*"))
+    if not seconds:
         return "no rank was killed"
-    sweep((folder / "together-2/text.txt").stat().st_mtime)
-    running = [each for each in killed if each[1]]
-    seconds = sorted(each[2] for each in killed)
-    return (f"{len(killed)} kills, {len(killed) - len(running)} of them before step 0. The job ended after "
-            f"{seconds[len(seconds) // 2]:.2f} s (median), {seconds[-1]:.2f} s (slowest). The rank was named in "
-            f"{sum(each[3] for each in running)} of {len(running)}, before step 0 in "
-            f"{sum(each[3] for each in killed if not each[1])}")
+    return (f"{len(seconds)} jobs ended by a kill, after {seconds[len(seconds) // 2]:.2f} s (median), "
+            f"{seconds[-1]:.2f} s (slowest)")

@@ -17,5 +17,7 @@ A step has the bits of one process with as many shards, because every sum has a 
     moments.py      AdamW's m and v in chunks
     mpi.py          ranks that mpiexec or srun started, through mpi4py
     together.py     XLA's programs on all ranks; JAX exchanges what they compute
-    watch.py        a rank that dies ends all
+
+A rank that fails aborts the job; if one is killed, the launcher ends the others. A rank that does not answer is noticed
+after half an hour, or soon after Ctrl-C.
 """

@@ -1,9 +1,11 @@
 """Ranks that a launcher of MPI started (mpiexec, srun), through mpi4py."""
 
+import contextlib
 import functools
-import itertools
 import json
 import os
+import signal
+import socket
 import sys
 import threading
 import time
@@ -11,13 +13,13 @@ import traceback
 
 import numpy as np
 
-from npgpt.engine.distributed.watch import FAILED, STOPS, Watch
 from npgpt.errors import UserError, one_line
 
 # What launchers set: how many ranks there are. SLURM's for its step, since srun may start programs without MPI.
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
-RING = 1 << 20      # bytes of an array from which on an all-gather is a ring
+BUSY = 10           # seconds that a rank waits at full speed, as MPI itself does, before it sleeps in between
+LOST = 1800         # seconds without an answer after which a rank is lost: the default of torch.distributed, too
 
 
 @functools.cache
@@ -66,33 +68,37 @@ class MPIWorld:
         self.threads = threads_of(here)
         self.idle = True                # on rank 0: whether the others wait for an order
         self.ended = False              # whether they have been told to stop
+        self.longest = 0.0              # seconds that this rank has waited for another, at most
+        self.interrupted = None         # when Ctrl-C or SIGTERM came
+        self._signals, self._written = socket.socketpair()      # Python writes to it when a signal comes
+        for each in (self._signals, self._written):
+            each.setblocking(False)
+        signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
         self._sent, self._received = {}, {}
-        self._watch = Watch(self)
 
     def tell(self, name, order, *arrays):
         """Rank 0: send an order, a dict that JSON can hold, and arrays."""
         self.idle = False
         text = json.dumps([name, order, [[array.shape, str(array.dtype)] for array in arrays]]).encode()
-        self.comm.Bcast(np.array([len(text)]))
-        for array in (np.frombuffer(text, np.uint8), *arrays):
-            self.comm.Bcast(array)
+        for array in (np.array([len(text)]), np.frombuffer(text, np.uint8), *arrays):
+            self.broadcast(array)
 
-    def hear(self):
-        """The others: wait for an order. Returns its name, the dict and the arrays."""
+    def hear(self, seconds=None):
+        """The others: wait for an order, LOST seconds at most if not given. Returns its name, the dict and the arrays."""
         length = np.zeros(1, np.int64)
-        self.comm.Bcast(length)
+        self.broadcast(length, seconds)
         text = np.empty(length[0], np.uint8)
-        self.comm.Bcast(text)
+        self.broadcast(text)
         name, order, kinds = json.loads(text.tobytes())
         self.ended = name == "stop"
         arrays = [np.empty(shape, dtype) for shape, dtype in kinds]
         for array in arrays:
-            self.comm.Bcast(array)
+            self.broadcast(array)
         return name, order, arrays
 
-    def broadcast(self, array):
+    def broadcast(self, array, seconds=None):
         """Fill every rank's array with rank 0's."""
-        self.comm.Bcast(array)
+        self._wait(self.comm.Ibcast(array), seconds)
 
     def buffer(self, size, dtype):
         """An array for `exchange`, whose values are what they were."""
@@ -108,46 +114,59 @@ class MPIWorld:
         received = reused(self._received, n * self.size, send.dtype)
         expected = np.full(self.size, n)
         counts[self.rank] = expected[self.rank] = 0         # MPICH is slow to send a rank its own part
-        self.comm.Alltoallv([send, (counts, offsets[:-1])], [received, (expected, n * np.arange(self.size))])
+        self._wait(self.comm.Ialltoallv([send, (counts, offsets[:-1])],
+                                        [received, (expected, n * np.arange(self.size))]))
         shares = list(received.reshape(self.size, n))
         shares[self.rank] = send[mine]
         return shares
 
     def all_gather(self, array, bounds):
-        """Fill every rank's array: rank r has the values from bounds[r] to bounds[r + 1].
-
-        Large parts go around a ring: over TCP and on one machine, MPICH's own way took up to 3 times as long.
-        """
-        if array.nbytes < RING:
-            self.comm.Allgatherv(self.MPI.IN_PLACE, [array, (np.diff(bounds), bounds[:-1])])
-            return
-        parts = [array[begin:end] for begin, end in itertools.pairwise(bounds)]
-        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        for i in range(self.rank, self.rank - self.size + 1, -1):
-            self.comm.Sendrecv(parts[i % self.size], after, 0, parts[(i - 1) % self.size], before)
+        """Fill every rank's array: rank r has the values from bounds[r] to bounds[r + 1]."""
+        self._wait(self.comm.Iallgatherv(self.MPI.IN_PLACE, [array, (np.diff(bounds), bounds[:-1])]))
 
     def gather(self, part, bounds):
         """Rank 0: an array of the parts of all ranks, which come to the places that bounds gives."""
         whole = np.empty(bounds[-1], part.dtype)
-        self.comm.Gatherv(part, [whole, (np.diff(bounds), bounds[:-1])])
+        self._wait(self.comm.Igatherv(part, [whole, (np.diff(bounds), bounds[:-1])]))
         return whole
+
+    def _wait(self, request, seconds=None):
+        """Wait until the ranks have exchanged something. Meanwhile Python answers signals, which MPI's own waits delay.
+
+        Raises: UserError after so many seconds, by default LOST; after a signal, if it takes much longer than before.
+        """
+        began, seconds = time.monotonic(), seconds or LOST
+        while not request.Test():
+            now = time.monotonic()
+            with contextlib.suppress(BlockingIOError):
+                if self._signals.recv(1):
+                    self.interrupted = self.interrupted or now
+            if self.interrupted:        # the lowest rank that is alive says it before the others do
+                after = (1 + self.rank) * (5 + 2 * self.longest)
+                seconds = min(seconds, max(self.interrupted - began, 0) + after)
+            if now - began > seconds:
+                raise UserError("another rank does not answer: it is stopped, or its machine is gone; training stops, "
+                                "continue with --resume")
+            if now - began > BUSY:
+                time.sleep(0.001)
+        self.longest = max(self.longest, time.monotonic() - began)
 
     def end(self, code):
         """End this rank. Rank 0 tells the others to stop; if they do not wait for an order, or if another rank has
-        failed, the whole job is aborted.
+        failed or does not answer, the whole job is aborted.
         """
-        if self.rank == 0 and self.idle:
-            self.tell("stop", {})
-            self.ended = True
-        if self.ended:
-            self._watch.say(STOPS)
-        else:
-            if error := sys.exception():
-                traceback.print_exc()
-                what = "".join(traceback.format_exception_only(error))
-                print(f"npgpt: {self.name} has failed: {one_line(what.strip())}", file=sys.stderr)
-            self._watch.say(FAILED)
-            self.abort(code)
+        if error := sys.exception():
+            traceback.print_exc()
+            what = "".join(traceback.format_exception_only(error))
+            print(f"npgpt: {self.name} has failed: {one_line(what.strip())}", file=sys.stderr)
+        with contextlib.suppress(UserError, KeyboardInterrupt):
+            if self.rank == 0 and self.idle:
+                self.tell("stop", {})
+                self.ended = True
+            if self.ended:
+                self._wait(self.comm.Ibarrier())        # MPI waits, too, when it ends, but would not answer Ctrl-C
+                return
+        self.abort(code)
 
     def abort(self, code):
         """End all ranks at once."""
