@@ -71,8 +71,9 @@ def ranks(rng, number, folder, ends):
     if killed and not done:
         (folder.parent / f"figures/{number}").write_text(str(seconds))
     wrong = {f"takes more than {SECONDS} seconds to end": seconds > SECONDS, "a traceback": "Traceback" in err,
-             "a line that is not the launcher's": lines_of(err), "exit code 0, but not at the end": not code and not done}
-    found = [f"{what}: {text} | rank {victim} of {n}, after {moment:.2f} s: {err[-1500:]}" for text in wrong if wrong[text]]
+             "not only the launcher speaks": lines_of(err), "exit code 0, but not at the end": not code and not done}
+    found = [f"{what}: {text} | rank {victim} of {n}, after {moment:.2f} s: {err[-1500:]}"
+             for text in wrong if wrong[text]]
     return found or goes_on(rng, n, folder, ends[n])
 
 

@@ -84,7 +84,7 @@ class MPIWorld:
             self.broadcast(array)
 
     def hear(self, seconds=None):
-        """The others: wait for an order, LOST seconds at most if not given. Returns its name, the dict and the arrays."""
+        """The others: wait so long for an order, by default LOST. Returns its name, the dict and the arrays."""
         length = np.zeros(1, np.int64)
         self.broadcast(length, seconds)
         text = np.empty(length[0], np.uint8)
