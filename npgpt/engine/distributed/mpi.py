@@ -98,7 +98,7 @@ class MPIWorld:
 
     def broadcast(self, array, seconds=None):
         """Fill every rank's array with rank 0's."""
-        self._wait(self.comm.Ibcast(array), seconds)
+        self.wait(self.comm.Ibcast(array).Test, seconds)
 
     def buffer(self, size, dtype):
         """An array for `exchange`, whose values are what they were."""
@@ -114,29 +114,29 @@ class MPIWorld:
         received = reused(self._received, n * self.size, send.dtype)
         expected = np.full(self.size, n)
         counts[self.rank] = expected[self.rank] = 0         # MPICH is slow to send a rank its own part
-        self._wait(self.comm.Ialltoallv([send, (counts, offsets[:-1])],
-                                        [received, (expected, n * np.arange(self.size))]))
+        self.wait(self.comm.Ialltoallv([send, (counts, offsets[:-1])],
+                                       [received, (expected, n * np.arange(self.size))]).Test)
         shares = list(received.reshape(self.size, n))
         shares[self.rank] = send[mine]
         return shares
 
     def all_gather(self, array, bounds):
         """Fill every rank's array: rank r has the values from bounds[r] to bounds[r + 1]."""
-        self._wait(self.comm.Iallgatherv(self.MPI.IN_PLACE, [array, (np.diff(bounds), bounds[:-1])]))
+        self.wait(self.comm.Iallgatherv(self.MPI.IN_PLACE, [array, (np.diff(bounds), bounds[:-1])]).Test)
 
     def gather(self, part, bounds):
         """Rank 0: an array of the parts of all ranks, which come to the places that bounds gives."""
         whole = np.empty(bounds[-1], part.dtype)
-        self._wait(self.comm.Igatherv(part, [whole, (np.diff(bounds), bounds[:-1])]))
+        self.wait(self.comm.Igatherv(part, [whole, (np.diff(bounds), bounds[:-1])]).Test)
         return whole
 
-    def _wait(self, request, seconds=None):
-        """Wait until the ranks have exchanged something. Meanwhile Python answers signals, which MPI's own waits delay.
+    def wait(self, done, seconds=None, busy=BUSY):
+        """Wait until done() is true. Meanwhile Python answers signals, which the waits of MPI and JAX would delay.
 
         Raises: UserError after so many seconds, by default LOST; after a signal, if it takes much longer than before.
         """
         began, seconds = time.monotonic(), seconds or LOST
-        while not request.Test():
+        while not done():
             now = time.monotonic()
             with contextlib.suppress(BlockingIOError):
                 if self._signals.recv(1):
@@ -147,7 +147,7 @@ class MPIWorld:
             if now - began > seconds:
                 raise UserError("another rank does not answer: it is stopped, or its machine is gone; training stops, "
                                 "continue with --resume")
-            if now - began > BUSY:
+            if now - began > busy:
                 time.sleep(0.001)
         self.longest = max(self.longest, time.monotonic() - began)
 
@@ -164,7 +164,7 @@ class MPIWorld:
                 self.tell("stop", {})
                 self.ended = True
             if self.ended:
-                self._wait(self.comm.Ibarrier())        # MPI waits, too, when it ends, but would not answer Ctrl-C
+                self.wait(self.comm.Ibarrier().Test)        # MPI waits, too, when it ends, but would not answer Ctrl-C
                 return
         self.abort(code)
 

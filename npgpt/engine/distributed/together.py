@@ -38,16 +38,19 @@ class Together:
         order = {"count": count, "max_norm": max_norm, "seeds": rngs,
                  **{each: getattr(optimizer, each) for each in names}}
         self.world.tell("step", order, np.array(batches, np.int32))
-        result = self.engine.step(optimizer, batches, rngs, count, max_norm)
-        self.world.idle = True
-        return result
+        return self._done(self.engine.step(optimizer, batches, rngs, count, max_norm))
 
     def loss(self, idx, targets, mask=None, count=None):
         self._share(self.state[:1])
         self.world.tell("loss", {}, np.array([idx, targets], np.int32))
-        result = self.engine.loss(idx, targets, mask, count)
+        return self._done([self.engine.loss(idx, targets, mask, count)])[0]
+
+    def _done(self, arrays):
+        """Wait for what the devices compute, by sleeping: they may need all cores."""
+        for array in arrays:
+            self.world.wait(array.is_ready, busy=0)
         self.world.idle = True
-        return result
+        return arrays
 
     def _share(self, state):
         for i, each in enumerate(state):
