@@ -4,12 +4,14 @@ import ast
 import html
 import json
 import os
+import random
 import re
 import time
 from pathlib import Path
 
 import pytest
 
+from npgpt.errors import UserError
 from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.child import read_answer
 from npgpt.study.exercise import LAYERS, level_text, levels_of, read_exercise, without_explanation, without_explanations
@@ -300,6 +302,20 @@ def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
     for flags, says in ((["--line", "3"], "has no bug"), (["--line", "3", "--hint"], "not allowed with"),
                         (["--time-limit", "nan"], "--time-limit must be")):
         refused(npgpt("exercise", "check", "exercises/linear-level1.py", *flags), says)
+
+
+def test_a_damaged_file_is_refused_or_read(tmp_path):
+    """Cut, filled with noise, repeated, or nested too deeply for Python's parser."""
+    rng, right, path, unread = random.Random(0), SOLUTION.encode(), tmp_path / "mine.py", 0
+    for _ in range(300):
+        i, j = sorted(rng.choices(range(len(right)), k=2))
+        middle = rng.choice([b"", rng.randbytes(9), right[i:j] * 3, rng.choice([b"(", b"[", b"-", b"\0"]) * 3000])
+        path.write_bytes(right[:i] + middle + right[j:])
+        try:
+            read_exercise(path)
+        except UserError:
+            unread += 1
+    assert unread > 100
 
 
 def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):

@@ -1,8 +1,12 @@
-"""Every file that npgpt reads, damaged: its commands must say so in one line, or be right, and need little memory."""
+"""Every file that npgpt reads, damaged: its commands must say so in one line, or be right, and need little memory.
+
+In some cases a link, a pipe or a folder is there instead: nothing is written outside, and nothing waits.
+"""
 
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import struct
@@ -13,9 +17,7 @@ from safetensors.numpy import load_file, save_file
 from torture_parts.running import complaints, must_work, run
 from torture_parts.runs import ANEW, TEXT, TINY, WORK, must_end, new_folder
 
-import npgpt.cli.main
-from npgpt import UserError
-from npgpt.study.exercise import read_exercise
+import npgpt
 from tests.data.tokenizer_json import byte_pairs, word_pieces
 
 PRESET = Path(npgpt.__file__).parent / "training/presets/char-cpu.toml"
@@ -37,17 +39,17 @@ RUN = ["info out", "eval out", "eval out --which latest", "export out --out new/
        "sample out --max-new-tokens 2 -n 2", RESUMED, f"train --init-from out {TUNED}"]
 MODEL = ["info model", "eval model --corpus text.txt", "sample model --max-new-tokens 2", "export model --out new/it",
          f"train --init-from model {TUNED}"]
+OUT = [*RUN, "plot out", f"train {TINY} --corpus text.txt --out-dir out --max-iters 1 --overwrite"]
 TOKENIZER = [*MODEL, f"train --tokenizer hf:model {NEW}",
              "data prepare text.txt --tokenizer hf:model/tokenizer.json --out new/it"]
 FAMILIES = ["wordpiece", "bpe", "unigram"]
-READERS = {"char": [*RUN, "plot out"], "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
+READERS = {"char": OUT, "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
            **{name: ["eval out --corpus tokens", f"train {NEW} --corpus tokens"] for name in ("tokens", "documents")},
            "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
            "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
-           "exercise": ["exercise", "read_exercise linear.py"],         # a function: the command runs what it reads
+           "exercise": ["exercise"],
            **{name: RUN for name in FAMILIES}, **{f"{name}-model": TOKENIZER for name in FAMILIES}}
-PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dweight": 1}},
-            "gelu_tanh bug 3": {"tries": 1, "hints": {}}}
+PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dweight": 1}}}
 
 
 def setup_files(folder):
@@ -56,6 +58,7 @@ def setup_files(folder):
     for name in ("char", *FAMILIES):
         tokenizer = name if name == "char" else f"hf:../{name}.json"
         must_end(f"{ANEW['rare']} --max-iters 2 --tokenizer {tokenizer}", new_folder(folder / name))
+        must_end("plot out", folder / name)
         model = new_folder(folder / f"{name}-model")
         must_end(f"export ../{name}/out --out model", model)
         if name in FAMILIES:        # as on the hub, without npgpt's own file
@@ -67,10 +70,8 @@ def setup_files(folder):
     new_folder(folder / "text")
     lines = [line for line in PRESET.read_text().splitlines(keepends=True) if " = " in line]
     (new_folder(folder / "preset") / "preset.toml").write_text("".join(lines))
-    exercise = new_folder(folder / "exercise")
-    must_end("exercise linear --out linear.py", exercise)
-    (exercise / "exercises").mkdir()
-    (exercise / "exercises/progress.json").write_text(json.dumps({"exercises": PROGRESS}))
+    (new_folder(folder / "exercise") / "exercises").mkdir()
+    (folder / "exercise/exercises/progress.json").write_text(json.dumps({"exercises": PROGRESS}))
 
     everything = new_folder(folder / "commands")
     for source, name in (("char/out", "run"), ("char-model/model", "model"), ("tokens/tokens", "tokens")):
@@ -102,32 +103,42 @@ def split_into_shards(model):
 
 
 def files(rng, number, folder, cases):
-    here, arguments = cases[number] if number < len(cases) else rng.choice(cases)
+    """First every command on whole files: it has to work. Then one file is damaged, or something else in its place."""
+    whole = number < len(cases)
+    here, arguments = cases[number] if whole else rng.choice(cases)
+    shutil.copytree(here, folder, dirs_exist_ok=True)
+    if not whole and rng.random() < 0.1:
+        inside = [path for path in sorted(here.rglob("*")) if path.is_file() or path.parent != here]
+        file = rng.choice(inside).relative_to(here)         # not out or new: the command line names those
+        kind = put_instead(rng, here / file, folder / file)
+        return complaints(run(arguments, folder), f"{arguments[0]}, {file.name} is a {kind}")
     file = rng.choice([path.relative_to(here) for path in sorted(here.rglob("*")) if path.is_file()])
     data = (here / file).read_bytes()
-    if number >= len(cases):            # first every command on whole files: it has to work
-        data = damage(rng, file.name, data)
-    shutil.copytree(here, folder, dirs_exist_ok=True)
+    data = data if whole else damage(rng, file.name, data)
     (folder / file).write_bytes(data)
     state = folder / file.parent / "state.json"
     if file.parent.name.startswith("step-") and file.name != "state.json" and rng.random() < 0.6:
         content = json.loads(state.read_bytes())        # as if it was damaged before its digest was taken
         content["sha256"][file.name] = hashlib.sha256(data).hexdigest()
         state.write_text(json.dumps(content))
-    result = run((lambda: read_one(file)) if arguments[0] == "read_exercise" else arguments, folder)
-    what = f"{arguments[0]}, {file.name}"
-    needed = number < len(cases) or file.name == "metrics.jsonl" and arguments[0] == "train"    # the metrics may go
+    result, what = run(arguments, folder), f"{arguments[0]}, {file.name}"
+    needed = whole or file.name == "metrics.jsonl" and arguments[0] == "train"      # the metrics may go
     found = (must_work if needed else complaints)(result, what)
     if result.memory > FLOOR + 10 * len(data):
         found.append(f"{what}: more than ten times its size in memory | {result.memory >> 20} MiB")
     return found
 
 
-def read_one(path):
-    try:
-        read_exercise(path)
-    except (UserError, OSError) as error:
-        return npgpt.cli.main.fail(error)
+def put_instead(rng, original, path):
+    """Put something else in the place of a file or folder, and return what. original: the same outside."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    targets = {"link": original, "broken link": original.with_name("new"), "link to a device": "/dev/zero"}
+    kind = rng.choice([*targets, "pipe", "folder"])
+    if kind in targets:
+        path.symlink_to(targets[kind])
+    else:
+        os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    return kind
 
 
 def damage(rng, name, data):

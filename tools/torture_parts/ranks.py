@@ -2,9 +2,10 @@
 
 import time
 
-from torture_parts.jobs import Job, lines_of, why_no_jobs
-from torture_parts.running import complaints, must_work, run
+from torture_parts.running import must_work, run
 from torture_parts.runs import End, content, differences, new_folder
+
+from tests.engine.distributed.jobs import Job, lines_of, why_no_jobs
 
 SIZES = (3, 2, 3, 4, 3)     # ranks of a case, in turns
 SECONDS = 10                # within which a job must end that has lost a rank
@@ -29,7 +30,6 @@ def setup_ranks(folder):
     if why := why_no_jobs():
         print(f"ranks: nothing is done, because {why}")
         return {}
-    (folder / "figures").mkdir()
     ends = {}
     for n in sorted(set(SIZES)):
         alone, on_ranks = new_folder(folder / f"alone-with-{n}"), new_folder(folder / f"together-{n}")
@@ -53,26 +53,23 @@ def ranks(rng, number, folder, ends):
     """
     if not ends:
         return []
-    n = SIZES[number % len(SIZES)]
-    victim, early = rng.randrange(n), number % 4 == 3
-    first, rest = ends[n].seconds
+    n, early = SIZES[number % len(SIZES)], number % 4 == 3
+    victim, (first, rest) = rng.randrange(n), ends[n].seconds
     moment = rng.uniform(0.2, first) if early else rng.uniform(0.0, rest)
-    what = f"a rank is killed, {'early' if early else 'training'}"
     job = Job(n, CODE, [*TRAIN, "--threads", 1], folder)
     try:
         if not early:
             job.wait_for(FIRST, HANGS)
         time.sleep(moment)
-        killed, before = job.kill(f"rank {victim}"), time.monotonic()
+        job.kill(f"rank {victim}")
+        killed = time.monotonic()
         code, out, err = job.end(HANGS)
     except TimeoutError as error:
-        return [f"{what}: {error} | rank {victim} of {n}, after {moment:.2f} s"]
-    seconds, done = time.monotonic() - before, "best validation loss" in out
-    if killed and not done:
-        (folder.parent / f"figures/{number}").write_text(str(seconds))
-    wrong = {f"takes more than {SECONDS} seconds to end": seconds > SECONDS, "a traceback": "Traceback" in err,
-             "not only the launcher speaks": lines_of(err), "exit code 0, but not at the end": not code and not done}
-    found = [f"{what}: {text} | rank {victim} of {n}, after {moment:.2f} s: {err[-1500:]}"
+        return [f"a rank is killed: {error} | rank {victim} of {n}, after {moment:.2f} s"]
+    wrong = {f"takes more than {SECONDS} seconds to end": time.monotonic() - killed > SECONDS,
+             "not only the launcher speaks": "Traceback" in err or lines_of(err),
+             "exit code 0, but not at the end": not code and "best validation loss" not in out}
+    found = [f"a rank is killed: {text} | rank {victim} of {n}, after {moment:.2f} s: {err[-1500:]}"
              for text in wrong if wrong[text]]
     return found or goes_on(rng, n, folder, ends[n])
 
@@ -80,19 +77,10 @@ def ranks(rng, number, folder, ends):
 def goes_on(rng, n, folder, end):
     """What is wrong with the run after it is resumed."""
     line = RESUME if list(folder.glob("out/step-*/state.json")) else [*TRAIN, "--overwrite"]
+    what = "resumed after a rank is killed"
     if rng.random() < 0.2:
         code, _, err = Job(n, CODE, [*line, "--threads", 1], folder).end(HANGS)
         found = [f"{n} ranks do not go on | {err[-1500:]}"] if code else []
     else:
-        result = run([*line, "--threads", n], folder)
-        found = must_work(result, "resumed after a rank is killed") or complaints(result, "resumed", (0,))
-    return found or differences(folder / "out", [end], "resumed after a rank is killed")
-
-
-def ranks_summary(folder):
-    """What the cases have measured, a text. Called once, at the end."""
-    seconds = sorted(float(path.read_text()) for path in folder.glob("figures/*"))
-    if not seconds:
-        return "no rank was killed"
-    return (f"{len(seconds)} jobs ended by a kill, after {seconds[len(seconds) // 2]:.2f} s (median), "
-            f"{seconds[-1]:.2f} s (slowest)")
+        found = must_work(run([*line, "--threads", n], folder), what)
+    return found or differences(folder / "out", [end], what)

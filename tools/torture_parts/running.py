@@ -1,7 +1,7 @@
-"""Run a job in a fork of this process, watched and perhaps killed, and judge how it ended.
+"""Run a command in a fork of this process, watched and perhaps killed, and judge how it ended.
 
-A job is the arguments of `npgpt`, or a function. Every job is limited in time and memory, and can write only below its
-own folder. What a job itself finds wrong it says on stderr, in a line `[torture: …]`.
+Every command is limited in time and memory, and can write only below its own folder: what it does wrong is said on
+stderr, in a line `[torture: …]`.
 """
 
 import collections
@@ -36,20 +36,21 @@ CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.trun
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 verbose = False             # with --case
 
-Process = collections.namedtuple("Process", "job pid out err changes")
+Process = collections.namedtuple("Process", "arguments pid out err changes")
 Result = collections.namedtuple("Result", "code out err changes memory")    # code: negative for a signal
 
 
-def run(job, folder, **options):
-    """Start a job and wait for it; the options are those of `start`."""
-    return wait(start(job, folder, **options))
+def run(arguments, folder, **options):
+    """Start a command and wait for it; the options are those of `start`."""
+    return wait(start(arguments, folder, **options))
 
 
-def start(job, folder, before=lambda: None, kill_at=None, full_at=None):
-    """Start a job in a folder, after before().
+def start(arguments, folder, before=lambda: None, kill_at=None, full_at=math.inf):
+    """Start `npgpt` with these arguments in a folder, after before().
 
     kill_at=n: SIGKILL before its n-th change of the file system. full_at=n: the disk is full from then on.
     """
+    arguments = [str(each) for each in arguments]
     changes = multiprocessing.RawValue("q", 0)          # shared with the fork
     (out, child_out), (err, child_err) = os.pipe(), os.pipe()
     pid = os.fork()
@@ -68,15 +69,21 @@ def start(job, folder, before=lambda: None, kill_at=None, full_at=None):
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             before()
-            watch(str(folder), changes, kill_at, full_at or math.inf)
-            code = exit_code(job if callable(job) else lambda: npgpt.cli.main.main([str(each) for each in job]))
-        except KeyboardInterrupt:           # before npgpt was called, or after it returned
-            code = 130
+            watch(str(folder), changes, kill_at, full_at)
+            code = npgpt.cli.main.main(arguments)
+            sys.stdout.flush()
+        except SystemExit as error:
+            code = error.code or 0
+        except BaseException as error:
+            text, code = traceback.format_exc(), 1
+            if isinstance(error, KeyboardInterrupt) and npgpt.cli.main.__file__ not in text:    # before or after main
+                text, code = "", 130
+            os.write(2, text.encode(errors="backslashreplace"))
         finally:
             os._exit(code)
     os.close(child_out)
     os.close(child_err)
-    return Process(job, pid, out, err, changes)
+    return Process(arguments, pid, out, err, changes)
 
 
 def watch(folder, changes, kill_at, full_at):
@@ -86,8 +93,11 @@ def watch(folder, changes, kill_at, full_at):
         if changes.value == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         for path in map(os.path.abspath, map(os.fsdecode, paths)):
-            if path not in allowed and not f"{path}/".startswith(f"{folder}/"):
-                note(f"writes outside of its folder, in {os.path.dirname(path)}")
+            if event == "open":         # which follows links; the other events are about the link itself
+                path = os.path.realpath(path)
+            inside = f"{path}/".startswith(f"{folder}/") or "__pycache__" in path       # Numba's, at its first run
+            if path not in allowed and not inside:
+                print(f"\n[torture: writes outside of its folder, in {os.path.dirname(path)}]", file=sys.stderr)
                 raise PermissionError(13, "torture: this is outside", path)
         if changes.value >= full_at and event in ("open", "os.mkdir", "os.fsync"):
             raise OSError(errno.ENOSPC, "No space left on device", *paths)
@@ -102,57 +112,31 @@ def watch(folder, changes, kill_at, full_at):
     sys.addaudithook(hook)
 
 
-def note(text):
-    """Say from within a job what is wrong."""
-    os.write(2, f"\n[torture: {text}]\n".encode(errors="backslashreplace"))
-
-
-def exit_code(function):
-    """The exit code that Python would give for a function; for an exception stderr says where in npgpt it was."""
-    try:
-        code = function() or 0
-        sys.stdout.flush()
-        return code
-    except SystemExit as error:
-        return error.code or 0
-    except BaseException as error:
-        ours = os.path.dirname(npgpt.__file__)
-        places = [frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(ours)]
-        if isinstance(error, KeyboardInterrupt) and not places:
-            return 130
-        traceback.print_exc(limit=20)
-        note(f"{type(error).__name__} in {(places or ['no function of npgpt'])[-1]}")
-        return 1
-
-
 def wait(process):
-    """The Result of a started job."""
-    out, err = (read_text(descriptor) for descriptor in (process.out, process.err))
+    """The Result of a started command."""
+    texts = []
+    for descriptor in (process.out, process.err):
+        with open(descriptor, "rb") as file:
+            texts.append(file.read(MOST_OUTPUT).decode(errors="replace"))
     _, status, usage = os.wait4(process.pid, 0)
     grown = usage.ru_maxrss - resource.getrusage(resource.RUSAGE_SELF).ru_maxrss        # KiB, on Linux
-    result = Result(os.waitstatus_to_exitcode(status), out, err, process.changes.value, 1024 * grown)
+    result = Result(os.waitstatus_to_exitcode(status), *texts, process.changes.value, 1024 * grown)
     if verbose:
-        shown = "a call" if callable(process.job) else " ".join(repr(str(each)[:200]) for each in process.job)
-        print(f"{shown}\n    ends with {result.code}\n{out[-1500:]}{err[-3000:]}", file=sys.stderr)
+        print(f"{process.arguments}\n    ends with {result.code}\n{result.out[-1500:]}{result.err[-3000:]}")
     return result
-
-
-def read_text(descriptor):
-    with open(descriptor, "rb") as file:
-        return file.read(MOST_OUTPUT).decode(errors="replace")
 
 
 # A finding is a text. Findings of one kind are equal up to the first " | ".
 
 def complaints(result, what, codes=(0, 2)):
-    """What is wrong with how a job ended, a list of findings."""
+    """What is wrong with how a command ended, a list of findings."""
     err, last = result.err, (result.err.strip().splitlines() or ["(nothing)"])[-1][:200]
     if result.code in (-signal.SIGXCPU, -signal.SIGALRM):
         return [f"{what}: takes more than {CPU_SECONDS} seconds"]
-    if noted := re.findall(r"^\[torture: (.+)\]$", err, re.MULTILINE):
-        return [f"{noted[0]} | {what}"]
-    if unwanted := re.search(r"panicked at .*\n.*|Traceback \(most recent call last\)", err):
-        return [f"{what}: {unwanted[0]} | {last}"]
+    if noted := re.search(r"^\[torture: (.+)\]$", err, re.MULTILINE):
+        return [f"{noted[1]} | {what}"]
+    if re.search(r"panicked at |Traceback \(most recent call last\)", err):
+        return [f"{what}: {last.partition(':')[0]} | {err[-1500:]}"]
     if result.code not in codes:
         return [f"{what}: exit code {result.code} | {last}"]
     if result.code == 2 and not re.fullmatch(r"npgpt: [^\x00-\x1f\x7f-\x9f]{1,2000}\n", err):

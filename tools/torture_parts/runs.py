@@ -18,10 +18,8 @@ TRAIN = f"train --out-dir out --corpus text.txt {TINY} --max-iters 15"
 ANEW = {
     "plain": f"{TRAIN} --eval-interval 1",
     "dropout": f"{TRAIN} --eval-interval 2 --dropout 0.2 --gradient-accumulation-steps 3",
-    "float64": f"{TRAIN} --eval-interval 3 --dtype float64 --no-tie-word-embeddings --tokenizer byte",
-    "no bias": f"{TRAIN} --eval-interval 5 --no-bias --seed 5",
-    "rare": f"{TRAIN} --eval-interval 1000",                    # most kills come before its second checkpoint
-    "rare64": f"{TRAIN} --eval-interval 1000 --dtype float64 --dropout 0.1"}
+    "float64": f"{TRAIN} --eval-interval 3 --dtype float64 --no-tie-word-embeddings --no-bias --tokenizer byte",
+    "rare": f"{TRAIN} --eval-interval 1000 --dropout 0.1"}      # most kills come before its second checkpoint
 HALF = f"{TRAIN} --eval-interval 3 --max-iters 6"
 RESUME = "train --out-dir out --resume --max-iters 15"
 FROM_HALF = {
@@ -78,7 +76,7 @@ def content(folder):
     return found
 
 
-def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare64", "rare", "rare64", "resume")):
+def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
     """Kill a command, do it again, and perhaps kill it again; at last it must be as if nothing had happened.
 
     Every second round kills each command just once: before its first change on disk, its second, and so on.
@@ -137,16 +135,11 @@ def limits(rng, number, folder, ends):
     name = rng.choice(["rare", "float64", *FROM_HALF])
     begin(name, folder, folder.parent)
     size, more = rng.randrange(40_000), int(2 ** rng.uniform(14, 25))       # bytes of a file, and of memory
-
-    def limit():
-        if kind == "memory":
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + more,) * 2)
-        elif kind == "file size":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    full_at = rng.randint(1, ends[name].changes) if kind == "disk" else None
-    result = run(COMMANDS[name], folder, before=limit, full_at=full_at)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = {"memory": (resource.RLIMIT_AS, (used + more,) * 2), "file size": (resource.RLIMIT_FSIZE, (size, size))}
+    options = ({"full_at": rng.randint(1, ends[name].changes)} if kind == "disk"
+               else {"before": lambda: resource.setrlimit(*limit[kind])})
+    result = run(COMMANDS[name], folder, **options)
     found = complaints(result, f"{name} with little {kind}")
     if result.code == 2 and not re.search(r"memory|\bout\b|/", result.err):
         found.append(f"{name} with little {kind}: names no file | {result.err}")

@@ -17,10 +17,7 @@ from npgpt.checkpoints.run import find_checkpoint, step_folders
 from npgpt.engine.distributed.mpi import join
 from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
-
-from torture_parts.jobs import Job, lines_of, mpiexec, why_no_jobs
+from tests.engine.distributed.jobs import Job, lines_of, mpiexec, why_no_jobs
 
 SECONDS = 10            # within which a job ends that has lost a rank
 SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90}

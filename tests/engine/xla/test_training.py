@@ -13,6 +13,7 @@ from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint
 from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
+from tests.engine.distributed.jobs import mpiexec, why_no_jobs
 from tests.training.test_resume import bits
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -122,8 +123,6 @@ def test_four_devices_train_as_one():
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
     """Started by mpiexec, they find each other by jax.distributed; each has half of each batch."""
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    from torture_parts.jobs import mpiexec, why_no_jobs
     if why := why_no_jobs():
         pytest.skip(why)
     monkeypatch.chdir(tmp_path)
