@@ -106,7 +106,7 @@ def atomic_writer(path, follow=False):
     Raises: UserError for a folder; OSError as `open`, `write`, `fsync` and `replace` do.
     """
     path = Path(path)
-    if path.is_dir() and (follow or not path.is_symlink()):
+    if is_folder(path) or follow and path.is_dir():
         raise UserError(f"{path} is a folder, but a file is to be written: move it away or choose another name")
     if follow and path.exists() and not path.is_file():
         with open(path, "wb") as file:
@@ -151,6 +151,11 @@ def check_regular(path):
     """Raise UserError if something else than a regular file is at `path`, such as a link."""
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise UserError(f"{path} is not a regular file: move it away")
+
+
+def is_folder(path):
+    """Return whether a folder is at `path`, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def remedy(error, folder):
@@ -219,7 +224,7 @@ def temporary_beside(path):
     for entry in path.parent.glob(f"{prefix}*"):
         left = re.fullmatch(rf"\{prefix}(\d{{1,7}})-[0-9a-f]{{8}}", entry.name)
         if left and not is_running(int(left[1])):
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            shutil.rmtree(entry) if is_folder(entry) else entry.unlink()
     return path.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
 
 

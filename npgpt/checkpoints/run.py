@@ -30,7 +30,7 @@ from npgpt.checkpoints.tensorfile import NAMES, TensorFile, write_tensors
 from npgpt.checks import MOST_THREADS, check, check_real, check_whole
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, make_folder, open_regular, read_json, remedy, sync_file, sync_folder
+from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_file, sync_folder
 from npgpt.model.config import GPTConfig
 
 FORMAT = 1      # of state.json; increased if an old version could misread a new file
@@ -241,7 +241,7 @@ def rename_to_delete(folder, mark):
 
     If other files than a checkpoint's are in it, or it is a link, name it step-00000250-kept-…, which is never deleted.
     """
-    ours = folder.is_dir() and not folder.is_symlink() and {path.name for path in folder.iterdir()} == FILES
+    ours = is_folder(folder) and {path.name for path in folder.iterdir()} == FILES
     os.rename(folder, folder.with_name(f".old-{mark}-{folder.name}" if ours else f"{folder.name}-kept-{mark}"))
 
 

@@ -39,6 +39,7 @@ from npgpt.data.tokenizers import is_called
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError, one_line
+from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
 from npgpt.study.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
@@ -303,7 +304,7 @@ def check_out_dir(args):
     out_dir = Path(args.out_dir)
     if os.path.lexists(out_dir) and not out_dir.is_dir():
         raise UserError(f"--out-dir {out_dir} is a file or a broken link: choose a folder")
-    if (out_dir / METRICS_FILE).is_dir():
+    if is_folder(out_dir / METRICS_FILE):
         raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
     if not args.overwrite and checkpoints(out_dir):
         raise UserError(f"{out_dir} holds a run: continue it with --resume, replace it with --overwrite, "
