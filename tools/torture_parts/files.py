@@ -1,8 +1,12 @@
-"""Every file that npgpt reads, damaged: its commands must say so in one line, or be right, and need little memory."""
+"""Every file that npgpt reads, damaged: its commands must say so in one line, or be right, and need little memory.
+
+In some cases a link, a pipe or a folder is there instead: nothing is written outside, and nothing waits.
+"""
 
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import struct
@@ -37,10 +41,11 @@ RUN = ["info out", "eval out", "eval out --which latest", "export out --out new/
        "sample out --max-new-tokens 2 -n 2", RESUMED, f"train --init-from out {TUNED}"]
 MODEL = ["info model", "eval model --corpus text.txt", "sample model --max-new-tokens 2", "export model --out new/it",
          f"train --init-from model {TUNED}"]
+OUT = [*RUN, "plot out", f"train {TINY} --corpus text.txt --out-dir out --max-iters 1 --overwrite"]
 TOKENIZER = [*MODEL, f"train --tokenizer hf:model {NEW}",
              "data prepare text.txt --tokenizer hf:model/tokenizer.json --out new/it"]
 FAMILIES = ["wordpiece", "bpe", "unigram"]
-READERS = {"char": [*RUN, "plot out"], "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
+READERS = {"char": OUT, "char-model": MODEL, "shards": MODEL,       # folder -> commands that read it
            **{name: ["eval out --corpus tokens", f"train {NEW} --corpus tokens"] for name in ("tokens", "documents")},
            "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
            "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
@@ -56,6 +61,7 @@ def setup_files(folder):
     for name in ("char", *FAMILIES):
         tokenizer = name if name == "char" else f"hf:../{name}.json"
         must_end(f"{ANEW['rare']} --max-iters 2 --tokenizer {tokenizer}", new_folder(folder / name))
+        must_end("plot out", folder / name)
         model = new_folder(folder / f"{name}-model")
         must_end(f"export ../{name}/out --out model", model)
         if name in FAMILIES:        # as on the hub, without npgpt's own file
@@ -103,11 +109,17 @@ def split_into_shards(model):
 
 def files(rng, number, folder, cases):
     here, arguments = cases[number] if number < len(cases) else rng.choice(cases)
+    shutil.copytree(here, folder, dirs_exist_ok=True)
+    if number >= len(cases) and rng.random() < 0.1:
+        inside = [path for path in sorted(here.rglob("*")) if path.is_file() or path.parent != here]
+        file = rng.choice(inside).relative_to(here)         # not out or new: the command line names those
+        kind = put_instead(rng, here / file, folder / file)
+        result = run((lambda: read_one(file)) if arguments[0] == "read_exercise" else arguments, folder)
+        return complaints(result, f"{arguments[0]}, {file.name} is a {kind}")
     file = rng.choice([path.relative_to(here) for path in sorted(here.rglob("*")) if path.is_file()])
     data = (here / file).read_bytes()
     if number >= len(cases):            # first every command on whole files: it has to work
         data = damage(rng, file.name, data)
-    shutil.copytree(here, folder, dirs_exist_ok=True)
     (folder / file).write_bytes(data)
     state = folder / file.parent / "state.json"
     if file.parent.name.startswith("step-") and file.name != "state.json" and rng.random() < 0.6:
@@ -121,6 +133,18 @@ def files(rng, number, folder, cases):
     if result.memory > FLOOR + 10 * len(data):
         found.append(f"{what}: more than ten times its size in memory | {result.memory >> 20} MiB")
     return found
+
+
+def put_instead(rng, original, path):
+    """Put something else in the place of a file or folder, and return what. original: the same outside."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    targets = {"link": original, "broken link": original.with_name("new"), "link to a device": "/dev/zero"}
+    kind = rng.choice([*targets, "pipe", "folder"])
+    if kind in targets:
+        path.symlink_to(targets[kind])
+    else:
+        os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    return kind
 
 
 def read_one(path):

@@ -86,6 +86,8 @@ def watch(folder, changes, kill_at, full_at):
         if changes.value == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         for path in map(os.path.abspath, map(os.fsdecode, paths)):
+            if event == "open":         # which follows links; the other events are about the link itself
+                path = os.path.realpath(path)
             if path not in allowed and not f"{path}/".startswith(f"{folder}/"):
                 note(f"writes outside of its folder, in {os.path.dirname(path)}")
                 raise PermissionError(13, "torture: this is outside", path)
