@@ -13,7 +13,7 @@ from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, save_checkpo
 from npgpt.cli import train as cli_train
 from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
 from npgpt.files import append, temporary_beside, write_atomically
-from npgpt.training.metrics import append_metrics, read_metrics
+from npgpt.training.metrics import append_metrics, read_metrics, write_metrics
 from npgpt.training.trainer import Trainer
 from tests.cli.test_train import refused
 
@@ -164,10 +164,11 @@ def test_the_advice_fits_the_error(tmp_path, monkeypatch, number, says):
     def fail(*args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("npgpt.training.metrics.append", fail)
+    for name in ("append", "write_atomically"):
+        monkeypatch.setattr(f"npgpt.training.metrics.{name}", fail)
     monkeypatch.setattr("npgpt.checkpoints.run.save_tensors", fail)
     model = type("Model", (), {"params": None})
-    for write in (lambda: append_metrics(tmp_path, {"step": 1}),
+    for write in (lambda: append_metrics(tmp_path, {"step": 1}), lambda: write_metrics(tmp_path, [{"step": 0}]),
                   lambda: save_checkpoint(tmp_path, 1, model, type("AdamW", (), {"m": None, "v": None}), None, {})):
         with pytest.raises(UserError) as error:
             write()

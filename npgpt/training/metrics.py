@@ -1,5 +1,6 @@
 """metrics.jsonl, the log of a training run: one JSON object per line."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -15,17 +16,28 @@ def append_metrics(out_dir, record):
 
     Raises: UserError if the file cannot be written.
     """
-    path = Path(out_dir) / METRICS_FILE
-    try:
+    with writing(out_dir) as path:
         append(path, (json.dumps(record) + "\n").encode())
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): {remedy(error, out_dir)} and continue "
-                        "with --resume") from None
 
 
 def write_metrics(out_dir, records):
-    """Replace the file by one with these records."""
-    write_atomically(Path(out_dir) / METRICS_FILE, "".join(json.dumps(each) + "\n" for each in records).encode())
+    """Replace the file by one with these records.
+
+    Raises: UserError if it cannot be written.
+    """
+    with writing(out_dir) as path:
+        write_atomically(path, "".join(json.dumps(each) + "\n" for each in records).encode())
+
+
+@contextlib.contextmanager
+def writing(out_dir):
+    """Yield the path of the file, and turn an OSError into a UserError."""
+    path = Path(out_dir) / METRICS_FILE
+    try:
+        yield path
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}): {remedy(error, out_dir)} and continue with "
+                        "--resume") from None
 
 
 def read_metrics(out_dir):
