@@ -103,11 +103,11 @@ def atomic_writer(path, follow=False):
     folder from somebody else must not lead out of itself. follow: the user named this very path. Then the target of a
     link is replaced, and a device or a pipe is opened.
 
-    Raises: UserError for a folder; OSError as `open`, `write`, `fsync` and `replace` do.
+    Raises: OSError as `open`, `write`, `fsync` and `replace` do, and for a folder.
     """
     path = Path(path)
     if is_folder(path) or follow and path.is_dir():
-        raise UserError(f"{path} is a folder, but a file is to be written: move it away or choose another name")
+        raise IsADirectoryError(errno.EISDIR, "a folder is there, move it away", str(path))
     if follow and path.exists() and not path.is_file():
         with open(path, "wb") as file:
             yield file
@@ -148,7 +148,7 @@ def append(path, data):
 
 
 def check_regular(path):
-    """Raise UserError if something else than a regular file is at `path`, such as a link."""
+    """Raise UserError if anything but a regular file is at `path`, such as a link."""
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise UserError(f"{path} is not a regular file: move it away")
 

@@ -68,7 +68,7 @@ def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outsi
         monkeypatch.setattr(cli_train, "draw_if_possible", draw_if_possible)
         result = in_time(npgpt, "plot")
         if kind == "folder":
-            refused(result, "loss.png is a folder")
+            refused(result, "out/loss.png: a folder is there, move it away")
         else:
             assert result == (0, "out/loss.png\n", "")
             assert not path.is_symlink() and path.read_bytes().startswith(b"\x89PNG")
@@ -78,11 +78,12 @@ def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outsi
         if name == ".npgpt.lock":
             refused(result, ".npgpt.lock is not a regular file")
         elif name == "metrics.jsonl" and kind == "folder":
-            refused(result, "out/metrics.jsonl is a folder", "move it away")
+            refused(result, "out/metrics.jsonl", "folder", "move it away")
             assert find_checkpoint("out").name == "step-00000002"       # what was there is still there
         else:
             assert result[0] == 0 and result[2] == ""
-            assert ("no loss curve: out/loss.png is a folder" in result[1]) == (name == "loss.png" and kind == "folder")
+            drawn = "no loss curve" not in result[1]
+            assert drawn == (name != "loss.png" or kind != "folder") and (drawn or "a folder is there" in result[1])
             assert find_checkpoint("out").name == "step-00000004" and read_metrics("out")
             if name == "step-00000004":
                 assert len(list(path.parent.glob("step-00000004-kept-*"))) == 1
@@ -116,6 +117,8 @@ def test_a_link_is_followed_if_the_user_named_it(npgpt, train, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "disk")
     assert train("--max-iters", 1)[0] == 0 and find_checkpoint(tmp_path / "disk").name == "step-00000001"
+    (tmp_path / "broken").symlink_to(tmp_path / "disk/new")
+    refused(train("--out-dir", "broken"), "broken is a file or a broken link: choose a folder")
     (tmp_path / "link.svg").symlink_to(tmp_path / "picture.svg")
     assert npgpt("plot", "--out", "link.svg")[0] == 0
     assert (tmp_path / "link.svg").is_symlink() and b"<svg" in (tmp_path / "picture.svg").read_bytes()

@@ -70,7 +70,7 @@ class Checkpoint:
 def locked(out_dir):
     """Make the folder of a run and hold its lock during the block.
 
-    Raises: UserError if another process holds the lock, or something else than a file is in its place.
+    Raises: UserError if another process holds the lock, or anything but a file is in its place.
     """
     import filelock  # 4 MB that only training needs
 

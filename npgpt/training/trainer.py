@@ -93,7 +93,7 @@ class Trainer:
         options = self.options
         disable = None if progress is None else not progress
         if self.out_dir:
-            self.make_folder()
+            self.make_out_dir()
         # Without smoothing the time left includes the evaluations to come.
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0) as bar:
@@ -209,14 +209,14 @@ class Trainer:
 
     def save(self):
         """Save a checkpoint of this step."""
-        self.make_folder()
+        self.make_out_dir()
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
                         replace=self.saved_step is None)
         self.saved_step = self.step
 
-    def make_folder(self):
+    def make_out_dir(self):
         """Make `out_dir`, but once: without its lock and its metrics, a folder that was deleted is no run any more."""
         if not self.has_folder:
             make_folder(self.out_dir)
@@ -224,7 +224,8 @@ class Trainer:
 
     def _not_finite(self, what):
         if self.optimizer.t == 0:
-            return NotFiniteError(f"{what} before the first step: its weights are to blame, choose another model")
+            return NotFiniteError(f"{what} before the first step: the model's own weights give that, choose another "
+                                  "model")
         saved = f", the checkpoint of step {self.saved_step} in {self.out_dir} is good" if self.out_dir else ""
         return NotFiniteError(f"{what} at step {self.step}: training stopped{saved}; "
                               "begin again with a lower --learning-rate")
