@@ -23,7 +23,7 @@ def draw(run, out=None):
     """Draw the loss curve of a run, and return the path of the picture. run: its folder. out: by default its loss.png.
 
     Raises: UserError if matplotlib is missing or fails, there are no measurements, or out has a suffix that it cannot
-    write; OSError if it cannot be written.
+    write; OSError if it cannot be written; MemoryError, ImportError if the memory is full.
     """
     records = read_metrics(run)
     if not records:
@@ -33,9 +33,7 @@ def draw(run, out=None):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")         # the font may lack characters of the title
             data = picture(records, one_line(f"Training in {run}", 80), target.suffix[1:].lower() or "png")
-    except ImportError:
-        raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
-    except UserError:
+    except (UserError, MemoryError, ImportError):       # the last two: there is too little memory
         raise
     except Exception as error:          # of any kind, from matplotlib: for numbers near 1e308, or its own settings
         raise UserError(f"matplotlib cannot draw the loss curve ({type(error).__name__}: {error})") from None
@@ -44,9 +42,14 @@ def draw(run, out=None):
 
 
 def picture(records, title, kind):
-    """Return the bytes of a picture of the loss curve. kind: "png", "svg", …"""
-    from matplotlib.figure import Figure  # an extra
+    """Return the bytes of a picture of the loss curve. kind: "png", "svg", …
 
+    Raises: UserError if matplotlib is missing or does not know the kind; what matplotlib raises.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
     steps = [record for record in records if "loss" in record]
     evaluations = [record for record in records if {"train_loss", "val_loss"} <= record.keys()]
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")

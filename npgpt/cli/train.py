@@ -166,7 +166,7 @@ def draw_if_possible(out_dir):
         return ""
     try:
         return f", the loss curve in {draw(out_dir)}"
-    except (UserError, OSError) as error:
+    except Exception as error:      # whatever it is, the run has ended well
         return f"\nno loss curve: {one_line(error)}"
 
 

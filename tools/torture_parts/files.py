@@ -109,13 +109,13 @@ def split_into_shards(model):
 
 def files(rng, number, folder, cases):
     here, arguments = cases[number] if number < len(cases) else rng.choice(cases)
+    job = (lambda: read_one(arguments[1])) if arguments[0] == "read_exercise" else arguments
     shutil.copytree(here, folder, dirs_exist_ok=True)
     if number >= len(cases) and rng.random() < 0.1:
         inside = [path for path in sorted(here.rglob("*")) if path.is_file() or path.parent != here]
         file = rng.choice(inside).relative_to(here)         # not out or new: the command line names those
         kind = put_instead(rng, here / file, folder / file)
-        result = run((lambda: read_one(file)) if arguments[0] == "read_exercise" else arguments, folder)
-        return complaints(result, f"{arguments[0]}, {file.name} is a {kind}")
+        return complaints(run(job, folder), f"{arguments[0]}, {file.name} is a {kind}")
     file = rng.choice([path.relative_to(here) for path in sorted(here.rglob("*")) if path.is_file()])
     data = (here / file).read_bytes()
     if number >= len(cases):            # first every command on whole files: it has to work
@@ -126,7 +126,7 @@ def files(rng, number, folder, cases):
         content = json.loads(state.read_bytes())        # as if it was damaged before its digest was taken
         content["sha256"][file.name] = hashlib.sha256(data).hexdigest()
         state.write_text(json.dumps(content))
-    result = run((lambda: read_one(file)) if arguments[0] == "read_exercise" else arguments, folder)
+    result = run(job, folder)
     what = f"{arguments[0]}, {file.name}"
     needed = number < len(cases) or file.name == "metrics.jsonl" and arguments[0] == "train"    # the metrics may go
     found = (must_work if needed else complaints)(result, what)
