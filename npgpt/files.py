@@ -18,6 +18,8 @@ from npgpt.errors import UserError
 MOST_BYTES = 1 << 20        # in a JSON or TOML file
 DEEPEST = 100               # the deepest nesting of JSON, TOML and new folders
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+REMEDIES = {**dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"), errno.EIO: "check the disk",
+            **dict.fromkeys((errno.EACCES, errno.EPERM), "allow writing there"), errno.EROFS: "make the disk writable"}
 
 
 def open_regular(path):
@@ -93,20 +95,25 @@ def parsed(path, kind, parse, data):
 
 
 @contextlib.contextmanager
-def atomic_writer(path):
+def atomic_writer(path, follow=False):
     """Open a binary file that replaces `path` when the block succeeds, and is deleted if the block fails.
 
     The bytes are written to a temporary file in the same folder, synced to the disk, and then renamed to `path`:
-    a reader sees the complete old file or the complete new one. If `path` is a link, its target is replaced. A device
-    or a pipe is opened directly.
+    a reader sees the complete old file or the complete new one. A link, a device or a pipe is replaced, because a
+    folder from somebody else must not lead out of itself. follow: the user named this very path. Then the target of a
+    link is replaced, and a device or a pipe is opened.
 
-    Raises: OSError as `open`, `write`, `fsync` and `replace` do.
+    Raises: OSError as `open`, `write`, `fsync` and `replace` do, and for a folder.
     """
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
+    path = Path(path)
+    if is_folder(path) or follow and path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder is there, move it away", str(path))
+    if follow and path.exists() and not path.is_file():
         with open(path, "wb") as file:
             yield file
         return
+    if follow:
+        path = Path(os.path.realpath(path))
     temporary = temporary_beside(path)
     try:
         with naming(path, temporary):
@@ -121,10 +128,41 @@ def atomic_writer(path):
             os.unlink(temporary)
 
 
-def write_atomically(path, data):
-    """Replace the content of the file `path` by the bytes `data`, completely or not at all."""
-    with atomic_writer(path) as file:
+def write_atomically(path, data, follow=False):
+    """Replace the content of the file `path` by the bytes `data`, completely or not at all. As `atomic_writer`."""
+    with atomic_writer(path, follow) as file:
         file.write(data)
+
+
+def append(path, data):
+    """Append bytes to a regular file, which is made if need be. It never follows a link and never blocks on a pipe.
+
+    Raises: UserError as `check_regular`; OSError as `open` and `write` do.
+    """
+    def opener(path, flags):
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+    check_regular(path)
+    with open(path, "ab", opener=opener) as file:
+        file.write(data)
+
+
+def check_regular(path):
+    """Raise UserError if anything but a regular file is at `path`, such as a link."""
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise UserError(f"{path} is not a regular file: move it away")
+
+
+def is_folder(path):
+    """Return whether a folder is at `path`, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def remedy(error, folder):
+    """Return what to do about an OSError of writing into a folder."""
+    if not os.path.isdir(folder):
+        return f"{folder} was deleted or moved, so begin again or put it back"
+    return REMEDIES.get(error.errno, "correct that")
 
 
 @contextlib.contextmanager
@@ -186,7 +224,7 @@ def temporary_beside(path):
     for entry in path.parent.glob(f"{prefix}*"):
         left = re.fullmatch(rf"\{prefix}(\d{{1,7}})-[0-9a-f]{{8}}", entry.name)
         if left and not is_running(int(left[1])):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            shutil.rmtree(entry) if is_folder(entry) else entry.unlink()
     return path.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
 
 

@@ -189,17 +189,17 @@ def test_8_absurd_sizes_are_refused_before_anything_is_laid_out(npgpt, tmp_path)
 
 # 10
 
-def test_10_only_regular_files_are_replaced(tmp_path):
+def test_10_what_the_user_named_is_replaced_only_if_it_is_a_file(tmp_path):
     target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
     target.write_bytes(b"old")
     link.symlink_to(target)
-    write_atomically(link, b"new")
+    write_atomically(link, b"new", follow=True)
     assert link.is_symlink() and target.read_bytes() == b"new"
     os.mkfifo(pipe)
     read = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
-    write_atomically(pipe, b"new")
+    write_atomically(pipe, b"new", follow=True)
     reader.join()
     assert read == [b"new"] and pipe.is_fifo()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "target"]

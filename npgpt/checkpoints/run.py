@@ -30,7 +30,7 @@ from npgpt.checkpoints.tensorfile import NAMES, TensorFile, write_tensors
 from npgpt.checks import MOST_THREADS, check, check_real, check_whole
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import make_folder, open_regular, read_json, sync_file, sync_folder
+from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_file, sync_folder
 from npgpt.model.config import GPTConfig
 
 FORMAT = 1      # of state.json; increased if an old version could misread a new file
@@ -70,11 +70,12 @@ class Checkpoint:
 def locked(out_dir):
     """Make the folder of a run and hold its lock during the block.
 
-    Raises: UserError if another process holds the lock.
+    Raises: UserError if another process holds the lock, or anything but a file is in its place.
     """
     import filelock  # 4 MB that only training needs
 
     make_folder(out_dir)
+    check_regular(Path(out_dir) / LOCK_FILE)
     lock = filelock.FileLock(Path(out_dir) / LOCK_FILE)
     try:
         lock.acquire(timeout=0)
@@ -112,7 +113,7 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=F
             sync_folder(unfinished)
             for other in step_folders(out_dir) if replace else ():      # the latest last: until then it can be found
                 rename_to_delete(other, mark)
-            if folder.exists():
+            if os.path.lexists(folder):
                 rename_to_delete(folder, mark)
             os.rename(unfinished, folder)
             sync_folder(out_dir)
@@ -120,8 +121,9 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=F
             tidy(out_dir)
     except OSError as error:
         kept = checkpoints(out_dir)
-        advice = f"{kept[-1]} is still there, continue from it with --resume" if kept else "nothing was saved"
-        raise UserError(f"step {step} could not be saved in {out_dir} ({error}); {advice}") from None
+        then = f"{kept[-1]} is still there, continue from it with --resume" if kept else "no checkpoint is there"
+        raise UserError(f"step {step} could not be saved in {out_dir} ({error}): {remedy(error, out_dir)}; {then}"
+                        ) from None
     keep_only(out_dir, {step, state["best_step"]})
 
 
@@ -237,9 +239,9 @@ def step_of(folder):
 def rename_to_delete(folder, mark):
     """Rename the folder of a checkpoint, to be deleted.
 
-    If other files than a checkpoint's are in it, name it step-00000250-kept-…, which is never deleted.
+    If other files than a checkpoint's are in it, or it is a link, name it step-00000250-kept-…, which is never deleted.
     """
-    ours = {path.name for path in folder.iterdir()} == FILES
+    ours = is_folder(folder) and {path.name for path in folder.iterdir()} == FILES
     os.rename(folder, folder.with_name(f".old-{mark}-{folder.name}" if ours else f"{folder.name}-kept-{mark}"))
 
 

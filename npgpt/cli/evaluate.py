@@ -29,6 +29,8 @@ def run(args):
     else:
         tokens = open_tokens(loaded.tokenizer, args.corpus, args.data_dir)[split]()
     result = evaluate_split(loaded.model, tokens, args.stride)
+    if not math.isfinite(result.loss):
+        raise UserError(f"the loss of {loaded.folder} on this text is {result.loss}: choose another model")
     print(f"{loaded.folder}, {split}: {result.tokens:,} tokens predicted")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.4f}")

@@ -1,5 +1,7 @@
 """The arguments that say which model a command works with."""
 
+import warnings
+
 from npgpt.api import load_model
 from npgpt.cli.arguments import add_device_arguments
 
@@ -17,5 +19,6 @@ def add_model_argument(parser):
 
 def load_given_model(args):
     """The `Loaded` model that the arguments of `add_model_argument` name."""
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows: one line says so
     return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
                       kernels=args.kernels)

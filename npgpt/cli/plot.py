@@ -1,10 +1,12 @@
 """Draw the loss curve of a run as a PNG (needs the extra "plot")."""
 
+import io
+import warnings
 from pathlib import Path
 
 from npgpt.checks import check
-from npgpt.errors import UserError
-from npgpt.files import atomic_writer
+from npgpt.errors import UserError, one_line
+from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
 
 
@@ -20,19 +22,36 @@ def run(args):
 def draw(run, out=None):
     """Draw the loss curve of a run, and return the path of the picture. run: its folder. out: by default its loss.png.
 
-    Raises: UserError if matplotlib is missing, there are no measurements, or out has a suffix that it cannot write;
-    OSError if it cannot be written.
+    Raises: UserError if matplotlib is missing or fails, there are no measurements, or out has a suffix that it cannot
+    write; OSError if it cannot be written; MemoryError, ImportError if the memory is full.
+    """
+    records = read_metrics(run)
+    if not records:
+        raise UserError(f"{run} has no measurements yet: train some steps first")
+    target = Path(out or Path(run) / "loss.png")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")         # the font may lack characters of the title
+            data = picture(records, one_line(f"Training in {run}", 80), target.suffix[1:].lower() or "png")
+    except (UserError, MemoryError, ImportError):       # the last two: there is too little memory
+        raise
+    except Exception as error:          # of any kind, from matplotlib: for numbers near 1e308, or its own settings
+        raise UserError(f"matplotlib cannot draw the loss curve ({type(error).__name__}: {error})") from None
+    write_atomically(target, data, follow=bool(out))
+    return target
+
+
+def picture(records, title, kind):
+    """Return the bytes of a picture of the loss curve. kind: "png", "svg", …
+
+    Raises: UserError if matplotlib is missing or does not know the kind; what matplotlib raises.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
-    records = read_metrics(run)
     steps = [record for record in records if "loss" in record]
     evaluations = [record for record in records if {"train_loss", "val_loss"} <= record.keys()]
-    if not records:
-        raise UserError(f"{run} has no measurements yet: train some steps first")
-    target = Path(out or Path(run) / "loss.png")
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.plot([r["step"] for r in steps], [r["loss"] for r in steps], color="0.75", linewidth=1, label="batch")
@@ -42,11 +61,11 @@ def draw(run, out=None):
         best = min(evaluations, key=lambda record: record["val_loss"])
         axes.annotate(f"best {best['val_loss']:.4f}", (best["step"], best["val_loss"]), textcoords="offset points",
                       xytext=(0, 12), ha="right")
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"Training in {run}")
+    axes.set(xlabel="step", ylabel="loss (nats per token)")
+    axes.set_title(title, parse_math=False, usetex=False)           # the name of a folder is no formula
     axes.grid(alpha=0.3)
     axes.legend()
-    kind = target.suffix[1:].lower() or "png"
     check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
-    with atomic_writer(target) as file:
-        figure.savefig(file, format=kind)
-    return target
+    data = io.BytesIO()
+    figure.savefig(data, format=kind)
+    return data.getvalue()

@@ -6,6 +6,7 @@ One HTML file that needs no network: the arrays of every line, the derivation of
 
 import os
 import threading
+import warnings
 import webbrowser
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def add_arguments(parser):
 
 
 def run(args):
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows: one line says so
     require_extra()
     lessons = chosen_lessons(args.layer)
     out = Path(args.out or FILE)
@@ -66,7 +68,7 @@ def run(args):
     data = page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
     if args.open:
         return serve(server, data)
-    write_atomically(out, data)
+    write_atomically(out, data, follow=bool(args.out))
     print(f"{out}: {len(data) / 1e6:.2f} MB")
 
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,8 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.engine.distributed.mpi import join
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
+from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
 from npgpt.study.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
@@ -160,12 +162,12 @@ def print_line(trainer):
 
 def draw_if_possible(out_dir):
     """Draw the loss curve into the folder of a run. Returns what to say about it: nothing if there is no matplotlib."""
-    picture = Path(out_dir) / "loss.png"
-    try:
-        picture.unlink(missing_ok=True)     # a link or a pipe in a run from somebody else must not be written to
-        return f", the loss curve in {draw(out_dir)}"
-    except (UserError, OSError):
+    if find_spec("matplotlib") is None:
         return ""
+    try:
+        return f", the loss curve in {draw(out_dir)}"
+    except Exception as error:      # whatever it is, the run has ended well
+        return f"\nno loss curve: {one_line(error)}"
 
 
 def sample(trainer, out_dir, picture, backwards):
@@ -300,8 +302,10 @@ def check_same(name, there, asked, where):
 def check_out_dir(args):
     """Raise UserError if --out-dir cannot hold a new run."""
     out_dir = Path(args.out_dir)
-    if out_dir.exists() and not out_dir.is_dir():
-        raise UserError(f"--out-dir {out_dir} is a file: choose a folder")
+    if os.path.lexists(out_dir) and not out_dir.is_dir():
+        raise UserError(f"--out-dir {out_dir} is a file or a broken link: choose a folder")
+    if is_folder(out_dir / METRICS_FILE):
+        raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
     if not args.overwrite and checkpoints(out_dir):
         raise UserError(f"{out_dir} holds a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")

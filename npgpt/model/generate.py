@@ -26,7 +26,13 @@ def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eo
 
 
 def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
-    """Draw one token id for each row of logits (B, V) -> (B,) integers."""
+    """Draw one token id for each row of logits (B, V) -> (B,) integers.
+
+    Raises: UserError if the largest logit of a row is not finite.
+    """
+    largest = logits.max(axis=-1, keepdims=True)
+    if not np.isfinite(largest).all():
+        raise UserError("the model's logits are not finite, so it cannot write: choose another model")
     if temperature == 0.0:
         return logits.argmax(axis=-1)
     V, ids = logits.shape[-1], np.arange(logits.shape[-1])[None]
@@ -34,7 +40,7 @@ def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
         ids = likeliest(logits, top_k)                          # (B, top_k)
         logits = np.take_along_axis(logits, ids, axis=-1)
     # The largest logit becomes 0, which no temperature makes infinite; the others may become -inf.
-    logits = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    logits = logits.astype(np.float64) - largest
     with np.errstate(over="ignore"):
         logits /= temperature
     probs = np.exp(logits)

@@ -1,12 +1,12 @@
 """metrics.jsonl, the log of a training run: one JSON object per line."""
 
+import contextlib
 import json
-import os
 from pathlib import Path
 
 from npgpt.checks import is_real
 from npgpt.errors import UserError
-from npgpt.files import open_regular, parse_json, write_atomically
+from npgpt.files import append, open_regular, parse_json, remedy, write_atomically
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -16,21 +16,28 @@ def append_metrics(out_dir, record):
 
     Raises: UserError if the file cannot be written.
     """
-    path = Path(out_dir) / METRICS_FILE
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): free disk space, then continue with --resume"
-                        ) from None
+    with writing(out_dir) as path:
+        append(path, (json.dumps(record) + "\n").encode())
 
 
 def write_metrics(out_dir, records):
-    """Replace the file by one with these records."""
+    """Replace the file by one with these records.
+
+    Raises: UserError if it cannot be written.
+    """
+    with writing(out_dir) as path:
+        write_atomically(path, "".join(json.dumps(each) + "\n" for each in records).encode())
+
+
+@contextlib.contextmanager
+def writing(out_dir):
+    """Yield the path of the file, and turn an OSError into a UserError."""
     path = Path(out_dir) / METRICS_FILE
-    if path.is_symlink():       # a run from somebody else must not overwrite its target
-        path.unlink()
-    write_atomically(path, "".join(json.dumps(each) + "\n" for each in records).encode())
+    try:
+        yield path
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}): {remedy(error, out_dir)} and continue with "
+                        "--resume") from None
 
 
 def read_metrics(out_dir):
@@ -58,5 +65,5 @@ def read_record(line):
 
 def drop_metrics_after(out_dir, step):
     """Delete the records after a step, because the resumed run repeats them."""
-    there = os.path.lexists(Path(out_dir) / METRICS_FILE)
+    there = (Path(out_dir) / METRICS_FILE).is_file()
     write_metrics(out_dir, [record for record in read_metrics(out_dir) if record["step"] <= step] if there else [])

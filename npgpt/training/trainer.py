@@ -74,7 +74,7 @@ class Trainer:
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
-        self.stop_requested = False
+        self.stop_requested = self.has_folder = False
 
     def restore(self, checkpoint):
         """Continue from a `Checkpoint` of the same model shape and corpus."""
@@ -92,6 +92,8 @@ class Trainer:
         """
         options = self.options
         disable = None if progress is None else not progress
+        if self.out_dir:
+            self.make_out_dir()
         # Without smoothing the time left includes the evaluations to come.
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0) as bar:
@@ -207,14 +209,23 @@ class Trainer:
 
     def save(self):
         """Save a checkpoint of this step."""
-        make_folder(self.out_dir)
+        self.make_out_dir()
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
                         replace=self.saved_step is None)
         self.saved_step = self.step
 
+    def make_out_dir(self):
+        """Make `out_dir`, but once: without its lock and its metrics, a folder that was deleted is no run any more."""
+        if not self.has_folder:
+            make_folder(self.out_dir)
+            self.has_folder = True
+
     def _not_finite(self, what):
+        if self.optimizer.t == 0:
+            return NotFiniteError(f"{what} before the first step: the model's own weights give that, choose another "
+                                  "model")
         saved = f", the checkpoint of step {self.saved_step} in {self.out_dir} is good" if self.out_dir else ""
         return NotFiniteError(f"{what} at step {self.step}: training stopped{saved}; "
                               "begin again with a lower --learning-rate")

@@ -34,6 +34,25 @@ def test_sample_and_eval(npgpt, folder, text_file):
         assert code == 0 and f"all: {len(text_file.read_text()) - 1:,} tokens" in out
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize("command", ["sample", "sample -n 2", "sample --temperature 0", "eval --corpus text.txt",
+                                     "train --corpus text.txt --max-iters 2 --crop-length 8 --threads 1 --init-from",
+                                     "train --corpus text.txt --overfit --crop-length 8 --threads 1 --init-from",
+                                     "study --prompt ab --checkpoint"])
+def test_weights_that_are_not_finite_are_one_line(npgpt, folder, command, value):
+    """Or so large that the layers overflow."""
+    if command.startswith("study"):
+        for module in ("jinja2", "latex2mathml", "pygments", "scipy"):
+            pytest.importorskip(module, reason="makes the study page")
+    model = GPT.from_pretrained(folder)
+    model.params["h.0.mlp.c_fc.weight"][:] = value
+    model.params["ln_f.weight"][:] = value
+    model.save_pretrained(folder)
+    refused(npgpt(*command.split(), folder), "choose another")
+    assert npgpt("info", folder)[0] == npgpt("export", folder, "--out", "exported")[0] == 0
+
+
 def test_export_and_back(npgpt, train, folder):
     assert train("--max-iters", 2)[0] == 0
     for source in (folder, "out"):

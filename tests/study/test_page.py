@@ -7,6 +7,7 @@ import html
 import importlib.util
 import inspect
 import json
+import os
 import re
 
 import numpy as np
@@ -323,6 +324,15 @@ def test_a_run_and_one_layer_are_studied(npgpt, train, tmp_path):
 def test_it_refuses_in_one_line(npgpt, tmp_path, arguments, says):
     refused(npgpt("study", *arguments), *says)
     assert not (tmp_path / "study.html").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a link is a privilege on Windows")
+def test_only_a_link_that_the_user_named_is_followed(npgpt, tmp_path):
+    for name in ("study.html", "mine.html"):
+        (tmp_path / name).symlink_to(tmp_path / f"target of {name}")
+    assert npgpt("study", "dropout")[0] == npgpt("study", "dropout", "--out", "mine.html")[0] == 0
+    assert [path.name for path in sorted(tmp_path.iterdir()) if path.is_symlink()] == ["mine.html"]
+    assert [path.name for path in tmp_path.glob("target*")] == ["target of mine.html"]
 
 
 def test_a_missing_library_is_named_with_its_extra(npgpt, monkeypatch):

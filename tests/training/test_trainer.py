@@ -241,6 +241,16 @@ def test_what_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(tm
     assert np.isfinite(fresh.model.params.flat).all() and fresh.step == fresh.optimizer.t == 4
 
 
+def test_a_run_that_was_restored_goes_on_in_a_new_folder(tmp_path):
+    """Its metrics come before its first checkpoint there."""
+    assert trainer_of(tmp_path / "old", max_iters=2).run(progress=False)
+    trainer = trainer_of(tmp_path / "new", max_iters=3)
+    (tmp_path / "new").rmdir()
+    trainer.restore(read_checkpoint(find_checkpoint(tmp_path / "old")))
+    assert trainer.run(progress=False)
+    assert find_checkpoint(tmp_path / "new").name == "step-00000003"
+
+
 def test_a_metrics_line_that_a_kill_cut_off_is_left_out(tmp_path):
     append_metrics(tmp_path, {"step": 1, "loss": 2.0})
     with open(tmp_path / "metrics.jsonl", "a") as file:

@@ -1,0 +1,62 @@
+"""The picture of the loss curve: a name is no formula, and a picture that fails is no run that fails."""
+
+import functools
+import os
+import sys
+
+import pytest
+
+from npgpt.cli import train as cli_train
+from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
+from tests.cli.test_train import refused
+
+matplotlib = pytest.importorskip("matplotlib", reason="draws the curve")
+figure = pytest.importorskip("matplotlib.figure", reason="draws the curve")
+
+NAMES = [r"$\frac$", r"$\alpha$", "$x$%#_^{", os.fsdecode(b"\xff\xfe"), "a\nb\x1b[31m", "中文", "x" * 200]
+
+
+@pytest.fixture(autouse=True)
+def drawn(npgpt, monkeypatch):
+    monkeypatch.setattr(cli_train, "draw_if_possible", draw_if_possible)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_run_may_have_any_name(train, npgpt, tmp_path, name):
+    if sys.platform != "linux":
+        pytest.skip("only Linux takes any bytes for a name")
+    train = functools.partial(train, "--out-dir", name, "--max-iters")
+    for result in (train(1), train(1, "--overwrite"), train(2, "--resume")):
+        assert result[0] == 0 and result[2] == "" and "the loss curve in " in result[1]
+    for command in ("plot", "info", "eval", "sample"):
+        code, out, err = npgpt(command, name)
+        assert code == 0 and out and err == ""
+    assert (tmp_path / name / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert npgpt("export", name, "--out", f"{name}/model")[0] == 0
+    with matplotlib.rc_context({"svg.fonttype": "none"}):       # text as text
+        assert npgpt("plot", name, "--out", "x.svg")[0] == 0
+    shown = {os.fsdecode(b"\xff\xfe"): r"\udcff\udcfe", "a\nb\x1b[31m": r"a b\x1b[31m", "x" * 200: "..." + "x" * 40}
+    assert f"{shown.get(name, name)}</text>" in (tmp_path / "x.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("error", "says"), [
+    (ValueError("\nParseSyntaxException"), "matplotlib cannot draw the loss curve (ValueError: ParseSyntaxException)"),
+    (RuntimeError, "matplotlib cannot draw"), (RecursionError, "matplotlib cannot draw"),
+    (OSError(2, "no font"), "matplotlib cannot draw"), (KeyError("font"), "matplotlib cannot draw"),
+    (MemoryError, "out of memory"), (ImportError("libpng.so: cannot map it"), "the memory is full")], ids=repr)
+def test_a_picture_that_fails_fails_no_run(train, npgpt, tmp_path, monkeypatch, error, says):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(figure.Figure, "savefig", fail)
+    code, out, err = train("--max-iters", 1)
+    lines = [line for line in out.splitlines() if line.startswith("no loss curve: ")]
+    assert code == 0 and err == "" and len(lines) == 1 and not (tmp_path / "out/loss.png").exists()
+    assert len(out) - out.index(lines[0]) > 300         # a sample follows
+    refused(npgpt("plot"), says)
+
+
+def test_numbers_that_cannot_be_drawn_are_one_line(npgpt, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1e308}\n{"step": 2, "loss": -1e308}\n')
+    refused(npgpt("plot", "."), "matplotlib cannot draw the loss curve (ValueError")

@@ -1,0 +1,179 @@
+"""What lies in a run's folder never leads a command out of it, and never holds it up; what cannot be written is named.
+"""
+
+import errno
+import os
+import shutil
+import threading
+
+import pytest
+
+from npgpt import UserError
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, save_checkpoint
+from npgpt.cli import train as cli_train
+from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
+from npgpt.files import append, temporary_beside, write_atomically
+from npgpt.training.metrics import append_metrics, read_metrics, write_metrics
+from npgpt.training.trainer import Trainer
+from tests.cli.test_train import refused
+
+KINDS = ["link", "broken link", "link to a device", "link to a folder", "pipe", "folder"]
+SECONDS = 60        # none of these commands takes 5
+posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no pipes in folders, and links are a privilege")
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder that nothing is written to."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "mine").write_bytes(b"mine")
+    yield folder
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"mine": b"mine"}
+
+
+def put(kind, path, outside):
+    """Replace what is at `path`."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    targets = {"link": outside / "mine", "broken link": outside / "new", "link to a device": "/dev/zero",
+               "link to a folder": outside}
+    if kind in targets:
+        path.symlink_to(targets[kind])
+    else:
+        os.mkfifo(path) if kind == "pipe" else path.mkdir()
+
+
+def in_time(function, *arguments):
+    """Call a function; one that waits for the other end of a pipe fails the test, and is left to itself."""
+    returned = []
+    thread = threading.Thread(target=lambda: returned.append(function(*arguments)), daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert returned, "it raised, or waits for ever"
+    return returned[0]
+
+
+@posix
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["loss.png", "metrics.jsonl", ".npgpt.lock", "step-00000004"])
+def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outside, monkeypatch, name, kind):
+    """And a checkpoint stays what it was, even if it was only a name."""
+    assert train("--max-iters", 2)[0] == 0
+    path = tmp_path / "out" / name
+    put(kind, path, outside)
+    if name == "loss.png":
+        pytest.importorskip("matplotlib", reason="draws the curve")
+        monkeypatch.setattr(cli_train, "draw_if_possible", draw_if_possible)
+        result = in_time(npgpt, "plot")
+        if kind == "folder":
+            refused(result, "out/loss.png: a folder is there, move it away")
+        else:
+            assert result == (0, "out/loss.png\n", "")
+            assert not path.is_symlink() and path.read_bytes().startswith(b"\x89PNG")
+            put(kind, path, outside)
+    for command in ((npgpt, "train", "--resume"), (train, "--overwrite")):
+        result = in_time(*command, "--max-iters", 4)
+        if name == ".npgpt.lock":
+            refused(result, ".npgpt.lock is not a regular file")
+        elif name == "metrics.jsonl" and kind == "folder":
+            refused(result, "out/metrics.jsonl", "folder", "move it away")
+            assert find_checkpoint("out").name == "step-00000002"       # what was there is still there
+        else:
+            assert result[0] == 0 and result[2] == ""
+            drawn = "no loss curve" not in result[1]
+            assert drawn == (name != "loss.png" or kind != "folder") and (drawn or "a folder is there" in result[1])
+            assert find_checkpoint("out").name == "step-00000004" and read_metrics("out")
+            if name == "step-00000004":
+                assert len(list(path.parent.glob("step-00000004-kept-*"))) == 1
+            assert kind == "folder" or not path.is_symlink() and not path.is_fifo()
+            if name != "step-00000004":
+                put(kind, path, outside)
+
+
+@posix
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_that_become_something_else_end_the_run_with_one_line(train, npgpt, tmp_path, outside, monkeypatch,
+                                                                     kind):
+    step = Trainer.train_step
+
+    def replacing(trainer):
+        if trainer.step == 3:
+            put(kind, tmp_path / "out/metrics.jsonl", outside)
+        return step(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", replacing)
+        refused(in_time(train, "--max-iters", 8, "--eval-interval", 2), "out/metrics.jsonl is not a regular file")
+    assert read_checkpoint(find_checkpoint("out")).state["step"] == 2
+    if kind != "folder":
+        assert npgpt("train", "--resume")[0] == 0
+
+
+@posix
+def test_a_link_is_followed_if_the_user_named_it(npgpt, train, tmp_path):
+    """--out, and a folder of runs that is a link to a larger disk."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    assert train("--max-iters", 1)[0] == 0 and find_checkpoint(tmp_path / "disk").name == "step-00000001"
+    (tmp_path / "broken").symlink_to(tmp_path / "disk/new")
+    refused(train("--out-dir", "broken"), "broken is a file or a broken link: choose a folder")
+    (tmp_path / "link.svg").symlink_to(tmp_path / "picture.svg")
+    assert npgpt("plot", "--out", "link.svg")[0] == 0
+    assert (tmp_path / "link.svg").is_symlink() and b"<svg" in (tmp_path / "picture.svg").read_bytes()
+
+
+@posix
+def test_what_a_link_named_like_a_temporary_file_points_to_stays(tmp_path, outside):
+    prefix = temporary_beside(tmp_path / "file").name.split("-")[:2]
+    (tmp_path / "-".join([*prefix, "9999999", "0" * 8])).symlink_to(outside)        # no process has that number
+    write_atomically(tmp_path / "file", b"x")
+    assert [path.name for path in tmp_path.iterdir() if path != outside] == ["file"]
+
+
+def test_appending_makes_a_file_and_adds_to_it(tmp_path):
+    for _ in range(2):
+        append(tmp_path / "file", b"x\n")
+    assert (tmp_path / "file").read_bytes() == b"x\nx\n"
+
+
+@pytest.mark.parametrize("how", ["before a log line", "before a save", "before the last save"])
+@pytest.mark.parametrize("what", ["deleted", "moved"])
+def test_a_folder_that_goes_during_the_run_ends_it(train, tmp_path, monkeypatch, what, how):
+    """And is not made anew without its lock, its metrics and its best checkpoint."""
+    step, out = Trainer.train_step, tmp_path / "out"
+
+    def removing(trainer):
+        if trainer.step == 3:
+            shutil.rmtree(out) if what == "deleted" else out.rename(tmp_path / "elsewhere")
+            trainer.stop_requested = how == "before the last save"
+        return step(trainer)
+
+    monkeypatch.setattr(Trainer, "train_step", removing)
+    interval = 1 if how == "before a log line" else 1000
+    refused(train("--max-iters", 5, "--eval-interval", 4 if how == "before a save" else 2, "--log-interval", interval),
+            "was deleted or moved, so begin again or put it back")
+    assert not out.exists()
+    if what == "moved":
+        assert read_checkpoint(find_checkpoint(tmp_path / "elsewhere")).state["step"] in (0, 2)
+
+
+@pytest.mark.parametrize(("number", "says"), [
+    (errno.ENOSPC, "free disk space"), (errno.EDQUOT, "free disk space"), (errno.EACCES, "allow writing there"),
+    (errno.EPERM, "allow writing there"), (errno.EROFS, "make the disk writable"), (errno.EIO, "check the disk"),
+    (errno.EMFILE, "correct that")])
+def test_the_advice_fits_the_error(tmp_path, monkeypatch, number, says):
+    def fail(*args):
+        raise OSError(number, os.strerror(number))
+
+    for name in ("append", "write_atomically"):
+        monkeypatch.setattr(f"npgpt.training.metrics.{name}", fail)
+    monkeypatch.setattr("npgpt.checkpoints.run.save_tensors", fail)
+    model = type("Model", (), {"params": None})
+    for write in (lambda: append_metrics(tmp_path, {"step": 1}), lambda: write_metrics(tmp_path, [{"step": 0}]),
+                  lambda: save_checkpoint(tmp_path, 1, model, type("AdamW", (), {"m": None, "v": None}), None, {})):
+        with pytest.raises(UserError) as error:
+            write()
+        assert os.strerror(number) in str(error.value) and says in str(error.value)
+        assert ("disk space" in str(error.value)) == (number in (errno.ENOSPC, errno.EDQUOT))
