@@ -1,0 +1,50 @@
+"""Ctrl-C in the command `npgpt`: at most one line and exit code 130, at every moment, and never a traceback.
+
+npgpt/__init__.py imports this module first. The imports after it take up to a second, in which Python would answer with
+a traceback of whatever is being imported. Other programs keep their own handlers, and a signal that is ignored, as in a
+background job of a script, stays ignored.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+
+from npgpt.launcher import first
+
+EXIT_CODE = 130         # what shells report for Ctrl-C
+SAYS_SO, RAISES, SILENT = range(3)
+_answer = SAYS_SO       # until the command runs; while it runs; after it has run, or was interrupted
+
+
+@contextlib.contextmanager
+def interruptible():
+    """Within it, Ctrl-C raises KeyboardInterrupt, whose handler may save; a second one ends the process at once."""
+    global _answer
+    _answer = RAISES
+    try:
+        yield
+    finally:
+        _answer = SILENT
+
+
+def _on_ctrl_c(number, frame):
+    global _answer
+    before, _answer = _answer, SILENT
+    if before == RAISES:
+        raise KeyboardInterrupt
+    try:
+        if before == SAYS_SO and first():       # all ranks are interrupted, one of them says so
+            os.write(2, b"interrupted\n")
+    finally:
+        os._exit(EXIT_CODE)
+
+
+def _is_command():
+    """Whether this process is the command `npgpt`, or `python -m npgpt.cli`."""
+    name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+    return name == "npgpt" or name == "-m" and "npgpt.cli" in sys.orig_argv     # "-m" while Python looks for the module
+
+
+if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _on_ctrl_c)
