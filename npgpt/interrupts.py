@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from npgpt.launcher import first
+from npgpt.launcher import SIZES, first, number_in
 
 EXIT_CODE = 130         # what shells report for Ctrl-C
 SAYS_SO, RAISES, SILENT = range(3)
@@ -37,6 +37,9 @@ def _on_ctrl_c(number, frame):
         if before == SAYS_SO and first():       # all ranks are interrupted, one of them says so
             os.write(2, b"interrupted\n")
     finally:
+        if number_in(SIZES, 1) > 1:     # mpiexec ends the other ranks if a signal ended one, not for its exit code
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         os._exit(EXIT_CODE)
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TINY
+
 ROOT = Path(__file__).resolve().parents[1]
 # Python imports this before it runs a program. It sends SIGINT at each of MOMENTS: when a module is looked for, when a
-# function of npgpt/cli/main.py is called, when "interrupted" is printed, and when the interpreter ends.
+# function of npgpt/cli/main.py is called, when a line was printed to standard error, and when the interpreter ends.
 AT_MOMENTS = """
 import atexit, os, signal, sys, threading, time
 
@@ -31,6 +33,8 @@ class Imports:
     def find_spec(self, name, path=None, target=None):
         if name == "npgpt.cli.main":
             sys.setprofile(calls)
+        if name == "npgpt.engine":
+            open("begun", "w").close()
         now(f"import {name}")
 
 def late():
@@ -57,9 +61,10 @@ def start(tmp_path):
     (tmp_path / name).write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
     (tmp_path / "sitecustomize.py").write_text(AT_MOMENTS)
 
-    def started(*arguments, program=(tmp_path / name,), handler=signal.SIG_DFL, MOMENTS="", **environment):
+    def started(*arguments, python=sys.executable, program=(tmp_path / name,), handler=signal.SIG_DFL, MOMENTS="",
+                **environment):
         return subprocess.Popen(
-            [sys.executable, *program, *arguments], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+            [python, *program, *arguments], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
             env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "MOMENTS": MOMENTS, **environment})
 
@@ -88,10 +93,24 @@ def test_python_m_npgpt_cli_is_the_command(start):
     assert ended(start("info", program=["-m", "npgpt.cli"], MOMENTS="import numpy")) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("rank", ["PMI_RANK", "OMPI_COMM_WORLD_RANK"])
-def test_of_many_ranks_one_says_so(start, rank):
-    assert [ended(start("info", MOMENTS="import numpy", **{rank: n})) for n in "01"] == [
-        (130, "", "interrupted\n"), (130, "", "")]
+@pytest.mark.parametrize("launcher", ["PMI", "OMPI_COMM_WORLD"])
+def test_of_many_ranks_one_says_so(start, launcher):
+    """They end by the signal: for an exit code, mpiexec may not end the others."""
+    for rank, says in (("0", "interrupted\n"), ("1", "")):
+        ranks = {f"{launcher}_SIZE": "2", f"{launcher}_RANK": rank}
+        assert ended(start("info", MOMENTS="import numpy", **ranks)) == (-signal.SIGINT, "", says)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["import numpy", "import mpi4py", "call main", "call follow", "return main"])
+def test_ctrl_c_ends_all_ranks(start, tmp_path, text_file, moment):
+    pytest.importorskip("mpi4py", reason="MPI's ranks")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.exists():
+        pytest.skip("there is no mpiexec beside this Python")
+    command = ["-n", "3", sys.executable, tmp_path / "npgpt", "train", "--corpus", text_file, *TINY, "--max-iters", "9"]
+    _, _, err = ended(start(*map(str, command), python=mpiexec, program=(), MOMENTS=moment))
+    assert err.count("interrupted") <= 1 and "Traceback" not in err
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored(start):
@@ -106,11 +125,13 @@ def test_other_programs_keep_their_handler(start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begin", [0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0])
-def test_ctrl_c_at_any_time(start, begin, text_file):
-    from tests.conftest import TINY
-    process = start("train", "--corpus", text_file, *TINY, "--max-iters", "20")
-    time.sleep(begin)
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.4, 2.0])
+def test_ctrl_c_at_any_time(start, tmp_path, text_file, seconds):
+    """A run that has begun to train saves, and says so on standard output."""
+    process = start("train", "--corpus", str(text_file), *TINY, "--max-iters", "20")
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.001)
+    time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    code, out, err = ended(process)
+    code, _, err = ended(process)
     assert (code, err) == (130, "interrupted\n") or code in (0, 130, -signal.SIGINT) and err == ""
