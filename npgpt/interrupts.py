@@ -14,12 +14,12 @@ from npgpt.launcher import SIZES, first, number_in
 
 EXIT_CODE = 130         # what shells report for Ctrl-C
 SAYS_SO, RAISES, SILENT = range(3)
-_answer = SAYS_SO       # until the command runs; while it runs; after it has run, or was interrupted
+_answer = SAYS_SO       # until the command runs; while it runs; afterwards
 
 
 @contextlib.contextmanager
 def interruptible():
-    """Within it, Ctrl-C raises KeyboardInterrupt, whose handler may save; a second one ends the process at once."""
+    """Within it, Ctrl-C raises KeyboardInterrupt, as Python does, for main to say so."""
     global _answer
     _answer = RAISES
     try:
@@ -30,11 +30,11 @@ def interruptible():
 
 def _on_ctrl_c(number, frame):
     global _answer
-    before, _answer = _answer, SILENT
-    if before == RAISES:
+    if _answer == RAISES:
         raise KeyboardInterrupt
+    says_so, _answer = _answer == SAYS_SO and first(), SILENT       # of all ranks, one says so; once
     try:
-        if before == SAYS_SO and first():       # all ranks are interrupted, one of them says so
+        if says_so:
             os.write(2, b"interrupted\n")
     finally:
         if number_in(SIZES, 1) > 1:     # mpiexec ends the other ranks if a signal ended one, not for its exit code
