@@ -1,5 +1,6 @@
 """npgpt: GPT-2 from scratch in NumPy, with every gradient written by hand."""
 
+import npgpt.interrupts  # noqa: I001 (before anything that takes long)
 import npgpt.engine.blas  # noqa: F401 (before anything that imports NumPy)
 from npgpt.api import GPT, load
 from npgpt.errors import UserError

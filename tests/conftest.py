@@ -1,5 +1,6 @@
 """What every test runs with."""
 
+import signal
 import sys
 
 import pytest
@@ -14,6 +15,14 @@ TINY = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--block-size", "8",
 def terminal(capsys, monkeypatch):
     """Let standard error pass for a terminal, where progress bars are shown."""
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: True)
+
+
+@pytest.fixture
+def ctrl_c():
+    """Let Ctrl-C do what it does in the foreground, also in processes that a test starts: background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ DEEP = 2000
 
 # 1
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM],
                          ids=["kill -9", "Ctrl-C", "SIGTERM"])

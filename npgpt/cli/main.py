@@ -7,9 +7,11 @@ import sys
 import npgpt
 from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, plot, sample, study, train
 from npgpt.cli.ranks import follow
-from npgpt.engine.distributed.mpi import first, join
+from npgpt.engine.distributed.mpi import join
 from npgpt.engine.gpu_memory import out_of_memory
 from npgpt.errors import UserError, one_line
+from npgpt.interrupts import EXIT_CODE, interruptible
+from npgpt.launcher import first
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
             "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise,
@@ -31,7 +33,7 @@ def main(arguments=None):
     world, code = None, 1
     try:
         world = join()
-        with out_of_memory(LESS_MEMORY):
+        with out_of_memory(LESS_MEMORY), interruptible():
             if world and world.rank > 0:
                 code = follow(world)
             else:
@@ -53,7 +55,7 @@ def main(arguments=None):
         code = fail(f"{error}: this installation is incomplete, or the memory is full", world=world)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        code = 130
+        code = EXIT_CODE
     finally:
         if world:
             world.end(code)

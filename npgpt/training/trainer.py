@@ -232,14 +232,15 @@ class Trainer:
 
     @contextlib.contextmanager
     def _stopping_on_signals(self):
-        """Ctrl-C and SIGTERM end the run after the step in progress; a second one ends it at once."""
+        """Ctrl-C and SIGTERM, unless ignored, end the run after the step in progress; a second one ends it at once."""
         def request_stop(number, frame):
             self.stop_requested = True
             signal.signal(number, previous[number])
 
         previous = {}
         if threading.current_thread() is threading.main_thread():       # only there may handlers be set
-            previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+            previous = {number: handler for number in (signal.SIGINT, signal.SIGTERM)
+                        if (handler := signal.getsignal(number)) != signal.SIG_IGN}     # as in a background job
             for number in previous:
                 signal.signal(number, request_stop)         # which may be called before the next line
         try:

@@ -89,7 +89,7 @@ def note_solved(steps):
 
 
 @pytest.fixture
-def terminal():
+def terminal(ctrl_c):
     """Start `npgpt learn`; it is ended after the test."""
     started = []
 

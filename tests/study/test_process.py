@@ -69,6 +69,7 @@ def test_what_a_command_leaves_behind_is_ended(end, how, tmp_path, monkeypatch):
     assert time.monotonic() - start < 5.0 and all_gone()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @needs_fork
 @pytest.mark.parametrize("by", ["SIGINT", "SIGKILL"])
 def test_nothing_survives_the_caller_either(by, tmp_path, monkeypatch):

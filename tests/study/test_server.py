@@ -278,6 +278,7 @@ def test_it_ends_when_idle(start):
         connected(server)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_the_command(tmp_path):
     """It writes no page, prints its address, answers there, and ends with Ctrl-C."""
     for module in ("jinja2", "pygments", "latex2mathml", "scipy"):

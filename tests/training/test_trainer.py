@@ -185,6 +185,7 @@ def test_the_fingerprint_covers_documents():
     assert fingerprint(data) == fingerprint(documents(LENGTHS))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_signal_right_after_its_handler_is_set_stops_the_run(tmp_path, monkeypatch):
     set_handler = signal.signal
 
@@ -198,6 +199,15 @@ def test_a_signal_right_after_its_handler_is_set_stops_the_run(tmp_path, monkeyp
     trainer = trainer_of(tmp_path)
     assert not trainer.run(progress=False) and trainer.step == 0 and find_checkpoint(tmp_path).name == "step-00000000"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    """As it is in a background job of a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trainer = trainer_of(tmp_path)
+    trainer.on_step = lambda trainer, record: signal.raise_signal(signal.SIGINT)
+    assert trainer.run(progress=False) and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):

@@ -14,10 +14,8 @@ import traceback
 import numpy as np
 
 from npgpt.errors import UserError, one_line
+from npgpt.launcher import SIZES, number_in
 
-# What launchers set: how many ranks there are. SLURM's for its step, since srun may start programs without MPI.
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS")
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 BUSY = 10           # seconds that a rank waits at full speed, as MPI itself does, before it sleeps in between
 LOST = 1800         # seconds without an answer after which a rank is lost: the default of torch.distributed, too
 
@@ -40,16 +38,6 @@ def join():
         raise UserError(f"{started} ranks were started, but each sees {seen}: the launcher belongs to another MPI than "
                         "mpi4py's; use its mpiexec, or srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)")
     return MPIWorld(MPI)
-
-
-def first():
-    """Whether the launcher calls this process rank 0; also True without a launcher."""
-    return number_in(RANKS, 0) == 0
-
-
-def number_in(names, default):
-    """The first of these variables of the environment that holds a number."""
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), default)
 
 
 class MPIWorld:

@@ -215,6 +215,7 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_goes_on(job, train, npgpt, t
     assert content(Path("out")) == content(Path("whole"))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.slow
 def test_ctrl_c_saves_once(job, train, npgpt, small_parts):
     began = job(2, "train", "--max-iters", 100_000, "--eval-interval", 10, "--batch-size", 4, code=SMALL_PARTS + SLOWLY)

@@ -1,0 +1,137 @@
+"""Ctrl-C in the command `npgpt`, started as an installation starts it: at most one line, whenever it comes."""
+
+import configparser
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY
+
+ROOT = Path(__file__).resolve().parents[1]
+# Python imports this before it runs a program. It sends SIGINT at each of MOMENTS: when a module is looked for, when a
+# function of npgpt/cli/main.py is called, when a line was printed to standard error, and when the interpreter ends.
+AT_MOMENTS = """
+import atexit, os, signal, sys, threading, time
+
+moments = os.environ["MOMENTS"].split(", ")
+
+def now(moment):
+    if moment in moments:
+        moments.remove(moment)
+        os.kill(os.getpid(), signal.SIGINT)
+
+def calls(frame, event, arg):
+    if frame.f_code.co_filename.endswith("cli/main.py"):
+        now(f"{event} {frame.f_code.co_name}")
+
+class Imports:
+    def find_spec(self, name, path=None, target=None):
+        if name == "npgpt.cli.main":
+            sys.setprofile(calls)
+        if name == "npgpt.engine":
+            open("begun", "w").close()
+        now(f"import {name}")
+
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)                     # then it waits for this thread
+    now("waiting for threads")
+    time.sleep(60)
+
+sys.meta_path.insert(0, Imports())
+atexit.register(now, "exit handlers")
+if "waiting for threads" in moments:
+    threading.Thread(target=late).start()
+write, sys.stderr.write = sys.stderr.write, lambda text: (write(text), text == "\\n" and now("print"))
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start the command that setup.cfg names, or Python with other arguments: start("info", MOMENTS="print")."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    name, _, entry = setup["options.entry_points"]["console_scripts"].strip().partition(" = ")
+    module, _, function = entry.partition(":")
+    (tmp_path / name).write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    (tmp_path / "sitecustomize.py").write_text(AT_MOMENTS)
+
+    def started(*arguments, python=sys.executable, program=(tmp_path / name,), handler=signal.SIG_DFL, MOMENTS="",
+                **environment):
+        return subprocess.Popen(
+            [python, *program, *arguments], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "MOMENTS": MOMENTS, **environment})
+
+    return started
+
+
+def ended(process):
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("moments", [
+    "import numpy", "import npgpt.training.trainer", "import npgpt.cli.main", "import npgpt.cli.study", "call main",
+    "call parse", "return parse", "call parse, print", "call parse, exit handlers", "call parse, waiting for threads"])
+def test_ctrl_c_is_one_line(start, moments):
+    assert ended(start("info", MOMENTS=moments)) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("moment", ["return main", "exit handlers", "waiting for threads"])
+def test_ctrl_c_after_the_command_is_silent(start, moment):
+    code, out, err = ended(start("info", MOMENTS=moment))
+    assert code == 130 and err == "" and "parameters" in out
+
+
+def test_python_m_npgpt_cli_is_the_command(start):
+    assert ended(start("info", program=["-m", "npgpt.cli"], MOMENTS="import numpy")) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("launcher", ["PMI", "OMPI_COMM_WORLD"])
+def test_of_many_ranks_one_says_so(start, launcher):
+    """They end by the signal: for an exit code, mpiexec may not end the others."""
+    for rank, says in (("0", "interrupted\n"), ("1", "")):
+        ranks = {f"{launcher}_SIZE": "2", f"{launcher}_RANK": rank}
+        assert ended(start("info", MOMENTS="import numpy", **ranks)) == (-signal.SIGINT, "", says)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["import numpy", "import mpi4py", "call main", "call follow", "return main"])
+def test_ctrl_c_ends_all_ranks(start, tmp_path, text_file, moment):
+    pytest.importorskip("mpi4py", reason="MPI's ranks")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.exists():
+        pytest.skip("there is no mpiexec beside this Python")
+    command = ["-n", "3", sys.executable, tmp_path / "npgpt", "train", "--corpus", text_file, *TINY, "--max-iters", "9"]
+    _, _, err = ended(start(*map(str, command), python=mpiexec, program=(), MOMENTS=moment))
+    assert err.count("interrupted") <= 1 and "Traceback" not in err
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored(start):
+    for moments in ("import numpy", "call main", "exit handlers"):
+        code, out, err = ended(start("info", handler=signal.SIG_IGN, MOMENTS=moments))
+        assert code == 0 and err == "" and "parameters" in out
+
+
+def test_other_programs_keep_their_handler(start):
+    code, _, err = ended(start(program=["-c", "import npgpt"], MOMENTS="import numpy"))
+    assert code != 130 and "KeyboardInterrupt" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.4, 2.0])
+def test_ctrl_c_at_any_time(start, tmp_path, text_file, seconds):
+    """A run that has begun to train saves, and says so on standard output."""
+    process = start("train", "--corpus", str(text_file), *TINY, "--max-iters", "20")
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.001)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    code, _, err = ended(process)
+    assert (code, err) == (130, "interrupted\n") or code in (0, 130, -signal.SIGINT) and err == ""
