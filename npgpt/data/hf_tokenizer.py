@@ -87,7 +87,7 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 
     @one_line_errors()
-    def encode(self, text):
+    def _encode(self, text):
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
         return np.array(self._encoding(text).ids, dtype=np.uint16)
 
@@ -117,10 +117,10 @@ class HFTokenizer(Tokenizer):
 
     def decode_stream(self, tokens, prompt=()):
         """Yield the text of token ids as they arrive. `prompt`: the ids before, which decide on the first space."""
-        ids = [int(token) for token in prompt]
+        ids = list(prompt)
         text = longer = self.decode(ids)
         for token in tokens:
-            ids.append(int(token))
+            ids.append(token)
             longer = self.decode(ids)
             complete = not longer.endswith("\ufffd")        # else a character may still wait for its last byte
             yield longer[len(text):] if complete else ""

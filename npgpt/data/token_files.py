@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import as_array
+from npgpt.checks import as_array, check
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, open_regular, read_bytes
 
@@ -54,6 +54,7 @@ class Documents:
     """
 
     def __init__(self, tokens, starts):
+        check_tokens("tokens", tokens)
         starts = as_array("starts", starts)
         within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
         lengths = np.diff(starts.astype(np.int64), append=len(tokens)) if within else np.zeros(1)
@@ -67,6 +68,14 @@ class Documents:
 
     def __getitem__(self, part):
         return self.tokens[part]
+
+
+def check_tokens(name, tokens):
+    """Raise UserError unless `tokens` are a 1-D array of integers, a `TokenFile` or `Documents`. None of them is read.
+    """
+    right = isinstance(tokens, TokenFile | Documents | np.ndarray) and tokens.dtype.kind in "iu"
+    check(name, tokens, right and getattr(tokens, "ndim", 1) == 1,
+          "a 1-D array of integers (np.array makes one of a list), or Documents")
 
 
 def index_file(folder, split):

@@ -9,6 +9,7 @@ import json
 import numpy as np
 import tiktoken
 
+from npgpt.checks import check_text
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
@@ -29,6 +30,7 @@ class CharTokenizer(Tokenizer):
     kind = "char"
 
     def __init__(self, chars):
+        check_text("chars", chars)
         if not 0 < len(chars) <= 2**16 or len(set(chars)) < len(chars):
             raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
         self.chars = chars
@@ -40,9 +42,10 @@ class CharTokenizer(Tokenizer):
     @classmethod
     def from_text(cls, text):
         """Make the tokenizer of the characters in `text`, in the order of their code points."""
+        check_text("text", text)
         return cls("".join(sorted(set(text))))
 
-    def encode(self, text):
+    def _encode(self, text):
         """Return the ids of `text`, uint16 (len(text),). Raises UserError that names an unknown character."""
         ids = self._id_of_code_point[code_points(text)]
         unknown = np.flatnonzero(ids < 0)
@@ -68,7 +71,7 @@ class ByteTokenizer(Tokenizer):
     kind = "byte"
     vocab_size = 256
 
-    def encode(self, text):
+    def _encode(self, text):
         """Return the UTF-8 bytes of `text` as ids, uint16 (number of bytes,)."""
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
 
@@ -97,7 +100,7 @@ class GPT2Tokenizer(Tokenizer):
                             "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
                             "stored it") from error
 
-    def encode(self, text):
+    def _encode(self, text):
         """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is ordinary text, not the token 50256."""
         return np.array(self._encoding.encode(text, disallowed_special=()), dtype=np.uint16)
 
