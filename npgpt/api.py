@@ -350,11 +350,11 @@ def check_rng(rng, kind):
 
 
 def as_integers(array, name):
-    """A copy of the array, integers on the host; UserError if it holds anything else.
+    """A copy of the array, integers on the host in the order of bytes that Numba knows; UserError if it holds others.
 
-    A copy, because the caller may change his array before `backward`, or a stream's first token, reads it again.
+    A copy, because the caller may change the array before `backward`, or a stream's first token, reads it again.
     """
     array = as_array(name, array)
     if array.dtype.kind not in "iu":
         raise UserError(f"{name} must be integers, not {array.dtype}")
-    return array.copy()
+    return array.astype(array.dtype.newbyteorder("="))

@@ -66,8 +66,19 @@ def as_array(name, value):
     """
     try:
         return np.asarray(value)
-    except (ValueError, TypeError) as error:        # TypeError: an array on a GPU
+    except (ValueError, TypeError, RuntimeError) as error:      # an array on a GPU; a tensor that needs a gradient
         raise UserError(f"{name} is not an array ({one_line(error, 200)})") from None
+
+
+def as_iterator(name, value):
+    """Return an iterator over `value`.
+
+    Raises: UserError if there is none.
+    """
+    try:
+        return iter(value)
+    except TypeError:
+        raise UserError(f"{name} must be a sequence, not {shown(value)}") from None
 
 
 def as_floats(name, value, dtype, xp=np):

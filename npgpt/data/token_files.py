@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import as_array, check
+from npgpt.checks import as_array, check, check_path
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, open_regular, read_bytes
 
@@ -24,6 +24,7 @@ class TokenFile:
     dtype = np.dtype("<u2")
 
     def __init__(self, path):
+        check_path("path", path)
         self.path = Path(path)
         try:
             self._file = open_regular(path)
@@ -88,6 +89,7 @@ def load_token_files(folder):
 
     Raises UserError as `TokenFile` does, and if an index is missing or does not fit its tokens.
     """
+    check_path("folder", folder)
     splits = [TokenFile(Path(folder) / f"{split}.bin") for split in SPLITS]
     if not any(index_file(folder, split).exists() for split in SPLITS):
         return splits

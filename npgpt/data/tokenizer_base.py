@@ -4,7 +4,7 @@ import codecs
 
 import numpy as np
 
-from npgpt.checks import as_array, check, check_text, check_whole
+from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
 from npgpt.data.token_files import check_tokens
 from npgpt.errors import UserError
 
@@ -33,7 +33,7 @@ class Tokenizer:
         prompt: the ids before them, for tokenizers whose tokens depend on those. Raises as decode_bytes.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        for token in tokens:
+        for token in as_iterator("tokens", tokens):
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
@@ -61,7 +61,8 @@ class Tokenizer:
 
     def count_bytes(self, tokens):
         """Return how many bytes of text 1-D token ids stand for; the end of a document counts as none."""
-        check_tokens("tokens", tokens := self._checked(tokens) if isinstance(tokens, list) else tokens)
+        tokens = self._checked(tokens) if isinstance(tokens, list | tuple) else tokens
+        check_tokens("tokens", tokens)
         total = 0
         for start in range(0, len(tokens), TOKENS_AT_ONCE):     # a token file may be larger than the memory
             ids = np.asarray(tokens[start:start + TOKENS_AT_ONCE])

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import tiktoken
 
-from npgpt.checks import check_text
+from npgpt.checks import check_path, check_text
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
@@ -106,7 +106,8 @@ class GPT2Tokenizer(Tokenizer):
 
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
-        return self._encoding.decode_bytes(self._checked(ids).tolist())
+        ids = self._checked(ids).tolist()
+        return self._encoding.decode_bytes(ids)
 
 
 def code_points(text):
@@ -116,11 +117,12 @@ def code_points(text):
 
 def canonical_kind(name):
     """Return the kind of a tokenizer's name: char, byte, gpt2 (also "bpe"), or hf for "hf:…". Raises UserError."""
+    check_text("the name of a tokenizer", name)
     if name in ("char", "byte", "gpt2"):
         return name
     if name == "bpe":
         return "gpt2"
-    if isinstance(name, str) and name.startswith("hf:"):
+    if name.startswith("hf:"):
         return "hf"
     raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or hf:PATH_OR_ID, a "
                     "tokenizer.json on your disk or on the hub")
@@ -168,11 +170,13 @@ def tokenizer_from_dict(data):
 
 def save_tokenizer(tokenizer, path):
     """Write the tokenizer to `path` as JSON, whole or not at all. Raises OSError."""
+    check_path("path", path)
     write_atomically(path, (json.dumps(tokenizer.to_dict()) + "\n").encode())
 
 
 def load_tokenizer(path):
     """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
+    check_path("path", path)
     try:
         return tokenizer_from_dict(read_json(path, MOST_TOKENIZER_BYTES))
     except (OSError, UserError) as error:

@@ -32,12 +32,12 @@ def check_numbers(optimizer, max_norm=None):
           f"{sizes[0]} or {sizes[1]}, the matrices or all")
     if max_norm is not None:
         check_real("max_norm", max_norm, above=0.0)
-    lr, weight_decay = float(optimizer.lr), float(optimizer.weight_decay)
-    step_size, eps = bias_correction(optimizer.t + 1, lr, *betas, optimizer.eps)
+    lr, eps, weight_decay = float(optimizer.lr), float(optimizer.eps), float(optimizer.weight_decay)
     with np.errstate(over="ignore"):
-        used = np.array([lr * weight_decay, step_size, eps]).astype(params.dtype)
+        used = np.array([lr, eps, weight_decay, lr * weight_decay, *bias_correction(optimizer.t + 1, lr, *betas, eps)])
+        used = used.astype(params.dtype)
     if not np.isfinite(used).all() or used[-1] == 0.0:
-        raise UserError(f"lr {lr:g}, eps {optimizer.eps:g} or weight_decay {weight_decay:g} is too large or too small "
+        raise UserError(f"lr {lr:g}, eps {eps:g} or weight_decay {weight_decay:g} is too large or too small "
                         f"for {params.dtype}")
 
 

@@ -106,7 +106,7 @@ class Parameters(Mapping):
         return self._views[name]
 
     def __setitem__(self, name, value):
-        if name not in self._views:
+        if not isinstance(name, str) or name not in self._views:
             raise UserError(f"this model has no parameter {shown(name)}")
         view, value = self[name], as_floats(name, value, self.dtype, self.xp)
         if value.shape not in ((), view.shape):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.checkpoints.run import fingerprint, save_checkpoint
+from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
 from npgpt.checks import check, check_memory, check_path
 from npgpt.data.batches import crops_of
 from npgpt.data.no_tokenizer import NoTokenizer
@@ -92,6 +92,7 @@ class Trainer:
 
     def restore(self, checkpoint):
         """Continue from a `Checkpoint` of the same model shape and corpus."""
+        check("checkpoint", checkpoint, isinstance(checkpoint, Checkpoint), "what read_checkpoint returns")
         checkpoint.load_parameters(self.model.params)
         checkpoint.load_moments(self.optimizer.m, self.optimizer.v)
         state = checkpoint.state
@@ -221,6 +222,7 @@ class Trainer:
 
     def save(self):
         """Save a checkpoint of this step."""
+        check("out_dir", self.out_dir, self.out_dir is not None, "a folder, given to the Trainer")
         make_folder(self.out_dir)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
