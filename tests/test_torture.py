@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SLICE = "--kills 20 --replaced 40 --limits 10 --ranks 2 --files 120 --commands 30 --calls 200 --seed 1".split()
+SLICE = "--kills 20 --replaced 40 --limits 10 --ranks 2 --files 120 --commands 30 --seed 1".split()
 
 
 @pytest.mark.slow

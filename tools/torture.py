@@ -7,8 +7,8 @@
 
 kills: a run that is killed goes on to the same bits. replaced: so do --overwrite, export and data prepare. ranks: so
 does a run on many ranks, one of which is killed; it needs mpi4py and mpiexec. limits: full disks, little memory, two
-processes at once. files: damaged ones. commands: random command lines. calls: API calls that make no sense. A case
-depends on (seed, part, number) alone, but for the moments of timed kills. The exit code is 1 if anything was found.
+processes at once. files: damaged ones. commands: random command lines. A case depends on (seed, part, number) alone,
+but for the moments of timed kills. The exit code is 1 if anything was found.
 Unix only; memory is measured and limited on Linux only.
 """
 
@@ -35,7 +35,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from torture_parts import running
-from torture_parts.calls import calls, setup_calls
 from torture_parts.commands import commands
 from torture_parts.files import files, setup_files
 from torture_parts.ranks import ranks, ranks_summary, setup_ranks
@@ -47,7 +46,7 @@ import npgpt.cli.train
 PARTS = {       # name -> (a case, what makes the folders that cases share, how many cases)
     "kills": (kills, setup_runs, 600), "replaced": (replaced, setup_runs, 300), "limits": (limits, setup_runs, 400),
     "ranks": (ranks, setup_ranks, 100), "files": (files, setup_files, 20_000),
-    "commands": (commands, setup_files, 3000), "calls": (calls, setup_calls, 1000)}
+    "commands": (commands, setup_files, 3000)}
 WORKERS = 2
 IGNORE_CTRL_C = signal.SIGINT, signal.SIG_IGN      # it is for the process above
 
