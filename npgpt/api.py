@@ -12,7 +12,18 @@ from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 from npgpt.checkpoints.save import save_model
 from npgpt.checkpoints.tokenizer import model_tokenizer
-from npgpt.checks import MOST_SEED, MOST_THREADS, as_array, check, check_choice, check_memory, check_path, check_whole
+from npgpt.checks import (
+    MOST_SEED,
+    MOST_THREADS,
+    as_array,
+    as_floats,
+    check,
+    check_choice,
+    check_memory,
+    check_path,
+    check_real,
+    check_whole,
+)
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.ops import HEADLESS
@@ -58,6 +69,8 @@ class GPT:
             check_whole("seed", seed, 0, MOST_SEED)
         if threads is not None:
             check_whole("threads", threads, 1, MOST_THREADS)
+        eps = np.dtype(DTYPES[dtype]).type(config.layer_norm_epsilon)
+        check_real(f"layer_norm_epsilon in {dtype}", eps, above=0.0)
         if config.activation == "gelu":
             check_scipy()       # now, not in the first forward
         self.config, self.dtype = config, dtype
@@ -99,7 +112,6 @@ class GPT:
         as float16 or bfloat16 are widened.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
-        check_path("name_or_path", name_or_path)
         config, read = open_model(find_model(name_or_path, revision))
         model = cls(config, None, dtype, device, threads, kernels)
         read(model.params)
@@ -164,8 +176,10 @@ class GPT:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
         gpt, cross_entropy, shape = self._cache
         if cross_entropy is None:
-            check("dhidden", dhidden, np.shape(dhidden) == shape, f"an array of shape {shape}, as hidden returned")
-            dx, ops = self.xp.asarray(dhidden, self.params.dtype), HEADLESS
+            what = f"an array of shape {shape}, as hidden returned"
+            check("dhidden", dhidden, dhidden is not None, what)
+            dx, ops = as_floats("dhidden", dhidden, self.params.dtype, self.xp), HEADLESS
+            check("dhidden", dhidden, dx.shape == shape, what)
         else:
             check("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
             dx, ops = cross_entropy_backward(1.0, cross_entropy), layers
@@ -186,8 +200,7 @@ class GPT:
         if count is not None:
             check_whole("count", count, 1)
         if add_to is not None:
-            named = hasattr(add_to, "keys") and add_to.keys() == self.params.keys()
-            check("add_to", add_to, named, "gradients that loss_and_grads returned")
+            self.params.check_to_add_to("add_to", add_to)
         mask = self.check_mask(mask, *idx.shape)
         return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
 
@@ -259,12 +272,16 @@ class GPT:
         if mask is None:
             return None
         mask = as_array("mask", mask)
-        check("mask", mask, mask.dtype.kind == "f" and not (np.isnan(mask) | (mask == np.inf)).any(),
-              "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf)")
+        right = mask.dtype.kind == "f"
+        if right:
+            with np.errstate(over="ignore"):
+                mask = mask.astype(self.params.dtype)       # a copy: backward reads it again
+            right = not (np.isnan(mask) | (mask == np.inf)).any()
+        check("mask", mask, right, "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf)")
         shape = (T, T) if mask.ndim == 2 else (B, 1, T, T)
         right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
         check("the shape of mask", mask.shape, right, f"{(T, T)} or {(B, 1, T, T)}")
-        return np.broadcast_to(mask.astype(self.params.dtype), shape)
+        return np.broadcast_to(mask, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +302,6 @@ def load(name_or_path="out", revision=None, which="best", dtype=None, device="cp
     run's parameters are stored, else float32. The other arguments are those of GPT.
     Raises UserError if there is no such model, or it is damaged or not supported.
     """
-    check_path("name_or_path", name_or_path)
     check_choice("which", which, ("best", "latest"))
     loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels)
     return loaded.model, loaded.tokenizer
@@ -298,20 +314,22 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which))
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
-        dtype = dtype or DTYPES[options_of(checkpoint.state, found / "state.json").dtype]
+        if dtype is None:
+            dtype = DTYPES[options_of(checkpoint.state, found / "state.json").dtype]
     else:
-        found = find_model(name, revision)
+        found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
     folder = found.parent if found.suffix == ".safetensors" else found
     config, read = open_model(found)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, config.vocab_size)
-    model = GPT(dataclasses.replace(config, **config_fields), None, dtype or "float32", device, threads, kernels)
+    model = GPT(dataclasses.replace(config, **config_fields), None, dtype, device, threads, kernels)
     read(model.params)
     return Loaded(model, tokenizer, folder, checkpoint)
 
 
 def is_run(path):
     """Whether a path is a run or one of its checkpoints, and not a model from elsewhere."""
+    check_path("the model's name or path", path)
     path = Path(path)
     return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
 
@@ -332,8 +350,11 @@ def check_rng(rng, kind):
 
 
 def as_integers(array, name):
-    """The array as integers on the host; UserError if it holds anything else."""
+    """A copy of the array, integers on the host in the order of bytes that Numba knows; UserError if it holds others.
+
+    A copy, because the caller may change the array before `backward`, or a stream's first token, reads it again.
+    """
     array = as_array(name, array)
     if array.dtype.kind not in "iu":
         raise UserError(f"{name} must be integers, not {array.dtype}")
-    return array
+    return array.astype(array.dtype.newbyteorder("="))

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from npgpt.checks import check
+from npgpt.checks import check, check_text
 from npgpt.errors import UserError
 
 # The dtype of the computation -> the dtype of the parameters. With tf32 and bfloat16 the factors of matmuls are rounded
@@ -21,13 +21,14 @@ def array_module(device):
     "cuda" means "gpu". "gpu:N" also makes GPU N the one that CuPy works on. Raises UserError, with what to do, if a GPU
     was asked for and CuPy, the driver or the GPU is missing, or if two CuPy packages are installed.
     """
+    check_text("device", device)
     if device == "cpu":
         return np
     if device == "mps":
         raise UserError("device mps needs a CuPy for Apple's GPUs, and there is none: use --device cpu")
     if device == "tpu":
         raise UserError("device tpu needs --kernels xla, and even so nobody has tried it: add it, or use --device cpu")
-    known = isinstance(device, str) and re.fullmatch(r"auto|(gpu|cuda)(:[0-9]{1,4})?", device)
+    known = re.fullmatch(r"auto|(gpu|cuda)(:[0-9]{1,4})?", device)
     check("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N") or "auto"')
     wanted = device.partition(":")[2]
     try:

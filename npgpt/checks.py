@@ -1,7 +1,7 @@
 """Validate values from users and files: numbers, paths, arrays, sizes that fit into memory."""
 
+import errno
 import math
-import numbers
 import os
 
 import numpy as np
@@ -21,14 +21,15 @@ def check(name, value, right, what):
 
 def check_whole(name, value, least=0, most=MOST):
     """Raise UserError unless `value` is an integer from `least` to `most`. A bool is not an integer here."""
-    right = isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= value <= most
+    right = isinstance(value, int | np.integer) and not isinstance(value, bool) and least <= value <= most
     check(name, value, right, f"a whole number from {least:,} to {most:,}")
 
 
 def is_real(value):
     """Return whether `value` is a finite number within the range of a float. A bool is not a number here."""
     try:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        return number and math.isfinite(value)
     except OverflowError:
         return False
 
@@ -40,6 +41,11 @@ def check_real(name, value, least=0.0, below=math.inf, above=-math.inf):
     check(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
 
 
+def check_text(name, value):
+    """Raise UserError unless `value` is a string."""
+    check(name, value, isinstance(value, str), "a string")
+
+
 def check_choice(name, value, choices):
     """Raise UserError unless `value` is one of some strings."""
     check(name, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
@@ -49,7 +55,8 @@ def plain_numbers(fields):
     """Convert the NumPy numbers in a frozen dataclass to Python numbers, which JSON can store."""
     for name, value in vars(fields).items():
         if isinstance(value, np.generic):
-            object.__setattr__(fields, name, value.item())      # how dataclasses itself sets a frozen field
+            value = float(value) if isinstance(value, np.floating) else value.item()    # a longdouble's item is one
+            object.__setattr__(fields, name, value)             # how dataclasses itself sets a frozen field
 
 
 def as_array(name, value):
@@ -59,14 +66,45 @@ def as_array(name, value):
     """
     try:
         return np.asarray(value)
-    except (ValueError, TypeError) as error:        # TypeError: an array on a GPU
+    except (ValueError, TypeError, RuntimeError) as error:      # an array on a GPU; a tensor that needs a gradient
         raise UserError(f"{name} is not an array ({one_line(error, 200)})") from None
 
 
+def as_iterator(name, value):
+    """Return an iterator over `value`.
+
+    Raises: UserError if there is none.
+    """
+    try:
+        return iter(value)
+    except TypeError:
+        raise UserError(f"{name} must be a sequence, not {shown(value)}") from None
+
+
+def as_floats(name, value, dtype, xp=np):
+    """Return numbers as an array of a floating-point dtype and of the library xp.
+
+    Raises: UserError if `value` holds anything but numbers, or finite numbers that would become infinite.
+    """
+    value = value if isinstance(value, xp.ndarray) else as_array(name, value)
+    check(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")
+    with np.errstate(over="ignore"):
+        floats = value.astype(dtype, copy=False)
+    if not np.can_cast(value.dtype, dtype) and (np.isfinite(value) > np.isfinite(floats)).any():
+        raise UserError(f"{name} has numbers that {np.dtype(dtype)} cannot hold: they would become infinite")
+    return xp.asarray(floats)
+
+
 def check_path(name, value):
-    """Raise UserError unless `value` is a valid path."""
-    right = isinstance(value, str | os.PathLike) and value != "" and "\0" not in os.fspath(value)
-    check(name, value, right, "the path of a file or folder")
+    """Raise UserError unless `value` is a path that the system can have. An empty one would be the current folder."""
+    right = isinstance(value, str | os.PathLike) and value != ""
+    try:
+        os.lstat(value if right else ".")
+    except OSError as error:
+        right = error.errno != errno.ENAMETOOLONG
+    except ValueError:          # a null byte, or characters that no file name can have
+        right = False
+    check(name, value, right, "the path of a file or folder, which must not be empty or too long")
 
 
 def shown(value):

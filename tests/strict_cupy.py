@@ -178,6 +178,10 @@ def where(condition, x, y):                     # without x and y it would wait
     return on_gpu(np.where(condition._array, _from_gpu(x), _from_gpu(y)))
 
 
+def may_share_memory(a, b):                     # of the bounds alone: nothing waits
+    return np.may_share_memory(a._array, b._array)
+
+
 def empty(shape, dtype=float, order="C"):
     array = on_gpu(np.empty(shape, dtype, order))
     array._array.view(np.uint8)[...] = 0xFF     # NaN, and an index out of any range
@@ -228,7 +232,7 @@ def set_compute_type(dtype, compute_type):
 
 # CuPy's parameters, in its order.
 METHODS = {"sum": "a axis dtype out keepdims", "mean": "a axis dtype out keepdims", "max": "a axis out keepdims",
-           "min": "a axis out keepdims", "swapaxes": "a axis1 axis2"}
+           "min": "a axis out keepdims", "any": "a axis out keepdims", "swapaxes": "a axis1 axis2"}
 FUNCTIONS = {"transpose": "a axes", "vdot": "a b", "stack": "tup axis out", "concatenate": "tup axis out",
              "triu": "m k", "zeros": "shape dtype order", "full": "shape fill_value dtype order",
              "arange": "start stop step dtype", "zeros_like": "a dtype order subok shape",
@@ -252,7 +256,8 @@ linalg = types.SimpleNamespace(get_compute_type=lambda dtype: gpu.compute_type, 
 random = types.SimpleNamespace(Generator=Generator, Philox4x3210=Philox4x3210)
 cupy = types.SimpleNamespace(
     ndarray=ndarray, ufunc=ufunc, cuda=cuda, random=random, empty=empty,
-    asarray=asarray, matmul=matmul, where=where, take_along_axis=take_along_axis, put_along_axis=put_along_axis,
+    asarray=asarray, matmul=matmul, may_share_memory=may_share_memory, where=where, take_along_axis=take_along_axis,
+    put_along_axis=put_along_axis,
     shape=np.shape.__wrapped__,
     **{name: ufunc(getattr(np, name), getattr(np, name).__name__)
        for name in (*UFUNCS, *OPERATORS.values(), *COMPARISONS.values(), "divide")},

@@ -113,6 +113,38 @@ def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
                                                tensor.grad.numpy() for name, tensor in tensors.items()})
 
 
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+def test_what_the_caller_changes_after_a_forward_changes_no_gradient(kernels):
+    model = model_of({"final_layer_norm": False}, kernels=kernels, threads=2)
+    idx, targets = batch(model.config)
+    given = idx.copy(), targets.copy(), np.random.default_rng(8).standard_normal((6, 6))
+
+    def backwards(change):
+        """The gradients of forward and of hidden, and a token; before each, `change` gets what the caller has."""
+        ids, ys, mask = (array.copy() for array in given)
+        change([ids, ys, mask, model.forward(ids, ys, mask=mask)[0]])
+        grads = model.backward()
+        ids, ys, mask = (array.copy() for array in given)
+        change([ids, mask, model.hidden(ids, mask=mask)])
+        more, ids = model.backward(np.ones((3, 6, 12))), idx.copy()
+        stream = model.stream(ids, 1)
+        change([ids])
+        return [*grads.values(), *more.values(), *stream]
+
+    for found, expected in zip(backwards(lambda arrays: [array.fill(0) for array in arrays]),
+                               backwards(lambda arrays: None), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+def test_ids_may_be_of_any_integer_type(kernels):
+    model = model_of({}, kernels=kernels, threads=2)
+    idx, targets = batch(model.config)
+    _, expected = model.loss_and_grads(idx, targets)
+    for dtype in ("i1", ">i2", "<i4", ">i8"):
+        assert_close(model.loss_and_grads(idx.astype(dtype), targets.astype(dtype))[1], expected)
+
+
 def test_tokens_behind_the_padding_change_nothing():
     """An encoder on padded texts gives each the hidden states that it has alone."""
     model = model_of({"causal": False})

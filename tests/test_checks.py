@@ -19,7 +19,8 @@ from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
 NUMBERS = st.one_of(st.integers(), st.sampled_from([10**400, -10**400, 10**5000, 2**31, 2**53 + 1]), st.floats(),
-                    st.booleans(), st.floats().map(np.float64), st.integers(-2**31, 2**31).map(np.int64))
+                    st.booleans(), st.floats().map(np.float64), st.integers(-2**31, 2**31).map(np.int64),
+                    st.floats(0, 1).map(np.longdouble), st.fractions(0, 1))
 VALUES = st.one_of(NUMBERS, st.none(), st.text(max_size=9), st.binary(max_size=9), st.complex_numbers(),
                    st.lists(st.integers(), max_size=2), st.just(object()), st.just(np.zeros(2)))
 FEW = settings(max_examples=150, deadline=None, derandomize=True, database=None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from npgpt import hub
 from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
+from npgpt.checks import check_path, check_text
 from npgpt.errors import UserError
 from npgpt.model.parameters import parameter_shapes
 
@@ -20,8 +21,11 @@ def find_model(name_or_path, revision=None):
 
     Raises UserError if it is neither, and as `hub.fetch_model` does.
     """
+    check_path("the model's name or path", name_or_path)
+    if revision is not None:
+        check_text("revision", revision)
     path = Path(name_or_path)
-    # os.path returns False where Path raises: a name too long for the system is an unknown model like any other.
+    # os.path returns False where Path raises.
     if os.path.isdir(path) or path.suffix == ".safetensors":
         if not os.path.exists(path):
             raise UserError(f"{path} does not exist")

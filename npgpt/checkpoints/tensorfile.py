@@ -11,6 +11,7 @@ import numpy as np
 import safetensors
 
 from npgpt.arrays import is_on_host, library_of, to_host
+from npgpt.checks import as_floats
 from npgpt.errors import UserError
 from npgpt.files import open_regular
 
@@ -70,7 +71,7 @@ class TensorFile:
             part = chunk[:flat.size - begin]
             self._fill(part, name)
             values = (part.astype("<u4") << 16).view("<f4") if dtype == "BF16" else part
-            flat[begin:begin + CHUNK] = library_of(flat).asarray(values, dtype=flat.dtype)
+            flat[begin:begin + CHUNK] = library_of(flat).asarray(as_floats(f"{self.path}: {name}", values, flat.dtype))
 
     def _fill(self, array, name):
         buffer = memoryview(array).cast("B")

@@ -3,6 +3,7 @@
 import json
 
 from npgpt.checkpoints.tokenizer import TOKENIZER_FILES
+from npgpt.checks import check_path
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES
 from npgpt.data.tokenizers import TOKENIZER_FILE, save_tokenizer
@@ -15,6 +16,7 @@ def add_arguments(parser):
 
 
 def run(args):
+    check_path("--out", args.out)
     with new_folder(args.out, TOKENIZER_FILE) as folder:
         loaded = load_given_model(args)
         loaded.model.save_pretrained(folder)

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from npgpt.api import GPT, KERNELS, load_model
 from npgpt.arrays import DTYPES, array_module
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
+from npgpt.checks import check_path
 from npgpt.cli.arguments import (
     add_data_dir_argument,
     add_device_arguments,
@@ -74,6 +75,7 @@ def add_arguments(parser):
 def run(args):
     # A diverging run overflows before it stops: the trainer reports it in one line, NumPy's warnings add nothing.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
+    check_path("--out-dir", args.out_dir)
     files = backward_files(args)            # raises before anything is downloaded or written
     if args.overfit:
         trainer = new_run(overfitting(args))
@@ -111,6 +113,7 @@ def backward_files(args):
     """The exercise files in the folder of --backward, or None without it. Raises UserError if there are none."""
     if args.backward is None:
         return None
+    check_path("--backward", args.backward)
     if args.kernels == "xla" or array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
     if join():

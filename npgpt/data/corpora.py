@@ -80,7 +80,7 @@ def open_corpus(name=None, directory=None, progress=True):
         return Corpus(name, pydocs_text(), None, "pydocs, built into Python")
     path = Path(name)
     # os.path returns False for impossible names, for which Path raises.
-    if os.path.isfile(path / "train.bin") and os.path.isfile(path / "val.bin"):
+    if name and os.path.isfile(path / "train.bin") and os.path.isfile(path / "val.bin"):
         return Corpus(str(path), None, path, f"the token files train.bin and val.bin in {path}")
     if os.path.isdir(path) or not os.path.exists(path):
         raise UserError(f"corpus {str(name)!r} is unknown: give {', '.join(CORPORA)}, a UTF-8 text file that exists, "

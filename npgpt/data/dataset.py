@@ -3,6 +3,7 @@
 import numpy as np
 from tqdm import tqdm
 
+from npgpt.checks import check_path
 from npgpt.data.token_files import SPLITS, Documents, index_file, load_token_files, write_documents
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
@@ -35,6 +36,7 @@ def prepare(corpus, tokenizer, folder, progress=True, separator=None):
     has too few documents, or the folder holds other files, and as tokenizer.encode does; OSError if the folder cannot
     be written.
     """
+    check_path("the new folder", folder)
     if corpus.text is None:
         raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
     parts = split_text(corpus.text) if separator is None else split_text(documents_of(corpus, separator))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import check_whole
+from npgpt.checks import as_iterator, check, check_text, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.errors import UserError, one_line
 from npgpt.files import read_json
@@ -57,6 +57,7 @@ class HFTokenizer(Tokenizer):
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
+        check("the tokenizer.json", description, isinstance(description, dict), "an object of JSON")
         self._library = parse(tokenizers, json.dumps(description))
         self.description = description
         self._library.no_truncation()       # a corpus is one long text
@@ -73,6 +74,7 @@ class HFTokenizer(Tokenizer):
     @classmethod
     def open(cls, name):
         """Make the tokenizer of a tokenizer.json, of a folder that holds one, or of a repository on the hub."""
+        check_text("the tokenizer's name", name)
         if os.path.exists(name):            # Path(name).exists() raises for impossible names
             path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
         elif re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII) and not name.endswith(".json"):
@@ -87,7 +89,7 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"{path} cannot be used as a tokenizer.json ({error}): give another one") from error
 
     @one_line_errors()
-    def encode(self, text):
+    def _encode(self, text):
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
         return np.array(self._encoding(text).ids, dtype=np.uint16)
 
@@ -117,10 +119,10 @@ class HFTokenizer(Tokenizer):
 
     def decode_stream(self, tokens, prompt=()):
         """Yield the text of token ids as they arrive. `prompt`: the ids before, which decide on the first space."""
-        ids = [int(token) for token in prompt]
+        ids = list(as_iterator("prompt", prompt))
         text = longer = self.decode(ids)
-        for token in tokens:
-            ids.append(int(token))
+        for token in as_iterator("tokens", tokens):
+            ids.append(token)
             longer = self.decode(ids)
             complete = not longer.endswith("\ufffd")        # else a character may still wait for its last byte
             yield longer[len(text):] if complete else ""

@@ -1,5 +1,6 @@
 """The tokenizer of a model that was trained on token ids alone."""
 
+from npgpt.checks import check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.errors import UserError
 
@@ -10,6 +11,7 @@ class NoTokenizer(Tokenizer):
     kind = "none"
 
     def __init__(self, vocab_size):
+        check_whole("vocab_size", vocab_size, 1)
         self.vocab_size = vocab_size
 
     def encode(self, text):

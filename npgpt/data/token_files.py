@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import as_array
+from npgpt.checks import as_array, check, check_path
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, open_regular, read_bytes
 
@@ -24,6 +24,7 @@ class TokenFile:
     dtype = np.dtype("<u2")
 
     def __init__(self, path):
+        check_path("path", path)
         self.path = Path(path)
         try:
             self._file = open_regular(path)
@@ -54,6 +55,7 @@ class Documents:
     """
 
     def __init__(self, tokens, starts):
+        check_tokens("tokens", tokens)
         starts = as_array("starts", starts)
         within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
         lengths = np.diff(starts.astype(np.int64), append=len(tokens)) if within else np.zeros(1)
@@ -69,6 +71,14 @@ class Documents:
         return self.tokens[part]
 
 
+def check_tokens(name, tokens):
+    """Raise UserError unless `tokens` are a 1-D array of integers, a `TokenFile` or `Documents`. None of them is read.
+    """
+    right = isinstance(tokens, TokenFile | Documents | np.ndarray) and tokens.dtype.kind in "iu"
+    check(name, tokens, right and getattr(tokens, "ndim", 1) == 1,
+          "a 1-D array of integers (np.array makes one of a list), or Documents")
+
+
 def index_file(folder, split):
     """Return the path of the index of a split's documents: where each begins, little-endian uint64."""
     return Path(folder) / f"{split}.documents.bin"
@@ -79,6 +89,7 @@ def load_token_files(folder):
 
     Raises UserError as `TokenFile` does, and if an index is missing or does not fit its tokens.
     """
+    check_path("folder", folder)
     splits = [TokenFile(Path(folder) / f"{split}.bin") for split in SPLITS]
     if not any(index_file(folder, split).exists() for split in SPLITS):
         return splits

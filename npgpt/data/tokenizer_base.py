@@ -4,18 +4,24 @@ import codecs
 
 import numpy as np
 
-from npgpt.checks import check, check_whole
+from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
+from npgpt.data.token_files import check_tokens
 from npgpt.errors import UserError
 
 TOKENS_AT_ONCE = 1 << 20    # that are decoded for their size
 
 
 class Tokenizer:
-    """From text to token ids and back. A subclass adds vocab_size, encode and decode_bytes."""
+    """From text to token ids and back. A subclass adds vocab_size, _encode and decode_bytes."""
 
     kind = None
     eos_token_id = None     # the id that ends a document, if there is one
     pad_token_id = None     # the id that pads a batch, if there is one
+
+    def encode(self, text):
+        """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
+        check_text("text", text)
+        return self._encode(text)
 
     def decode(self, ids):
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
@@ -27,7 +33,7 @@ class Tokenizer:
         prompt: the ids before them, for tokenizers whose tokens depend on those. Raises as decode_bytes.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        for token in tokens:
+        for token in as_iterator("tokens", tokens):
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
@@ -55,6 +61,8 @@ class Tokenizer:
 
     def count_bytes(self, tokens):
         """Return how many bytes of text 1-D token ids stand for; the end of a document counts as none."""
+        tokens = self._checked(tokens) if isinstance(tokens, list | tuple) else tokens
+        check_tokens("tokens", tokens)
         total = 0
         for start in range(0, len(tokens), TOKENS_AT_ONCE):     # a token file may be larger than the memory
             ids = np.asarray(tokens[start:start + TOKENS_AT_ONCE])
@@ -66,8 +74,9 @@ class Tokenizer:
         return {"kind": self.kind}
 
     def _checked(self, ids):
-        """Return `ids` as an int64 array. Raises UserError unless it is 1-D and within the vocabulary."""
-        ids = np.asarray(ids, dtype=np.int64)
+        """Return `ids` as an int64 array. Raises UserError unless they are 1-D integers within the vocabulary."""
+        ids = as_array("token ids", ids)
+        check("token ids", ids, ids.dtype.kind in "iu" or ids.shape == (0,), "integers")
         if ids.ndim != 1:
             raise UserError(f"token ids have the shape {ids.shape}: decode one sequence at a time")
         outside = ids[(ids < 0) | (ids >= self.vocab_size)]
@@ -76,4 +85,4 @@ class Tokenizer:
                 f"token id {outside[0]} is outside this {self.kind} tokenizer's vocabulary of {self.vocab_size}: "
                 "use the tokenizer that made the ids"
             )
-        return ids
+        return ids.astype(np.int64)

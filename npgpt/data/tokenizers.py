@@ -9,6 +9,7 @@ import json
 import numpy as np
 import tiktoken
 
+from npgpt.checks import check_path, check_text
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
@@ -29,6 +30,7 @@ class CharTokenizer(Tokenizer):
     kind = "char"
 
     def __init__(self, chars):
+        check_text("chars", chars)
         if not 0 < len(chars) <= 2**16 or len(set(chars)) < len(chars):
             raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
         self.chars = chars
@@ -40,9 +42,10 @@ class CharTokenizer(Tokenizer):
     @classmethod
     def from_text(cls, text):
         """Make the tokenizer of the characters in `text`, in the order of their code points."""
+        check_text("text", text)
         return cls("".join(sorted(set(text))))
 
-    def encode(self, text):
+    def _encode(self, text):
         """Return the ids of `text`, uint16 (len(text),). Raises UserError that names an unknown character."""
         ids = self._id_of_code_point[code_points(text)]
         unknown = np.flatnonzero(ids < 0)
@@ -68,7 +71,7 @@ class ByteTokenizer(Tokenizer):
     kind = "byte"
     vocab_size = 256
 
-    def encode(self, text):
+    def _encode(self, text):
         """Return the UTF-8 bytes of `text` as ids, uint16 (number of bytes,)."""
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
 
@@ -97,13 +100,14 @@ class GPT2Tokenizer(Tokenizer):
                             "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
                             "stored it") from error
 
-    def encode(self, text):
+    def _encode(self, text):
         """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is ordinary text, not the token 50256."""
         return np.array(self._encoding.encode(text, disallowed_special=()), dtype=np.uint16)
 
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
-        return self._encoding.decode_bytes(self._checked(ids).tolist())
+        ids = self._checked(ids).tolist()
+        return self._encoding.decode_bytes(ids)
 
 
 def code_points(text):
@@ -113,11 +117,12 @@ def code_points(text):
 
 def canonical_kind(name):
     """Return the kind of a tokenizer's name: char, byte, gpt2 (also "bpe"), or hf for "hf:…". Raises UserError."""
+    check_text("the name of a tokenizer", name)
     if name in ("char", "byte", "gpt2"):
         return name
     if name == "bpe":
         return "gpt2"
-    if isinstance(name, str) and name.startswith("hf:"):
+    if name.startswith("hf:"):
         return "hf"
     raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or hf:PATH_OR_ID, a "
                     "tokenizer.json on your disk or on the hub")
@@ -165,11 +170,13 @@ def tokenizer_from_dict(data):
 
 def save_tokenizer(tokenizer, path):
     """Write the tokenizer to `path` as JSON, whole or not at all. Raises OSError."""
+    check_path("path", path)
     write_atomically(path, (json.dumps(tokenizer.to_dict()) + "\n").encode())
 
 
 def load_tokenizer(path):
     """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
+    check_path("path", path)
     try:
         return tokenizer_from_dict(read_json(path, MOST_TOKENIZER_BYTES))
     except (OSError, UserError) as error:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from npgpt.arrays import is_on_host
+from npgpt.checks import check, check_real, check_whole
 from npgpt.engine.threads import even_parts, in_threads
 from npgpt.errors import UserError
 
@@ -13,6 +14,31 @@ SLICE = 1 << 16     # values updated at a time: few enough that the temporaries 
 
 class NotFiniteError(UserError):
     """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing."""
+
+
+def check_numbers(optimizer, max_norm=None):
+    """Raise UserError if a number that the next step of an `AdamW` uses is out of range, also after its cast."""
+    check_real("lr", optimizer.lr)
+    betas = optimizer.betas
+    check("betas", betas, isinstance(betas, tuple | list) and len(betas) == 2, "two numbers")
+    for beta in betas:
+        check_real("each of betas", beta, below=1.0)
+    check_real("eps", optimizer.eps, above=0.0)
+    check_real("weight_decay", optimizer.weight_decay)
+    check_whole("t", optimizer.t)
+    params = optimizer.params
+    sizes = params.n_matrix, params.size
+    check("n_decay", optimizer.n_decay, isinstance(optimizer.n_decay, int) and optimizer.n_decay in sizes,
+          f"{sizes[0]} or {sizes[1]}, the matrices or all")
+    if max_norm is not None:
+        check_real("max_norm", max_norm, above=0.0)
+    lr, eps, weight_decay = float(optimizer.lr), float(optimizer.eps), float(optimizer.weight_decay)
+    with np.errstate(over="ignore"):
+        used = np.array([lr, eps, weight_decay, lr * weight_decay, *bias_correction(optimizer.t + 1, lr, *betas, eps)])
+        used = used.astype(params.dtype)
+    if not np.isfinite(used).all() or used[-1] == 0.0:
+        raise UserError(f"lr {lr:g}, eps {eps:g} or weight_decay {weight_decay:g} is too large or too small "
+                        f"for {params.dtype}")
 
 
 def bias_correction(t, lr, beta1, beta2, eps):

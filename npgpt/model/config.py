@@ -74,7 +74,7 @@ class GPTConfig:
         for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"):
             check_real(name, self.used(name), below=1.0)
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
-        check_real("initializer_range", self.initializer_range)
+        check_real("initializer_range", self.initializer_range, below=1e30)     # drawn in float32
         check_choice("activation", self.activation, ("gelu_tanh", "gelu"))
 
     def used(self, name):

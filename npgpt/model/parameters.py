@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from npgpt.checks import as_array, check, shown
+from npgpt.checks import as_floats, check, shown
 from npgpt.errors import UserError
 
 
@@ -106,14 +106,11 @@ class Parameters(Mapping):
         return self._views[name]
 
     def __setitem__(self, name, value):
-        if name not in self._views:
+        if not isinstance(name, str) or name not in self._views:
             raise UserError(f"this model has no parameter {shown(name)}")
-        view = self[name]
-        if not isinstance(value, int | float):
-            value = value if hasattr(value, "dtype") else as_array(name, value)
-            check(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")
-        if np.shape(value) not in ((), view.shape):
-            raise UserError(f"{name} has shape {view.shape}, but the value has shape {np.shape(value)}")
+        view, value = self[name], as_floats(name, value, self.dtype, self.xp)
+        if value.shape not in ((), view.shape):
+            raise UserError(f"{name} has shape {view.shape}, but the value has shape {value.shape}")
         view[...] = value
 
     def __iter__(self):
@@ -125,6 +122,28 @@ class Parameters(Mapping):
     def fill(self, name, read):
         """Set a parameter to what read(array) writes into an array."""
         read(self[name])
+
+    def check_gradients(self, what, grads):
+        """Raise UserError unless grads has an array of the right shape and dtype for every parameter, and no other."""
+        check(what, grads, isinstance(grads, Mapping), "gradients, a mapping as backward and loss_and_grads return it")
+        if grads.keys() != self.keys():
+            name = next(iter(grads.keys() ^ self.keys()))
+            raise UserError(f"{what} must be gradients of this model: {shown(name)} is missing or extra")
+        for name, shape in self.shapes.items():
+            gradient = grads[name]
+            right = isinstance(gradient, self.xp.ndarray) and gradient.shape == shape and gradient.dtype == self.dtype
+            if not right:
+                raise UserError(f"{what} must be gradients of this model: {name} must be an array of shape {shape} "
+                                f"and dtype {self.dtype}, not {shown(gradient)}")
+
+    def check_to_add_to(self, what, grads):
+        """Raise UserError unless gradients can be added to grads in place, and no parameter changes by that."""
+        self.check_gradients(what, grads)
+        for name, array in grads.items():
+            if self.xp.may_share_memory(array, self._flat):
+                raise UserError(f"{what} shares memory with the parameters, which would change: give it gradients")
+            if self.xp is np and not array.flags.writeable:
+                raise UserError(f"{what} cannot be written to: {name} is read-only")
 
     def flatten(self, tree):
         """The leaves of a tree of gradients: a dict with the names of the parameters, in their order."""

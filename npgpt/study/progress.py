@@ -4,6 +4,7 @@ import datetime
 import json
 from pathlib import Path
 
+from npgpt.checks import check_path
 from npgpt.errors import UserError
 from npgpt.files import read_json, write_atomically
 
@@ -18,6 +19,7 @@ class Progress:
     """
 
     def __init__(self, folder):
+        check_path("the folder of exercises", folder)
         self.path = Path(folder) / FILE
         try:
             self.entries = checked(read_json(self.path))

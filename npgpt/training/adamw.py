@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole, shown
-from npgpt.engine.adamw import adamw_step
+from npgpt.checks import MOST_THREADS, check, check_choice, check_whole
+from npgpt.engine.adamw import adamw_step, check_numbers
 from npgpt.engine.threads import available_cores
-from npgpt.errors import UserError
 from npgpt.model.parameters import Parameters
 
 DECAYS = ("matrices", "all")
@@ -26,22 +25,17 @@ class AdamW:
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None, engine=None,
                  decay="matrices"):
         check("params", params, isinstance(params, Parameters), "a model's params")
-        check_real("lr", lr)
-        check("betas", betas, isinstance(betas, tuple | list) and len(betas) == 2, "two numbers")
-        for beta in betas:
-            check_real("each of betas", beta, below=1.0)
-        check_real("eps", eps, above=0.0)
-        check_real("weight_decay", weight_decay)
         check_choice("decay", decay, DECAYS)
         if threads is not None:
             check_whole("threads", threads, 1, MOST_THREADS)
         self.params, self.engine = params, engine
         self.threads = (threads or available_cores()) if params.xp is np else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
-        # Running means of the gradient and of its square.
-        self.m, self.v = engine.moments() if engine else (params.zeros_like(), params.zeros_like())
         self.t = 0                          # steps taken
         self.n_decay = params.n_matrix if decay == "matrices" else params.size     # that many of `flat` decay
+        self.check()
+        # Running means of the gradient and of its square.
+        self.m, self.v = engine.moments() if engine else (params.zeros_like(), params.zeros_like())
 
     def step(self, grads, max_norm=None):
         """Clip, take a step, and return the gradient norm before clipping, a float.
@@ -54,22 +48,15 @@ class AdamW:
         On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is raised, and the
         parameters become NaN.
         """
-        self.check_grads(grads)
-        check_real("lr", self.lr)
-        if max_norm is not None:
-            check_real("max_norm", max_norm, above=0.0)
+        self.params.check_gradients("grads", grads)
+        self.check(max_norm)
         if self.engine is not None:
             return self.engine.adamw_step(self, grads, max_norm)
         return adamw_step(self, grads, max_norm, self.threads)
 
-    def check_grads(self, grads):
-        """Raise UserError unless grads has an array of the right shape and dtype for every parameter, and no other."""
-        check("grads", grads, hasattr(grads, "keys"), "a mapping, as backward and loss_and_grads return it")
-        if grads.keys() != self.params.keys():
-            name = next(iter(grads.keys() ^ self.params.keys()))
-            raise UserError(f"these are the gradients of another model: {shown(name)} is missing or extra")
-        for name, shape in self.params.shapes.items():
-            gradient = grads[name]
-            if getattr(gradient, "shape", None) != shape or gradient.dtype != self.params.dtype:
-                raise UserError(f"these are the gradients of another model: {name} must be an array of shape {shape} "
-                                f"and dtype {self.params.dtype}, not {shown(gradient)}")
+    def check(self, max_norm=None):
+        """Raise UserError if an attribute is out of range: they may be assigned to between steps."""
+        check_numbers(self, max_norm)
+        check_whole("threads", self.threads, 1, MOST_THREADS)
+        right = self.engine is None or getattr(self.engine, "params", None) is self.params
+        check("engine", self.engine, right, "the engine of the model whose params these are")

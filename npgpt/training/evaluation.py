@@ -7,8 +7,9 @@ import operator
 import numpy as np
 from tqdm import tqdm
 
+from npgpt.checks import check_whole
 from npgpt.data.batches import count_targets, windows
-from npgpt.data.token_files import Documents
+from npgpt.data.token_files import Documents, check_tokens
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
@@ -36,6 +37,7 @@ def evaluate_split(model, tokens, stride=None, progress=None):
     first is predicted once. Tokens at the beginning of a window have little context, so the loss is an upper estimate.
     With a stride the windows are those of `strided_windows`.
     """
+    check_tokens("tokens", tokens)
     block_size = model.config.block_size
     rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
     rows = max(model.engine.threads, rows)
@@ -68,7 +70,8 @@ def strided_windows(tokens, block_size, stride):
     """
     if isinstance(tokens, Documents):
         raise UserError("documents are evaluated in one window each: leave the stride out")
-    if not 1 <= stride <= block_size:
+    check_whole("the stride", stride, 1)
+    if stride > block_size:
         raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
     if len(tokens) < 2:
         raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")

@@ -12,19 +12,23 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.checkpoints.run import fingerprint, save_checkpoint
-from npgpt.checks import check, check_memory
+from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
+from npgpt.checks import check, check_memory, check_path
 from npgpt.data.batches import crops_of
 from npgpt.data.no_tokenizer import NoTokenizer
+from npgpt.data.token_files import check_tokens
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.memory import training_memory
 from npgpt.errors import UserError
 from npgpt.files import make_folder
+from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
 from npgpt.training.metrics import append_metrics, write_metrics
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
+MOST_NAME = 4096    # characters in the name of a corpus: state.json, where it stands, is short
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
@@ -45,7 +49,17 @@ class Trainer:
 
     def __init__(self, model, train_tokens, val_tokens, options=None, out_dir=None, tokenizer=None, corpus_name=None,
                  on_step=None, on_evaluation=None):
+        check("model", model, isinstance(getattr(model, "params", None), Parameters), "a GPT")
+        check_tokens("train_tokens", train_tokens)
+        check_tokens("val_tokens", val_tokens)
         check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
+        check("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
+        right = corpus_name is None or isinstance(corpus_name, str) and len(corpus_name) <= MOST_NAME
+        check("corpus_name", corpus_name, right, f"a string of at most {MOST_NAME:,} characters")
+        for name, call in (("on_step", on_step), ("on_evaluation", on_evaluation)):
+            check(name, call, call is None or callable(call), "a function")
+        if out_dir is not None:
+            check_path("out_dir", out_dir)
         self.model, self.options = model, options or TrainOptions()
         self.on_step, self.on_evaluation = on_step, on_evaluation
         self.out_dir = None if out_dir is None else Path(out_dir)
@@ -78,6 +92,7 @@ class Trainer:
 
     def restore(self, checkpoint):
         """Continue from a `Checkpoint` of the same model shape and corpus."""
+        check("checkpoint", checkpoint, isinstance(checkpoint, Checkpoint), "what read_checkpoint returns")
         checkpoint.load_parameters(self.model.params)
         checkpoint.load_moments(self.optimizer.m, self.optimizer.v)
         state = checkpoint.state
@@ -209,6 +224,7 @@ class Trainer:
 
     def save(self):
         """Save a checkpoint of this step."""
+        check("out_dir", self.out_dir, self.out_dir is not None, "a folder, given to the Trainer")
         self.make_out_dir()
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}

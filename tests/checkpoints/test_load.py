@@ -147,3 +147,16 @@ def test_saving_over_an_existing_model_is_all_or_nothing(folder, monkeypatch):
         GPT.from_pretrained(folder).save_pretrained(folder)
     assert (folder / "model.safetensors").read_bytes() == before
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_numbers_that_float32_cannot_hold_are_refused(tmp_path):
+    """Not so what was saved as infinite, or as NaN."""
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64")
+    for value in (np.inf, np.nan, 1e39):
+        model.params["ln_f.bias"] = value
+        model.save_pretrained(tmp_path)
+        assert np.array_equal(GPT.from_pretrained(tmp_path, dtype="float64").params["ln_f.bias"], [value] * 8, True)
+        if value != 1e39:
+            assert np.array_equal(GPT.from_pretrained(tmp_path).params["ln_f.bias"], [value] * 8, True)
+    with pytest.raises(UserError, match="ln_f.bias has numbers that float32 cannot hold"):
+        GPT.from_pretrained(tmp_path)

@@ -146,3 +146,21 @@ def test_version_help_and_nothing_at_all(npgpt):
 @pytest.mark.parametrize(("chars", "prompt"), [("\nab", "\n"), ("ehtx", "the"), ("xyz", "x")])
 def test_the_default_prompt_is_something_that_the_tokenizer_knows(chars, prompt):
     assert default_prompt(CharTokenizer(chars)) == prompt
+
+
+@pytest.mark.usefixtures("run")
+def test_an_empty_path_is_not_the_current_folder(npgpt, tmp_path, monkeypatch):
+    """A variable of the shell that is not set: the current folder has what the command could take or fill."""
+    (tmp_path / "empty").mkdir()
+    assert npgpt("data", "prepare", "text.txt", "--tokenizer", "byte", "--out", "tokens")[0] == 0
+    assert npgpt("exercise", "linear")[0] == 0
+    there, train = sorted(tmp_path.rglob("*")), ["train", "--max-iters", 1, "--corpus"]
+    for folder, *arguments in (
+            ("out", "sample", ""), ("out", "eval", ""), ("out", "info", ""), ("out", "export", "", "--out", "x"),
+            ("out", "train", "--resume", "--out-dir", ""), ("empty", *train, "../text.txt", "--out-dir", ""),
+            ("empty", "data", "prepare", "../text.txt", "--tokenizer", "byte", "--out", ""), ("tokens", *train, ""),
+            ("empty", "export", "../out", "--out", ""), ("exercises", *train, "../text.txt", "--backward", ""),
+            ("exercises", "learn", "")):
+        monkeypatch.chdir(tmp_path / folder)
+        refused(npgpt(*arguments), "unknown: give" if "--corpus" == arguments[-2] else "must be the path of a file or")
+        assert sorted(tmp_path.rglob("*")) == there

@@ -1,5 +1,6 @@
 """What the loop computes, keeps and refuses."""
 
+import os
 import signal
 import time
 
@@ -320,3 +321,21 @@ def test_the_speed_is_that_of_the_steps_since_the_last_record(tmp_path, monkeypa
     trainer.run(progress=False)
     records = [record for record in read_metrics(tmp_path) if "tokens_per_second" in record]
     assert [record["tokens_per_second"] for record in records] == [4 * 8 / 0.5] * 2
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", ">u2", "u4", "i8", "u8"])
+def test_tokens_may_be_of_any_integer_type(tmp_path, dtype):
+    for of in (TOKENS.astype, lambda dtype: Documents(TOKENS.astype(dtype), [0, 7, 50])):
+        expected, found = (loss_and_grads(trainer_of(tmp_path, train_tokens=of(each)), 0)[0] for each in ("u2", dtype))
+        assert found == expected
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere the file would take its size on the disk")
+def test_a_large_memory_map_is_neither_read_nor_copied(tmp_path):
+    """256 GB, which would take minutes, or more memory than there is."""
+    with open(tmp_path / "tokens.bin", "wb") as file:
+        file.truncate(256 << 30)
+    began, tokens = time.perf_counter(), np.memmap(tmp_path / "tokens.bin", np.uint32, "r")
+    for data in (tokens, Documents(tokens, [0, 5, 1 << 30])):
+        assert trainer_of(tmp_path / "out", train_tokens=data).run(progress=False)
+    assert time.perf_counter() - began < 60

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from npgpt.arrays import DTYPES
 from npgpt.checks import check, in_gigabytes, machine_memory
-from npgpt.engine.adamw import bias_correction
+from npgpt.engine.adamw import bias_correction, check_numbers
 from npgpt.engine.ops import without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
@@ -109,6 +109,7 @@ class XLAEngine(ReferenceEngine):
         that was not made with `engine=`.
         """
         check("optimizer", optimizer.m, isinstance(optimizer.m, DeviceParameters), "AdamW(…, engine=model.engine)")
+        check_numbers(optimizer, max_norm)
         state = [each.on_device() for each in (self.params, optimizer.m, optimizer.v)]
         t = optimizer.t + 1
         numbers = count, optimizer.lr, *bias_correction(t, optimizer.lr, *optimizer.betas, optimizer.eps)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from npgpt.checks import check
+from npgpt.checks import check, check_text
 from npgpt.engine.xla import INSTALL
 from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import Parameters
@@ -14,7 +14,8 @@ from npgpt.model.parameters import Parameters
 
 def find_devices(name):
     """The devices that "cpu", "gpu", "cuda", "tpu", "gpu:N" or "auto" means. Raises UserError if there are none."""
-    check("device", name, isinstance(name, str) and re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
+    check_text("device", name)
+    check("device", name, re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
           '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "tpu" or "auto"')
     kind, _, number = name.partition(":")
     try:
