@@ -16,6 +16,7 @@ import pytest
 from npgpt import GPT, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint, fingerprint
 from npgpt.data.token_files import Documents
+from npgpt.engine.memory import number_of_shards
 from npgpt.model.masks import draw_masks
 from npgpt.training.metrics import read_metrics
 
@@ -155,6 +156,13 @@ def test_dropout_masks(monkeypatch, threads, numbers, expected):
     engine, idx = GPT(config, threads=threads, kernels="numpy").engine, np.arange(6).reshape(3, 2) % 4
     engine.loss_and_grads(idx, idx, engine.dropout_rng(*numbers))
     assert found == expected
+
+
+def test_shards():
+    """Of 1 to 6 rows, on 2 to 4 threads: each shard has masks of its own."""
+    config = GPTConfig(vocab_size=50, block_size=8, n_layer=2, n_head=2, n_embd=32)
+    assert [[number_of_shards(config, B, 8, threads) for B in range(1, 7)] for threads in (2, 3, 4)] == [
+        [1, 2, 2, 2, 2, 2], [1, 2, 1, 3, 3, 3], [1, 2, 1, 1, 4, 4]]
 
 
 def test_initial_weights():
