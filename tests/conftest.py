@@ -1,5 +1,7 @@
 """What every test runs with."""
 
+import os
+import re
 import signal
 import sys
 
@@ -9,6 +11,19 @@ TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the m
 
 TINY = ["--n-layer", "1", "--n-head", "2", "--n-embd", "8", "--block-size", "8", "--batch-size", "2", "--threads", "1",
         "--warmup-iters", "2", "--lr-decay-iters", "20", "--eval-iters", "2", "--log-interval", "1"]
+
+
+def pytest_sessionfinish(session):
+    """With NPGPT_MAY_SKIP, a regular expression, the run fails if a test is skipped for a reason that it does not find.
+    """
+    may_skip = os.environ.get("NPGPT_MAY_SKIP")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")      # None in a worker of xdist
+    if may_skip is None or reporter is None:
+        return
+    reasons = {report.longrepr[2] for report in reporter.stats.get("skipped", ())}
+    for reason in sorted(reason for reason in reasons if not re.search(may_skip, reason)):
+        reporter.write_line(f"\nmust not be skipped here: {reason}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -100,6 +100,7 @@ def test_a_forked_process_makes_threads_of_its_own():
     in_threads(lambda _: together.wait(), [1, 2])
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(10)        # a child that waits for its parent's threads waits for ever
         os._exit(0 if in_threads(abs, [-1, -2]) == [1, 2] else 1)
     assert os.waitpid(child, 0)[1] == 0

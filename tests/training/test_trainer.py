@@ -75,11 +75,21 @@ def test_on_evaluation_is_called_after_each_checkpoint(tmp_path):
     assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
 
 
-def test_the_estimate_counts_every_pass(tmp_path, monkeypatch):
-    clock = []
-    trainer = trainer_of(tmp_path, max_iters=10, eval_interval=4, eval_iters=3, gradient_accumulation_steps=2)
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.append(0.5) or sum(clock))
-    assert trainer.estimate() == pytest.approx(0.5 * (10 * 2 + 3 * 2 * 3 / 3))      # one pass takes 0.5 s
+def test_the_estimate_times_one_pass_and_counts_all(tmp_path, monkeypatch):
+    trainer, clock, passes = trainer_of(tmp_path, max_iters=10, eval_interval=4, eval_iters=3,
+                                        gradient_accumulation_steps=2), [0.0], []
+    forward_and_backward = trainer.model.engine.accumulated
+
+    def taking_half_a_second(batches, rngs, count):
+        clock[0] += 0.5
+        passes.append((batches, count))
+        return forward_and_backward(batches, rngs, count)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(trainer.model.engine, "accumulated", taking_half_a_second)
+    assert trainer.estimate() == pytest.approx(0.5 * (10 * 2 + 3 * 2 * 3 / 3))
+    [([(idx, targets)], count)] = passes
+    assert np.array_equal([idx, targets], drawn(trainer, 1)[0]) and count == idx.size == 4 * 8
 
 
 def test_each_step_draws_another_batch_and_each_seed_others(tmp_path):
