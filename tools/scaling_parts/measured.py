@@ -11,7 +11,7 @@ from scaling import Network, Rank, config_of, parameters_of, print_row, step
 from npgpt import GPT, AdamW
 from npgpt.engine.cpu import CPUEngine
 from npgpt.engine.distributed.engine import Distributed
-from npgpt.engine.distributed.mpi import RING, join
+from npgpt.engine.distributed.mpi import join
 from npgpt.engine.memory import ROUND
 
 PARTS = {"accumulated": "compute", "tell": "broadcast", "hear": "broadcast", "broadcast": "broadcast",
@@ -34,7 +34,7 @@ class Timed:
             self.comm.Barrier()
             began = time.perf_counter()
             result = call(*args)
-            part = PARTS.get(name) or ("all-gather" if args[0].nbytes >= RING else "small all-gather")
+            part = PARTS.get(name) or ("small all-gather" if args[0].dtype == np.float64 else "all-gather")
             self.calls.append((part, time.perf_counter() - began))
             return result
 
