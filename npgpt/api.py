@@ -276,7 +276,7 @@ class GPT:
         what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf)"
         check("mask", mask, mask.dtype.kind == "f", what)
         with np.errstate(over="ignore"):
-            mask = mask.astype(self.params.dtype)       # a copy: backward reads it again
+            mask = mask.astype(self.params.dtype)
         check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
         shape = (T, T) if mask.ndim == 2 else (B, 1, T, T)
         right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
