@@ -194,13 +194,14 @@ class GPT:
         which these are added in place (for gradient accumulation, with the targets of all micro-batches as count).
         Returns the loss, a float (through CuPy a 0-d array on the GPU: nothing waits for it), and the gradients, a dict
         with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
+        Raises UserError, before anything is computed, also for an add_to that shares memory with the parameters.
         """
         idx, targets = self.check_batch(idx, targets)
         check_rng(rng, self.engine.rng_type)
         if count is not None:
             check_whole("count", count, 1)
         if add_to is not None:
-            self.params.check_to_add_to("add_to", add_to)
+            self.params.check_add_to(add_to)
         mask = self.check_mask(mask, *idx.shape)
         return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
 
@@ -272,12 +273,11 @@ class GPT:
         if mask is None:
             return None
         mask = as_array("mask", mask)
-        right = mask.dtype.kind == "f"
-        if right:
-            with np.errstate(over="ignore"):
-                mask = mask.astype(self.params.dtype)       # a copy: backward reads it again
-            right = not (np.isnan(mask) | (mask == np.inf)).any()
-        check("mask", mask, right, "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf)")
+        what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf)"
+        check("mask", mask, mask.dtype.kind == "f", what)
+        with np.errstate(over="ignore"):
+            mask = mask.astype(self.params.dtype)
+        check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
         shape = (T, T) if mask.ndim == 2 else (B, 1, T, T)
         right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
         check("the shape of mask", mask.shape, right, f"{(T, T)} or {(B, 1, T, T)}")

@@ -99,7 +99,8 @@ def check_path(name, value):
     """Raise UserError unless `value` is a path that the system can have. An empty one would be the current folder."""
     right = isinstance(value, str | os.PathLike) and value != ""
     try:
-        os.lstat(value if right else ".")
+        if right:
+            os.lstat(value)
     except OSError as error:
         right = error.errno != errno.ENAMETOOLONG
     except ValueError:          # a null byte, or characters that no file name can have

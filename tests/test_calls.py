@@ -158,7 +158,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "AdamW.step": (Scene.step, {"grads": GRADS[1:], **ASSIGNED}),
     "engine.step": (Scene.fused_step, ASSIGNED),
     "Trainer": (lambda s, **odd: Trainer(**{"model": s.model, "train_tokens": TOKENS, "val_tokens": TOKENS} | odd), {
-        "model": [None, 5, "x", [], GPT], "train_tokens": [*STREAM, TOKENS[:6]], "val_tokens": [*STREAM, TOKENS[:6]],
+        **{name: [*STREAM, TOKENS[:6]] for name in ("train_tokens", "val_tokens")},
+        "model": [None, 5, "x", [], GPT, lambda s: s.optimizer],
         "options": [5, {}, "x", TrainOptions(learning_rate=1e39), TrainOptions(crop_length=7)], "out_dir": PATHS[1:],
         "tokenizer": [5, 0, "char", [], CharTokenizer], "corpus_name": [5, 0, b"x", [], "x" * 5000],
         "on_step": [5, 0, "x"], "on_evaluation": [5, 0, "x"]}),

@@ -136,14 +136,14 @@ class Parameters(Mapping):
                 raise UserError(f"{what} must be gradients of this model: {name} must be an array of shape {shape} "
                                 f"and dtype {self.dtype}, not {shown(gradient)}")
 
-    def check_to_add_to(self, what, grads):
-        """Raise UserError unless gradients can be added to grads in place, and no parameter changes by that."""
-        self.check_gradients(what, grads)
-        for name, array in grads.items():
+    def check_add_to(self, add_to):
+        """Raise UserError unless gradients can be added to `add_to` in place, and no parameter changes by that."""
+        self.check_gradients("add_to", add_to)
+        for name, array in add_to.items():
             if self.xp.may_share_memory(array, self._flat):
-                raise UserError(f"{what} shares memory with the parameters, which would change: give it gradients")
+                raise UserError(f"add_to must be gradients: its {name} shares memory with the parameters")
             if self.xp is np and not array.flags.writeable:
-                raise UserError(f"{what} cannot be written to: {name} is read-only")
+                raise UserError(f"add_to must be arrays that can be written to, but its {name} is read-only")
 
     def flatten(self, tree):
         """The leaves of a tree of gradients: a dict with the names of the parameters, in their order."""

@@ -41,7 +41,7 @@ class Trainer:
     checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer, record), record a dict
     with "step", "loss", "lr" and "grad_norm". on_evaluation: called after each evaluation as on_evaluation(trainer),
     when its checkpoint is saved.
-    Raises UserError if there are too few tokens, or a step would not fit into this machine's memory.
+    Raises UserError for values that make no sense, too few tokens, or a step that this machine's memory cannot hold.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
     all random streams and the position in the data, and a resumed run continues with the same bits.
@@ -49,7 +49,8 @@ class Trainer:
 
     def __init__(self, model, train_tokens, val_tokens, options=None, out_dir=None, tokenizer=None, corpus_name=None,
                  on_step=None, on_evaluation=None):
-        check("model", model, isinstance(getattr(model, "params", None), Parameters), "a GPT")
+        right = isinstance(getattr(model, "params", None), Parameters) and hasattr(model, "evaluate")
+        check("model", model, right, "a GPT")
         check_tokens("train_tokens", train_tokens)
         check_tokens("val_tokens", val_tokens)
         check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
