@@ -29,17 +29,29 @@ def interruptible():
 
 
 def _on_ctrl_c(number, frame):
-    global _answer
     if _answer == RAISES:
         raise KeyboardInterrupt
-    says_so, _answer = _answer == SAYS_SO and first(), SILENT       # of all ranks, one says so; once
+    _end()
+
+
+def _on_unraisable(unraisable):
+    """End where KeyboardInterrupt came in a `__del__` or the like, in which Python prints it and goes on."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        _end()
+    sys.__unraisablehook__(unraisable)
+
+
+def _end():
+    """End the process at once. Of all ranks the first says so, unless the command has ended."""
+    global _answer
+    says_so, _answer = _answer != SILENT and first(), SILENT
     try:
         if says_so:
             os.write(2, b"interrupted\n")
     finally:
         if number_in(SIZES, 1) > 1:     # mpiexec ends the other ranks if a signal ended one, not for its exit code
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
         os._exit(EXIT_CODE)
 
 
@@ -51,3 +63,4 @@ def _is_command():
 
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _on_ctrl_c)
+    sys.unraisablehook = _on_unraisable
