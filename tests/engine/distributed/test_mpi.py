@@ -234,6 +234,7 @@ def test_ctrl_c_saves_once(job, train, npgpt, small_parts):
     assert bits("out") == bits("whole")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "rank", "kernels", "says"), [
     (3, 2, "numpy", "npgpt: another rank does not answer"), (2, 1, "xla", "npgpt: another rank does not answer"),
