@@ -23,7 +23,7 @@ import npgpt.cli.train
 from npgpt.engine.cpu import cpu_kernels
 
 if cpu_kernels() != "numpy":        # Numba and its compiler need 120 MiB, which are not the damaged file's
-    from npgpt.engine import compiled, few_rows  # noqa: F401 (here, because it tries whether its cache can be written)
+    from npgpt.engine import compiled
 
     compiled.gelu_tanh_forward(np.ones((1, 8), np.float32))
 
