@@ -35,13 +35,14 @@ from torture_parts import running
 from torture_parts.commands import commands
 from torture_parts.files import files, setup_files
 from torture_parts.ranks import ranks, setup_ranks
-from torture_parts.runs import kills, limits, new_folder, replaced, setup_runs
+from torture_parts.runs import kills, limits, new_folder, setup_runs
 from tqdm import tqdm
 
 import npgpt.cli.train
 
 PARTS = {       # name -> (a case, what makes the folders that cases share, how many cases)
-    "kills": (kills, setup_runs, 600), "replaced": (replaced, setup_runs, 800), "limits": (limits, setup_runs, 400),
+    "kills": (kills, setup_runs, 600), "limits": (limits, setup_runs, 400),
+    "replaced": (functools.partial(kills, names=["overwrite", "export", "prepare"]), setup_runs, 800),
     "ranks": (ranks, setup_ranks, 60), "files": (files, setup_files, 5000), "commands": (commands, setup_files, 1500)}
 WORKERS = 2
 IGNORE_CTRL_C = signal.SIGINT, signal.SIG_IGN      # it is for the process above
@@ -63,7 +64,7 @@ def do_case(part, seed, folder, made, number):
 def quiet_world(folder):
     """From now on nothing of the user's home, no network, no locks that forks share; and some waits are skipped."""
     os.environ.update({
-        **dict.fromkeys(("HOME", "HF_HOME", "MPLCONFIGDIR", "TIKTOKEN_CACHE_DIR"), str(folder)), "NPGPT_DATA_DIR": "",
+        **dict.fromkeys(("HF_HOME", "MPLCONFIGDIR", "TIKTOKEN_CACHE_DIR"), str(folder)), "NPGPT_DATA_DIR": "",
         "HF_HUB_OFFLINE": "1", "RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false",
         "JAX_ENABLE_COMPILATION_CACHE": "false",        # it would be in the home
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")})

@@ -13,7 +13,6 @@ HANGS = 120                 # seconds after which a job hangs
 TRAIN = ("train --out-dir out --corpus text.txt --batch-size 6 --eval-iters 2 --log-interval 1 --n-layer 1 --n-head 2 "
          "--n-embd 8 --block-size 8 --warmup-iters 2 --lr-decay-iters 20 --dropout 0.2 --eval-interval 4 "
          "--gradient-accumulation-steps 2 --max-iters 60").split()
-FIRST = "step     0"
 RESUME = "train --out-dir out --resume".split()
 CODE = """
 import sys, npgpt.cli.train
@@ -24,8 +23,7 @@ sys.exit(main())
 
 
 def setup_ranks(folder):
-    """Number of ranks -> End of a run of one process with as many threads; its seconds are those that the ranks take
-    until step 0, and from then on.
+    """Number of ranks -> End of a run of one process with as many threads; its seconds are those that the ranks take.
     """
     if why := why_no_jobs():
         print(f"ranks: nothing is done, because {why}")
@@ -36,33 +34,24 @@ def setup_ranks(folder):
         if result := must_work(run([*TRAIN, "--threads", n], alone), "one process"):
             raise SystemExit(f"torture: {result}")
         began = time.monotonic()
-        job = Job(n, CODE, [*TRAIN, "--threads", 1], on_ranks)
-        job.wait_for(FIRST, HANGS)
-        started = time.monotonic()
-        code, *printed = job.end(HANGS)
-        ends[n] = End((started - began, time.monotonic() - started), 0, content(alone / "out"))
+        code, *printed = Job(n, CODE, [*TRAIN, "--threads", 1], on_ranks).end(HANGS)
+        ends[n] = End(time.monotonic() - began, 0, content(alone / "out"))
         if code or content(on_ranks / "out") != ends[n].made:
             raise SystemExit(f"torture: {n} ranks do not do what one process does: {printed}")
     return ends
 
 
 def ranks(rng, number, folder, ends):
-    """Kill one of the ranks with SIGKILL; then one process, or as many ranks, must end the run with the right bits.
-
-    Every fourth is killed before step 0.
-    """
+    """Kill one of the ranks with SIGKILL; then one process, or as many ranks, must end the run with the right bits."""
     if not ends:
         return []
-    n, early = SIZES[number % len(SIZES)], number % 4 == 3
-    victim, (first, rest) = rng.randrange(n), ends[n].seconds
-    moment = rng.uniform(0.2, first) if early else rng.uniform(0.0, rest)
+    n = SIZES[number % len(SIZES)]
+    victim, moment = rng.randrange(n), rng.uniform(0.0, ends[n].seconds)
     job = Job(n, CODE, [*TRAIN, "--threads", 1], folder)
+    time.sleep(moment)
+    job.kill(f"rank {victim}")
+    killed = time.monotonic()
     try:
-        if not early:
-            job.wait_for(FIRST, HANGS)
-        time.sleep(moment)
-        job.kill(f"rank {victim}")
-        killed = time.monotonic()
         code, out, err = job.end(HANGS)
     except TimeoutError as error:
         return [f"a rank is killed: {error} | rank {victim} of {n}, after {moment:.2f} s"]

@@ -63,7 +63,7 @@ def start(arguments, folder, before=lambda: None, kill_at=None, full_at=math.inf
             sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)
             sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
             os.chdir(folder)
-            tempfile.tempdir = str(folder)
+            tempfile.tempdir = os.environ["HOME"] = str(folder)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.alarm(WALL_SECONDS)
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))

@@ -102,10 +102,6 @@ def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
     return afterwards(name, rng, folder, ends)
 
 
-def replaced(rng, number, folder, ends):
-    return kills(rng, number, folder, ends, ["overwrite", "export", "prepare"])
-
-
 def next_arguments(name, rng, folder):
     """How to go on with a command that may have been cut off."""
     saved = any(folder.glob("out/step-*/state.json"))
