@@ -59,7 +59,7 @@ write, sys.stderr.write = sys.stderr.write, lambda text: (write(text), text == "
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, ctrl_c):
     """Start the command that setup.cfg names, or Python with other arguments: start("info", MOMENTS="print")."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
@@ -68,11 +68,9 @@ def start(tmp_path):
     (tmp_path / name).write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
     (tmp_path / "sitecustomize.py").write_text(AT_MOMENTS)
 
-    def started(*arguments, python=sys.executable, program=(tmp_path / name,), handler=signal.SIG_DFL, MOMENTS="",
-                **environment):
+    def started(*arguments, python=sys.executable, program=(tmp_path / name,), MOMENTS="", **environment):
         return subprocess.Popen(
-            [python, *program, *arguments], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+            [python, *program, *arguments], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "MOMENTS": MOMENTS, **environment})
 
     return started
@@ -122,8 +120,9 @@ def test_ctrl_c_ends_all_ranks(start, tmp_path, text_file, moment):
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored(start):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)        # which a process inherits
     for moments in ("import numpy", "call main", "exit handlers"):
-        code, out, err = ended(start("info", handler=signal.SIG_IGN, MOMENTS=moments))
+        code, out, err = ended(start("info", MOMENTS=moments))
         assert code == 0 and err == "" and "parameters" in out
 
 
