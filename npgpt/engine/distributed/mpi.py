@@ -20,6 +20,9 @@ BUSY = 10           # seconds that a rank waits at full speed, as MPI itself doe
 LOST = 1800         # seconds without an answer after which a rank is lost: the default of torch.distributed, too
 
 
+give_way = getattr(os, "sched_yield", lambda: time.sleep(0))    # if there are more ranks than cores
+
+
 @functools.cache
 def join():
     """The `MPIWorld` of this process; None if no launcher started it, or this process alone.
@@ -137,6 +140,8 @@ class MPIWorld:
                                 "continue with --resume")
             if now - began > busy:
                 time.sleep(0.001)
+            else:
+                give_way()
         self.longest = max(self.longest, time.monotonic() - began)
 
     def end(self, code):
