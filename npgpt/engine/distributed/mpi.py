@@ -18,9 +18,7 @@ from npgpt.launcher import SIZES, number_in
 
 BUSY = 10           # seconds that a rank waits at full speed, as MPI itself does, before it sleeps in between
 LOST = 1800         # seconds without an answer after which a rank is lost: the default of torch.distributed, too
-
-
-give_way = getattr(os, "sched_yield", lambda: time.sleep(0))    # if there are more ranks than cores
+give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # there may be more ranks than cores
 
 
 @functools.cache
