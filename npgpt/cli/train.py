@@ -283,9 +283,10 @@ def resumed_run(args):
     options = dataclasses.replace(saved, **given_train_fields(args))
     args.kernels = kernels_of_run(args, state)
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
+    train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels)
     distribute(model, args)
-    trainer = Trainer(model, tokens["train"](), tokens["val"](), options, args.out_dir, checkpoint.tokenizer,
+    trainer = Trainer(model, train_tokens, val_tokens, options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"])
     trainer.restore(checkpoint)
     if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
