@@ -108,7 +108,7 @@ print(json.dumps([len(jax.devices()), list(map(float, losses)), float(model.eval
 
 @pytest.mark.slow
 def test_four_devices_train_as_one():
-    """6 rows on 4 devices, so two rows are added; two rows have no target. Of 16 rows the moments are divided."""
+    """6 rows on 4 devices, so two rows are added; two rows have no target. Moments of 16 rows are divided."""
     found = []
     for n in (1, 4):
         environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={n}"}
