@@ -42,7 +42,7 @@ import npgpt.cli.train
 
 PARTS = {       # name -> (a case, what makes the folders that cases share, how many cases)
     "kills": (kills, setup_runs, 600), "limits": (limits, setup_runs, 400),
-    "replaced": (functools.partial(kills, names=["overwrite", "export", "prepare"]), setup_runs, 800),
+    "replaced": (functools.partial(kills, names=["overwrite", "export", "prepare"]), setup_runs, 1000),
     "ranks": (ranks, setup_ranks, 60), "files": (files, setup_files, 5000), "commands": (commands, setup_files, 1500)}
 WORKERS = 2
 IGNORE_CTRL_C = signal.SIGINT, signal.SIG_IGN      # it is for the process above

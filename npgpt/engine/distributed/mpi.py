@@ -17,6 +17,7 @@ from npgpt.errors import UserError, one_line
 from npgpt.launcher import SIZES, number_in
 
 BUSY = 10           # seconds that a rank waits at full speed, as MPI itself does, before it sleeps in between
+PATIENCE = 5        # seconds that a rank waits for another after Ctrl-C, and twice as long as ever before
 LOST = 1800         # seconds without an answer after which a rank is lost: the default of torch.distributed, too
 give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # there may be more ranks than cores
 
@@ -131,7 +132,7 @@ class MPIWorld:
                 if self._signals.recv(1):
                     self.interrupted = self.interrupted or now
             if self.interrupted:        # the lowest rank that is alive says it before the others do
-                after = (1 + self.rank) * (5 + 2 * self.longest)
+                after = (1 + self.rank) * (PATIENCE + 2 * self.longest)
                 seconds = min(seconds, max(self.interrupted - began, 0) + after)
             if now - began > seconds:
                 raise UserError("another rank does not answer: it is stopped, or its machine is gone; training stops, "
