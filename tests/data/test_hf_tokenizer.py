@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 
 import numpy as np
@@ -177,6 +178,13 @@ def test_a_text_that_the_vocabulary_cannot_express(bert):
     bert.description["model"]["unk_token"] = "[NONE]"
     with pytest.raises(UserError, match="library fails: .*Missing"):
         HFTokenizer(bert.description).encode("€")
+
+
+def test_standard_error_comes_back(bert, capfd):
+    """It is discarded while the library works, because panicking Rust code prints to it."""
+    bert.encode("to be")
+    os.write(2, b"still here")
+    assert capfd.readouterr().err == "still here"
 
 
 def test_without_the_library_the_extra_is_named(bpe, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ The ranks run `python -c CODE`, CODE being what a test changes in them first, an
 """
 
 import json
+import os
 import re
 import signal
 import sys
@@ -11,10 +12,11 @@ import time
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from npgpt.checkpoints.run import find_checkpoint, step_folders
-from npgpt.engine.distributed.mpi import join
+from npgpt.engine.distributed.mpi import join, threads_of
 from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
 from tests.engine.distributed.jobs import Job, lines_of, mpiexec, why_no_jobs
@@ -169,6 +171,16 @@ def test_ranks_that_cannot_meet_say_so_once(train, monkeypatch, variable, mpi4py
     (code, out, err), (other_code, other_out, other_err) = ends
     assert code == 2 and len(lines_of(err)) == len(err.splitlines()) == 1 and says in err
     assert (out, other_code, other_out, other_err) == ("", 0, "", "")
+
+
+@pytest.mark.parametrize(("cores", "threads"), [([range(8), range(8)], 4), ([range(8), range(8, 16)], 8),
+                                                ([range(3), range(3), range(8)], 1), ([range(1), range(1)], 1)])
+def test_ranks_that_share_cores_divide_them(monkeypatch, cores, threads):
+    def all_gather(mine, of_all):
+        of_all[...] = [np.isin(np.arange(mine.size), each) for each in cores]
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(cores[0]), raising=False)
+    assert threads_of(types.SimpleNamespace(size=len(cores), Allgather=all_gather)) == threads
 
 
 @pytest.mark.slow
