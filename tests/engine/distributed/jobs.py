@@ -14,8 +14,9 @@ import sys
 import time
 from pathlib import Path
 
+from npgpt.launcher import RANKS
+
 ROOT = Path(__file__).resolve().parents[3]
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")        # what launchers tell each rank
 LEFT = 5            # seconds until the last process of a job must have ended
 
 
