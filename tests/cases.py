@@ -265,4 +265,11 @@ def layer_cases(ops_of=lambda config: layers):
                  flatten(transformer.gpt_backward(dlogits, cache, ops_of(config)))[name]
                  for name in parameter_shapes(config)),
              lambda torch, config=config, idx=idx, mask=given_mask, **p: torch_gpt(p, config, idx, mask=mask))
+    # lora: what is frozen gets no gradient
+    weight, drawn_bias = unit(C, 7), unit(7)
+    for name, rows, bias in (("lora", (B, T), drawn_bias), ("lora without bias", (4,), None)):
+        case(name, {"x": unit(*rows, C), "lora_a": unit(C, 2), "lora_b": unit(2, 7)},
+             lambda x, lora_a, lora_b, bias=bias: ops.lora_forward(x, as_x(weight, x), as_x(bias, x), lora_a, lora_b),
+             ops.lora_backward, lambda torch, x, lora_a, lora_b, bias=bias:
+             x @ (torch.tensor(weight) + lora_a @ lora_b) + (0.0 if bias is None else torch.tensor(bias)))
     return cases

@@ -21,9 +21,11 @@ from npgpt.layers.embedding import embedding_backward, embedding_forward
 from npgpt.layers.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from npgpt.layers.layernorm import layernorm_backward, layernorm_forward
 from npgpt.layers.linear import head_backward, head_forward, linear_backward, linear_forward
+from npgpt.layers.lora import lora_backward, lora_forward
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
 
 __all__ = ["IGNORE_INDEX", "attention_backward", "attention_forward", "cross_entropy_backward", "cross_entropy_forward",
            "dropout_backward", "dropout_forward", "embedding_backward", "embedding_forward", "gelu_exact_backward",
            "gelu_exact_forward", "gelu_tanh_backward", "gelu_tanh_forward", "head_backward", "head_forward",
-           "layernorm_backward", "layernorm_forward", "linear_backward", "linear_forward"]
+           "layernorm_backward", "layernorm_forward", "linear_backward", "linear_forward", "lora_backward",
+           "lora_forward"]

@@ -61,7 +61,7 @@ for path in sys.argv[1:]:
 x, w, heads = np.ones((2, 3, 4)), np.ones((4, 4)), np.ones((2, 2, 3, 4))
 arguments = {"linear": (x, w), "head": (x, w), "layernorm": (x, w[0], w[0]), "gelu_tanh": (x,), "dropout": (x, x),
              "embedding": (np.ones((2, 3), int), w, w), "attention": (heads, heads, heads, 0.5),
-             "cross_entropy": (x, np.ones((2, 3), int)), "gelu_exact": (x,)}
+             "cross_entropy": (x, np.ones((2, 3), int)), "lora": (x, w, w[0], w, w), "gelu_exact": (x,)}
 assert {name.rpartition("_")[0] for name in found} == set(arguments), found
 for name, given in arguments.items():
     if name == "gelu_exact":        # the last one: SciPy has the error function

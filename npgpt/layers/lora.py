@@ -1,0 +1,47 @@
+"""LoRA: a linear layer that stays as it is, plus a small one that learns how it should have been different."""
+
+
+def lora_forward(x, weight, bias, lora_a, lora_b):
+    """Compute y = x W + b + (x A) B (Hu et al. 2021, arXiv:2106.09685).
+
+    x (..., n_in), weight (n_in, n_out) and bias (n_out,) or None are frozen; lora_a (n_in, r), lora_b (r, n_out) are
+    trained -> y (..., n_out), cache. The rank r is small, so A and B have few values: r (n_in + n_out) instead of
+    n_in n_out. B starts with zeros, so that training begins with the layer as it was. The paper multiplies A B by
+    alpha / r; alpha = r here.
+
+    After training W + A B is an ordinary weight. The cache holds x A as well, which has only r channels.
+    """
+    rows = x.reshape(-1, x.shape[-1])               # (N, n_in)
+    frozen = rows @ weight                          # (N, n_out)
+    if bias is not None:
+        frozen = frozen + bias                      # (N, n_out)
+    low = rows @ lora_a                             # (N, r)
+    update = low @ lora_b                           # (N, n_out)
+    y_rows = frozen + update                        # (N, n_out)
+    y = y_rows.reshape(*x.shape[:-1], -1)           # (..., n_out)
+    return y, (x, weight, lora_a, lora_b, low)
+
+
+def lora_backward(dy, cache):
+    """Undo `lora_forward`: dy (..., n_out) -> dx (..., n_in), dlora_a (n_in, r), dlora_b (r, n_out).
+
+    A and B are two linear layers, one after the other. The frozen W and b pass the gradient on and get none: that
+    saves the matmul of dW, a third of a linear layer's work.
+    """
+    x, weight, lora_a, lora_b, low = cache
+    rows = x.reshape(-1, x.shape[-1])               # (N, n_in)
+    # y = y_rows.reshape(*x.shape[:-1], -1)
+    dy_rows = dy.reshape(-1, dy.shape[-1])          # (N, n_out)
+    # y_rows = frozen + update: both terms get the whole gradient
+    dfrozen = dy_rows                               # (N, n_out)
+    dupdate = dy_rows                               # (N, n_out)
+    # update = low @ lora_b
+    dlora_b = low.T @ dupdate                       # (r, n_out)
+    dlow = dupdate @ lora_b.T                       # (N, r)
+    # low = rows @ lora_a
+    dlora_a = rows.T @ dlow                         # (n_in, r)
+    # frozen = rows @ weight: rows is used twice
+    drows = dfrozen @ weight.T + dlow @ lora_a.T    # (N, n_in)
+    # rows = x.reshape(-1, x.shape[-1])
+    dx = drows.reshape(x.shape)                     # (..., n_in)
+    return dx, dlora_a, dlora_b
