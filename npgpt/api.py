@@ -26,7 +26,7 @@ from npgpt.checks import (
 )
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
-from npgpt.engine.ops import HEADLESS
+from npgpt.engine.ops import headless, with_block, with_lora
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
@@ -34,8 +34,7 @@ from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entrop
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import Parameters, initialize, parameter_shapes
-from npgpt.model.transformer import gpt_backward, gpt_forward
+from npgpt.model.parameters import Parameters, frozen_names, initialize, parameter_shapes
 from npgpt.training.options import options_of
 
 KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
@@ -55,11 +54,15 @@ class GPT:
     "float64"; "tf32" (a GPU) and "bfloat16" (with "xla"), where parameters are float32 and the factors of matmuls are
     rounded. device: "cpu", "gpu" (or "cuda"), "gpu:N" or "auto"; with "xla" also "tpu". threads: how many cores
     `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1 "auto" is "reference", and every
-    layer runs once on whole arrays. XLA always uses all that the process may run on.
+    layer runs once on whole arrays. XLA always uses all that the process may run on. freeze: names of parameters that
+    training leaves as they are, or what names begin with, "wte,wpe,h.0": they have no gradients and no moments; with
+    LoRA (`lora_rank`) only its matrices are trained. block: functions in place of `block_forward` and `block_backward`
+    of npgpt/model/transformer.py, with their arguments and results, run by NumPy or CuPy; its config notes their name.
     Raises UserError for values that make no sense.
     """
 
-    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto"):
+    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto", freeze=(),
+                 block=None):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
             dtype = getattr(dtype, "__name__", str(dtype))
@@ -73,9 +76,12 @@ class GPT:
         check_real(f"layer_norm_epsilon in {dtype}", eps, above=0.0)
         if config.activation == "gelu":
             check_scipy()       # now, not in the first forward
-        self.config, self.dtype = config, dtype
+        self.config, self.dtype = config_with_block(config, block), dtype
+        self.gpt, frozen = with_block(block), frozen_names(config, freeze)
         self.xp = np if kernels == "xla" else array_module(device)      # the library of the parameters
         keep_freed_memory()
+        if kernels == "xla" and block:
+            raise UserError("a block of your own is run by NumPy: leave kernels out")
         if kernels != "xla" and dtype == "bfloat16":
             raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
         if kernels != "xla" and dtype == "tf32" and self.xp is np:
@@ -85,40 +91,50 @@ class GPT:
         if self.xp is np:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
-        self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels)
-        self._cache = None
+        self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen, block)
+        self.ops, self._cache = with_lora(layers, config), None
         if seed is not None:
             initialize(self.params, seed)
 
-    def _on_engine(self, device, threads, kernels):
+    def _on_engine(self, device, threads, kernels, frozen, block):
         """The parameters, zero, and the engine that runs the model."""
         if kernels == "xla":
             from npgpt.engine.xla.engine import on_xla  # imports JAX
-            return on_xla(self.config, self.dtype, device)
-        params = Parameters(self.config, DTYPES[self.dtype], self.xp)
+            return on_xla(self.config, self.dtype, device, frozen)
+        params = Parameters(self.config, DTYPES[self.dtype], self.xp, frozen)
         if self.xp is not np:
-            return params, ReferenceEngine(params, 1, self.dtype == "tf32")
+            return params, ReferenceEngine(params, 1, self.dtype == "tf32", block)
         if kernels == "reference" or kernels == "auto" and threads == 1:
-            return params, ReferenceEngine(params, threads)
-        return params, CPUEngine(params, threads, cpu_kernels(kernels))
+            return params, ReferenceEngine(params, threads, block=block)
+        return params, CPUEngine(params, threads, cpu_kernels(kernels), block)
 
     @classmethod
-    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="auto"):
+    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="auto",
+                        freeze=(), block=None, lora_rank=None):
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
         model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a folder too), or a
         .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. Weights stored
-        as float16 or bfloat16 are widened.
+        as float16 or bfloat16 are widened. lora_rank: adds LoRA's matrices to a model that has none; nothing changes
+        until they are trained.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
         config, read = open_model(find_model(name_or_path, revision))
-        model = cls(config, None, dtype, device, threads, kernels)
-        read(model.params)
-        return model
+        model = cls(with_rank(config, lora_rank), None, dtype, device, threads, kernels, freeze, block)
+        return model._read(read, lora_rank)
+
+    def _read(self, read, lora_rank):
+        """Take the weights of a checkpoint, and draw LoRA's, which it does not have. Returns the model."""
+        read(self.params)
+        if lora_rank:
+            initialize(self.params, 0, [name for name in self.params if ".lora_" in name])
+        return self
 
     def save_pretrained(self, folder):
-        """Write model.safetensors and config.json, which transformers and `from_pretrained` read. See `save_model`."""
+        """Write model.safetensors and config.json, which transformers and `from_pretrained` read. LoRA is merged: A B
+        becomes part of the weight. See `save_model`.
+        """
         check_path("folder", folder)
         save_model(self.params, folder)
 
@@ -138,7 +154,7 @@ class GPT:
         `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets, targets is not None)
-        logits, gpt = self._run_forward(idx, rng, mask, layers)
+        logits, gpt = self._run_forward(idx, rng, mask, self.ops)
         if targets is None:
             self._cache = None
             return logits, None
@@ -154,7 +170,7 @@ class GPT:
         `backward(dhidden)` then gives the gradients. The arguments and errors are those of `forward`.
         """
         idx, _ = self.check_batch(idx, None, with_targets=False)
-        hidden, gpt = self._run_forward(idx, rng, mask, HEADLESS)
+        hidden, gpt = self._run_forward(idx, rng, mask, headless(self.ops))
         self._cache = (gpt, None, hidden.shape)
         return hidden
 
@@ -163,11 +179,13 @@ class GPT:
         mask = self.check_mask(mask, *idx.shape)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
-            return gpt_forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
+            return self.gpt[0](self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
                                None if mask is None else self.xp.asarray(mask))
 
     def backward(self, dhidden=None):
         """Compute the gradients of the last `forward`'s loss: a dict with the names and shapes of `params`, newly made.
+
+        Frozen parameters have none.
 
         After `hidden`, it takes the gradient of what that returned, dhidden (B, T, C); the head's own gradients are 0.
         Raises UserError if the last forward had no targets, or if dhidden is missing, extra, or of another shape.
@@ -178,13 +196,13 @@ class GPT:
         if cross_entropy is None:
             what = f"an array of shape {shape}, as hidden returned"
             check("dhidden", dhidden, dhidden is not None, what)
-            dx, ops = as_floats("dhidden", dhidden, self.params.dtype, self.xp), HEADLESS
+            dx, ops = as_floats("dhidden", dhidden, self.params.dtype, self.xp), headless(self.ops)
             check("dhidden", dhidden, dx.shape == shape, what)
         else:
             check("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
-            dx, ops = cross_entropy_backward(1.0, cross_entropy), layers
+            dx, ops = cross_entropy_backward(1.0, cross_entropy), self.ops
         with self.engine.running():
-            return self.params.flatten(gpt_backward(dx, gpt, ops))
+            return self.params.flatten(self.gpt[1](dx, gpt, ops))
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.
@@ -294,7 +312,8 @@ class Loaded:
     checkpoint: Checkpoint | None
 
 
-def load(name_or_path="out", revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto"):
+def load(name_or_path="out", revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto",
+         block=None):
     """Load a model and its tokenizer: (GPT, tokenizer).
 
     name_or_path: a run of `npgpt train` or one of its checkpoints, or anything that `GPT.from_pretrained` takes. which:
@@ -303,12 +322,12 @@ def load(name_or_path="out", revision=None, which="best", dtype=None, device="cp
     Raises UserError if there is no such model, or it is damaged or not supported.
     """
     check_choice("which", which, ("best", "latest"))
-    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels)
+    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels, block=block)
     return loaded.model, loaded.tokenizer
 
 
-def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto",
-               **config_fields):
+def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=(),
+               block=None, lora_rank=None, **config_fields):
     """Load a model as `load` does, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
     checkpoint = None
     if is_run(name):
@@ -322,8 +341,8 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     config, read = open_model(found)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, config.vocab_size)
-    model = GPT(dataclasses.replace(config, **config_fields), None, dtype, device, threads, kernels)
-    read(model.params)
+    config = with_rank(dataclasses.replace(config, **config_fields), lora_rank)
+    model = GPT(config, None, dtype, device, threads, kernels, freeze, block)._read(read, lora_rank)
     return Loaded(model, tokenizer, folder, checkpoint)
 
 
@@ -332,6 +351,32 @@ def is_run(path):
     check_path("the model's name or path", path)
     path = Path(path)
     return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
+
+
+def with_rank(config, lora_rank):
+    """The config of a model to which LoRA's matrices are added, or the same without a rank."""
+    if lora_rank is None:
+        return config
+    check_whole("lora_rank", lora_rank, 1)
+    if config.lora_rank:
+        raise UserError(f"the model has LoRA of rank {config.lora_rank} already: go on training that one, or merge it "
+                        "first with `npgpt export`")
+    return dataclasses.replace(config, lora_rank=lora_rank)
+
+
+def config_with_block(config, block):
+    """The config, with the name of a block of one's own. Raises UserError if the model needs another one."""
+    if block is None:
+        if config.block is not None:
+            raise UserError(f"this model has a block of its own, {config.block}: in Python, give GPT or load "
+                            f"block=({config.block}, its backward)")
+        return config
+    right = isinstance(block, tuple) and len(block) == 2 and all(map(callable, block))
+    check("block", block, right, "two functions, like block_forward and block_backward")
+    name = getattr(block[0], "__name__", "block")
+    if config.block not in (None, name):
+        raise UserError(f"this model has the block {config.block}, but {name} was given")
+    return dataclasses.replace(config, block=name)
 
 
 def check_scipy():

@@ -121,7 +121,8 @@ STREAM = [None, 5, "x", [1, 2, 3], range(60), *(TOKENS.astype(dtype) for dtype i
           TOKENS.reshape(6, 10), np.array(5), object()]
 PATHS = [None, 5, "", [], 1.5, b"x", "\0", "\ud800", "x" * 5000, "x/" * 5000]
 MADE = {"dtype": ["int8", "float16", "", complex, 5, [], "bfloat16"], "threads": COUNT, "kernels": [None, "fast", []],
-        "device": [None, 5, "gpu:x", "", np.zeros(2)]}
+        "device": [None, 5, "gpu:x", "", np.zeros(2)], "block": [5, "x", (1, 2), (len,), []]}
+FREEZE = ["x", 5, [5], ["h.9"], "wte,wpe,h,ln_f", None]
 LOADED = {"name_or_path": [*PATHS, "missing", "a/b/c", "no.safetensors"], "revision": [5, []], **MADE}
 TEXTS = [None, 5, 1.5, b"x", [], ["a"], np.array(["a"])]
 SEQUENCES = [None, 5, "1", 1.5, [1.5], [True], [2**70], [-1], [10**6], [[0], [0]], [[0], []], [None], ["0"], object(),
@@ -136,7 +137,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "initializer_range": [1e39, *ODD["float"]]}),
     "TrainOptions": (lambda s, **odd: TrainOptions(**odd), fields(TrainOptions)),
     "GPT": (lambda s, **odd: GPT(**{"config": s.model.config} | odd), {
-        "config": [None, 5, {}, "gpt2"], "seed": SEED, **MADE}),
+        "config": [None, 5, {}, "gpt2"], "seed": SEED, "freeze": FREEZE, **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
         "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS}),
     "hidden": (lambda s, **odd: s.model.hidden(**{"idx": IDX} | odd), {"idx": CONTEXTS, "rng": RNGS, "mask": MASKS}),
@@ -185,7 +186,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "name": ["", "word", *PATHS], "text": [None, *TEXTS]}),
     "load_tokenizer": (lambda s, path: load_tokenizer(path), {"path": [*PATHS, "missing"]}),
     "save_tokenizer": (lambda s, path: save_tokenizer(TOKENIZERS["byte"], path), {"path": PATHS}),
-    "from_pretrained": (lambda s, **odd: GPT.from_pretrained(**{"name_or_path": s.folder} | odd), LOADED),
+    "from_pretrained": (lambda s, **odd: GPT.from_pretrained(**{"name_or_path": s.folder} | odd), {
+        **LOADED, "freeze": FREEZE, "lora_rank": [0, *ODD["int"]]}),
     "load": (lambda s, **odd: load(**{"name_or_path": s.folder} | odd), {
         **LOADED, "which": [None, "newest", 5, []]}),
     "save_pretrained": (lambda s, folder: s.model.save_pretrained(folder), {"folder": PATHS}),

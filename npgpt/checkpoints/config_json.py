@@ -33,6 +33,7 @@ FIELDS = {
 # What transformers' GPT-2 has no field for; kept in config.json under "npgpt".
 OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
               "dropout", "mlp_pdrop")
+ADDITIONS = ("lora_rank", "block")      # there too, but only if the model has them
 
 # Fields that do not change what the model computes from the same weights.
 HARMLESS = {
@@ -76,7 +77,7 @@ def config_from_fields(fields):
         if value not in UNSUPPORTED.get(name, ()):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own = fields.get("npgpt", {"dropout": 0.0})
-    if not isinstance(own, dict) or not set(own) <= set(OWN_FIELDS):
+    if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     values = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
     activation = values["activation"]
@@ -95,13 +96,15 @@ def config_to_fields(config, dtype="float32"):
     fields = {theirs: config.used(ours) for theirs, (ours, _) in FIELDS.items()}
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
     own = {name: config.used(name) for name in OWN_FIELDS}
+    own |= {name: getattr(config, name) for name in ADDITIONS if getattr(config, name)}
     return {"model_type": "gpt2" if not unsupported_by_transformers(config) else "npgpt",
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 
 
 def unsupported_by_transformers(config):
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
-    theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False}
+    theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False,
+              "lora_rank": 0, "block": None}
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)
 
 

@@ -86,7 +86,6 @@ def check_tensors(config, stored, path):
 
 def read_tensors(params, stored):
     """Copy every tensor from its file, opened again, into params."""
-    for name, array in params.items():
-        file, stored_name = stored[name]
+    for name, (file, stored_name) in stored.items():
         with TensorFile(file.path) as tensors:
-            tensors.read_into(stored_name, array)
+            tensors.read_into(stored_name, params[name])

@@ -1,5 +1,6 @@
 """Write a model in transformers' format."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,19 +16,28 @@ from npgpt.model.parameters import parameter_shapes
 def save_model(params, folder):
     """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it with equal logits.
 
-    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. Raises UserError for a
-    model that transformers' GPT-2 cannot compute, OSError where the folder cannot be written.
+    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. LoRA is merged: W + A B
+    takes the place of W. Raises UserError for a model that transformers' GPT-2 cannot compute, OSError where the folder
+    cannot be written.
     """
-    if field := unsupported_by_transformers(params.config):
-        raise UserError(f"{field}={getattr(params.config, field)} has no counterpart in transformers' GPT-2")
-    config = with_all_biases(params.config)
+    config = dataclasses.replace(params.config, lora_rank=0)
+    if field := unsupported_by_transformers(config):
+        raise UserError(f"{field}={getattr(config, field)} has no counterpart in transformers' GPT-2")
+    config = with_all_biases(config)
     folder = Path(folder)
     make_folder(folder)
     tensors = {}
     for name, shape in parameter_shapes(config).items():
         stored = name if name.startswith("lm_head") else f"transformer.{name}"
-        tensors[stored] = params[name] if name in params else np.zeros(shape, params.dtype)
+        tensors[stored] = merged(params, name) if name in params else np.zeros(shape, params.dtype)
     with atomic_writer(folder / "model.safetensors") as file:
         write_tensors(file, tensors)
     fields = config_to_fields(config, str(params.dtype))
     write_atomically(folder / "config.json", (json.dumps(fields, indent=2) + "\n").encode())
+
+
+def merged(params, name):
+    """A parameter, and what LoRA adds to it."""
+    layer = name.removesuffix(".weight")
+    lora_a, lora_b = f"{layer}.lora_a", f"{layer}.lora_b"
+    return params[name] + params[lora_a] @ params[lora_b] if lora_a in params else params[name]

@@ -32,7 +32,8 @@ def add_field_arguments(parser, dataclass, title, leave_out=()):
 def add_model_arguments(parser):
     """Flags for the shape of a model: --preset, and one for each field of GPTConfig."""
     parser.add_argument("--preset", help=f"{', '.join(preset_names())}, or a TOML file; by default char-cpu")
-    add_field_arguments(parser, GPTConfig, "the model", leave_out={"vocab_size", "bos_token_id", "eos_token_id"})
+    fields = {field.name for field in dataclasses.fields(GPTConfig)}
+    add_field_arguments(parser, GPTConfig, "the model", leave_out=fields - MODEL_FIELDS)
 
 
 def add_train_arguments(parser):

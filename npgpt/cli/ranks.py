@@ -49,7 +49,8 @@ def distribute(model, args):
     if world:
         kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
         world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "device": args.device,
-                             "kernels": kernels, "threads": model.engine.threads})
+                             "kernels": kernels, "threads": model.engine.threads,
+                             "frozen": sorted(model.params.frozen)})
         model.engine = engine_of_all(model, kernels, world)
         world.idle = True
 
@@ -65,7 +66,7 @@ def follow(world):
         name, order, _ = world.hear(math.inf)
     if name == "model":
         model = GPT(GPTConfig(**order["config"]), None, order["dtype"], order["device"], order["threads"],
-                    order["kernels"])
+                    order["kernels"], order["frozen"])
         engine_of_all(model, order["kernels"], world).follow()
 
 

@@ -42,6 +42,7 @@ from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError, one_line
 from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import frozen_names
 from npgpt.study.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of
@@ -57,6 +58,11 @@ def add_arguments(parser):
     parser.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID; by default the preset's")
     parser.add_argument("--init-from", metavar="MODEL",
                         help="go on training a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
+    parser.add_argument("--lora", type=int, metavar="RANK",
+                        help="with --init-from: freeze the model, and train LoRA's matrices of this rank beside every "
+                             "c_attn and c_proj; `npgpt export` merges them")
+    parser.add_argument("--freeze", metavar="NAMES",
+                        help="leave parameters as they are: names, or what names begin with: wte,wpe,h.0")
     add_data_dir_argument(parser)
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
@@ -197,6 +203,8 @@ def new_run(args):
     """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir, if there is one."""
     if args.out_dir is not None:
         check_out_dir(args)
+    if args.lora is not None and not args.init_from:
+        raise UserError("--lora adapts a trained model: give one with --init-from")
     connect_ranks(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
@@ -216,7 +224,8 @@ def new_run(args):
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels)
+        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels,
+                    args.freeze or ())
     distribute(model, args)     # before the optimizer is made
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
@@ -238,7 +247,7 @@ def pretrained_model(args, options, model_fields):
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
     loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=rank_threads(args),
-                        kernels=args.kernels, **dropouts)
+                        kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
         check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
     if args.tokenizer and not is_called(loaded.tokenizer, args.tokenizer):
@@ -265,6 +274,8 @@ def kernels_of_run(args, state):
 
 def resumed_run(args):
     """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
+    if args.freeze is not None or args.lora is not None:
+        raise UserError("a run goes on with the parameters that it froze: leave --freeze and --lora out")
     connect_ranks(args)
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
@@ -284,7 +295,8 @@ def resumed_run(args):
     args.kernels = kernels_of_run(args, state)
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     train_tokens, val_tokens = tokens["train"](), tokens["val"]()
-    model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels)
+    model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,
+                frozen_in(checkpoint))
     distribute(model, args)
     trainer = Trainer(model, train_tokens, val_tokens, options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"])
@@ -294,6 +306,14 @@ def resumed_run(args):
     drop_metrics_after(args.out_dir, trainer.step)
     print(f"resuming {checkpoint.folder} at step {trainer.step}")
     return trainer
+
+
+def frozen_in(checkpoint):
+    """The names of frozen parameters in the state of a checkpoint. Raises UserError if there are no such names."""
+    try:
+        return frozen_names(checkpoint.config, checkpoint.state.get("frozen", ()))
+    except UserError as error:
+        raise UserError(f"{checkpoint.folder / 'state.json'} is damaged: {error}") from None
 
 
 def check_same(name, there, asked, where):

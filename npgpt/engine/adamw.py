@@ -27,7 +27,7 @@ def check_numbers(optimizer, max_norm=None):
     check_real("weight_decay", optimizer.weight_decay)
     check_whole("t", optimizer.t)
     params = optimizer.params
-    sizes = params.n_matrix, params.size
+    sizes = params.n_matrix, params.n_trained
     check("n_decay", optimizer.n_decay, isinstance(optimizer.n_decay, int) and optimizer.n_decay in sizes,
           f"{sizes[0]} or {sizes[1]}, the matrices or all")
     if max_norm is not None:

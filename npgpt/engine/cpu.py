@@ -14,7 +14,7 @@ from npgpt import layers
 from npgpt.engine.embedding import fast_embedding_backward
 from npgpt.engine.matmul import by_mkl, is_installed, is_intel
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.ops import table, without_caches
+from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
@@ -22,7 +22,6 @@ from npgpt.engine.tiles import in_tiles
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
-from npgpt.model.transformer import gpt_backward, gpt_forward
 
 BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
 
@@ -53,8 +52,8 @@ def cpu_kernels(kernels="auto"):
 class CPUEngine(ReferenceEngine):
     """Runs the model on `threads` cores. The same arguments and number of threads give the same bits."""
 
-    def __init__(self, params, threads, kernels="numpy"):
-        super().__init__(params, threads)
+    def __init__(self, params, threads, kernels="numpy", block=None):
+        super().__init__(params, threads, block=block)
         self.kernels, self.cross_entropy = kernels, loss_in_blocks
         pairs = {name: in_row_blocks(*pair(layers, name)) for name in ("layernorm", "gelu_tanh", "gelu_exact")}
         pairs["linear"] = in_eights(linear_forward_in_place), layers.linear_backward
@@ -76,7 +75,8 @@ class CPUEngine(ReferenceEngine):
         replaced = {f"{name}_{way}": function for name, both in pairs.items()
                     for way, function in zip(("forward", "backward"), both, strict=True)}
         tied = params.config.tie_word_embeddings
-        self.ops = table(**replaced, embedding_backward=functools.partial(fast_embedding_backward, tied=tied))
+        ops = table(**replaced, embedding_backward=functools.partial(fast_embedding_backward, tied=tied))
+        self.ops = with_lora(ops, params.config)
 
     @property
     def where(self):
@@ -108,9 +108,9 @@ class CPUEngine(ReferenceEngine):
         config, total, grads = self.params.config, 0.0, None
         for (idx, targets), rng in zip(batches, rngs, strict=True):
             masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
-            logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
+            logits, gpt = self.gpt_forward(idx, masks, self.ops, mask)
             total += self.cross_entropy(logits, targets, count, gradient=True)      # the logits are dlogits now
-            grads = self.added(self.params.flatten(gpt_backward(logits, gpt, self.ops)), grads)
+            grads = self.added(self.params.flatten(self.gpt_backward(logits, gpt, self.ops)), grads)
         return total, grads
 
     def loss(self, idx, targets, mask=None, count=None):
@@ -122,7 +122,7 @@ class CPUEngine(ReferenceEngine):
 
     def run_forward(self, idx, targets, count, mask):
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
-        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
+        logits, _ = self.gpt_forward(idx, masks, without_caches(self.ops), mask)
         return self.cross_entropy(logits, targets, count, gradient=False)
 
     def added(self, grads, add_to):

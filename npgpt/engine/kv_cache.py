@@ -7,8 +7,8 @@ import numpy as np
 from npgpt.arrays import to_host
 from npgpt.checks import check_memory
 from npgpt.engine.ops import table, without_caches
+from npgpt.errors import UserError
 from npgpt.model.masks import draw_masks
-from npgpt.model.transformer import gpt_forward
 
 
 class KVCache:
@@ -19,8 +19,9 @@ class KVCache:
     (GPT-2's positions are learned and absolute, so a cached key cannot move to an earlier position.)
     """
 
-    def __init__(self, params, ops, B):
-        self.params, config = params, params.config
+    def __init__(self, engine, B):
+        self.engine, self.params = engine, engine.params
+        config, params = engine.params.config, engine.params
         self.tokens = np.empty((B, 0), dtype=np.int64)
         self.length = 0                         # how many positions the arrays hold
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
@@ -28,7 +29,7 @@ class KVCache:
             check_memory(math.prod(shape) * params.dtype.itemsize, f"the keys and values of {B} texts")
         self.arrays = params.xp.zeros(shape, dtype=params.dtype)
         self.layers = iter(())                  # the layers that the forward in progress has still to run
-        self.layer_ops = without_caches(ops)
+        self.layer_ops = without_caches(engine.ops)
 
     def read(self, idx):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
@@ -46,7 +47,7 @@ class KVCache:
         ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
                     attention_forward=self.attention_forward, head_forward=self.head_forward)
         masks = draw_masks(config, *idx.shape, self.params.dtype)
-        logits, _ = gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
+        logits, _ = self.engine.gpt_forward(self.params.xp.asarray(idx), masks, ops)
         self.length += T
         return to_host(logits[:, 0])
 
@@ -57,7 +58,10 @@ class KVCache:
     def attention_forward(self, q, k, v, scale, mask, dropout_mask):
         """Attention of the new queries on all keys: the new ones are stored behind the earlier ones."""
         T, end = q.shape[2], self.length + q.shape[2]
-        keys, values = self.arrays[next(self.layers)]                   # 2 x (B, H, block_size, D)
+        layer = next(self.layers, None)
+        if layer is None:
+            raise UserError("a block that writes text must call ops.attention_forward only once")
+        keys, values = self.arrays[layer]                               # 2 x (B, H, block_size, D)
         keys[:, :, self.length:end] = k
         values[:, :, self.length:end] = v
         if T == 1:

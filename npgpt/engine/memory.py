@@ -10,19 +10,20 @@ ROUND = 1 << 22     # values of the gradient that a rank sends at a time, which 
 SENT = 1 << 14      # but at least so many to each rank: smaller messages cost their latency
 
 
-def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1):
+def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1, trained=None):
     """Bytes that a training step holds at once in each of `ranks` processes, a dict: what for -> how many.
 
     batch_size sequences of `block_size` tokens in each of `micro_batches`; threads: those of a rank, up to so many
     batch shards have gradients of their own, and with 1 (and one rank) the layers run on whole arrays; itemsize: 4 for
-    float32. The activations are the caches of the backward, and what the loss needs.
+    float32; trained: how many values AdamW changes, by default all. The activations are the caches of the backward, and
+    what the loss needs.
     """
     parameters, rows = sum(map(math.prod, parameter_shapes(config).values())), -(-batch_size // ranks)
     sets = number_of_shards(config, rows, config.block_size, threads) * (1 if micro_batches == 1 else 2)
     memory = {
         "parameters": parameters * itemsize,
         "gradients": parameters * sets * itemsize,
-        "AdamW's two moments": 2 * -(-parameters // ranks) * itemsize,
+        "AdamW's two moments": 2 * -(-(trained or parameters) // ranks) * itemsize,
         "activations": activation_values(config, rows, config.block_size, whole=threads == ranks == 1) * itemsize,
     }
     if ranks > 1:       # what is sent and what is received at a time, and this rank's chunk of the gradient

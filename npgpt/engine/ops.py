@@ -1,10 +1,11 @@
 """Tables of operations: `npgpt.layers` with some entries replaced."""
 
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 
 from npgpt import layers
+from npgpt.model import transformer
 
 
 def table(ops=layers, **replaced):
@@ -21,6 +22,41 @@ def without_caches(ops):
     return table(ops, **{name: forget(getattr(ops, name)) for name in forwards})
 
 
+def with_lora(ops, config):
+    """The table for a model: linear layers whose parameters include LoRA's matrices are `lora`, if the model has them.
+
+    The gradients of A and B come in place of the weight's, as a tree: the transformer's lines know nothing of LoRA.
+    """
+    if not config.lora_rank:
+        return ops
+
+    def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
+        adapted = lora_a is not None
+        y, cache = ops.lora_forward(x, weight, bias, lora_a, lora_b) if adapted else ops.linear_forward(x, weight, bias)
+        return y, (adapted, cache)
+
+    def linear_backward(dy, cache):
+        adapted, cache = cache
+        if not adapted:
+            return ops.linear_backward(dy, cache)
+        dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
+        return dx, {"lora_a": dlora_a, "lora_b": dlora_b}, None
+
+    return table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
+
+
+def with_block(block):
+    """(gpt_forward, gpt_backward) whose lines call a pair of functions in place of block_forward and block_backward.
+
+    None: the functions as they are.
+    """
+    pair = transformer.gpt_forward, transformer.gpt_backward
+    if block is None:
+        return pair
+    names = vars(transformer) | dict(zip(("block_forward", "block_backward"), block, strict=True))
+    return tuple(FunctionType(each.__code__, names, each.__name__, each.__defaults__) for each in pair)
+
+
 def pass_forward(x, weight, bias):
     """Stand in for `head_forward`: return x itself."""
     return x, (weight, bias)
@@ -32,4 +68,6 @@ def pass_backward(dx, cache):
     return dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
 
 
-HEADLESS = table(head_forward=pass_forward, head_backward=pass_backward)
+def headless(ops):
+    """The table without the head: the model's output is what the head would read."""
+    return table(ops, head_forward=pass_forward, head_backward=pass_backward)

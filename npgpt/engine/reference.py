@@ -9,11 +9,10 @@ from npgpt import layers
 from npgpt.arrays import is_on_host, number
 from npgpt.engine.adamw import NotFiniteError, adamw_step, adamw_update
 from npgpt.engine.kv_cache import KVCache
-from npgpt.engine.ops import without_caches
+from npgpt.engine.ops import with_block, with_lora, without_caches
 from npgpt.engine.threads import sharing_cores
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
-from npgpt.model.transformer import gpt_backward, gpt_forward
 
 DROPOUT = 1         # the stream of random numbers for dropout; the trainer draws batches from another one
 
@@ -22,15 +21,24 @@ class ReferenceEngine:
     """Runs a model's lines as they stand, so that `print` and breakpoints in a layer show whole arrays, once a call.
 
     params: the model's `Parameters`, in memory or on a GPU. threads: for BLAS, on a CPU. tf32: on a GPU, whether the
-    factors of matmuls of matrices are rounded to 10 bits of mantissa.
+    factors of matmuls of matrices are rounded to 10 bits of mantissa. block: as in `with_block`.
     """
 
-    ops, adamw_update, kernels = layers, staticmethod(adamw_update), "reference"
-    gpt_backward = staticmethod(gpt_backward)
+    adamw_update, kernels = staticmethod(adamw_update), "reference"
     ranks = 1, 1                # how many processes train together, and how many of them on this machine
 
-    def __init__(self, params, threads, tf32=False):
+    def __init__(self, params, threads, tf32=False, block=None):
         self.params, self.threads, self.tf32 = params, threads, tf32
+        self.ops = with_lora(layers, params.config)
+        self.gpt = with_block(block)
+
+    def gpt_forward(self, idx, masks, ops, mask=None):
+        """Compute the logits as `gpt_forward` of the transformer does."""
+        return self.gpt[0](idx, self.params.tree, self.params.config, masks, ops, mask)
+
+    def gpt_backward(self, dlogits, cache, ops):
+        """Compute the gradients as `gpt_backward` of the transformer does."""
+        return self.gpt[1](dlogits, cache, ops)
 
     @property
     def waits(self):
@@ -91,7 +99,7 @@ class ReferenceEngine:
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype, rng)
-        logits, gpt = gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops, mask)
+        logits, gpt = self.gpt_forward(idx, masks, self.ops, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
@@ -109,7 +117,7 @@ class ReferenceEngine:
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
-        logits, _ = gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
+        logits, _ = self.gpt_forward(idx, masks, without_caches(self.ops), mask)
         loss, _ = cross_entropy_forward(logits, targets)
         return loss * share
 
@@ -155,7 +163,7 @@ class ReferenceEngine:
 
     def reader(self, B):
         """A function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) of the next ones."""
-        cache = KVCache(self.params, self.ops, B)
+        cache = KVCache(self, B)
 
         def read(idx):
             with self.running():

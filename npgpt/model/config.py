@@ -52,6 +52,9 @@ class GPTConfig:
     final_layer_norm: bool = True           # a LayerNorm, "ln_f", right before the head
     tie_word_embeddings: bool = True        # the head's matrix is the token embedding
     initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's, for hundreds of channels
+    # additions to GPT-2
+    lora_rank: int = 0                      # r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none
+    block: str | None = None                # the name of a block of one's own; see `GPT`
     # tokens
     bos_token_id: int | None = None         # the token that begins a text
     eos_token_id: int | None = None         # the token that ends a text
@@ -65,6 +68,8 @@ class GPTConfig:
             raise UserError(f"n_embd {self.n_embd} is not divisible by n_head {self.n_head}: "
                             "each head takes an equal share of the width")
         check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
+        check_whole("lora_rank", self.lora_rank, 0, MOST_WIDTH)
+        check("block", self.block, self.block is None or isinstance(self.block, str), "a name")
         for name in ("bos_token_id", "eos_token_id"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name))

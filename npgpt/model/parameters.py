@@ -22,17 +22,24 @@ def parameter_shapes(config):
         if bias:
             shapes[f"{name}.bias"] = weight[-1:]
 
+    def adapted(name, weight, bias):
+        """A linear layer to which LoRA adds two small ones, if the model has it."""
+        layer(name, weight, bias)
+        if config.lora_rank:
+            shapes[f"{name}.lora_a"] = (weight[0], config.lora_rank)
+            shapes[f"{name}.lora_b"] = (config.lora_rank, weight[1])
+
     layer("wte", (V, C), bias=False)
     layer("wpe", (config.block_size, C), bias=False)
     if config.embedding_layer_norm:
         layer("ln_e", (C,))
     for i in range(config.n_layer):
         layer(f"h.{i}.ln_1", (C,))
-        layer(f"h.{i}.attn.c_attn", (C, 3 * C), bias=config.used("qkv_bias"))
-        layer(f"h.{i}.attn.c_proj", (C, C))
+        adapted(f"h.{i}.attn.c_attn", (C, 3 * C), config.used("qkv_bias"))
+        adapted(f"h.{i}.attn.c_proj", (C, C), config.bias)
         layer(f"h.{i}.ln_2", (C,))
         layer(f"h.{i}.mlp.c_fc", (C, config.mlp_width), bias=config.used("mlp_bias"))
-        layer(f"h.{i}.mlp.c_proj", (config.mlp_width, C), bias=config.used("mlp_bias"))
+        adapted(f"h.{i}.mlp.c_proj", (config.mlp_width, C), config.used("mlp_bias"))
     if config.final_layer_norm:
         layer("ln_f", (C,))
     if not config.tie_word_embeddings:
@@ -40,6 +47,27 @@ def parameter_shapes(config):
     if config.lm_head_bias:
         shapes["lm_head.bias"] = (V,)
     return shapes
+
+
+def frozen_names(config, freeze=()):
+    """The names of the parameters that training leaves as they are: all that `freeze` names, and those beside LoRA's.
+
+    freeze: names, or what names begin with before a dot ("h.0"), a list or one string with commas. Raises UserError if
+    there is no such parameter, or nothing is left to train.
+    """
+    parts = freeze.split(",") if isinstance(freeze, str) else freeze
+    right = isinstance(parts, list | tuple | set | frozenset) and all(isinstance(part, str) for part in parts)
+    check("freeze", freeze, right, 'names such as "wte,wpe,h.0"')
+    shapes = parameter_shapes(config)
+    frozen = {name for name in shapes if config.lora_rank and ".lora_" not in name}
+    for part in filter(None, map(str.strip, parts)):
+        found = {name for name in shapes if name == part or name.startswith(f"{part}.")}
+        if not found:
+            raise UserError(f"there is no parameter {shown(part)} to freeze: `npgpt info` lists them all")
+        frozen |= found
+    if len(frozen) == len(shapes):
+        raise UserError("every parameter is frozen, so nothing is left to train: freeze fewer")
+    return frozen
 
 
 def nest(named):
@@ -76,22 +104,25 @@ class Parameters(Mapping):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. `tree` holds the same views, nested by the dots
-    of their names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`. AdamW's
-    moments have the same layout.
+    of their names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and frozen
+    parameters last: gradients are those of `trained`, in `flat[:n_trained]`. AdamW's moments have the layout of these.
     """
 
-    def __init__(self, config, dtype="float32", xp=np):
-        self.config, self.xp = config, xp
-        self.shapes = parameter_shapes(config)
+    def __init__(self, config, dtype="float32", xp=np, frozen=(), moment=False):
+        self.config, self.xp, self.frozen = config, xp, frozenset(frozen)
+        shapes = parameter_shapes(config)
+        self.trained = {name: shape for name, shape in shapes.items() if name not in self.frozen}
+        self.shapes = self.trained if moment else shapes
         sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.size, self.dtype = sum(sizes.values()), np.dtype(dtype)
         self._flat = aligned_zeros(self.size, self.dtype) if xp is np else xp.zeros(self.size, dtype=dtype)
         self._views, start = {}, 0
-        self.flat_names = sorted(self.shapes, key=lambda name: len(self.shapes[name]) < 2)      # otherwise their order
-        for name in self.flat_names:
+        self.flat_names = sorted(self.trained, key=lambda name: len(self.trained[name]) < 2)    # otherwise their order
+        for name in [*self.flat_names, *(self.shapes.keys() - self.trained.keys())]:
             self._views[name] = self._flat[start:start + sizes[name]].reshape(self.shapes[name])
             start += sizes[name]
-        self.n_matrix = sum(size for name, size in sizes.items() if len(self.shapes[name]) == 2)
+        self.n_matrix = sum(sizes[name] for name, shape in self.trained.items() if len(shape) == 2)
+        self.n_trained = sum(sizes[name] for name in self.trained)
         self._tree = nest({name: self._views[name] for name in self.shapes})
 
     @property
@@ -124,12 +155,12 @@ class Parameters(Mapping):
         read(self[name])
 
     def check_gradients(self, what, grads):
-        """Raise UserError unless grads has an array of the right shape and dtype for every parameter, and no other."""
+        """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
         check(what, grads, isinstance(grads, Mapping), "gradients, a mapping as backward and loss_and_grads return it")
-        if grads.keys() != self.keys():
-            name = next(iter(grads.keys() ^ self.keys()))
+        if grads.keys() != self.trained.keys():
+            name = next(iter(grads.keys() ^ self.trained.keys()))
             raise UserError(f"{what} must be gradients of this model: {shown(name)} is missing or extra")
-        for name, shape in self.shapes.items():
+        for name, shape in self.trained.items():
             gradient = grads[name]
             right = isinstance(gradient, self.xp.ndarray) and gradient.shape == shape and gradient.dtype == self.dtype
             if not right:
@@ -146,25 +177,28 @@ class Parameters(Mapping):
                 raise UserError(f"add_to must be arrays that can be written to, but its {name} is read-only")
 
     def flatten(self, tree):
-        """The leaves of a tree of gradients: a dict with the names of the parameters, in their order."""
-        named = flatten(tree)
-        return {name: named[name] for name in self}
+        """The leaves of a tree of gradients: a dict with the names of the trained parameters, in their order."""
+        named = {name.replace("weight.lora", "lora"): array for name, array in flatten(tree).items()}   # of `with_lora`
+        return {name: named[name] for name in self.trained}
 
     def zeros_like(self):
-        """Parameters of the same names, shapes and dtype, all zero."""
-        return Parameters(self.config, self.dtype, self.xp)
+        """Parameters of the trained ones' names, shapes and dtype, all zero."""
+        return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
 
 
-def initialize(params, seed):
+def initialize(params, seed, names=None):
     """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0, LayerNorm gains 1.
 
     For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
     the stream does not grow with the number of layers. NumPy draws them in float32 for every device and dtype: the same
-    seed gives the same model everywhere.
+    seed gives the same model everywhere. LoRA's B starts with zeros. names: which ones are drawn, by default all.
     """
     rng = np.random.default_rng(seed)
-    for name, shape in params.shapes.items():
-        if len(shape) == 2:
+    for name in params if names is None else names:
+        shape = params.shapes[name]
+        if name.endswith("lora_b"):
+            params[name] = 0.0
+        elif len(shape) == 2:
             deviation = params.config.initializer_range
             if name.endswith("c_proj.weight"):
                 deviation /= math.sqrt(2 * params.config.n_layer)

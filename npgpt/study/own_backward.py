@@ -220,5 +220,7 @@ def place_in(error, files):
 def use(backwards, trainer):
     """Let a `Trainer` train with the `Backwards`. Raises UserError if one of them is wrong for its model."""
     model = trainer.model
+    if model.params.frozen:
+        raise UserError("--backward trains every parameter: leave --freeze and --lora out")
     check_on(model.config, backwards)
     model.engine = trainer.optimizer.engine = OwnBackwardEngine(model.params, model.engine.threads, backwards)

@@ -32,7 +32,7 @@ class AdamW:
         self.threads = (threads or available_cores()) if params.xp is np else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
-        self.n_decay = params.n_matrix if decay == "matrices" else params.size     # that many of `flat` decay
+        self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # that many of `flat` decay
         self.check()
         # Running means of the gradient and of its square.
         self.m, self.v = engine.moments() if engine else (params.zeros_like(), params.zeros_like())

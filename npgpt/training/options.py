@@ -74,8 +74,9 @@ class TrainOptions:
             raise UserError(f"epochs {self.epochs} are {steps:,} steps, but {error}") from None
 
 
-# The other three fields come from the tokenizer.
-MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id"}
+# Not those that come from the tokenizer, and those that only a model with weights, or a program, can have.
+MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id",
+                                                                          "lora_rank", "block"}
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 

@@ -80,7 +80,8 @@ class Trainer:
             trained = dataclasses.replace(model.config, block_size=self.crop_length)
             ranks, ranks_here = model.engine.ranks
             needed = training_memory(trained, options.batch_size, model.engine.threads // ranks,
-                                     model.params.dtype.itemsize, options.gradient_accumulation_steps, ranks)
+                                     model.params.dtype.itemsize, options.gradient_accumulation_steps, ranks,
+                                     model.params.n_trained)
             check_memory(ranks_here * sum(needed.values()),
                          "a training step" + f" of {ranks_here} ranks" * (ranks_here > 1))
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
@@ -229,6 +230,8 @@ class Trainer:
         self.make_out_dir()
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
+        if self.model.params.frozen:
+            state["frozen"] = sorted(self.model.params.frozen)
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
                         replace=self.saved_step is None)
         self.saved_step = self.step

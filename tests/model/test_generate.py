@@ -150,7 +150,7 @@ def test_rows_added_for_speed_change_nothing(B):
 def test_the_cache_is_freed_as_soon_as_nobody_holds_it():
     """A reference cycle would keep the keys and values of every text until the garbage collector runs."""
     model = GPT(GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4))
-    cache = KVCache(model.params, model.engine.ops, 1)
+    cache = KVCache(model.engine, 1)
     cache.read(np.array([[1, 2]]))
     freed = weakref.ref(cache)
     gc.disable()

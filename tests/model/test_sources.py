@@ -8,10 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, layers
+from npgpt import GPT, GPTConfig, Trainer, TrainOptions, load
+from npgpt.errors import UserError
 from npgpt.model.parameters import parameter_shapes
 from npgpt.model.transformer import mlp_backward, mlp_forward, self_attention_backward, self_attention_forward
-from tests.torch_gpt import torch_loss
+from tests.torch_gpt import torch_loss, torch_parameters, unit_scale
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
 
@@ -121,42 +122,84 @@ def test_outputs_and_gradients_are_those_of_torchs_modules(fields, count):
         assert_equal(ours, theirs, name)
 
 
-def test_a_block_that_is_not_pre_norm():
-    """x = ln(x); x = x + attn(x): the residual stream itself is normalised. From the layers, in twelve lines."""
-    config = GPTConfig(n_embd=12, n_head=3)
-    rng = np.random.default_rng(1)
-    p = {"ln_1": {"weight": rng.standard_normal(12), "bias": rng.standard_normal(12)},
-         "ln_2": {"weight": rng.standard_normal(12), "bias": rng.standard_normal(12)},
-         "attn": {"c_attn": {"weight": rng.standard_normal((12, 36)) / 3},
-                  "c_proj": {"weight": rng.standard_normal((12, 12))}},
-         "mlp": {"c_fc": {"weight": rng.standard_normal((12, 48)) / 3},
-                 "c_proj": {"weight": rng.standard_normal((48, 12))}}}
-    x, dx_out = rng.standard_normal((2, B, T, 12))
-    future = np.triu(np.full((T, T), -np.inf), k=1)
+def post_forward(x, p, config, layer, mask, dropout_masks, ops):
+    """x = ln(x); x = x + attn(x); then the same with the MLP: the residual stream itself is normalised."""
+    x, ln_1 = ops.layernorm_forward(x, **p["ln_1"], eps=config.layer_norm_epsilon)
+    attended, attn = self_attention_forward(x, p["attn"], config, layer, mask, dropout_masks.att, ops)
+    x, ln_2 = ops.layernorm_forward(x + attended, **p["ln_2"], eps=config.layer_norm_epsilon)
+    mlp_out, mlp = mlp_forward(x, p["mlp"], config, ops)
+    return x + mlp_out, (ln_1, attn, ln_2, mlp)
 
-    norm_1, ln_1 = layers.layernorm_forward(x, **p["ln_1"], eps=1e-5)
-    attended, attn = self_attention_forward(norm_1, p["attn"], config, 0, future, None, layers)
-    norm_2, ln_2 = layers.layernorm_forward(norm_1 + attended, **p["ln_2"], eps=1e-5)
-    mlp_out, mlp = mlp_forward(norm_2, p["mlp"], config, layers)
-    x_out = norm_2 + mlp_out
 
-    dnorm_2, dmlp = mlp_backward(dx_out, mlp, layers)
-    dx_mid, *_ = layers.layernorm_backward(dx_out + dnorm_2, ln_2)
-    dnorm_1, dattn = self_attention_backward(dx_mid, attn, layers)
-    dx, *_ = layers.layernorm_backward(dx_mid + dnorm_1, ln_1)
+def post_backward(dx_out, cache, ops):
+    ln_1, attn, ln_2, mlp = cache
+    dx, dmlp = mlp_backward(dx_out, mlp, ops)
+    dx, dweight_2, dbias_2 = ops.layernorm_backward(dx_out + dx, ln_2)
+    dattended, dattn = self_attention_backward(dx, attn, ops)
+    dx, dweight_1, dbias_1 = ops.layernorm_backward(dx + dattended, ln_1)
+    return dx, {"ln_1": {"weight": dweight_1, "bias": dbias_1}, "attn": dattn,
+                "ln_2": {"weight": dweight_2, "bias": dbias_2}, "mlp": dmlp}
 
-    leaf = torch.tensor(x, requires_grad=True)
-    weights = [torch.tensor(p[part][name]["weight"], requires_grad=True)
-               for part, name in (("attn", "c_attn"), ("attn", "c_proj"), ("mlp", "c_fc"), ("mlp", "c_proj"))]
-    functional = torch.nn.functional
-    y = functional.layer_norm(leaf, (12,), *map(torch.tensor, p["ln_1"].values()))
-    q, k, v = ((y @ weights[0]).unflatten(2, (3, 3, 4)).permute(2, 0, 3, 1, 4))
-    mix = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    y = y + mix.transpose(1, 2).flatten(2) @ weights[1]
-    y = functional.layer_norm(y, (12,), *map(torch.tensor, p["ln_2"].values()))
-    y = y + functional.gelu(y @ weights[2], approximate="tanh") @ weights[3]
-    y.backward(torch.tensor(dx_out))
-    assert_equal(x_out, y)
-    assert_equal(dx, leaf.grad)
-    for weight, ours in zip(weights, (dattn["c_attn"], dattn["c_proj"], dmlp["c_fc"], dmlp["c_proj"]), strict=True):
-        assert_equal(ours["weight"], weight.grad)
+
+POST = {"config": GPTConfig(vocab_size=11, block_size=9, n_layer=2, n_head=3, n_embd=12), "dtype": "float64",
+        "block": (post_forward, post_backward)}
+
+
+@pytest.mark.parametrize("kernels", ["reference", "numpy", "numba"])
+def test_a_block_of_ones_own_that_is_not_pre_norm(kernels):
+    model, functional = GPT(**POST, kernels=kernels, threads=2), torch.nn.functional
+    unit_scale(model.params)
+    idx, targets = np.random.default_rng(2).integers(0, 11, (2, B, T))
+    p = torch_parameters(model.params)
+    x = p["wte.weight"][torch.tensor(idx)] + p["wpe.weight"][:T]
+    for i in range(2):
+        def part(name, x, i=i):
+            return x @ p[f"h.{i}.{name}.weight"] + p[f"h.{i}.{name}.bias"]
+
+        x = functional.layer_norm(x, (12,), p[f"h.{i}.ln_1.weight"], p[f"h.{i}.ln_1.bias"])
+        q, k, v = part("attn.c_attn", x).unflatten(2, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+        mix = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + part("attn.c_proj", mix.transpose(1, 2).flatten(2))
+        x = functional.layer_norm(x, (12,), p[f"h.{i}.ln_2.weight"], p[f"h.{i}.ln_2.bias"])
+        x = x + part("mlp.c_proj", functional.gelu(part("mlp.c_fc", x), approximate="tanh"))
+    logits = functional.layer_norm(x, (12,), p["ln_f.weight"], p["ln_f.bias"]) @ p["wte.weight"].T
+    torch_loss(logits, targets).backward()
+    assert_equal(model.forward(idx, targets)[0], logits)
+    assert_equal(model.hidden(idx), functional.layer_norm(x, (12,), p["ln_f.weight"], p["ln_f.bias"]))
+    model.forward(idx, targets)
+    for grads in (model.backward(), model.loss_and_grads(idx, targets)[1]):
+        assert grads.keys() == p.keys()
+        for name, gradient in grads.items():
+            assert_equal(gradient, p[name].grad, name)
+    written = model.generate(idx[:, :1], 8, temperature=0.0)        # by the cache of keys and values
+    for t in range(1, 9):
+        np.testing.assert_array_equal(model.forward(written[:, :t])[0][:, -1].argmax(axis=-1), written[:, t])
+
+
+def twice_forward(x, p, config, layer, mask, dropout_masks, ops):
+    for _ in range(2):
+        x, _ = self_attention_forward(x, p["attn"], config, layer, mask, None, ops)
+    return x, None
+
+
+def test_a_run_names_the_block_and_asks_for_it(tmp_path, npgpt):
+    trained = Trainer(GPT(**POST), np.arange(90) % 11, np.arange(30) % 11, TrainOptions(
+        max_iters=2, lr_decay_iters=2, warmup_iters=1, eval_iters=1, batch_size=2, dtype="float64"), tmp_path / "run")
+    trained.run()
+    model, _ = load(tmp_path / "run", block=POST["block"])
+    idx = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(model.forward(idx)[0], trained.model.forward(idx)[0])
+    for command in ("sample", "eval", "export"):
+        code, _, err = npgpt(command, tmp_path / "run", *["--out", "exported"] * (command == "export"))
+        assert code == 2 and "has a block of its own, post_forward: in Python, give" in err and err.count("\n") == 1
+    with pytest.raises(UserError, match="has the block post_forward, but twice_forward was given"):
+        load(tmp_path / "run", block=(twice_forward, post_backward))
+    with pytest.raises(UserError, match="no counterpart in transformers"):
+        model.save_pretrained(tmp_path / "exported")
+    for odd in (post_forward, (post_forward,), (post_forward, 5), "post"):
+        with pytest.raises(UserError, match="block must be two functions"):
+            GPT(**POST | {"block": odd})
+    with pytest.raises(UserError, match="run by NumPy: leave kernels out"):
+        GPT(**POST, kernels="xla")
+    with pytest.raises(UserError, match="attention_forward only once"):
+        GPT(**POST | {"block": (twice_forward, post_backward)}).generate(idx, 2)

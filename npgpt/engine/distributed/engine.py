@@ -155,7 +155,7 @@ class Distributed:
         update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
                       self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads,
                       self.engine.adamw_update)
-        self.world.all_gather(self.params.flat, self.chunks)
+        self.world.all_gather(self.params.flat[:self.params.n_trained], self.chunks)
 
     def _summed(self, grads, active):
         """The slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
@@ -216,7 +216,7 @@ def divide(params, n):
     """The slices of the parameters that each of n ranks updates: n lists, as even as whole slices can be."""
     parts = slices(params, SLICE)
     middles = [first + (start + end) / 2 for _, first, start, end in parts]     # a cut is at the nearest end of a slice
-    cuts = [0, *(bisect.bisect(middles, params.size * rank / n) for rank in range(1, n)), len(parts)]
+    cuts = [0, *(bisect.bisect(middles, params.n_trained * rank / n) for rank in range(1, n)), len(parts)]
     return [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
 
 

@@ -28,7 +28,7 @@ class Moments(Mapping):
 
     def __init__(self, engine, which):
         self.engine, self.which = engine, which
-        self.shapes, self.dtype = engine.params.shapes, engine.params.dtype
+        self.shapes, self.dtype = engine.params.trained, engine.params.dtype
         self.chunk = np.zeros(engine.end - engine.begin, self.dtype)
 
     def __getitem__(self, name):

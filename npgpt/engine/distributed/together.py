@@ -18,7 +18,8 @@ class Together:
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
         self.state = [self.params, *engine.moments()]
-        own = DeviceParameters(self.params.config, self.params.dtype, Place([self.params.place.own]))
+        place = Place([self.params.place.own])
+        own = DeviceParameters(self.params.config, self.params.dtype, place, self.params.frozen)
         self.alone = XLAEngine(own, engine.dtype)
 
     def __getattr__(self, name):

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from npgpt.arrays import DTYPES
 from npgpt.checks import check, in_gigabytes, machine_memory
 from npgpt.engine.adamw import bias_correction, check_numbers
-from npgpt.engine.ops import without_caches
+from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
 from npgpt.engine.xla.lines import lines, rounded
@@ -24,15 +24,15 @@ from npgpt.engine.xla.replaced import replaced
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import flatten, nest
+from npgpt.model.parameters import nest
 
 LOGITS_BYTES = 1 << 29      # of a block of the loss
 LESS_MEMORY = "lower the batch size, or choose a smaller model or context"
 
 
-def on_xla(config, dtype, device):
+def on_xla(config, dtype, device, frozen):
     """The parameters of a model, zero, and the engine that runs it. Raises UserError if there is no such device."""
-    params = DeviceParameters(config, DTYPES[dtype], Place(find_devices(device)))
+    params = DeviceParameters(config, DTYPES[dtype], Place(find_devices(device)), frozen)
     return params, XLAEngine(params, dtype)
 
 
@@ -84,7 +84,8 @@ class XLAEngine(ReferenceEngine):
         self.config, self.place, self.dtype = params.config, params.place, dtype
         if dtype == "tf32" and self.place.own.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
-        self.lesson, self.transformer, self.adamw = lines(dtype)
+        lesson, self.transformer, self.adamw = lines(dtype)
+        self.lesson = with_lora(lesson, self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
         self._programs = {}         # what was compiled: by name, options and shapes
         if jax.config.jax_compilation_cache_dir is None:
@@ -97,7 +98,8 @@ class XLAEngine(ReferenceEngine):
         return f"XLA on {self.place.own.device_kind}" + f", {n} devices" * (n > 1)
 
     def moments(self):
-        return tuple(DeviceParameters(self.config, self.params.dtype, self.place, moment=True) for _ in range(2))
+        return tuple(DeviceParameters(self.config, self.params.dtype, self.place, self.params.frozen, moment=True)
+                     for _ in range(2))
 
     def dropout_rng(self, seed, step, micro_batch):
         return Seeds(seed, step, micro_batch)
@@ -114,7 +116,7 @@ class XLAEngine(ReferenceEngine):
         t = optimizer.t + 1
         numbers = count, optimizer.lr, *bias_correction(t, optimizer.lr, *optimizer.betas, optimizer.eps)
         arguments = state, *self._batch(batches), self._numbers(numbers), self._words(rngs[0])
-        options = (*optimizer.betas, optimizer.weight_decay, optimizer.n_decay == self.params.size, max_norm)
+        options = (*optimizer.betas, optimizer.weight_decay, optimizer.n_decay == self.params.n_trained, max_norm)
         (self.params.there, optimizer.m.there, optimizer.v.there), loss, norm = self.run(
             "a training step", self.step_program(*options), arguments, options, 0, (0, None, None))
         optimizer.t = t
@@ -128,7 +130,7 @@ class XLAEngine(ReferenceEngine):
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
                      self._numbers([count or counted(targets)]), self._words(rng))
         loss, grads = self.run("loss and gradients", program, arguments)
-        return float(loss), self.added({name: np.array(grads[name]) for name in self.params.shapes}, add_to)
+        return float(loss), self.added({name: np.array(grads[name]) for name in self.params.trained}, add_to)
 
     def loss(self, idx, targets, mask=None, count=None):
         def program(p, idx, targets, mask, numbers):
@@ -158,14 +160,14 @@ class XLAEngine(ReferenceEngine):
             if len(idx) == 1:
                 loss, grads = self._loss_and_grads(p, idx[0], targets[0], None, count, words, 0)
             else:
-                zeros = jnp.zeros((), self.params.dtype), jax.tree.map(jnp.zeros_like, p)
+                zeros = jnp.zeros((), self.params.dtype), jax.tree.map(jnp.zeros_like, m)
                 (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
             norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
             clip = self.adamw.clip_factor(norm, max_norm)
             new = {name: self.adamw.adamw_update(
                        p[name], grads[name], m[name], v[name], lr, step_size, eps, beta1, beta2,
-                       weight_decay if decay_all or p[name].ndim == 2 else 0.0, clip) for name in p}
-            return [{name: new[name][i] for name in p} for i in range(3)], loss, norm
+                       weight_decay if decay_all or p[name].ndim == 2 else 0.0, clip) for name in m}
+            return [each | {name: new[name][i] for name in m} for i, each in enumerate(state)], loss, norm
 
         return program
 
@@ -175,8 +177,7 @@ class XLAEngine(ReferenceEngine):
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         head, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
         loss, dhead = self._loss(*head, targets, count, gradient=True)
-        grads = flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))
-        return loss, {name: grads[name] for name in p}
+        return loss, self.params.flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))
 
     def _loss(self, x, weight, bias, targets, count, gradient):
         """The sum of the losses divided by `count`, and the gradients of the head, by blocks of positions."""

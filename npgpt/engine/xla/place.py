@@ -60,8 +60,8 @@ class DeviceParameters(Parameters):
     counts. An array from an earlier look has the new values after another one; what is written to it before is lost.
     """
 
-    def __init__(self, config, dtype, place, moment=False):
-        super().__init__(config, dtype)
+    def __init__(self, config, dtype, place, frozen=(), moment=False):
+        super().__init__(config, dtype, np, frozen, moment)
         self.place, self.moment = place, moment
         self.there = None           # name -> array on the device, if that is where the values are
 

@@ -22,15 +22,16 @@ from tests.torch_gpt import unit_scale
 TOKENS = np.random.default_rng(0).integers(0, 11, 400).astype(np.uint16)
 LENGTHS = np.random.default_rng(1).integers(2, 15, 20)
 DOCUMENTS = Documents(TOKENS[:LENGTHS.sum()], np.cumsum(LENGTHS) - LENGTHS)     # ranks have unequally many targets
-FOUR = {        # fields of the model, options of the training, what it reads
+FIVE = {        # fields of the model, options of the training, what it reads
     "dropout": ({"dropout": 0.2}, {}, TOKENS),
     "untied float32": ({"tie_word_embeddings": False, "bias": False, "embd_pdrop": 0.1, "attn_pdrop": 0.3},
                        {"dtype": "float32", "sampling": "sequential", "kernels": "numpy"}, TOKENS),
     "documents": ({"lm_head_bias": True, "embedding_layer_norm": True, "dropout": 0.1},
                   {"decay": "all", "kernels": "numpy"}, DOCUMENTS),
     "no clipping float32": ({"causal": False, "final_layer_norm": False, "n_inner": 7, "mlp_pdrop": 0.4},
-                            {"dtype": "float32", "grad_clip": 0.0, "gradient_accumulation_steps": 1}, TOKENS)}
-EACH_OF_FOUR = pytest.mark.parametrize(("fields", "options", "tokens"), FOUR.values(), ids=FOUR.keys())
+                            {"dtype": "float32", "grad_clip": 0.0, "gradient_accumulation_steps": 1}, TOKENS),
+    "lora": ({"lora_rank": 2, "dropout": 0.1, "initializer_range": 0.3}, {}, TOKENS)}
+EACH_OF_FIVE = pytest.mark.parametrize(("fields", "options", "tokens"), FIVE.values(), ids=FIVE.keys())
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def train_on_ranks(out_dir, fields, n, tokens=TOKENS, kernels="auto", **options)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-@EACH_OF_FOUR
+@EACH_OF_FIVE
 def test_ranks_have_the_bits_of_shards(tmp_path, n, fields, options, tokens):
     """Losses, norms, evaluations and all files; the batch of 7 is not even for any n."""
     expected = train_alone(tmp_path / "shards", fields, n, tokens, **options)

@@ -1,0 +1,142 @@
+"""LoRA in the model, and frozen parameters: torch's gradients, no moments, the same bits after a resume, merged."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, load
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.errors import UserError
+from npgpt.model.parameters import frozen_names, parameter_shapes
+from tests.conftest import TINY
+from tests.test_api import SMALL, batch
+from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
+from tests.training.test_resume import bits
+
+CONFIG = GPTConfig(**SMALL | {"lora_rank": 2})
+KERNELS = ("reference", "numpy", "numba", "xla")
+
+
+def model_of(kernels="reference", freeze=(), config=CONFIG):
+    model = GPT(config, None, "float64", threads=2, kernels=kernels, freeze=freeze)
+    unit_scale(model.params)
+    return model
+
+
+def by_torch(model):
+    """(loss, leaf tensors) of torch: each weight is W + A B where there are matrices of LoRA."""
+    idx, targets = batch(model.config)
+    tensors = torch_parameters(model.params)
+    names = parameter_shapes(dataclasses.replace(model.config, lora_rank=0))
+    merged = {name: tensors[name] + tensors[f"{name[:-7]}.lora_a"] @ tensors[f"{name[:-7]}.lora_b"]
+              if f"{name[:-7]}.lora_a" in tensors else tensors[name] for name in names}
+    loss = torch_loss(torch_gpt(merged, model.config, idx), targets)
+    loss.backward()
+    return loss, tensors
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(("config", "freeze"), [(CONFIG, ()), (CONFIG, ["h.0.attn"]),
+                                                (GPTConfig(**SMALL), "wte, h.0,h.1.mlp.c_fc.weight")],
+                         ids=["lora", "lora, some frozen", "frozen"])
+def test_gradients_are_torchs_and_there_are_no_others(config, freeze, kernels):
+    pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    model = model_of(kernels, freeze, config)
+    reference, tensors = by_torch(model)
+    loss, grads = model.loss_and_grads(*batch(config))
+    assert float(loss) == pytest.approx(reference.item(), rel=1e-9)
+    assert list(grads) == [name for name in model.params if name not in frozen_names(config, freeze)]
+    assert all(".lora_" in name for name in grads) == bool(config.lora_rank)
+    model.forward(*batch(config))
+    for ours in (grads, model.backward()):
+        assert ours.keys() == grads.keys()
+        for name, gradient in ours.items():
+            expected = tensors[name].grad.numpy()
+            np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-10 * abs(expected).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(("config", "freeze"), [(CONFIG, ()), (GPTConfig(**SMALL), "wte,h.0")], ids=["lora", "frozen"])
+def test_steps_are_torchs_and_the_frozen_stay_as_they_are_without_moments(config, freeze, kernels):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    model = model_of(kernels, freeze, config)
+    optimizer = AdamW(model.params, lr=0.01, engine=model.engine, decay="all")
+    before = {name: array.copy() for name, array in model.params.items()}
+    trained = list(model.params.trained)
+    assert list(optimizer.m) == list(optimizer.v) == trained
+    assert sum(each.nbytes for each in optimizer.m.values()) == model.params.n_trained * 8 < model.params.flat.nbytes
+    theirs = {name: torch.tensor(before[name], requires_grad=True) for name in trained}
+    other = torch.optim.AdamW(theirs.values(), lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
+    for _ in range(3):
+        _, tensors = by_torch(model)
+        for name, tensor in theirs.items():
+            tensor.grad = tensors[name].grad
+        norm = torch.nn.utils.clip_grad_norm_(theirs.values(), 0.5)
+        other.step()
+        _, ours = model.engine.step(optimizer, [batch(config)], [None], int((batch(config)[1] != -1).sum()), 0.5)
+        assert float(ours) == pytest.approx(float(norm), rel=1e-9)
+        for name, array in model.params.items():
+            if name in theirs:
+                np.testing.assert_allclose(array, theirs[name].detach(), rtol=1e-8, atol=1e-10, err_msg=name)
+            else:
+                assert (array == before[name]).all()
+
+
+def test_lora_changes_nothing_until_it_is_trained_and_is_merged_when_it_is_saved(tmp_path):
+    base = GPT(GPTConfig(**SMALL), 3, "float64")
+    base.save_pretrained(tmp_path / "base")
+    model = GPT.from_pretrained(tmp_path / "base", dtype="float64", lora_rank=2)
+    idx = batch(base.config)[0]
+    np.testing.assert_array_equal(model.forward(idx)[0], base.forward(idx)[0])
+    loras = {name for name in model.params if ".lora_" in name}
+    assert {name for name in loras if model.params[name].any()} == {name for name in loras if name.endswith("lora_a")}
+    assert len(loras) == 2 * 3 * base.config.n_layer and set(model.params.trained) == loras
+    for name in loras:
+        model.params[name] = np.random.default_rng(len(name)).standard_normal(model.params[name].shape)
+    model.save_pretrained(tmp_path / "merged")
+    merged = GPT.from_pretrained(tmp_path / "merged", dtype="float64")
+    assert merged.config.lora_rank == 0 and not merged.params.frozen
+    np.testing.assert_allclose(merged.forward(idx)[0], model.forward(idx)[0], rtol=1e-10)
+    assert not np.allclose(merged.forward(idx)[0], base.forward(idx)[0])
+    for kernels in KERNELS:
+        text = GPT(CONFIG, None, "float64", kernels=kernels)
+        for name, array in model.params.items():
+            text.params[name] = array
+        np.testing.assert_array_equal(text.generate(idx[:, :2], 20, temperature=0.0),
+                                      merged.generate(idx[:, :2], 20, temperature=0.0))
+
+
+def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_file):
+    assert train("--out-dir", "base", "--max-iters", 10)[0] == 0
+    options = ["--init-from", "base", "--corpus", text_file, *TINY[8:], "--crop-length", 8, "--preset", "finetune",
+               "--learning-rate", 0.01, "--lr-decay-iters", 0, "--warmup-iters", 0, "--dropout", 0.1]
+    for kind in (["--lora", 3], ["--freeze", "wte,wpe"]):
+        whole, parts = f"whole{kind[1]}", f"parts{kind[1]}"
+        code, out, err = npgpt("train", *options, *kind, "--out-dir", whole, "--max-iters", 20)
+        assert code == 0, err
+        assert npgpt("train", *options, *kind, "--out-dir", parts, "--max-iters", 10)[0] == 0
+        assert npgpt("train", "--resume", "--out-dir", parts, "--max-iters", 20)[0] == 0
+        assert bits(whole) == bits(parts)
+        model, before = load(whole, which="latest")[0], load("base")[0]
+        saved = read_checkpoint(find_checkpoint(whole)).state["frozen"]
+        assert {"wte.weight", "wpe.weight"} <= set(saved) and ("ln_f.bias" in saved) == (kind[0] == "--lora")
+        for name, array in before.params.items():
+            assert (model.params[name] == array).all() == (name in saved), name
+        code, _, err = npgpt("train", "--resume", "--out-dir", parts, "--max-iters", 30, *kind)
+        assert code == 2 and "leave --freeze and --lora out" in err
+    code, _, err = npgpt("train", "--init-from", "whole3", "--lora", 2, "--corpus", text_file, "--out-dir", "more")
+    assert code == 2 and "the model has LoRA of rank 3 already" in err
+    assert npgpt("export", "whole3", "--out", "merged")[0] == 0
+    assert load("merged")[0].config.lora_rank == 0
+    assert npgpt("sample", "whole3", "--max-new-tokens", 5)[0] == 0
+    code, _, err = npgpt("train", "--lora", 2, "--corpus", text_file)
+    assert code == 2 and "give one with --init-from" in err
+
+
+@pytest.mark.parametrize(("freeze", "says"), [
+    ("wte,h.7", "there is no parameter 'h.7'"), (["ln"], "there is no parameter 'ln'"), ("h.0.ln_1.", "'h.0.ln_1.'"),
+    (5, "freeze must be names"), ([5], "freeze must be names"), ("wte,wpe,h,ln_f", "nothing is left to train")])
+def test_what_cannot_be_frozen(freeze, says):
+    with pytest.raises(UserError, match=says):
+        GPT(GPTConfig(**SMALL), freeze=freeze)
