@@ -17,7 +17,7 @@ from tests.study.solutions import judge_file
 from tests.test_readme import README
 
 # Half of the corpus, at random. The judge is never tuned to it: its messages are counted, but not looked at.
-HELD_OUT = {*random.Random(26).sample(range(len(SOLUTIONS)), len(SOLUTIONS) // 2)}
+HELD_OUT = {*random.Random(26).sample(range(396), 198), *range(397, len(SOLUTIONS), 2)}     # the later ones in turn
 SEED = 3
 # The corpus was written before the judge. These messages say the same mistake in other words than it expects.
 OTHER_WORDS = {
