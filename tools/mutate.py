@@ -33,7 +33,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "layers.embedding", "layers.dropout",
-           "layers.attention", "model.transformer", "engine.embedding"]
+           "layers.attention", "layers.lora", "model.transformer", "engine.embedding"]
 OF_LOOPS = "tests/engine/test_compiled.py"
 TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
          "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers",

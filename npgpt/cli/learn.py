@@ -277,13 +277,13 @@ def draw(session, question=KEYS):
     done = BAR * solved // len(whole_path())
     title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"
     if session.step is not None:
-        title += f"   {session.step.name}: {basics_and_lessons()[session.step.layer].title}"
+        title += f"   {session.step.name}"
     show(title, session.body, question if session.step is not None else None)
 
 
 def task(session):
-    """Which file to open, and the line to begin with."""
-    where = f"Open {session.file} in your editor"
+    """What the lesson is, which file to open, and the line to begin with."""
+    where = f"{basics_and_lessons()[session.step.layer].title}. Open {session.file} in your editor"
     if session.step.is_bug:
         return f"{where}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
     try:

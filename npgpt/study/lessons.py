@@ -243,6 +243,9 @@ def lessons(setting=PLAIN):
     add("self_attention", "Self-attention", below("h.0.attn."), dropout_mask=masks.blocks[0].att, **inside)
     add("block", "Transformer block", below("h.0."), dropout_masks=masks.blocks[0], **inside)
     add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
+    # The rank is a size that does not occur here, D. What is frozen is constant.
+    add("lora", "LoRA", {"x": unit(B, T, C), "lora_a": unit(C, D), "lora_b": unit(D, V)},
+        weight=unit(C, V), bias=bias(V))
     return made
 
 

@@ -37,7 +37,7 @@ class BackwardError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Backwards:
-    """All 13 backward functions that training calls.
+    """All 14 backward functions that training may call.
 
     folder: of the learner's files; files: layer -> the learner's file, if there is one; functions: layer -> function,
     the learner's or else the package's.
@@ -48,8 +48,8 @@ class Backwards:
     functions: dict[str, Callable]
 
     def called(self, config):
-        """The layers whose backward is the learner's, and is called by a model: it has only one of the two GELUs."""
-        return [layer for layer in self.files if layer != uncalled(config)]
+        """The layers whose backward is the learner's, and is called by a model."""
+        return [layer for layer in self.files if layer not in uncalled(config)]
 
     def summary(self, config):
         """One line about whose functions train a model."""
@@ -57,12 +57,12 @@ class Backwards:
         yours = f" ({', '.join(self.files)})" if ours else ""
         return (f"backward: {len(self.files)} of {len(self.functions)} functions are yours{yours}, from {self.folder}"
                 + (f"; npgpt's own: {', '.join(ours)}" if ours else "")
-                + f"; this model does not call {uncalled(config)}")
+                + f"; this model does not call {' and '.join(uncalled(config))}")
 
 
 def uncalled(config):
-    """The layer that a model does not have."""
-    return "gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh"
+    """The layers that a model does not have: one of the two GELUs, and LoRA."""
+    return ["gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh", "lora"]
 
 
 def exercise_files(folder):

@@ -17,7 +17,7 @@ from tests.study.solutions import judge_file
 from tests.test_readme import README
 
 # Half of the corpus, at random. The judge is never tuned to it: its messages are counted, but not looked at.
-HELD_OUT = {*random.Random(26).sample(range(len(SOLUTIONS)), len(SOLUTIONS) // 2)}
+HELD_OUT = {*random.Random(26).sample(range(396), 198), *range(397, len(SOLUTIONS), 2)}     # the later ones in turn
 SEED = 3
 # The corpus was written before the judge. These messages say the same mistake in other words than it expects.
 OTHER_WORDS = {
@@ -114,7 +114,7 @@ def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(so
 
 @pytest.mark.slow
 def test_the_held_out_half_is_refused_and_most_mistakes_have_the_expected_names(tmp_path):
-    """The names of every third: of all 157, 133 are as expected, and 8 have none."""
+    """The names of every third: of all 174, 150 are as expected, and 8 have none."""
     wrong = [each for i, each in enumerate(SOLUTIONS) if each.says is not None and i in HELD_OUT]
     for each in wrong:
         file = tmp_path / "mine.py"
@@ -122,7 +122,7 @@ def test_the_held_out_half_is_refused_and_most_mistakes_have_the_expected_names(
         known, solution = cases(each.layer, SEED), load(each.layer, file)
         assert verdict(known, [run_case(solution, case) for case in known], None, [])[0] is not None, each
     found = [named(each, tmp_path / "mine.py") for each in wrong[::3]]
-    assert len(found) == 53 and found.count(True) >= 42 and found.count(None) <= 5
+    assert len(found) == 58 and found.count(True) >= 47 and found.count(None) <= 5
 
 
 def test_the_readme_says_what_the_tests_show():

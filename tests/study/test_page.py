@@ -166,7 +166,7 @@ def test_the_factors_of_a_matmul_have_the_product(layers, name):
                     for value, (_, _, flipped) in zip(values, step["factors"], strict=False))
             np.testing.assert_allclose(a @ b, values[2], rtol=5e-3, atol=5e-3)
     count = sum("factors" in step for way in layers[name].ways for step in way.data["steps"])
-    assert count == {"linear": 3, "head": 3, "attention": 6}.get(name, 0)
+    assert count == {"linear": 3, "head": 3, "attention": 6, "lora": 6}.get(name, 0)
 
 
 def test_a_share_belongs_to_its_use(layers):

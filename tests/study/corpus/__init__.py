@@ -8,10 +8,10 @@ import inspect
 import textwrap
 
 from npgpt.study.lessons import basics_and_lessons
-from tests.study.corpus import attention, basics, composites, embedding, gelu, layernorm, linear, loss
+from tests.study.corpus import attention, basics, composites, embedding, gelu, layernorm, linear, lora, loss
 from tests.study.corpus.solution import Solution
 
-SOLUTIONS = [solution for module in (basics, linear, gelu, layernorm, loss, embedding, attention, composites)
+SOLUTIONS = [solution for module in (basics, linear, gelu, layernorm, loss, embedding, attention, composites, lora)
              for solution in module.SOLUTIONS]
 
 __all__ = ["SOLUTIONS", "Solution", "source"]

@@ -1,0 +1,136 @@
+"""tools/nanogpt_to_safetensors.py: a model with nanoGPT's names, in torch, and the same one in npgpt."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npgpt import load
+from tests.cli.test_train import refused
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+from nanogpt_to_safetensors import main
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("scipy", reason="nanoGPT's GELU is the exact one")
+
+SIZES = {"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 6, "dropout": 0.0}
+TEXT = "hello, world\r\n"       # 10 characters, as open() reads them
+
+
+def nano(vocab_size, bias):
+    """A model with the structure and names of nanoGPT's, random weights, and its logits as a function of idx."""
+    nn, C = torch.nn, SIZES["n_embd"]
+
+    def norm():
+        layer = nn.LayerNorm(C)
+        if not bias:
+            layer.bias = None
+        return layer
+
+    def block():
+        attn = nn.ModuleDict({"c_attn": nn.Linear(C, 3 * C, bias), "c_proj": nn.Linear(C, C, bias)})
+        mlp = nn.ModuleDict({"c_fc": nn.Linear(C, 4 * C, bias), "c_proj": nn.Linear(4 * C, C, bias)})
+        return nn.ModuleDict({"ln_1": norm(), "attn": attn, "ln_2": norm(), "mlp": mlp})
+
+    body = nn.ModuleDict({"wte": nn.Embedding(vocab_size, C), "wpe": nn.Embedding(SIZES["block_size"], C),
+                          "h": nn.ModuleList(block() for _ in range(SIZES["n_layer"])), "ln_f": norm()})
+    model = nn.ModuleDict({"transformer": body, "lm_head": nn.Linear(C, vocab_size, bias=False)})
+    for p in model.parameters():
+        nn.init.normal_(p)
+    model["lm_head"].weight = body["wte"].weight
+
+    def logits(idx):
+        B, T = idx.shape
+        x = body["wte"](idx) + body["wpe"](torch.arange(T))
+        for each in body["h"]:
+            q, k, v = (part.view(B, T, SIZES["n_head"], -1).transpose(1, 2)
+                       for part in each["attn"]["c_attn"](each["ln_1"](x)).split(C, dim=2))
+            mix = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + each["attn"]["c_proj"](mix.transpose(1, 2).reshape(B, T, C))
+            x = x + each["mlp"]["c_proj"](nn.functional.gelu(each["mlp"]["c_fc"](each["ln_2"](x))))
+        return model["lm_head"](body["ln_f"](x))
+
+    return model, logits
+
+
+def save(model, vocab_size, bias, prefix="", **more):
+    """Write ckpt.pt as nanoGPT's train.py does."""
+    args = SIZES | {"vocab_size": vocab_size, "bias": bias}
+    state = {prefix + name: value for name, value in model.state_dict().items()}
+    optimizer = torch.optim.AdamW(model.parameters()).state_dict()
+    torch.save({"model": state | more, "optimizer": optimizer, "model_args": args, "iter_num": 5,
+                "best_val_loss": torch.tensor(2.5), "config": {"out_dir": "out", "compile": True} | args}, "ckpt.pt")
+
+
+@pytest.mark.parametrize(("vocab_size", "bias", "prefix", "kind"), [
+    (10, True, "", "char"), (10, False, "_orig_mod.", "char"), (50304, False, "", "gpt2"), (50257, True, "", "gpt2")])
+def test_the_logits_are_nanogpts(npgpt, vocab_size, bias, prefix, kind):
+    torch.manual_seed(0)
+    model, logits = nano(vocab_size, bias)
+    mask = torch.ones(6, 6).tril().view(1, 1, 6, 6)         # older versions save it
+    save(model, vocab_size, bias, prefix, **{f"{prefix}transformer.h.0.attn.bias": mask})
+    Path("input.txt").write_bytes(TEXT.encode())
+    assert main(["ckpt.pt", "there", *(["--text", "input.txt"] if kind == "char" else [])]) == 0
+    ours, tokenizer = load("there", dtype="float64")
+    idx = np.random.default_rng(0).integers(0, vocab_size, (3, 6))
+    with torch.no_grad():
+        expected = (model.double(), logits(torch.from_numpy(idx)))[1].numpy()
+    np.testing.assert_allclose(ours.forward(idx)[0], expected, rtol=1e-9, atol=1e-9)
+    assert tokenizer.kind == kind
+    if kind == "char":
+        assert tokenizer.chars == "".join(sorted({*"hello, world\n"}))
+        code, out, _ = npgpt("sample", "there", "--prompt", "hello", "--max-new-tokens", 5, "--seed", 1)
+        assert code == 0 and "\nhello" in out
+        Path("more.txt").write_text(20 * TEXT.replace("\r", ""))
+        code, _, err = npgpt("train", "--init-from", "there", "--corpus", "more.txt", "--max-iters", 1,
+                               "--crop-length", 6)
+        assert code == 0, err
+
+
+class Attack:
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
+
+
+def test_a_head_of_its_own_stays_one(npgpt):
+    model, logits = nano(10, True)
+    model["lm_head"].weight = torch.nn.Parameter(torch.randn(10, 8))
+    save(model, 10, True)
+    Path("input.txt").write_text(TEXT)
+    assert main(["ckpt.pt", "there", "--text", "input.txt"]) == 0
+    with torch.no_grad():
+        expected = (model.double(), logits(torch.tensor([[1, 2, 3]])))[1].numpy()
+    ours = load("there", dtype="float64")[0].forward(np.array([[1, 2, 3]]))[0]
+    np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_refusals(npgpt, capsys):
+    """One line each, and no folder."""
+    def run(*arguments):
+        code = main([*map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    refused(run("ckpt.pt", "there"), "ckpt.pt", "No such file")
+    Path("ckpt.pt").write_bytes(b"not a checkpoint")
+    refused(run("ckpt.pt", "there"), "ckpt.pt is damaged")
+    torch.save({"model": {}, "model_args": Attack()}, "ckpt.pt")
+    refused(run("ckpt.pt", "there"), "without running its code")
+    assert not Path("ran").exists()
+    for other in ({"state_dict": {}}, {"model": {}, "model_args": {"n_layer": 2}}, [1]):
+        torch.save(other, "ckpt.pt")
+        refused(run("ckpt.pt", "there"), "ckpt.pt is not a checkpoint of nanoGPT", "n_embd")
+    model, _ = nano(10, True)
+    save(model, 10, True, **{"transformer.h.0.rotary": torch.ones(2)})
+    refused(run("ckpt.pt", "there"), "h.0.rotary is unknown")
+    save(model, 10, False)
+    refused(run("ckpt.pt", "there"), "h.0.attn.c_attn.bias is unknown")
+    save(model, 9, True)
+    refused(run("ckpt.pt", "there"), "wte.weight has shape (10, 8), not (9, 8)")
+    save(model, 10, True)
+    refused(run("ckpt.pt", "there"), "the vocabulary of 10 is not GPT-2's", "--text input.txt")
+    Path("input.txt").write_text("hello")
+    refused(run("ckpt.pt", "there", "--text", "input.txt"), "4 different characters, but the model knows 10")
+    refused(run("ckpt.pt", "there", "--text", "gone.txt"), "gone.txt cannot be read")
+    assert not Path("there").exists()

@@ -1,0 +1,75 @@
+"""Measure how well a model predicts the last word of a passage: LAMBADA (Paperno et al. 2016, arXiv:1606.06031).
+
+    python tools/lambada.py gpt2 lambada_test.jsonl
+
+The file has one {"text": …} a line, as OpenAI's version of LAMBADA. The last word is what follows the last blank. It is
+right if the model, given the rest, finds each of its tokens the most probable one. The perplexity is that of the word:
+exp of minus the mean log-probability of all its tokens together.
+"""
+
+import argparse
+import json
+import sys
+
+import numpy as np
+from tqdm import tqdm
+
+from npgpt import load
+from npgpt.cli.main import fail
+from npgpt.data.corpora import decode_text, read_text_bytes
+from npgpt.errors import UserError
+
+
+def tokens_of(line, tokenizer, block_size):
+    """Return the tokens of a line before its last word, and those of " word". Raises UserError."""
+    try:
+        rest, blank, word = json.loads(line)["text"].rpartition(" ")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError('it is not {"text": "…"}, give a file of JSON lines') from None
+    if not rest or not word:
+        raise UserError("it has no last word: the text must be words with blanks between them, and end with one")
+    before, after = tokenizer.encode(rest), tokenizer.encode(blank + word)
+    if len(after) > block_size:
+        raise UserError(f"its last word has {len(after)} tokens, more than the context of {block_size}")
+    return before, after
+
+
+def read_passages(path, tokenizer, block_size):
+    """Return `tokens_of` each line of a file. Raises UserError with the number of a bad line."""
+    passages = []
+    for number, line in enumerate(decode_text(read_text_bytes(path), path).rstrip("\n").split("\n"), 1):
+        try:
+            passages.append(tokens_of(line, tokenizer, block_size))
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+    return passages
+
+
+def score(model, before, after):
+    """Return whether greedy decoding gives the tokens `after` the others, and their log-probability."""
+    tokens = np.concatenate([before, after]).astype(np.int64)[-model.config.block_size - 1:]
+    logits = model.forward(tokens[None, :-1])[0][0, -len(after):].astype(np.float64)        # (n, V)
+    largest = logits.max(axis=-1, keepdims=True)
+    log_p = logits - largest - np.log(np.exp(logits - largest).sum(axis=-1, keepdims=True))
+    return (logits.argmax(axis=-1) == after).all(), log_p[np.arange(len(after)), after].sum()
+
+
+def main(arguments=None):
+    """Run the command. Returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="a run, a folder, or a model of the hub")
+    parser.add_argument("file", help="JSON lines")
+    args = parser.parse_args(arguments)
+    try:
+        model, tokenizer = load(args.model)
+        passages = read_passages(args.file, tokenizer, model.config.block_size)
+        scores = [score(model, *each) for each in tqdm(passages, "lambada", disable=None)]
+    except UserError as error:
+        return fail(error)
+    right, log_probability = np.mean(scores, axis=0)
+    print(f"passages    {len(scores):,}\naccuracy    {100 * right:.2f} %\nperplexity  {np.exp(-log_probability):.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
