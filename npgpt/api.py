@@ -132,10 +132,10 @@ class GPT:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
-        np.random.Generator as rng turns dropout on. mask: floats that are added to the attention scores, (T, T) or
-        (B, 1, T, T): 0 if a position sees another, -inf if not; a causal model still hides later positions. Returns
-        logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands, and what
-        `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
+        np.random.Generator as rng turns dropout on. mask: floats that are added to the attention scores, (T, T),
+        (B, 1, T, T) or (B, H, T, T): 0 if a position sees another, -inf if not; a causal model still hides later
+        positions. Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands,
+        and what `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets, targets is not None)
         logits, gpt = self._run_forward(idx, rng, mask, layers)
@@ -266,9 +266,9 @@ class GPT:
         return idx, targets
 
     def check_mask(self, mask, B, T):
-        """Return a mask as an array of the parameters' dtype on the host, (T, T) or (B, 1, T, T), or None.
+        """Return a mask as an array of the parameters' dtype on the host, (T, T), (B, 1, T, T) or (B, H, T, T).
 
-        UserError unless it has one of these shapes, or can be broadcast to it, and holds no NaN and no +inf.
+        None stays None. UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
         """
         if mask is None:
             return None
@@ -278,9 +278,10 @@ class GPT:
         with np.errstate(over="ignore"):
             mask = mask.astype(self.params.dtype)
         check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
-        shape = (T, T) if mask.ndim == 2 else (B, 1, T, T)
+        heads = self.config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
+        shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
         right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
-        check("the shape of mask", mask.shape, right, f"{(T, T)} or {(B, 1, T, T)}")
+        check("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, self.config.n_head, T, T)}")
         return np.broadcast_to(mask, shape)
 
 

@@ -55,8 +55,8 @@ class ReferenceEngine:
 
         idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: what the sum of the
         losses is divided by, by default the number of targets that count; add_to: gradients that a call returned, to
-        which these are added in place; mask: what is added to the attention scores, (T, T) or (B, 1, T, T) on the host,
-        or None. Returns the loss, a `number`, and the gradients, a dict name -> array.
+        which these are added in place; mask: what is added to the attention scores, (T, T) or (B, 1 or H, T, T) on the
+        host, or None. Returns the loss, a `number`, and the gradients, a dict name -> array.
         """
         count = count or counted(targets)
         with self.running():
