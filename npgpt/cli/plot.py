@@ -51,11 +51,11 @@ def picture(records, title, kind):
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
     steps = [record for record in records if "loss" in record]
-    evaluations = [record for record in records if {"train_loss", "val_loss"} <= record.keys()]
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.plot([r["step"] for r in steps], [r["loss"] for r in steps], color="0.75", linewidth=1, label="batch")
     for key, label in (("train_loss", "train"), ("val_loss", "validation")):
+        evaluations = [record for record in records if key in record]
         axes.plot([r["step"] for r in evaluations], [r[key] for r in evaluations], marker=".", label=label)
     if evaluations:
         best = min(evaluations, key=lambda record: record["val_loss"])
