@@ -34,7 +34,7 @@ from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entrop
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import Parameters, initialize, parameter_shapes
+from npgpt.model.parameters import INITS, Parameters, initialize, parameter_shapes
 from npgpt.model.transformer import gpt_backward, gpt_forward
 from npgpt.training.options import options_of
 
@@ -48,7 +48,8 @@ class GPT:
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
-    config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero.
+    config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero. init: how they
+    are drawn, "gpt2", "half-wpe" or "torch", see `initialize`.
     kernels: what runs the lines. "auto": on a GPU through CuPy, on a CPU the best of what is installed. "numpy": in
     parts that fit the cache; "numba": by compiled loops, too (extra fast); "mkl": and by Intel's matmuls (extra mkl,
     "auto" on Intel's CPUs); "reference": as they stand; "xla": compiled by XLA (extra xla). dtype: "float32" or
@@ -59,12 +60,13 @@ class GPT:
     Raises UserError for values that make no sense.
     """
 
-    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto"):
+    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto", init="gpt2"):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
             dtype = getattr(dtype, "__name__", str(dtype))
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
+        check_choice("init", init, INITS)
         if seed is not None:
             check_whole("seed", seed, 0, MOST_SEED)
         if threads is not None:
@@ -88,7 +90,7 @@ class GPT:
         self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels)
         self._cache = None
         if seed is not None:
-            initialize(self.params, seed)
+            initialize(self.params, seed, init)
 
     def _on_engine(self, device, threads, kernels):
         """The parameters, zero, and the engine that runs the model."""

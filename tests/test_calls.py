@@ -136,7 +136,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "initializer_range": [1e39, *ODD["float"]]}),
     "TrainOptions": (lambda s, **odd: TrainOptions(**odd), fields(TrainOptions)),
     "GPT": (lambda s, **odd: GPT(**{"config": s.model.config} | odd), {
-        "config": [None, 5, {}, "gpt2"], "seed": SEED, **MADE}),
+        "config": [None, 5, {}, "gpt2"], "seed": SEED, "init": [None, 5, [], "xavier"], **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
         "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS}),
     "hidden": (lambda s, **odd: s.model.hidden(**{"idx": IDX} | odd), {"idx": CONTEXTS, "rng": RNGS, "mask": MASKS}),

@@ -209,6 +209,8 @@ def new_run(args):
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
     if args.init_from:
+        if "init" in given_train_fields(args):
+            raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
         model, tokenizer = pretrained_model(args, options, model_fields)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
@@ -223,7 +225,7 @@ def new_run(args):
         train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer,
                                                            options.val_fraction)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels)
+        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init)
     distribute(model, args)     # before the optimizer is made
     if corpus.text is None and "val_fraction" in given_train_fields(args):
         raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
@@ -282,7 +284,7 @@ def resumed_run(args):
     asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
     for name in [name for name in asked if name in MODEL_FIELDS]:
         check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
-    for name in [name for name in given_train_fields(args) if name in ("seed", "dtype", "val_fraction")]:
+    for name in [name for name in given_train_fields(args) if name in ("seed", "dtype", "init", "val_fraction")]:
         there, asked = getattr(saved, name), getattr(args, name)
         if name != "dtype" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only the stored one must match
             check_same(name, there, asked, checkpoint.folder)

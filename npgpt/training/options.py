@@ -9,6 +9,7 @@ from npgpt.checks import MOST, MOST_SEED, check, check_choice, check_real, check
 from npgpt.errors import UserError
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
 
 PRESETS = Path(__file__).parent / "presets"
@@ -42,6 +43,7 @@ class TrainOptions:
     seed: int = 1337                        # of the initial weights, the batches and dropout
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
     partial_batch: bool = False             # sequential: the last batch of an epoch may be smaller, as in torch
+    init: str = "gpt2"                      # fresh weights: gpt2, half-wpe (positions at half) or torch (its modules')
     val_fraction: float = 0.1               # of a text, at its end, to validate on; 0: nothing is evaluated on
 
     def __post_init__(self):
@@ -66,6 +68,7 @@ class TrainOptions:
         check_choice("decay", self.decay, DECAYS)
         check_choice("sampling", self.sampling, ("random", "sequential"))
         check_choice("dtype", self.dtype, DTYPES)
+        check_choice("init", self.init, INITS)
         if self.partial_batch and (self.sampling != "sequential" or self.gradient_accumulation_steps > 1):
             raise UserError("partial_batch needs sampling sequential, and one micro-batch in a step: leave "
                             "gradient_accumulation_steps out")

@@ -179,6 +179,17 @@ def test_a_text_without_validation(train, npgpt, tmp_path):
     assert "val: 509 tokens predicted" in npgpt("eval", "b")[1]
 
 
+def test_the_initial_weights_are_an_option(train, npgpt):
+    losses = {}
+    for init in ("gpt2", "torch"):
+        code, out, _ = train("--init", init, "--out-dir", init, "--max-iters", 1)
+        losses[init] = float(re.search("step +0: train loss (.*),", out)[1])
+    assert losses["torch"] > losses["gpt2"] + 1         # the tied head has deviation 1
+    refused(npgpt("train", "--resume", "--out-dir", "torch", "--init", "gpt2"), "init is torch in")
+    refused(train("--init", "torch", "--init-from", "torch", "--min-lr", 0), "leave one out")
+    refused(train("--init", "xavier", "--out-dir", "new"), "init must be one of gpt2, half-wpe, torch")
+
+
 def answers(count):
     """Write answers.jsonl: after a letter and =, the same letter twice."""
     rows = [{"prompt": f"{letter}=", "completion": 2 * letter} for letter in "abcdefghijklmnopqrst"[:count]]
@@ -196,7 +207,7 @@ def test_it_learns_to_answer(npgpt):
     for letter in "aht":
         shown = npgpt("sample", "--prompt", f"{letter}=", "--max-new-tokens", 2, "--temperature", 0)[1]
         assert shown == f"{letter}={letter}{letter}\n"
-    more = ["--init-from", "out", "--out-dir", "more", "--max-iters", 1]
+    more = ["--init-from", "out", "--out-dir", "more", "--crop-length", 8, "--max-iters", 1]
     assert npgpt("train", "--corpus", "answers.jsonl", *more)[0] == 0
 
 
