@@ -56,7 +56,7 @@ def test_torchs_initial_weights():
     config = GPTConfig(**WORDPIECE, tie_word_embeddings=False)
     idx, targets = np.random.default_rng(0).integers(0, V, (2, 4, T))
     losses = [GPT(config, seed, init="torch").evaluate(idx, targets) for seed in range(3)]
-    assert np.mean(losses) == pytest.approx(10.49, abs=0.05)        # GPT-2's weights begin at 10.34
+    assert np.mean(losses) == pytest.approx(10.49, abs=0.1)     # of one draw there; GPT-2's weights begin at 10.34
 
 
 def test_the_positions_at_half():
