@@ -25,6 +25,7 @@ from npgpt.files import make_folder
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
 from npgpt.training.metrics import append_metrics, write_metrics
+from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
@@ -37,12 +38,12 @@ class Trainer:
     """One training run.
 
     model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; val_tokens may be None: then the latest
-    checkpoint is the best. options: a TrainOptions; if its epochs
-    are given, they replace its max_iters. out_dir: a folder for checkpoints and metrics.jsonl, which is made if need
-    be; the first checkpoint replaces all that are there; None: nothing is saved. tokenizer, corpus_name: saved with the
-    checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer, record), record a dict
-    with "step", "loss", "lr" and "grad_norm". on_evaluation: called after each evaluation as on_evaluation(trainer),
-    when its checkpoint is saved.
+    checkpoint is the best. options: a TrainOptions; if its epochs are given, they replace its max_iters. out_dir: a
+    folder for checkpoints and metrics.jsonl, which is made if need be; the first checkpoint replaces all that are
+    there; None: nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for `load` and for --resume.
+    on_step: called after each step as on_step(trainer, record), record a dict with "step", "loss", "lr" and
+    "grad_norm", and at log_interval `layer_norms`. on_evaluation: called after each evaluation as
+    on_evaluation(trainer), when its checkpoint is saved.
     Raises UserError for values that make no sense, too few tokens, or a step that this machine's memory cannot hold.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
@@ -153,21 +154,25 @@ class Trainer:
     def train_step(self):
         """Take one step: the mean loss and gradient over all micro-batches, then AdamW.
 
-        Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`.
+        Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`. If it is to be
+        logged, and the engine can, it has the `layer_norms`, too.
         """
         options, engine = self.options, self.model.engine
         crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
         places = [self.places(i) for i in micro_batches]
         self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
                                           options.lr_decay_iters)
+        norms, seen = {}, []
+        if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
+            seen = [lambda grads: norms.update(layer_norms(self.optimizer, grads))]
         try:
             loss, norm = engine.step(self.optimizer, [self.model.check_batch(*crops.at(each)) for each in places],
                                      [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
-                                     sum(map(crops.count, places)), options.grad_clip or None)
+                                     sum(map(crops.count, places)), options.grad_clip or None, *seen)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
-        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm}
+        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm, **norms}
 
     def places(self, i):
         """Return the places of the crops of micro-batch i of the next step: a function of the step alone."""
