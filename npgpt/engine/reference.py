@@ -83,17 +83,16 @@ class ReferenceEngine:
     def step(self, optimizer, batches, rngs, count, max_norm, seen=None):
         """Take a whole training step: `accumulated`, then that of an `AdamW`. Returns the loss and the gradient norm.
 
-        Both are `number`s. seen: a function that is called with the gradients, after the step; only if
+        Both are `number`s. seen: a function that is called with the gradients, before the step; only if
         `shows_gradients`. Raises NotFiniteError, before anything has changed, if one of them is not finite; on a GPU it
         raises nothing, and the parameters become NaN.
         """
         loss, grads = self.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):
             raise NotFiniteError(f"the loss is {loss}")
-        norm = optimizer.step(grads, max_norm)
         if seen:
             seen(grads)
-        return loss, norm
+        return loss, optimizer.step(grads, max_norm)
 
     def run(self, idx, targets, rng, count, mask):
         """One forward and backward: the loss times its share of `count`, and the gradients."""

@@ -3,10 +3,6 @@
 import math
 from collections import defaultdict
 
-import numpy as np
-
-from npgpt.engine.adamw import SLICE, bias_correction
-
 KINDS = {"grad_norm": "gradient, before clipping", "param_norm": "parameters", "update_norm": "update"}
 
 
@@ -16,21 +12,16 @@ def layer_of(name):
     return f"{first}.{second}" if first == "h" else first
 
 
-def layer_norms(optimizer, grads):
-    """Compute {"grad_norm.wte": …, "param_norm.wte": …, "update_norm.wte": …, …} after a step of an `AdamW` on a CPU.
+def layer_norms(params, grads, before):
+    """Compute {"grad_norm.wte": …, "param_norm.wte": …, "update_norm.wte": …, …} after a step, on a CPU.
 
-    The step has replaced the parameters, but its moments and its rule say by how much: p = (1 - decay) p_old - moved.
+    params: `Parameters`; before: a copy of their `flat` from before the step, which is overwritten.
     """
-    params, squares, begin = optimizer.params, defaultdict(float), 0
-    step_size, eps = bias_correction(optimizer.t, optimizer.lr, *optimizer.betas, optimizer.eps)
+    squares, begin = defaultdict(float), 0
+    before -= params.flat               # the update, but for its sign
     for name in params.flat_names:
-        decay = optimizer.lr * optimizer.weight_decay if begin < optimizer.n_decay else 0.0
-        arrays = [each[name].reshape(-1) for each in (params, grads, optimizer.m, optimizer.v)]
-        begin += params[name].size
-        for start in range(0, params[name].size, SLICE):
-            p, g, m, v = (each[start:start + SLICE] for each in arrays)
-            moved = step_size * m / (np.sqrt(v) + eps)
-            update = moved + decay / (1.0 - decay) * (p + moved)
-            for kind, array in zip(KINDS, (g, p, update), strict=True):
-                squares[f"{kind}.{layer_of(name)}"] += float(array @ array)
+        p, g = params[name].reshape(-1), grads[name].reshape(-1)
+        for kind, array in zip(KINDS, (g, p, before[begin:begin + p.size]), strict=True):
+            squares[f"{kind}.{layer_of(name)}"] += float(array @ array)
+        begin += p.size
     return {key: math.sqrt(square) for key, square in squares.items()}

@@ -162,9 +162,9 @@ class Trainer:
         places = [self.places(i) for i in micro_batches]
         self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
                                           options.lr_decay_iters)
-        norms, seen = {}, []
+        params, kept, seen = self.model.params, [], []
         if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
-            seen = [lambda grads: norms.update(layer_norms(self.optimizer, grads))]
+            seen = [lambda grads: kept.extend([grads, params.flat.copy()])]      # when the activations are freed
         try:
             loss, norm = engine.step(self.optimizer, [self.model.check_batch(*crops.at(each)) for each in places],
                                      [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
@@ -172,6 +172,7 @@ class Trainer:
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
+        norms = layer_norms(params, *kept) if kept else {}
         return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm, **norms}
 
     def places(self, i):

@@ -24,9 +24,7 @@ def trainer_of(out_dir=None, kernels="reference", val_tokens=TOKENS, **options):
 
 @pytest.mark.parametrize("decay", ["matrices", "all"])
 @pytest.mark.parametrize("kernels", ["reference", "numpy"])
-def test_the_norms_are_those_of_what_a_step_changes(monkeypatch, decay, kernels):
-    """Also in slices, which are as small as one matrix here."""
-    monkeypatch.setattr("npgpt.training.norms.SLICE", 50)
+def test_the_norms_are_those_of_what_a_step_changes(decay, kernels):
     trainer, given = trainer_of(kernels=kernels, decay=decay), []
     layers = ["wte", "wpe", "h.0", "h.1", "ln_f", "lm_head"]
     for step in range(1, 7):

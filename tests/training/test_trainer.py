@@ -41,7 +41,7 @@ def trainer_of(out_dir, dropout=0.0, train_tokens=TOKENS, val_tokens=TOKENS[:50]
 def loss_and_grads(trainer, step):
     """What a trainer gives to its optimizer at a step, which is not taken."""
     given = []
-    trainer.step, trainer.optimizer.t, trainer.optimizer.step = step, 1, lambda grads, max_norm: given.append(grads)
+    trainer.step, trainer.optimizer.step = step, lambda grads, max_norm: given.append(grads)
     return trainer.train_step()["loss"], given[0]
 
 
