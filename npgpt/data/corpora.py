@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from npgpt.checks import check, check_memory, check_text
+from npgpt.checks import check, check_memory
 from npgpt.data.download import download
 from npgpt.data.tinystories import prepared_folders
 from npgpt.errors import UserError, one_line
@@ -105,14 +105,13 @@ def read_answers(text, path):
     """
     answers = []
     for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
-            row = parse_json(line) if line.strip() else None
-            if row is not None:
-                prompt, completion = row["prompt"], row["completion"]
-                check_text("the prompt", prompt)
-                check_text("the completion", completion)
-                check("the completion", completion, completion, "a text that is not empty")
-                answers.append((prompt, completion))
+            row = parse_json(line)
+            answers.append((row["prompt"], row["completion"]))
+            for name in ("prompt", "completion"):
+                check(f"the {name}", row[name], isinstance(row[name], str) and row[name], "a string that is not empty")
         except (ValueError, KeyError, TypeError, RecursionError) as error:      # UserError is a ValueError
             raise UserError(f'{path}, line {number} is not {{"prompt": "…", "completion": "…"}} '
                             f"({type(error).__name__}: {one_line(error)})") from None

@@ -158,7 +158,7 @@ def test_all_windows_of_documents_and_no_validation(npgpt, text_file, tmp_path):
     assert code == 0 and "all: 900 tokens predicted" in out and "bits per byte  " in out
     refused(npgpt("eval", "--split", "val"), "trained without validation")
     refused(npgpt("train", "--corpus", "lines", *TINY, "--val-fraction", 0, "--overwrite"), "npgpt data prepare")
-    assert npgpt(*prepare, "padded", "--documents", r"\n", "--count-padding")[0] == 0
+    assert npgpt(*prepare, "padded", "--documents", r"\n", "--count-padding", "--val-fraction", 0.1)[0] == 0
     assert "960 tokens predicted" in npgpt("eval", "--corpus", "padded", "--split", "all")[1]
     (tmp_path / "lines/npgpt_data.json").write_text('{"all_windows": 1, "count_padding": false, "validation": false}')
     refused(npgpt("train", "--resume", "--epochs", 3), "npgpt_data.json must set all_windows")
@@ -214,7 +214,8 @@ def test_it_learns_to_answer(npgpt):
 @pytest.mark.parametrize(("line", "says"), [
     ("a=aa", "JSONDecodeError"), ('["a", "aa"]', "TypeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
     ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string"), ("5", "TypeError"),
-    ('{"prompt": "a", "completion": ""}', "not empty"), ('{"prompt": "a", "completion": null}', "the completion must")])
+    ('{"prompt": "a", "completion": ""}', "not empty"), ('{"prompt": "", "completion": "a"}', "not empty"),
+    ("null", "TypeError"), ('{"prompt": "a", "completion": null}', "the completion must")])
 def test_a_line_that_is_no_answer_is_named(npgpt, line, says):
     answers(2)
     Path("answers.jsonl").write_text(Path("answers.jsonl").read_text() + line)

@@ -130,6 +130,8 @@ def test_sequential_batches_follow_the_data_over_micro_batches_steps_and_its_end
         assert np.array_equal(x.ravel(), TOKENS[start:start + 32])
         assert np.array_equal(y.ravel(), TOKENS[start + 1:start + 33])
     assert not np.array_equal(drawn(trainer_of(tmp_path), 1)[0][0], TOKENS[:32].reshape(4, 8))     # at random
+    partial = drawn(trainer_of(tmp_path, sampling="sequential", partial_batch=True), 11)      # 37 crops, one too many
+    assert [len(x) for x, _ in partial] == [4] * 9 + [1, 4] and np.array_equal(partial[9][0][0], TOKENS[288:296])
 
 
 @pytest.mark.parametrize("data", [documents(LENGTHS), documents(LENGTHS, LENGTHS // 2),
@@ -250,7 +252,10 @@ def test_evaluation_is_the_mean_over_crops_of_each_split(tmp_path):
 
 
 def test_without_validation_the_latest_checkpoint_is_the_best(tmp_path):
+    """Also if its loss is higher."""
     trainer = trainer_of(tmp_path, val_tokens=None)
+    evaluate = trainer.evaluate
+    trainer.evaluate = lambda: {"train": evaluate()["train"] + trainer.step}
     assert trainer.run(progress=False) and [folder.name for folder in step_folders(tmp_path)] == ["step-00000006"]
     records = [record for record in read_metrics(tmp_path) if "train_loss" in record]
     assert [record.keys() - {"step", "train_loss"} for record in records] == [set()] * 4
