@@ -34,7 +34,7 @@ from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entrop
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import Parameters, frozen_names, initialize, parameter_shapes
+from npgpt.model.parameters import INITS, Parameters, frozen_names, initialize, parameter_shapes
 from npgpt.training.options import options_of
 
 KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
@@ -47,7 +47,8 @@ class GPT:
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
-    config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero.
+    config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero. init: how they
+    are drawn, "gpt2", "half-wpe" or "torch", see `initialize`.
     kernels: what runs the lines. "auto": on a GPU through CuPy, on a CPU the best of what is installed. "numpy": in
     parts that fit the cache; "numba": by compiled loops, too (extra fast); "mkl": and by Intel's matmuls (extra mkl,
     "auto" on Intel's CPUs); "reference": as they stand; "xla": compiled by XLA (extra xla). dtype: "float32" or
@@ -61,13 +62,14 @@ class GPT:
     Raises UserError for values that make no sense.
     """
 
-    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto", freeze=(),
-                 block=None):
+    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto", init="gpt2",
+                 freeze=(), block=None):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
             dtype = getattr(dtype, "__name__", str(dtype))
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
+        check_choice("init", init, INITS)
         if seed is not None:
             check_whole("seed", seed, 0, MOST_SEED)
         if threads is not None:
@@ -94,7 +96,7 @@ class GPT:
         self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen, block)
         self.ops, self._cache = with_lora(layers, config), None
         if seed is not None:
-            initialize(self.params, seed)
+            initialize(self.params, seed, init)
 
     def _on_engine(self, device, threads, kernels, frozen, block):
         """The parameters, zero, and the engine that runs the model."""
@@ -121,15 +123,16 @@ class GPT:
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
         config, read = open_model(find_model(name_or_path, revision))
-        model = cls(with_rank(config, lora_rank), None, dtype, device, threads, kernels, freeze, block)
-        return model._read(read, lora_rank)
+        model = cls(with_rank(config, lora_rank), None, dtype, device, threads, kernels,
+                    freeze=freeze, block=block)
+        model._read(read, lora_rank)
+        return model
 
     def _read(self, read, lora_rank):
-        """Take the weights of a checkpoint, and draw LoRA's, which it does not have. Returns the model."""
+        """Take the weights of a checkpoint, and draw LoRA's, which it does not have."""
         read(self.params)
         if lora_rank:
-            initialize(self.params, 0, [name for name in self.params if ".lora_" in name])
-        return self
+            initialize(self.params, 0, names=[name for name in self.params if ".lora_" in name])
 
     def save_pretrained(self, folder):
         """Write model.safetensors and config.json, which transformers and `from_pretrained` read. LoRA is merged: A B
@@ -148,10 +151,10 @@ class GPT:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
-        np.random.Generator as rng turns dropout on. mask: floats that are added to the attention scores, (T, T) or
-        (B, 1, T, T): 0 if a position sees another, -inf if not; a causal model still hides later positions. Returns
-        logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands, and what
-        `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
+        np.random.Generator as rng turns dropout on. mask: floats that are added to the attention scores, (T, T),
+        (B, 1, T, T) or (B, H, T, T): 0 if a position sees another, -inf if not; a causal model still hides later
+        positions. Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands,
+        and what `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
         """
         idx, targets = self.check_batch(idx, targets, targets is not None)
         logits, gpt = self._run_forward(idx, rng, mask, self.ops)
@@ -284,9 +287,9 @@ class GPT:
         return idx, targets
 
     def check_mask(self, mask, B, T):
-        """Return a mask as an array of the parameters' dtype on the host, (T, T) or (B, 1, T, T), or None.
+        """Return a mask as an array of the parameters' dtype on the host, (T, T), (B, 1, T, T) or (B, H, T, T).
 
-        UserError unless it has one of these shapes, or can be broadcast to it, and holds no NaN and no +inf.
+        None stays None. UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
         """
         if mask is None:
             return None
@@ -296,9 +299,10 @@ class GPT:
         with np.errstate(over="ignore"):
             mask = mask.astype(self.params.dtype)
         check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
-        shape = (T, T) if mask.ndim == 2 else (B, 1, T, T)
+        heads = self.config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
+        shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
         right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
-        check("the shape of mask", mask.shape, right, f"{(T, T)} or {(B, 1, T, T)}")
+        check("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, self.config.n_head, T, T)}")
         return np.broadcast_to(mask, shape)
 
 
@@ -342,7 +346,8 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, config.vocab_size)
     config = with_rank(dataclasses.replace(config, **config_fields), lora_rank)
-    model = GPT(config, None, dtype, device, threads, kernels, freeze, block)._read(read, lora_rank)
+    model = GPT(config, None, dtype, device, threads, kernels, freeze=freeze, block=block)
+    model._read(read, lora_rank)
     return Loaded(model, tokenizer, folder, checkpoint)
 
 

@@ -195,10 +195,12 @@ def layer_cases(ops_of=lambda config: layers):
     mask_att = drawn_mask(B, H, T, T)
     added = np.where(rng.random((B, 1, T, T)) < 0.3, -np.inf, unit(B, 1, T, T))     # one for each batch entry
     added[1, 0, :4] = -np.inf
+    of_heads = np.where(rng.random((B, H, T, T)) < 0.3, -np.inf, 0.5)
     for name, queries, mask, dropped in (
             ("causal", T, future, None), ("every position", T, None, None), ("causal, dropout", T, future, mask_att),
             ("two queries on five keys", 2, future[-2:], None), ("a query without keys", T, one_without, None),
-            ("queries without keys, dropout", T, three_without, mask_att), ("a mask for each entry", T, added, None)):
+            ("queries without keys, dropout", T, three_without, mask_att), ("a mask for each entry", T, added, None),
+            ("a mask for each head", T, of_heads, None)):
         case(f"attention, {name}", {"q": unit(B, H, queries, D), "k": unit(B, H, T, D), "v": unit(B, H, T, D)},
              lambda q, k, v, mask=mask, dropped=dropped:
              ops.attention_forward(q, k, v, 0.7, as_x(mask, q), as_x(dropped, q)), ops.attention_backward,

@@ -81,7 +81,9 @@ def padding(rows, time):
 
 
 MASKS = {"of all entries": np.random.default_rng(8).standard_normal((6, 6)), "of each entry": padding(3, 6),
-         "of the keys": padding(3, 6)[:, :, :1]}
+         "of the keys": padding(3, 6)[:, :, :1],
+         "of each head": np.random.default_rng(9).standard_normal((3, 3, 6, 6)),
+         "of a head, the same in each entry": np.random.default_rng(9).standard_normal((1, 3, 6, 6))}
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -155,7 +157,7 @@ def test_tokens_behind_the_padding_change_nothing():
 
 
 @pytest.mark.parametrize("mask", [np.tri(6, dtype=bool), np.full((6, 6), np.nan), np.full((6, 6), np.inf),
-                                  np.zeros((5, 6)), np.zeros((2, 1, 6, 6)), np.zeros((3, 3, 6, 6)), np.zeros(6), "x"],
+                                  np.zeros((5, 6)), np.zeros((2, 1, 6, 6)), np.zeros((3, 2, 6, 6)), np.zeros(6), "x"],
                          ids=["bool", "nan", "inf", "shape", "entries", "heads", "vector", "text"])
 def test_other_masks_are_refused(mask):
     model = model_of({})

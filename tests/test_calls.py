@@ -137,7 +137,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "initializer_range": [1e39, *ODD["float"]]}),
     "TrainOptions": (lambda s, **odd: TrainOptions(**odd), fields(TrainOptions)),
     "GPT": (lambda s, **odd: GPT(**{"config": s.model.config} | odd), {
-        "config": [None, 5, {}, "gpt2"], "seed": SEED, "freeze": FREEZE, **MADE}),
+        "config": [None, 5, {}, "gpt2"], "seed": SEED, "init": [None, 5, [], "xavier"], "freeze": FREEZE, **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
         "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS}),
     "hidden": (lambda s, **odd: s.model.hidden(**{"idx": IDX} | odd), {"idx": CONTEXTS, "rng": RNGS, "mask": MASKS}),
@@ -159,7 +159,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "AdamW.step": (Scene.step, {"grads": GRADS[1:], **ASSIGNED}),
     "engine.step": (Scene.fused_step, ASSIGNED),
     "Trainer": (lambda s, **odd: Trainer(**{"model": s.model, "train_tokens": TOKENS, "val_tokens": TOKENS} | odd), {
-        **{name: [*STREAM, TOKENS[:6]] for name in ("train_tokens", "val_tokens")},
+        "train_tokens": [*STREAM, TOKENS[:6]], "val_tokens": [*STREAM[1:], TOKENS[:6]],
         "model": [None, 5, "x", [], GPT, lambda s: s.optimizer],
         "options": [5, {}, "x", TrainOptions(learning_rate=1e39), TrainOptions(crop_length=7)], "out_dir": PATHS[1:],
         "tokenizer": [5, 0, "char", [], CharTokenizer], "corpus_name": [5, 0, b"x", [], "x" * 5000],
@@ -168,7 +168,9 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "Trainer.save": (lambda s, out_dir: s.trainer.save(), {"out_dir": [None]}),
     "Documents": (lambda s, **odd: Documents(**{"tokens": TOKENS, "starts": [0, 9]} | odd), {
         "tokens": STREAM, "starts": [None, 5, "x", [], [1, 9], [0, 1], [0, 9, 5], [0, -3], [0, 10**6], [0.0, 9.0],
-                                     [[0, 9]], [[0], []], [False]]}),
+                                     [[0, 9]], [[0], []], [False]],
+        "prompts": [5, "x", [], [1], [1, -1], [9, 1], [1.0, 1.0], [[1, 1]], [[1], []], [True, True]],
+        **{name: [None, *ODD["bool"]] for name in ("all_windows", "count_padding")}}),
     "TokenFile": (lambda s, path: TokenFile(path), {"path": [*PATHS, "missing"]}),
     "load_token_files": (lambda s, folder: load_token_files(folder), {"folder": [*PATHS, "missing"]}),
     "evaluate_split": (lambda s, tokens=TOKENS, stride=None: evaluate_split(s.model, tokens, stride, progress=False), {

@@ -272,10 +272,14 @@ def tidy(out_dir):
 def fingerprint(*splits):
     """Return a digest of splits of tokens: of their lengths, dtypes, and first and last million tokens.
 
-    If a split is `Documents`, the digest is of where they start, too.
+    If a split is `Documents`, the digest is of their other attributes, too. A split that is None is left out.
     """
     sha = hashlib.sha256()
-    for array in [part for split in splits for part in (split, getattr(split, "starts", None)) if part is not None]:
+    flags = [[getattr(split, name, False) for name in ("all_windows", "count_padding")] for split in splits]
+    if np.any(flags):
+        sha.update(repr(flags).encode())
+    parts = [(split, getattr(split, "starts", None), getattr(split, "prompts", None)) for split in splits]
+    for array in [part for split in parts for part in split if part is not None]:
         sha.update(f"{array.dtype} ({len(array)},);".encode())
         for part in (array[:1_000_000], array[-1_000_000:]):
             sha.update(np.ascontiguousarray(part))

@@ -23,11 +23,14 @@ def add_arguments(parser):
 
 def run(args):
     loaded = load_given_model(args)
-    split = args.split or ("val" if loaded.checkpoint else "all")
     if loaded.checkpoint and args.corpus is None:
-        tokens = open_run_tokens(loaded.checkpoint, data_dir=args.data_dir)[split]()
+        splits = open_run_tokens(loaded.checkpoint, data_dir=args.data_dir)
     else:
-        tokens = open_tokens(loaded.tokenizer, args.corpus, args.data_dir)[split]()
+        splits = open_tokens(loaded.tokenizer, args.corpus, args.data_dir)
+    split = args.split or ("val" if loaded.checkpoint and splits["val"]() is not None else "all")
+    tokens = splits[split]()
+    if tokens is None:
+        raise UserError(f"{loaded.folder} was trained without validation: leave --split out")
     result = evaluate_split(loaded.model, tokens, args.stride)
     if not math.isfinite(result.loss):
         raise UserError(f"the loss of {loaded.folder} on this text is {result.loss}: choose another model")

@@ -56,7 +56,7 @@ def run(args):
         checkpoint = read_checkpoint(find_checkpoint(args.model))
         config = checkpoint.config
         batch_size = options_of(checkpoint.state, checkpoint.folder / "state.json").batch_size
-        print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best validation loss "
+        print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best loss "
               f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
     elif args.model is not None:
         config, _ = open_model(find_model(args.model, args.revision))

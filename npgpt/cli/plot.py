@@ -8,19 +8,24 @@ from npgpt.checks import check
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
+from npgpt.training.norms import KINDS as NORMS
 
 
 def add_arguments(parser):
     parser.add_argument("run", nargs="?", default="out", help="the folder of a run; by default out")
-    parser.add_argument("--out", help="the picture to write; by default loss.png in the run's folder")
+    parser.add_argument("--out", help="the picture to write; by default loss.png, or norms.png, in the run's folder")
+    parser.add_argument("--norms", action="store_true",
+                        help="draw the norms of each layer's gradient, parameters and updates instead")
 
 
 def run(args):
-    print(draw(args.run, args.out))
+    print(draw(args.run, args.out, args.norms))
 
 
-def draw(run, out=None):
+def draw(run, out=None, norms=False):
     """Draw the loss curve of a run, and return the path of the picture. run: its folder. out: by default its loss.png.
+
+    norms: draw the norms of its layers instead, by default into norms.png.
 
     Raises: UserError if matplotlib is missing or fails, there are no measurements, or out has a suffix that it cannot
     write; OSError if it cannot be written; MemoryError, ImportError if the memory is full.
@@ -28,11 +33,13 @@ def draw(run, out=None):
     records = read_metrics(run)
     if not records:
         raise UserError(f"{run} has no measurements yet: train some steps first")
-    target = Path(out or Path(run) / "loss.png")
+    if norms and not any(key.startswith("param_norm.") for record in records for key in record):
+        raise UserError(f"{run} has no norms of layers: they are of runs on a CPU, in one process and without XLA")
+    target = Path(out or Path(run) / ("norms.png" if norms else "loss.png"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")         # the font may lack characters of the title
-            data = picture(records, one_line(f"Training in {run}", 80), target.suffix[1:].lower() or "png")
+            data = picture(records, one_line(f"Training in {run}", 80), target.suffix[1:].lower() or "png", norms)
     except (UserError, MemoryError, ImportError):       # the last two: there is too little memory
         raise
     except Exception as error:          # of any kind, from matplotlib: for numbers near 1e308, or its own settings
@@ -41,8 +48,8 @@ def draw(run, out=None):
     return target
 
 
-def picture(records, title, kind):
-    """Return the bytes of a picture of the loss curve. kind: "png", "svg", …
+def picture(records, title, kind, norms=False):
+    """Return the bytes of a picture of the loss curve, or of the norms. kind: "png", "svg", …
 
     Raises: UserError if matplotlib is missing or does not know the kind; what matplotlib raises.
     """
@@ -50,12 +57,33 @@ def picture(records, title, kind):
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
+    figure = Figure(figsize=(8, 10 if norms else 5), dpi=120, layout="constrained")
+    (draw_norms if norms else draw_loss)(figure, records, title)
+    check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
+    data = io.BytesIO()
+    figure.savefig(data, format=kind)
+    return data.getvalue()
+
+
+def draw_norms(figure, records, title):
+    """Draw a panel for each kind of norm, with a line for each layer."""
+    for axes, (kind, name) in zip(figure.subplots(len(NORMS), sharex=True), NORMS.items(), strict=True):
+        for key in dict.fromkeys(key for record in records for key in record if key.startswith(f"{kind}.")):
+            there = [record for record in records if key in record]
+            axes.plot([r["step"] for r in there], [r[key] for r in there], linewidth=1, label=key.partition(".")[2])
+        axes.set(xlabel="step", ylabel=f"norm of the {name}", yscale="log")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_title(title, parse_math=False, usetex=False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
+
+
+def draw_loss(figure, records, title):
+    """Draw the losses of batches and evaluations."""
     steps = [record for record in records if "loss" in record]
-    evaluations = [record for record in records if {"train_loss", "val_loss"} <= record.keys()]
-    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.plot([r["step"] for r in steps], [r["loss"] for r in steps], color="0.75", linewidth=1, label="batch")
     for key, label in (("train_loss", "train"), ("val_loss", "validation")):
+        evaluations = [record for record in records if key in record]
         axes.plot([r["step"] for r in evaluations], [r[key] for r in evaluations], marker=".", label=label)
     if evaluations:
         best = min(evaluations, key=lambda record: record["val_loss"])
@@ -65,7 +93,3 @@ def picture(records, title, kind):
     axes.set_title(title, parse_math=False, usetex=False)           # the name of a folder is no formula
     axes.grid(alpha=0.3)
     axes.legend()
-    check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
-    data = io.BytesIO()
-    figure.savefig(data, format=kind)
-    return data.getvalue()

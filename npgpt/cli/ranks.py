@@ -66,7 +66,7 @@ def follow(world):
         name, order, _ = world.hear(math.inf)
     if name == "model":
         model = GPT(GPTConfig(**order["config"]), None, order["dtype"], order["device"], order["threads"],
-                    order["kernels"], order["frozen"])
+                    order["kernels"], freeze=order["frozen"])
         engine_of_all(model, order["kernels"], world).follow()
 
 

@@ -103,7 +103,7 @@ def run(args):
         print(f"model: {trainer.model}")
         if trainer.model.xp is not np:
             print("(--kernels xla compiles the same lines for a GPU; nobody has measured yet which is faster)")
-        print(f"data: {described(trainer.train_tokens)} to train on, {described(trainer.val_tokens)} to validate")
+        print(f"data: {described(trainer, 'train')} to train on, {described(trainer, 'val')} to validate")
         try:
             finished = trainer.run()
         except BackwardError as error:
@@ -155,10 +155,15 @@ def resume_command(args):
     return f"npgpt train --resume --out-dir {args.out_dir}{backward}"
 
 
-def described(tokens):
-    """How many tokens there are, and in how many documents if they are divided."""
-    documents = f" in {len(tokens.starts):,} documents" if isinstance(tokens, Documents) else ""
-    return f"{len(tokens):,} tokens{documents}"
+def described(trainer, split):
+    """How many tokens a split has, and documents and windows if it is divided into some."""
+    if split not in trainer.crops:
+        return "none"
+    tokens, windows = getattr(trainer, f"{split}_tokens"), trainer.crops[split].places
+    if not isinstance(tokens, Documents):
+        return f"{len(tokens):,} tokens"
+    others = "" if windows == len(tokens.starts) else f" ({windows:,} windows)"
+    return f"{len(tokens):,} tokens in {len(tokens.starts):,} documents{others}"
 
 
 def print_line(trainer):
@@ -181,7 +186,8 @@ def draw_if_possible(out_dir):
 
 def sample(trainer, out_dir, picture, backwards):
     """Print the result of the training, and a sample. backwards: the learner's `Backwards`, or None."""
-    print(f"best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}"
+    best = "best validation loss" if "val" in trainer.crops else "train loss"
+    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}"
           f"{picture}\n")
     if backwards:
         number = len(backwards.called(trainer.model.config))
@@ -211,10 +217,12 @@ def new_run(args):
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
     if args.init_from:
+        if "init" in given_train_fields(args):
+            raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
         model, tokenizer = pretrained_model(args, options, model_fields)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
-        tokens = open_tokens(tokenizer, corpus.name, args.data_dir)
+        tokens = open_tokens(tokenizer, corpus.name, args.data_dir, options.val_fraction)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
         GPTConfig(**model_fields)       # raises before a corpus is downloaded, and so does
@@ -222,11 +230,14 @@ def new_run(args):
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
-        train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer)
+        train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer,
+                                                           options.val_fraction)
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels,
+        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init,
                     args.freeze or ())
     distribute(model, args)     # before the optimizer is made
+    if corpus.text is None and "val_fraction" in given_train_fields(args):
+        raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
 
@@ -284,9 +295,9 @@ def resumed_run(args):
     asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
     for name in [name for name in asked if name in MODEL_FIELDS]:
         check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
-    for name in [name for name in given_train_fields(args) if name in ("seed", "dtype")]:
+    for name in [name for name in given_train_fields(args) if name in ("seed", "dtype", "init", "val_fraction")]:
         there, asked = getattr(saved, name), getattr(args, name)
-        if name == "seed" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only the stored one must match
+        if name != "dtype" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only the stored one must match
             check_same(name, there, asked, checkpoint.folder)
     if args.tokenizer and not is_called(checkpoint.tokenizer, args.tokenizer):
         raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
@@ -296,7 +307,7 @@ def resumed_run(args):
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,
-                frozen_in(checkpoint))
+                freeze=frozen_in(checkpoint))
     distribute(model, args)
     trainer = Trainer(model, train_tokens, val_tokens, options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"])

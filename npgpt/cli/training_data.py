@@ -9,17 +9,19 @@ from npgpt.data.dataset import join, tokenize_corpus
 from npgpt.data.token_files import load_token_files
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
 from npgpt.errors import UserError
+from npgpt.training.options import options_of
 
 
-def open_tokens(tokenizer, corpus_name, data_dir=None):
-    """{"train": …, "val": …, "all": …}, functions that return the tokens of a corpus.
+def open_tokens(tokenizer, corpus_name, data_dir=None, val_fraction=0.1):
+    """{"train": …, "val": …, "all": …}, functions that return the tokens of a corpus; None if it has no validation.
 
     Raises UserError if the corpus cannot be had, or consists of token files that another tokenizer made.
     """
     corpus = open_corpus(corpus_name, data_dir)
     if corpus.text is not None:
-        splits = functools.cache(lambda: tokenize_corpus(corpus, tokenizer))
-        return {"train": lambda: splits()[0], "val": lambda: splits()[1], "all": lambda: tokenizer.encode(corpus.text)}
+        splits = functools.cache(functools.partial(tokenize_corpus, corpus, tokenizer))
+        return {"train": lambda: splits(val_fraction)[0], "val": lambda: splits(val_fraction)[1],
+                "all": lambda: splits(0)[0]}
     made_by = corpus.folder / TOKENIZER_FILE
     if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
         raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
@@ -38,7 +40,8 @@ def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
     if corpus_name is None and name not in CORPORA and (not os.path.isabs(name) or name.startswith(("//", "\\\\"))):
         raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is no path of this machine: "
                         "give it as --corpus")
-    tokens = open_tokens(checkpoint.tokenizer, name, data_dir)
+    val_fraction = options_of(checkpoint.state, checkpoint.folder / "state.json").val_fraction
+    tokens = open_tokens(checkpoint.tokenizer, name, data_dir, val_fraction)
     try:
         same = fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]
     except UserError:           # it has characters that are not in the vocabulary

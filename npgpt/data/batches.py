@@ -1,6 +1,6 @@
 """Batches: which parts of the tokens training and evaluation read.
 
-A stream of tokens has a crop at every place; documents have one window each. Both classes answer the same questions.
+A stream of tokens has a crop at every place; documents have windows. Both classes answer the same questions.
 """
 
 import numpy as np
@@ -20,16 +20,22 @@ def crops_of(tokens, length):
 
 
 class Crops:
-    """Which crops a batch consists of. A subclass has `places`, how many crops there are, and says what is in them."""
+    """Which crops a batch consists of. A subclass says what is in them.
+
+    places: how many crops there are. in_order: the next begins `stride` places later, and an epoch has `crops` of them.
+    """
 
     def random(self, batch_size, rng):
         """Return the places (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
         return rng.integers(self.places, size=batch_size)
 
-    def in_order(self, n, batch_size):
-        """Return the places (batch_size,) of batch n of an endless walk over the data."""
-        numbers = n * batch_size + np.arange(batch_size)
-        return numbers % self.in_epoch(batch_size) * self.stride
+    def in_order(self, n, batch_size, partial=False):
+        """Return the places (batch_size,) of batch n of an endless walk over the data.
+
+        partial: the last batch of an epoch is smaller if too few crops are left.
+        """
+        numbers = (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size, partial)
+        return numbers[numbers < self.crops] * self.stride
 
     def evenly(self, n_batches, batch_size):
         """Return places (n_batches, batch_size), spread evenly over the data, the same in every call."""
@@ -45,11 +51,14 @@ class StreamCrops(Crops):
             raise UserError(f"the split has {len(tokens)} tokens and a crop needs {length + 1} (block_size + 1): "
                             "lower the block size, or give a longer text")
         self.tokens, self.length = tokens, length
-        self.places, self.stride = len(tokens) - length, length
+        self.places, self.stride, self.crops = len(tokens) - length, length, (len(tokens) - 1) // length
 
-    def in_epoch(self, batch_size):
-        """Return how many crops an epoch has: as many as fill whole batches. Raises UserError if they fill none."""
-        batches = (len(self.tokens) - 1) // (batch_size * self.length)
+    def in_epoch(self, batch_size, partial=False):
+        """Return how many crops the batches of an epoch have; partial: if the last one were whole, too.
+
+        Raises UserError if the crops fill no batch.
+        """
+        batches = -(-self.crops // batch_size) if partial else self.crops // batch_size
         if batches == 0:
             raise UserError(f"the training split has {len(self.tokens)} tokens and a batch in order needs "
                             f"{batch_size * self.length + 1}: lower the batch size, or give a longer text")
@@ -66,26 +75,45 @@ class StreamCrops(Crops):
 
 
 class DocumentCrops(Crops):
-    """One window for each document: its first length + 1 tokens. A place is the number of a document."""
+    """Windows of length + 1 tokens, one after the other, of each `Documents`; or the first of each. Places count them.
+
+    A window without a target that counts is left out. Raises UserError if all are.
+    """
 
     stride = 1
 
     def __init__(self, documents, length):
         self.documents, self.length = documents, length
-        self.places = len(documents.starts)
+        n = -(-documents.lengths // (length + 1)) if documents.all_windows else np.ones_like(documents.lengths)
+        begins = (np.arange(n.sum()) - np.repeat(n.cumsum() - n, n)) * (length + 1)     # in their documents
+        lengths = np.minimum(np.repeat(documents.lengths, n) - begins, length + 1)
+        prompts = 0 if documents.prompts is None else np.repeat(documents.prompts, n)
+        ignored = np.clip(prompts - begins - 1, 0, lengths - 1)         # targets that are tokens of the prompt
+        counts = (length if documents.count_padding else lengths - 1) - ignored
+        starts, read = np.repeat(documents.starts, n) + begins, counts > 0
+        self.starts, self.lengths, self.ignored, self.counts = (
+            each[read] for each in (starts, lengths, ignored, counts))
+        self.places = self.crops = len(self.starts)
+        if self.places == 0:
+            raise UserError(f"every prompt has more than {length} tokens, so no completion is seen: give shorter "
+                            "prompts, or raise the block size")
 
-    def in_epoch(self, batch_size):
-        """Return how many windows an epoch has. A batch at its end goes on with the first documents."""
-        return self.places
+    def in_epoch(self, batch_size, partial=False):
+        """Return how many windows an epoch has; partial: if its last batch were whole.
+
+        Otherwise a batch at its end goes on with the first windows.
+        """
+        return -(-self.places // batch_size) * batch_size if partial else self.places
 
     def count(self, places):
         """Return how many targets count in the windows at `places`."""
-        return int(np.minimum(self.documents.lengths[places] - 1, self.length).sum())
+        return int(self.counts[places].sum())
 
     def at(self, places):
         """Return x and y, int64 (len(places), length), as in `StreamCrops`.
 
-        A shorter document is padded: x with its last token, the end of text, and y with -1.
+        A shorter window is padded: x with its last token, the end of text, and y with -1, or with that token if
+        padding counts.
         """
         x = np.empty((len(places), self.length), dtype=np.int64)
         y = np.full_like(x, IGNORED)
@@ -93,18 +121,21 @@ class DocumentCrops(Crops):
             window = self.window(place)
             n = len(window) - 1
             x[row, :n], x[row, n:], y[row, :n] = window[:-1], window[-1], window[1:]
+            y[row, :self.ignored[place]] = IGNORED
+            if self.documents.count_padding:
+                y[row, n:] = window[-1]
         return x, y
 
     def window(self, place):
         """Return the tokens of the window at a place, without padding."""
-        start = int(self.documents.starts[place])
-        return self.documents[start:start + min(int(self.documents.lengths[place]), self.length + 1)]
+        start = int(self.starts[place])
+        return self.documents[start:start + int(self.lengths[place])]
 
     def targets(self):
-        """Yield the targets of all windows in their order, 1-D, some thousand windows at a time."""
+        """Yield the targets that count, in their order, 1-D, some thousand windows at a time."""
         for first in range(0, self.places, 4096):
-            some = range(first, min(first + 4096, self.places))
-            yield np.concatenate([self.window(place)[1:] for place in some])
+            _, y = self.at(np.arange(first, min(first + 4096, self.places)))
+            yield y[y != IGNORED]
 
 
 def count_targets(tokens, block_size):
@@ -118,8 +149,8 @@ def count_targets(tokens, block_size):
 def windows(tokens, block_size):
     """Yield (x, y), int64 (block_size,) each, for evaluation.
 
-    Together the y's of a stream are tokens[1:], and the last may be shorter. Documents have one window each, padded as
-    in `DocumentCrops`. Raises UserError if there are fewer than two tokens.
+    Together the y's of a stream are tokens[1:], and the last may be shorter. Those of documents are
+    padded, as in `DocumentCrops`. Raises UserError if there are fewer than two tokens.
     """
     if isinstance(tokens, Documents):
         crops = DocumentCrops(tokens, block_size)

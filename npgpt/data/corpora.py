@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from npgpt.checks import check_memory
+from npgpt.checks import check, check_memory
 from npgpt.data.download import download
 from npgpt.data.tinystories import prepared_folders
-from npgpt.errors import UserError
-from npgpt.files import open_regular
+from npgpt.errors import UserError, one_line
+from npgpt.files import open_regular, parse_json
 
 BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: there is one at every second word
@@ -44,12 +44,16 @@ CORPORA = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text, or a folder with token files. `reason` says in one line which corpus it is and where it was found."""
+    """A text, or a folder with token files. `reason` says in one line which corpus it is and where it was found.
+
+    answers: pairs (prompt, completion) of which the text consists, or None.
+    """
 
     name: str
     text: str | None
     folder: Path | None
     reason: str
+    answers: list[tuple[str, str]] | None = None
 
 
 def data_dir(explicit=None):
@@ -59,6 +63,8 @@ def data_dir(explicit=None):
 
 def open_corpus(name=None, directory=None, progress=True):
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
+
+    A text file whose name ends in .jsonl has prompts and completions: see `read_answers`.
 
     Without a name it is TinyShakespeare, or pydocs if TinyShakespeare cannot be downloaded. `directory` is the folder
     for downloads; `progress` shows a bar on a terminal. Raises UserError if there is no such corpus, it is damaged,
@@ -85,7 +91,33 @@ def open_corpus(name=None, directory=None, progress=True):
     if os.path.isdir(path) or not os.path.exists(path):
         raise UserError(f"corpus {str(name)!r} is unknown: give {', '.join(CORPORA)}, a UTF-8 text file that exists, "
                         "or a folder with train.bin and val.bin")
-    return Corpus(str(path), decode_text(read_text_bytes(path), path), None, f"the text file {path}")
+    text = decode_text(read_text_bytes(path), path)
+    if path.suffix == ".jsonl":
+        answers = read_answers(text, path)
+        return Corpus(str(path), "".join(map("".join, answers)), None, f"{len(answers):,} prompts in {path}", answers)
+    return Corpus(str(path), text, None, f"the text file {path}")
+
+
+def read_answers(text, path):
+    """Return the pairs (prompt, completion) in a text of JSON lines {"prompt": …, "completion": …}.
+
+    Empty lines are skipped. Raises UserError, with the number of the line, for any other.
+    """
+    answers = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+            answers.append((row["prompt"], row["completion"]))
+            for name in ("prompt", "completion"):
+                check(f"the {name}", row[name], isinstance(row[name], str) and row[name], "a string that is not empty")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:      # UserError is a ValueError
+            raise UserError(f'{path}, line {number} is not {{"prompt": "…", "completion": "…"}} '
+                            f"({type(error).__name__}: {one_line(error)})") from None
+    if not answers:
+        raise UserError(f"{path} has no prompts: give a text to train on")
+    return answers
 
 
 def open_tinyshakespeare(directory, progress):

@@ -1,10 +1,12 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
+import functools
+
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.checks import check_path
-from npgpt.data.token_files import SPLITS, Documents, index_file, load_token_files, write_documents
+from npgpt.checks import check_path, check_real
+from npgpt.data.token_files import SPLITS, Documents, index_file, load_token_files, write_documents, write_settings
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import new_folder
@@ -19,33 +21,59 @@ def split_text(text, fraction=0.9):
     return text[:boundary], text[boundary:]
 
 
-def tokenize_corpus(corpus, tokenizer):
-    """Return (train, validation) tokens of a corpus with a text, uint16. Raises UserError as tokenizer.encode does.
+def tokenize_corpus(corpus, tokenizer, val_fraction=0.1):
+    """Return (train, validation) tokens of a corpus with a text, uint16, or with answers, `Documents`.
 
-    The splits are encoded separately, so that no token crosses the boundary.
+    val_fraction: of the text; with 0 there is no validation, None. The splits are encoded separately, so that no token
+    crosses the boundary. Raises UserError as tokenizer.encode does, and if a split has no answer.
     """
-    train_text, val_text = split_text(corpus.text)
-    return tokenizer.encode(train_text), tokenizer.encode(val_text)
+    encode, data = tokenizer.encode, corpus.text
+    if corpus.answers is not None:
+        encode, data = functools.partial(tokenize_answers, tokenizer), corpus.answers
+    train, val = split_text(data, 1 - val_fraction)
+    return encode(train), encode(val) if val_fraction else None
 
 
-def prepare(corpus, tokenizer, folder, progress=True, separator=None):
+def tokenize_answers(tokenizer, answers):
+    """Return pairs (prompt, completion) as `Documents`, each ended by the tokenizer's end of text, if it has one.
+
+    Prompt and completion are encoded separately, as they are when the model is asked. Raises UserError if there are
+    none, and as tokenizer.encode does.
+    """
+    if not answers:
+        raise UserError("there are too few prompts for two splits: give more, or train on all with --val-fraction 0")
+    eos = np.array([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id], np.uint16)
+    pairs = [(tokenizer.encode(prompt), tokenizer.encode(completion)) for prompt, completion in answers]
+    documents = [np.concatenate([*pair, eos]) for pair in pairs]
+    lengths = np.array([*map(len, documents)])
+    return Documents(np.concatenate(documents), lengths.cumsum() - lengths, [len(prompt) for prompt, _ in pairs])
+
+
+def prepare(corpus, tokenizer, folder, progress=True, separator=None, val_fraction=0.1, **settings):
     """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
 
     separator: what is between two documents of the text, if it has documents. Then the splits are cut between
-    documents, and an index of documents is written for each. Raises UserError if the corpus is token files already,
-    has too few documents, or the folder holds other files, and as tokenizer.encode does; OSError if the folder cannot
-    be written.
+    documents, and an index of documents is written for each. val_fraction: of the text; with 0 val.bin is empty.
+    settings: all_windows and count_padding of the documents. Raises UserError if the corpus is token files already, or
+    prompts and completions, has too few documents, or the folder holds other files, and as tokenizer.encode does;
+    OSError if the folder cannot be written.
     """
     check_path("the new folder", folder)
+    check_real("val_fraction", val_fraction, below=1.0)
     if corpus.text is None:
         raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
-    parts = split_text(corpus.text) if separator is None else split_text(documents_of(corpus, separator))
+    if corpus.answers is not None:
+        raise UserError(f"{corpus.name} has prompts and completions: train on the file itself, with --corpus")
+    parts = split_text(corpus.text if separator is None else documents_of(corpus, separator), 1 - val_fraction)
     with new_folder(folder, TOKENIZER_FILE) as unfinished:
+        write_settings(unfinished, validation=val_fraction > 0, **settings)
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
         for split, part in tqdm(zip(SPLITS, parts, strict=True), total=len(SPLITS), desc="prepare",
                                 disable=None if progress else True):
             path = unfinished / f"{split}.bin"
-            if separator is None:
+            if split == "val" and not val_fraction:
+                path.touch()
+            elif separator is None:
                 path.write_bytes(tokenizer.encode(part).astype("<u2").tobytes())
             else:
                 write_documents(part, tokenizer, separator, path, index_file(unfinished, split))
@@ -62,15 +90,18 @@ def documents_of(corpus, separator):
 
 
 def join(train, val):
-    """Return both splits as one, in memory."""
+    """Return both splits as one, in memory; val may be None."""
+    if val is None:
+        return train
     tokens = np.concatenate([train[:], val[:]])
     if not isinstance(train, Documents):
         return tokens
-    return Documents(tokens, np.concatenate([train.starts, len(train) + val.starts]))
+    return Documents(tokens, np.concatenate([train.starts, len(train) + val.starts]), None, train.all_windows,
+                     train.count_padding)
 
 
-def open_dataset(corpus, tokenizer_kind=None):
-    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16.
+def open_dataset(corpus, tokenizer_kind=None, val_fraction=0.1):
+    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16. val_fraction: of a text.
 
     `tokenizer_kind`: a name for make_tokenizer, by default "char" for a text. Token files come with their tokenizer;
     without one it is `tokenizer_kind`, by default GPT-2's, as in nanoGPT. Raises UserError if the folder has another
@@ -79,7 +110,7 @@ def open_dataset(corpus, tokenizer_kind=None):
     if corpus.text is None:
         return *load_token_files(corpus.folder), folder_tokenizer(corpus.folder, tokenizer_kind)
     tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
-    return *tokenize_corpus(corpus, tokenizer), tokenizer
+    return *tokenize_corpus(corpus, tokenizer, val_fraction), tokenizer
 
 
 def folder_tokenizer(folder, tokenizer_kind):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from npgpt.data.token_files import SEPARATOR, SPLITS, index_file, write_documents
+from npgpt.data.token_files import SEPARATOR, SPLITS, index_file, write_documents, write_settings
 from npgpt.data.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import make_folder
@@ -32,18 +32,19 @@ def prepared_folders(directory):
     return [folder for folder in folders if all((folder / name).is_file() for name in complete)]
 
 
-def prepare_tinystories(tokenizer, folder, version=2, limit=None, documents=False, progress=True):
+def prepare_tinystories(tokenizer, folder, version=2, limit=None, documents=False, progress=True, **settings):
     """Download TinyStories and write it into `folder`: train.bin, val.bin and the tokenizer's file.
 
     version: 1 has stories of GPT-3.5 as well, 2 of GPT-4 alone. limit: the most stories of each split, the first ones.
-    documents: write indexes of the stories as well. After an interruption the next call resumes the download, and
-    keeps a split that is complete. Raises UserError if the folder has another tokenizer, and as fetch_file and
-    prepare_split do; OSError if the folder cannot be written.
+    documents: write indexes of the stories as well; settings: their all_windows and count_padding. After an
+    interruption the next call resumes the download, and keeps a split that is complete. Raises UserError if the folder
+    has another tokenizer, and as fetch_file and prepare_split do; OSError if the folder cannot be written.
     """
     from npgpt.hub import fetch_file
 
     folder = Path(folder)
     make_folder(folder)
+    write_settings(folder, **settings)
     # The tokenizer first: token files without one are taken for GPT-2's.
     if not (folder / TOKENIZER_FILE).exists():
         save_tokenizer(tokenizer, folder / TOKENIZER_FILE)

@@ -1,6 +1,7 @@
 """Token files: nanoGPT's train.bin and val.bin, read piece by piece, and indexes of the documents in them."""
 
 import contextlib
+import json
 import os
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import numpy as np
 
 from npgpt.checks import as_array, check, check_path
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, open_regular, read_bytes
+from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, write_atomically
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 SPLITS = ("train", "val")
+SETTINGS_FILE = "npgpt_data.json"       # of a folder of token files, if they are others than these
+SETTINGS = {"all_windows": False, "count_padding": False, "validation": True}
 
 
 class TokenFile:
@@ -51,10 +54,13 @@ class Documents:
     """Tokens that are divided into documents. Without the division they are the same stream: a length, and slices.
 
     tokens: 1-D, an array or a `TokenFile`. starts: the first token of each document, ascending integers from 0.
+    prompts: how many of its first tokens are no targets (at least one is left), integers; None: none are. all_windows:
+    training and evaluation read every window of a document, not only the first. count_padding: the padding of a window
+    counts as targets.
     Raises UserError unless each document has at least two tokens: with one there is nothing to predict.
     """
 
-    def __init__(self, tokens, starts):
+    def __init__(self, tokens, starts, prompts=None, all_windows=False, count_padding=False):
         check_tokens("tokens", tokens)
         starts = as_array("starts", starts)
         within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
@@ -63,6 +69,13 @@ class Documents:
             raise UserError(f"the documents do not divide the {len(tokens)} tokens into parts of at least 2 tokens")
         self.tokens, self.dtype = tokens, tokens.dtype
         self.starts, self.lengths = starts.astype(np.int64), lengths
+        self.prompts = None if prompts is None else as_array("prompts", prompts)
+        right = prompts is None or (self.prompts.shape == starts.shape and self.prompts.dtype.kind in "iu"
+                                    and (0 <= self.prompts).all() and (self.prompts < lengths).all())
+        check("prompts", prompts, right, "a length for each document, shorter than the document")
+        for name, value in (("all_windows", all_windows), ("count_padding", count_padding)):
+            check(name, value, isinstance(value, bool), "true or false")
+        self.all_windows, self.count_padding = all_windows, count_padding
 
     def __len__(self):
         return len(self.tokens)
@@ -87,20 +100,40 @@ def index_file(folder, split):
 def load_token_files(folder):
     """Return train.bin and val.bin of `folder`, `TokenFile`s, or `Documents` if the folder has indexes of documents.
 
-    Raises UserError as `TokenFile` does, and if an index is missing or does not fit its tokens.
+    The second is None if the folder was prepared without validation. Raises UserError as `TokenFile` does, and if an
+    index is missing or does not fit its tokens.
     """
     check_path("folder", folder)
-    splits = [TokenFile(Path(folder) / f"{split}.bin") for split in SPLITS]
-    if not any(index_file(folder, split).exists() for split in SPLITS):
-        return splits
-    return [read_documents(tokens, index_file(folder, split)) for split, tokens in zip(SPLITS, splits, strict=True)]
+    settings = read_settings(folder)
+    names = SPLITS if settings.pop("validation") else SPLITS[:1]
+    splits = [TokenFile(Path(folder) / f"{split}.bin") for split in names]
+    if any(index_file(folder, split).exists() for split in SPLITS):
+        splits = [read_documents(tokens, index_file(folder, split), settings)
+                  for split, tokens in zip(names, splits, strict=True)]
+    return [*splits, None][:2]
 
 
-def read_documents(tokens, path):
+def write_settings(folder, **settings):
+    """Write SETTINGS_FILE into a folder of token files, if a setting differs from SETTINGS."""
+    if SETTINGS | settings != SETTINGS:
+        write_atomically(Path(folder) / SETTINGS_FILE, json.dumps(SETTINGS | settings).encode())
+
+
+def read_settings(folder):
+    """Return the settings of a folder of token files, a dict. Raises UserError if their file is wrong."""
+    path = Path(folder) / SETTINGS_FILE
+    settings = read_json(path) if path.exists() else SETTINGS.copy()
+    right = isinstance(settings, dict) and settings.keys() == SETTINGS.keys()
+    if not right or not all(isinstance(value, bool) for value in settings.values()):
+        raise UserError(f"{path} must set {', '.join(SETTINGS)} to true or false: prepare the folder again")
+    return settings
+
+
+def read_documents(tokens, path, settings):
     """Return the `Documents` of a `TokenFile`, with the index at `path`. Raises UserError as load_token_files does."""
     try:
         data = read_bytes(path, most=4 * len(tokens))       # 8 for every second token
-        return Documents(tokens, np.frombuffer(data, "<u8"))
+        return Documents(tokens, np.frombuffer(data, "<u8"), **settings)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): prepare the folder again") from None
     except (ValueError, UserError) as error:        # ValueError: of a size that is no multiple of 8

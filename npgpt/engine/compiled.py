@@ -121,8 +121,8 @@ _largest = loop(_largest, {"nnan", "nsz"})      # a NaN may be left out here: ev
 
 
 @loop
-def _softmax_forward(scale, mask, heads, dropout_mask, att, kept):
-    """att (B H, T, S) holds the scores at first; mask (1 or B, T, S) or None, dropout_mask (B H, T, S) or None."""
+def _softmax_forward(scale, mask, dropout_mask, att, kept):
+    """att (B H, T, S) holds the scores at first; mask (1, B or B H, T, S) or None, dropout_mask (B H, T, S) or None."""
     lowest, half, one = np.finfo(att.dtype).min, att.dtype.type(0.5), att.dtype.type(1)
     for i in range(att.shape[0]):
         for t in range(att.shape[1]):
@@ -130,7 +130,7 @@ def _softmax_forward(scale, mask, heads, dropout_mask, att, kept):
             for s in range(row.size):
                 row[s] *= scale
             if mask is not None:
-                added = mask[i // heads if len(mask) > 1 else 0, t]
+                added = mask[i // (len(att) // len(mask)), t]
                 for s in range(row.size):
                     row[s] += added[s]
             largest = max(_largest(row), lowest)        # finite: -inf - -inf would be NaN
@@ -149,7 +149,7 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     kept = att if dropout_mask is None else np.empty_like(att)
     mask, dropout_mask, *rows = (None if each is None else np.ascontiguousarray(each).reshape(-1, *att.shape[-2:])
                                  for each in (mask, dropout_mask, att, kept))
-    _softmax_forward(att.dtype.type(scale), mask, q.shape[1], dropout_mask, *rows)
+    _softmax_forward(att.dtype.type(scale), mask, dropout_mask, *rows)
     return kept @ v, (q, k, v, scale, att, dropout_mask)
 
 

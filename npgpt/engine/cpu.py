@@ -142,7 +142,7 @@ def pair(functions, name):
 
 
 def mask_part(mask, part):
-    """What is added to the attention scores of some batch entries: mask (T, T) or (B, 1, T, T), or None."""
+    """What is added to the attention scores of some batch entries: mask (T, T) or (B, 1 or H, T, T), or None."""
     return mask if mask is None or mask.ndim == 2 else mask[part]
 
 

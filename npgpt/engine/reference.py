@@ -46,6 +46,11 @@ class ReferenceEngine:
         return self.params.xp is np
 
     @property
+    def shows_gradients(self):
+        """Whether a step has the whole gradient on the host."""
+        return self.params.xp is np
+
+    @property
     def rng_type(self):
         """What `dropout_rng` returns."""
         return self.params.xp.random.Generator
@@ -63,8 +68,8 @@ class ReferenceEngine:
 
         idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: what the sum of the
         losses is divided by, by default the number of targets that count; add_to: gradients that a call returned, to
-        which these are added in place; mask: what is added to the attention scores, (T, T) or (B, 1, T, T) on the host,
-        or None. Returns the loss, a `number`, and the gradients, a dict name -> array.
+        which these are added in place; mask: what is added to the attention scores, (T, T) or (B, 1 or H, T, T) on the
+        host, or None. Returns the loss, a `number`, and the gradients, a dict name -> array.
         """
         count = count or counted(targets)
         with self.running():
@@ -83,15 +88,18 @@ class ReferenceEngine:
             total = total + loss
         return total, grads
 
-    def step(self, optimizer, batches, rngs, count, max_norm):
+    def step(self, optimizer, batches, rngs, count, max_norm, seen=None):
         """Take a whole training step: `accumulated`, then that of an `AdamW`. Returns the loss and the gradient norm.
 
-        Both are `number`s. Raises NotFiniteError, before anything has changed, if one of them is not finite; on a GPU
-        it raises nothing, and the parameters become NaN.
+        Both are `number`s. seen: a function that is called with the gradients, before the step; only if
+        `shows_gradients`. Raises NotFiniteError, before anything has changed, if one of them is not finite; on a GPU it
+        raises nothing, and the parameters become NaN.
         """
         loss, grads = self.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):
             raise NotFiniteError(f"the loss is {loss}")
+        if seen:
+            seen(grads)
         return loss, optimizer.step(grads, max_norm)
 
     def run(self, idx, targets, rng, count, mask):

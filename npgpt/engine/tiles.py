@@ -19,7 +19,9 @@ def in_tiles(attention_forward, attention_backward):
     def tile_forward(arguments, group, rows, keys):
         q, k, v, scale, mask, dropout_mask = arguments
         if mask is not None:
-            mask = (mask if mask.ndim == 2 else mask[group[0]])[..., rows, keys]
+            if mask.ndim == 4:                              # (B, 1 or H, T, S)
+                mask = mask[group if mask.shape[1] > 1 else group[0]]
+            mask = mask[..., rows, keys]
         dropout_mask = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
         q, k, v = q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys]
         return attention_forward(q, k, v, scale, mask, dropout_mask)

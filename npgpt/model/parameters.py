@@ -8,6 +8,8 @@ import numpy as np
 from npgpt.checks import as_floats, check, shown
 from npgpt.errors import UserError
 
+INITS = ("gpt2", "half-wpe", "torch")       # what `initialize` draws
+
 
 def parameter_shapes(config):
     """name -> shape of every parameter of a model, with the names, layouts and order of GPT-2's checkpoints.
@@ -186,22 +188,32 @@ class Parameters(Mapping):
         return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
 
 
-def initialize(params, seed, names=None):
+def initialize(params, seed, init="gpt2", names=None):
     """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0, LayerNorm gains 1.
 
     For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
     the stream does not grow with the number of layers. NumPy draws them in float32 for every device and dtype: the same
-    seed gives the same model everywhere. LoRA's B starts with zeros. names: which ones are drawn, by default all.
+    seed gives the same model everywhere. init: "gpt2"; "half-wpe", with half that deviation for the positions, as in
+    OpenAI's code; or "torch", what torch's modules draw: embeddings (and so a tied head) with deviation 1, weights and
+    biases of linear layers uniform between -1 / sqrt(fan in) and 1 / sqrt(fan in).
+    LoRA's A is drawn, its B is 0. names: which parameters are drawn, by default all.
     """
-    rng = np.random.default_rng(seed)
+    rng, config = np.random.default_rng(seed), params.config
     for name in params if names is None else names:
-        shape = params.shapes[name]
-        if name.endswith("lora_b"):
-            params[name] = 0.0
-        elif len(shape) == 2:
-            deviation = params.config.initializer_range
-            if name.endswith("c_proj.weight"):
-                deviation /= math.sqrt(2 * params.config.n_layer)
+        (layer, kind), shape = name.split(".")[-2:], params.shapes[name]
+        if kind.startswith("lora_"):
+            drawn = rng.standard_normal(shape, dtype=np.float32) * config.initializer_range
+            params[name] = params.xp.asarray(drawn) if kind == "lora_a" else 0.0
+        elif layer.startswith("ln_"):
+            params[name] = float(kind == "weight")
+        elif init == "torch" and layer not in ("wte", "wpe"):
+            fan_in = config.mlp_width if name.split(".")[-3:-1] == ["mlp", "c_proj"] else config.n_embd
+            uniform = rng.random(shape, dtype=np.float32) * 2 - 1
+            params[name] = params.xp.asarray(uniform / math.sqrt(fan_in))
+        elif kind == "weight":
+            deviation = 1.0 if init == "torch" else config.initializer_range
+            if layer == "c_proj":
+                deviation /= math.sqrt(2 * config.n_layer)
+            if layer == "wpe" and init == "half-wpe":
+                deviation /= 2
             params[name] = params.xp.asarray(rng.standard_normal(shape, dtype=np.float32) * deviation)
-        elif name.endswith(".weight"):
-            params[name] = 1.0

@@ -34,7 +34,7 @@ def mlp_backward(dy, cache, ops):
 def self_attention_forward(x, p, config, layer, mask, dropout_mask, ops):
     """Compute self-attention with H heads: one linear layer makes q, k and v, another one mixes the heads' results.
 
-    x (B, T, C), mask (T, T) or (B, 1, T, T) with 0 where a position sees another and -inf where not, or None;
+    x (B, T, C), mask (T, T) or (B, 1 or H, T, T) with 0 where a position sees another and -inf where not, or None;
     dropout_mask (B, H, T, T) drops attention weights, or None -> y (B, T, C), cache. The scores are divided by sqrt(D),
     because the dot product of two random vectors of D unit values has variance D.
     """
@@ -114,7 +114,7 @@ def block_backward(dx_out, cache, ops):
 def gpt_forward(idx, p, config, dropout_masks, ops, mask=None):
     """Compute the logits of GPT-2.
 
-    idx (B, T) integers, p all parameters, dropout_masks a `Masks`, mask (T, T) or (B, 1, T, T) to be added to the
+    idx (B, T) integers, p all parameters, dropout_masks a `Masks`, mask (T, T) or (B, 1 or H, T, T) to be added to the
     attention scores (0 if a position sees another, -inf if not), or None -> logits (B, T, V), cache.
     """
     T, eps = idx.shape[1], config.layer_norm_epsilon

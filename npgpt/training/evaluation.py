@@ -33,8 +33,8 @@ class Evaluation:
 def evaluate_split(model, tokens, stride=None, progress=None):
     """Return the `Evaluation` of a model on a split, 1-D token ids or `Documents`.
 
-    Without a stride the windows do not overlap, and documents have one window each. Every token of a stream but the
-    first is predicted once. Tokens at the beginning of a window have little context, so the loss is an upper estimate.
+    Without a stride the windows do not overlap, and documents have theirs. Every token of a stream but the first is
+    predicted once. Tokens at the beginning of a window have little context, so the loss is an upper estimate.
     With a stride the windows are those of `strided_windows`.
     """
     check_tokens("tokens", tokens)
@@ -69,7 +69,7 @@ def strided_windows(tokens, block_size, stride):
     Raises: UserError for documents, a stride that is not from 1 to block_size, or fewer than two tokens.
     """
     if isinstance(tokens, Documents):
-        raise UserError("documents are evaluated in one window each: leave the stride out")
+        raise UserError("documents have windows of their own: leave the stride out")
     check_whole("the stride", stride, 1)
     if stride > block_size:
         raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")

@@ -9,6 +9,7 @@ from npgpt.checks import MOST, MOST_SEED, check, check_choice, check_real, check
 from npgpt.errors import UserError
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
 
 PRESETS = Path(__file__).parent / "presets"
@@ -41,6 +42,9 @@ class TrainOptions:
     log_interval: int = 10                  # steps between records in metrics.jsonl
     seed: int = 1337                        # of the initial weights, the batches and dropout
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
+    partial_batch: bool = False             # sequential: the last batch of an epoch may be smaller, as in torch
+    init: str = "gpt2"                      # fresh weights: gpt2, half-wpe (positions at half) or torch (its modules')
+    val_fraction: float = 0.1               # of a text, at its end, to validate on; 0: nothing is evaluated on
 
     def __post_init__(self):
         plain_numbers(self)
@@ -50,8 +54,11 @@ class TrainOptions:
             if field.type is int:
                 check_whole(field.name, getattr(self, field.name), int(field.name in positive),
                             MOST_SEED if field.name == "seed" else MOST)
+            elif field.type is bool:
+                value = getattr(self, field.name)
+                check(field.name, value, isinstance(value, bool), "true or false")
             elif field.type is float:
-                below = 1.0 if field.name.startswith("beta") else math.inf
+                below = 1.0 if field.name.startswith(("beta", "val_")) else math.inf
                 check_real(field.name, getattr(self, field.name), below=below)
         check_real("learning_rate", self.learning_rate, above=0.0)
         if self.lr_decay_iters and self.min_lr > self.learning_rate:
@@ -61,6 +68,10 @@ class TrainOptions:
         check_choice("decay", self.decay, DECAYS)
         check_choice("sampling", self.sampling, ("random", "sequential"))
         check_choice("dtype", self.dtype, DTYPES)
+        check_choice("init", self.init, INITS)
+        if self.partial_batch and (self.sampling != "sequential" or self.gradient_accumulation_steps > 1):
+            raise UserError("partial_batch needs sampling sequential, and one micro-batch in a step: leave "
+                            "gradient_accumulation_steps out")
 
     def lasting(self, steps):
         """Return these options with `steps` as max_iters, and as lr_decay_iters if both were equal.

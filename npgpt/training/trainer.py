@@ -25,22 +25,25 @@ from npgpt.files import make_folder
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
 from npgpt.training.metrics import append_metrics, write_metrics
+from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
 MOST_NAME = 4096    # characters in the name of a corpus: state.json, where it stands, is short
+NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
 class Trainer:
     """One training run.
 
-    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`. options: a TrainOptions; if its epochs
-    are given, they replace its max_iters. out_dir: a folder for checkpoints and metrics.jsonl, which is made if need
-    be; the first checkpoint replaces all that are there; None: nothing is saved. tokenizer, corpus_name: saved with the
-    checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer, record), record a dict
-    with "step", "loss", "lr" and "grad_norm". on_evaluation: called after each evaluation as on_evaluation(trainer),
-    when its checkpoint is saved.
+    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; val_tokens may be None: then the latest
+    checkpoint is the best. options: a TrainOptions; if its epochs are given, they replace its max_iters. out_dir: a
+    folder for checkpoints and metrics.jsonl, which is made if need be; the first checkpoint replaces all that are
+    there; None: nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for `load` and for --resume.
+    on_step: called after each step as on_step(trainer, record), record a dict with "step", "loss", "lr" and
+    "grad_norm", and at log_interval `layer_norms`. on_evaluation: called after each evaluation as
+    on_evaluation(trainer), when its checkpoint is saved.
     Raises UserError for values that make no sense, too few tokens, or a step that this machine's memory cannot hold.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
@@ -52,7 +55,8 @@ class Trainer:
         right = isinstance(getattr(model, "params", None), Parameters) and hasattr(model, "evaluate")
         check("model", model, right, "a GPT")
         check_tokens("train_tokens", train_tokens)
-        check_tokens("val_tokens", val_tokens)
+        if val_tokens is not None:
+            check_tokens("val_tokens", val_tokens)
         check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
         check("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
         right = corpus_name is None or isinstance(corpus_name, str) and len(corpus_name) <= MOST_NAME
@@ -70,9 +74,10 @@ class Trainer:
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
-        self.crops = {"train": crops_of(train_tokens, self.crop_length), "val": crops_of(val_tokens, self.crop_length)}
+        self.crops = {split: crops_of(tokens, self.crop_length)
+                      for split, tokens in (("train", train_tokens), ("val", val_tokens)) if tokens is not None}
         if options.epochs or options.sampling == "sequential":      # raises if the data is shorter than a batch
-            crops_in_epoch = self.crops["train"].in_epoch(options.batch_size)
+            crops_in_epoch = self.crops["train"].in_epoch(options.batch_size, options.partial_batch)
         if options.epochs:
             crops_in_step = options.batch_size * options.gradient_accumulation_steps
             self.options = options = options.lasting(math.ceil(options.epochs * crops_in_epoch / crops_in_step))
@@ -136,7 +141,8 @@ class Trainer:
                     record["tokens_per_second"] = round(tokens * (self.step - first) / seconds)
                     if self.out_dir:
                         append_metrics(self.out_dir, record)
-                    bar.set_postfix_str(f"loss {record['loss']:.4f}, best val {self.best_loss:.4f}, "
+                    best = f", best val {self.best_loss:.4f}" * ("val" in self.crops)
+                    bar.set_postfix_str(f"loss {record['loss']:.4f}{best}, "
                                         f"{record['tokens_per_second']:,} tokens/s")
                 if evaluating:
                     self.evaluate_and_save(bar)
@@ -149,27 +155,33 @@ class Trainer:
     def train_step(self):
         """Take one step: the mean loss and gradient over all micro-batches, then AdamW.
 
-        Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`.
+        Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`. If it is to be
+        logged, and the engine can, it has the `layer_norms`, too.
         """
         options, engine = self.options, self.model.engine
         crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
         places = [self.places(i) for i in micro_batches]
         self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
                                           options.lr_decay_iters)
+        params, kept, seen = self.model.params, [], []
+        if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
+            seen = [lambda grads: kept.extend([grads, params.flat[:params.n_trained].copy()])]     # the activations are freed
         try:
             loss, norm = engine.step(self.optimizer, [self.model.check_batch(*crops.at(each)) for each in places],
                                      [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
-                                     sum(map(crops.count, places)), options.grad_clip or None)
+                                     sum(map(crops.count, places)), options.grad_clip or None, *seen)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
-        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm}
+        norms = layer_norms(params, *kept) if kept else {}
+        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm, **norms}
 
     def places(self, i):
         """Return the places of the crops of micro-batch i of the next step: a function of the step alone."""
         options, crops = self.options, self.crops["train"]
         if options.sampling == "sequential":
-            return crops.in_order(self.step * options.gradient_accumulation_steps + i, options.batch_size)
+            return crops.in_order(self.step * options.gradient_accumulation_steps + i, options.batch_size,
+                                  options.partial_batch)
         return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, self.step, i]))
 
     def read(self, record):
@@ -190,12 +202,12 @@ class Trainer:
         batch = self.crops["train"].at(places)
         began = time.perf_counter()
         self.model.engine.accumulated([self.model.check_batch(*batch)], [None], self.crops["train"].count(places))
-        evaluated = (options.max_iters // options.eval_interval + 1) * 2 * options.eval_iters
+        evaluated = (options.max_iters // options.eval_interval + 1) * len(self.crops) * options.eval_iters
         passes = options.max_iters * options.gradient_accumulation_steps + evaluated / 3
         return passes * (time.perf_counter() - began)
 
     def evaluate(self):
-        """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split."""
+        """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split that there is."""
         options, losses = self.options, {}
         for split, crops in self.crops.items():
             found, weights = [], []
@@ -208,11 +220,12 @@ class Trainer:
     def evaluate_and_save(self, bar):
         """Evaluate, note the result, and save a checkpoint."""
         losses = self.evaluate()
-        if not math.isfinite(losses["val"]):
-            raise self._not_finite(f"the validation loss is {losses['val']}")
-        if losses["val"] < self.best_loss:
-            self.best_step, self.best_loss = self.step, losses["val"]
-        record = {"step": self.step, "train_loss": losses["train"], "val_loss": losses["val"]}
+        split, loss = list(losses.items())[-1]
+        if not math.isfinite(loss):
+            raise self._not_finite(f"the {NAMES[split]} loss is {loss}")
+        if split == "train" or loss < self.best_loss:
+            self.best_step, self.best_loss = self.step, loss
+        record = {"step": self.step} | {f"{split}_loss": loss for split, loss in losses.items()}
         if self.step > 0 and self.out_dir:
             append_metrics(self.out_dir, record)
             self.save()
@@ -220,7 +233,7 @@ class Trainer:
             if self.saved_step is None:
                 self.save()
             write_metrics(self.out_dir, [record])
-        bar.write(f"step {self.step:>5}: train loss {losses['train']:.4f}, validation loss {losses['val']:.4f}")
+        bar.write(f"step {self.step:>5}: " + ", ".join(f"{NAMES[split]} loss {losses[split]:.4f}" for split in losses))
         if self.on_evaluation:
             self.on_evaluation(self)
 

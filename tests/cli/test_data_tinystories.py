@@ -1,5 +1,6 @@
 """`npgpt data get tinystories` and `--tokenizer hf:…`, from the flag to a trained model; the hub is a local file."""
 
+import re
 import shutil
 
 import pytest
@@ -50,6 +51,12 @@ def test_get_the_first_stories_as_documents(npgpt, hub):
     assert hub[1] == ("roneneldan/TinyStories", "TinyStories-train.txt", "dataset")
     code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
     assert code == 0 and "in 20 documents to train on" in out
+    code, out, _ = npgpt(*get, "--limit", 20, "--documents", "--windows", "all", "--count-padding")
+    assert code == 0 and "byte+limit-20+documents+all_windows+count_padding: train.bin" in out
+    folder = "data/tinystories/byte+limit-20+documents+all_windows+count_padding"
+    code, out, _ = npgpt("train", "--corpus", folder, *TINY, "--out-dir", "all", "--max-iters", 1)
+    windows = int(re.search(r"in 20 documents \((.*) windows\) to train on", out)[1])
+    assert code == 0 and windows > 60
     assert npgpt(*get, "--limit", 20)[0] == 0
     refused(npgpt("train", "--corpus", "tinystories", "--overwrite", *TINY), "in several ways: give one of",
             "byte+limit-20,")
@@ -60,7 +67,7 @@ def test_get_the_first_stories_as_documents(npgpt, hub):
 def test_get_refuses_in_one_line(npgpt, hub, tmp_path):
     refused(npgpt("data", "get", "tinystories", "--tokenizer", "words"), "words")
     refused(npgpt("data", "get", "tinystories", "--tokenizer", "char"), "char tokenizer")
-    for option in (["--tokenizer", "byte"], ["--version", 1], ["--limit", 5], ["--documents"]):
+    for option in (["--tokenizer", "byte"], ["--version", 1], ["--limit", 5], ["--documents"], ["--windows", "all"]):
         refused(npgpt("data", "get", "tinyshakespeare", *option), "kept as text")
     assert hub == [] and not (tmp_path / "data").exists()
     (tmp_path / "data").touch()

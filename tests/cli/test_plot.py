@@ -40,6 +40,18 @@ def test_a_run_may_have_any_name(train, npgpt, tmp_path, name):
     assert f"{shown.get(name, name)}</text>" in (tmp_path / "x.svg").read_text(encoding="utf-8")
 
 
+def test_the_norms_of_each_layer(train, npgpt, tmp_path):
+    assert train("--max-iters", 3)[0] == 0
+    with matplotlib.rc_context({"svg.fonttype": "none"}):       # text as text
+        assert npgpt("plot", "--norms", "--out", "norms.svg")[0] == 0
+    text = (tmp_path / "norms.svg").read_text(encoding="utf-8")
+    for shown in ("wte", "wpe", "h.0", "ln_f", "norm of the update", "norm of the parameters", "norm of the gradient"):
+        assert f"{shown}" in text
+    assert npgpt("plot", "--norms")[1] == "out/norms.png\n" and (tmp_path / "out/norms.png").exists()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0, "grad_norm": 1.0}\n')
+    refused(npgpt("plot", ".", "--norms"), "no norms of layers")
+
+
 @pytest.mark.parametrize(("error", "says"), [
     (ValueError("\nParseSyntaxException"), "matplotlib cannot draw the loss curve (ValueError: ParseSyntaxException)"),
     (RuntimeError, "matplotlib cannot draw"), (RecursionError, "matplotlib cannot draw"),

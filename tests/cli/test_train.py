@@ -1,10 +1,12 @@
 """`npgpt train`: the whole way, and every bad input in one line, with exit code 2 and nothing lost."""
 
+import json
 import math
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,9 +141,95 @@ def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
     loss, bits = (float(line.split()[column]) for line, column in ((out.splitlines()[1], 1), (out.splitlines()[3], 3)))
     assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
     assert "192 tokens predicted" in npgpt("eval", "--corpus", "lines", "--split", "all")[1]
-    refused(npgpt("eval", "--stride", 4), "documents are evaluated in one window each")
+    refused(npgpt("eval", "--stride", 4), "documents have windows of their own")
     np.array([0, 50], "<u8").tofile(tmp_path / "lines/train.documents.bin")
     refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run began with")
+
+
+def test_all_windows_of_documents_and_no_validation(npgpt, text_file, tmp_path):
+    """The 24 lines have 1,020 characters with their ends: all but the first of each window of 9 are targets."""
+    prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--windows", "all", "--val-fraction", 0, "--out"]
+    refused(npgpt(*prepare, "lines"), "add --documents")
+    assert npgpt(*prepare, "lines", "--documents", r"\n")[0] == 0
+    code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 1)
+    assert code == 0 and "data: 1,020 tokens in 24 documents (120 windows) to train on, none to validate" in out
+    assert find_checkpoint("out").name == "step-00000060" and "train loss" in out and "validation loss" not in out
+    code, out, _ = npgpt("eval")
+    assert code == 0 and "all: 900 tokens predicted" in out and "bits per byte  " in out
+    refused(npgpt("eval", "--split", "val"), "trained without validation")
+    refused(npgpt("train", "--corpus", "lines", *TINY, "--val-fraction", 0, "--overwrite"), "npgpt data prepare")
+    assert npgpt(*prepare, "padded", "--documents", r"\n", "--count-padding", "--val-fraction", 0.1)[0] == 0
+    assert "960 tokens predicted" in npgpt("eval", "--corpus", "padded", "--split", "all")[1]
+    (tmp_path / "lines/npgpt_data.json").write_text('{"all_windows": 1, "count_padding": false, "validation": false}')
+    refused(npgpt("train", "--resume", "--epochs", 3), "npgpt_data.json must set all_windows")
+    (tmp_path / "lines/npgpt_data.json").unlink()
+    refused(npgpt("train", "--resume", "--epochs", 3), "val.bin has 0 bytes")
+
+
+def test_a_text_without_validation(train, npgpt, tmp_path):
+    code, out, _ = train("--val-fraction", 0, "--max-iters", 4, "--eval-interval", 2)
+    assert code == 0 and "data: 1,020 tokens to train on, none to validate" in out and "best" not in out
+    assert "at step 4" in npgpt("train", "--resume", "--max-iters", 5)[1]      # the fraction is remembered
+    refused(npgpt("train", "--resume", "--val-fraction", 0.1), "val_fraction is 0.0 in")
+    assert "all: 1,019 tokens predicted" in npgpt("eval")[1]
+    for command in ("sample", "info", "plot"):
+        assert npgpt(command)[0] == 0
+    code, out, _ = train("--val-fraction", 0.5, "--out-dir", "b", "--max-iters", 1)
+    assert code == 0 and "data: 510 tokens to train on, 510 tokens" in out
+    assert "val: 509 tokens predicted" in npgpt("eval", "b")[1]
+
+
+def test_the_initial_weights_are_an_option(train, npgpt):
+    losses = {}
+    for init in ("gpt2", "torch"):
+        code, out, _ = train("--init", init, "--out-dir", init, "--max-iters", 1)
+        losses[init] = float(re.search("step +0: train loss (.*),", out)[1])
+    assert losses["torch"] > losses["gpt2"] + 1         # the tied head has deviation 1
+    refused(npgpt("train", "--resume", "--out-dir", "torch", "--init", "gpt2"), "init is torch in")
+    refused(train("--init", "torch", "--init-from", "torch", "--min-lr", 0), "leave one out")
+    refused(train("--init", "xavier", "--out-dir", "new"), "init must be one of gpt2, half-wpe, torch")
+
+
+def answers(count):
+    """Write answers.jsonl: after a letter and =, the same letter twice."""
+    rows = [{"prompt": f"{letter}=", "completion": 2 * letter} for letter in "abcdefghijklmnopqrst"[:count]]
+    Path("answers.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+
+
+def test_it_learns_to_answer(npgpt):
+    answers(20)
+    flags = ["--n-embd", 32, "--learning-rate", 1e-2, "--batch-size", 10, "--max-iters", 150,
+             "--lr-decay-iters", 0, "--val-fraction", 0]
+    code, out, _ = npgpt("train", "--corpus", "answers.jsonl", *TINY, *flags)
+    assert code == 0 and "corpus: 20 prompts in answers.jsonl" in out and "data: 80 tokens in 20 documents" in out
+    code, out, _ = npgpt("eval")
+    assert code == 0 and "40 tokens predicted" in out and float(re.search("loss +(.*) nats", out)[1]) < 0.1
+    for letter in "aht":
+        shown = npgpt("sample", "--prompt", f"{letter}=", "--max-new-tokens", 2, "--temperature", 0)[1]
+        assert shown == f"{letter}={letter}{letter}\n"
+    more = ["--init-from", "out", "--out-dir", "more", "--crop-length", 8, "--max-iters", 1]
+    assert npgpt("train", "--corpus", "answers.jsonl", *more)[0] == 0
+
+
+@pytest.mark.parametrize(("line", "says"), [
+    ("a=aa", "JSONDecodeError"), ('["a", "aa"]', "TypeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
+    ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string"), ("5", "TypeError"),
+    ('{"prompt": "a", "completion": ""}', "not empty"), ('{"prompt": "", "completion": "a"}', "not empty"),
+    ("null", "TypeError"), ('{"prompt": "a", "completion": null}', "the completion must")])
+def test_a_line_that_is_no_answer_is_named(npgpt, line, says):
+    answers(2)
+    Path("answers.jsonl").write_text(Path("answers.jsonl").read_text() + line)
+    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "answers.jsonl, line 4 is not", says)
+
+
+def test_answers_that_cannot_be(npgpt):
+    answers(1)
+    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "too few prompts for two splits")
+    refused(npgpt("data", "prepare", "answers.jsonl", "--out", "tokens"), "train on the file itself")
+    Path("answers.jsonl").write_text(json.dumps({"prompt": "a" * 20, "completion": "b"}))
+    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY, "--val-fraction", 0), "every prompt has more than 8")
+    Path("answers.jsonl").write_text("\n")
+    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "has no prompts")
 
 
 def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_path):

@@ -74,6 +74,64 @@ def test_a_window_of_a_document_is_truncated_or_padded():
     assert len(pieces) == 3 and np.array_equal(np.concatenate(pieces), np.arange(1, 20_000, 2))
 
 
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+@pytest.mark.parametrize("count_padding", [False, True])
+def test_all_windows_are_the_overflowing_tokens_of_transformers(length, count_padding):
+    """Except those of one token, in which nothing is predicted unless padding counts."""
+    transformers = pytest.importorskip("transformers", reason="transformers, the oracle, is in the extra test")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = [str(number) for number in range(60)]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="59")
+    lengths = np.array([2, 3, 5, 6, 7, 11, 12])
+    starts, ids = lengths.cumsum() - lengths, np.arange(lengths.sum(), dtype=np.uint16)
+    ids[starts + lengths - 1] = 59                          # the end of text, which is also the padding
+    texts = [" ".join(map(str, ids[start:start + n])) for start, n in zip(starts, lengths, strict=True)]
+    found = theirs(texts, truncation=True, max_length=length + 1, padding="max_length", return_overflowing_tokens=True)
+    expected, real = np.array(found["input_ids"]), np.array(found["attention_mask"])
+    if not count_padding:
+        expected, real = expected[real.sum(axis=1) > 1], real[real.sum(axis=1) > 1]
+    documents = Documents(ids, starts, all_windows=True, count_padding=count_padding)
+    crops = crops_of(documents, length)
+    x, y = crops.at(np.arange(crops.places))
+    assert np.array_equal(x, expected[:, :-1])
+    assert np.array_equal(y, expected[:, 1:] if count_padding else np.where(real[:, 1:], expected[:, 1:], -1))
+    assert all(map(np.array_equal, zip(*windows(documents, length), strict=True), (x, y)))
+    assert crops.count(np.arange(crops.places)) == (y != -1).sum() == count_targets(documents, length)
+    assert np.array_equal(np.concatenate(list(crops.targets())), y[y != -1])
+
+
+def test_prompts_are_no_targets():
+    """Nor is a window in which there is nothing else. The first token of a completion is predicted by the prompt."""
+    documents = Documents(DOCUMENTS.tokens, DOCUMENTS.starts, [1, 3, 5, 0])
+    x, y = crops_of(documents, 4).at(np.arange(3))
+    assert x.tolist() == [[100, 101, 101, 101], [102, 103, 104, 105], [113, 114, 115, 116]]
+    assert y.tolist() == [[101, -1, -1, -1], [-1, -1, 105, 106], [114, 115, 116, -1]]
+    assert crops_of(documents, 4).places == 3 and crops_of(documents, 5).places == 4
+    assert crops_of(documents, 5).at(np.array([2]))[1].tolist() == [[-1, -1, -1, -1, 112]]
+    all_windows = crops_of(Documents(DOCUMENTS.tokens, DOCUMENTS.starts, [1, 4, 5, 0], all_windows=True), 2)
+    assert all_windows.at(np.arange(all_windows.places))[1].tolist() == [
+        [101, -1], [106, -1], [-1, 112], [114, 115]]        # the window of token 116 alone has no target
+    assert all_windows.count(np.array([0, 2, 3])) == 4
+    with pytest.raises(UserError, match="every prompt has more than 2 tokens, .*raise the block size"):
+        crops_of(Documents(np.arange(8), [0, 4], [3, 3]), 2)
+
+
+@pytest.mark.parametrize("tokens", [np.arange(60), DOCUMENTS], ids=["stream", "documents"])
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 50])
+def test_a_partial_last_batch_as_of_torchs_loader(tokens, batch_size):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    crops = crops_of(tokens, 8)
+    everything = [crops.at(np.array([i * crops.stride])) for i in range(crops.crops)]
+    loader = torch.utils.data.DataLoader([(x[0], y[0]) for x, y in everything], batch_size)
+    for n, (x, y) in enumerate([*loader, *loader]):
+        ours = crops.at(crops.in_order(n, batch_size, partial=True))
+        assert np.array_equal(ours[0], x) and np.array_equal(ours[1], y)
+    assert crops.in_epoch(batch_size, partial=True) == len(loader) * batch_size
+
+
 def test_documents_in_order_at_random_and_evenly():
     crops = crops_of(DOCUMENTS, 1000)       # longer than all of them together
     assert crops.in_epoch(3) == 4

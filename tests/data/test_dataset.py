@@ -27,6 +27,18 @@ def test_shakespeare(shakespeare, gpt2):
     assert gpt2.count_bytes(val) == 111_540 and gpt2.decode(val) == split_text(shakespeare.text)[1]
 
 
+@pytest.mark.parametrize(("eos", "ending"), [(256, [256]), (None, [])])
+def test_answers_end_as_documents_do(eos, ending):
+    tokenizer = ByteTokenizer()
+    tokenizer.eos_token_id = eos
+    corpus = Corpus("answers", "abcde", None, "a text of the tests", [("ab", "c"), ("", "de")])
+    train, val = tokenize_corpus(corpus, tokenizer, 0.5)
+    assert train[:].tolist() == [*b"abc", *ending] and val[:].tolist() == [*b"de", *ending]
+    both, none = tokenize_corpus(corpus, tokenizer, 0)
+    assert none is None and both.dtype == np.uint16 and both.prompts.tolist() == [2, 0]
+    assert both.starts.tolist() == [0, 3 + len(ending)]
+
+
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("progress", [True, False])
 def test_prepare_and_open_again(poem, tmp_path, capsys, progress):

@@ -14,6 +14,7 @@ SCALE = 0.7
 TILE = 3 * T * 8                # bytes of one head's scores with 3 queries, float64
 CAUSAL = np.triu(np.full((T, T), -np.inf), k=1)
 EACH = np.where(np.random.default_rng(1).random((B, 1, T, T)) < 0.4, -np.inf, 0.5)      # a mask for each entry
+HEADS = np.where(np.random.default_rng(2).random((B, H, T, T)) < 0.4, -np.inf, 0.5)     # and for each head
 
 
 def inputs(dtype=np.float64):
@@ -24,8 +25,9 @@ def inputs(dtype=np.float64):
 
 
 @pytest.mark.parametrize("kept", [T - 1, T], ids=["weights recomputed", "weights kept"])
-@pytest.mark.parametrize(("mask", "dropped"), [(CAUSAL, True), (CAUSAL, False), (None, True), (CAUSAL + EACH, False)],
-                         ids=["causal, dropout", "causal", "dropout", "each entry"])
+@pytest.mark.parametrize(("mask", "dropped"), [(CAUSAL, True), (CAUSAL, False), (None, True), (CAUSAL + EACH, False),
+                                               (CAUSAL + HEADS, False)],
+                         ids=["causal, dropout", "causal", "dropout", "each entry", "each head"])
 @pytest.mark.parametrize(("queries", "tile_bytes"), [
     (3, 1), (3, 3 * TILE), (3, 2 * H * TILE), (1, TILE), (7, 1), (100, 1 << 20)], ids=[
     "one head each", "three heads of one entry", "two entries", "one query", "all queries", "one tile"])

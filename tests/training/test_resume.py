@@ -10,7 +10,7 @@ import pytest
 from npgpt.checkpoints.run import find_checkpoint, step_folders
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.training.metrics import read_metrics
-from tests.cli.test_train import refused
+from tests.cli.test_train import answers, refused
 from tests.conftest import TINY
 
 
@@ -36,10 +36,15 @@ def bits(out_dir):
                                      ["--dtype", "float64", "--no-tie-word-embeddings", "--tokenizer", "byte"],
                                      ["--sampling", "sequential", "--gradient-accumulation-steps", "3"],
                                      ["--corpus", "lines", "--gradient-accumulation-steps", "2"],
-                                     ["--corpus", "lines", "--sampling", "sequential"]],
+                                     ["--corpus", "lines", "--sampling", "sequential"],
+                                     ["--corpus", "lines", "--sampling", "sequential", "--partial-batch"],
+                                     ["--corpus", "answers.jsonl", "--val-fraction", "0.2"],
+                                     ["--val-fraction", "0", "--kernels", "numpy", "--threads", "2"]],
                          ids=["plain", "dropout and accumulation", "numpy", "float64 untied", "sequential", "documents",
-                              "sequential documents"])
+                              "sequential documents", "partial batch", "answers", "no validation"])
 def test_ten_and_ten_are_twenty(npgpt, train, text_file, options):
+    if "answers.jsonl" in options:
+        answers(10)
     if "lines" in options:
         prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--documents", r"\n", "--out", "lines"]
         assert npgpt(*prepare)[0] == 0

@@ -25,8 +25,8 @@ TOKENS = np.random.default_rng(0).integers(0, 11, 300).astype(np.uint16)
 LENGTHS = np.random.default_rng(1).integers(2, 15, 20)      # of documents: some are longer than the context of 8
 
 
-def documents(lengths):
-    return Documents(TOKENS[:lengths.sum()], np.cumsum(lengths) - lengths)
+def documents(lengths, *prompts, **settings):
+    return Documents(TOKENS[:lengths.sum()], np.cumsum(lengths) - lengths, *prompts, **settings)
 
 
 def trainer_of(out_dir, dropout=0.0, train_tokens=TOKENS, val_tokens=TOKENS[:50], **options):
@@ -130,12 +130,16 @@ def test_sequential_batches_follow_the_data_over_micro_batches_steps_and_its_end
         assert np.array_equal(x.ravel(), TOKENS[start:start + 32])
         assert np.array_equal(y.ravel(), TOKENS[start + 1:start + 33])
     assert not np.array_equal(drawn(trainer_of(tmp_path), 1)[0][0], TOKENS[:32].reshape(4, 8))     # at random
+    partial = drawn(trainer_of(tmp_path, sampling="sequential", partial_batch=True), 11)      # 37 crops, one too many
+    assert [len(x) for x, _ in partial] == [4] * 9 + [1, 4] and np.array_equal(partial[9][0][0], TOKENS[288:296])
 
 
-def test_a_step_on_documents_is_that_of_torch_with_ignore_index(tmp_path):
+@pytest.mark.parametrize("data", [documents(LENGTHS), documents(LENGTHS, LENGTHS // 2),
+                                  documents(LENGTHS, all_windows=True)], ids=["documents", "answers", "all windows"])
+def test_a_step_on_documents_is_that_of_torch_with_ignore_index(tmp_path, data):
     """The mean over all targets of three micro-batches that count, and every gradient of it."""
     torch = pytest.importorskip("torch")
-    trainer = trainer_of(tmp_path, train_tokens=documents(LENGTHS), gradient_accumulation_steps=3)
+    trainer = trainer_of(tmp_path, train_tokens=data, gradient_accumulation_steps=3)
     unit_scale(trainer.model.params)
     idx, targets = (np.concatenate(part) for part in zip(*drawn(trainer, 1), strict=True))
     tensors = torch_parameters(trainer.model.params)
@@ -163,7 +167,7 @@ def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
     assert trainer.evaluate()["val"] == pytest.approx(np.mean(losses), rel=1e-12)
     result = evaluate_split(trainer.model, data, progress=False)
     assert result.loss == pytest.approx(np.mean(losses), rel=1e-12) and result.tokens == len(losses)
-    with pytest.raises(UserError, match="documents are evaluated in one window each"):
+    with pytest.raises(UserError, match="documents have windows of their own"):
         evaluate_split(trainer.model, data, stride=2, progress=False)
 
 
@@ -171,6 +175,9 @@ def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
     (TOKENS, {"epochs": 1}, 9), (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14),
     (TOKENS, {"epochs": 2, "crop_length": 4}, 36), (TOKENS[:34], {"epochs": 1, "sampling": "sequential"}, 1),
     (documents(LENGTHS), {"epochs": 2}, 10), (documents(LENGTHS), {"epochs": 1, "batch_size": 6}, 4),
+    (documents(LENGTHS, all_windows=True), {"epochs": 1}, 7),
+    (TOKENS, {"epochs": 2, "sampling": "sequential", "partial_batch": True}, 20),
+    (np.zeros(338_025, np.uint16), {"epochs": 1, "crop_length": 8, "batch_size": 16, "sampling": "sequential"}, 2640),
 ])
 def test_epochs_are_steps(tmp_path, tokens, options, steps):
     for max_iters, decay, expected in ((50, 50, steps), (50, 60, 60), (50, 0, 0), (steps, 60, 60)):
@@ -191,8 +198,11 @@ def test_epochs_that_cannot_be(tmp_path):
 
 def test_the_fingerprint_covers_documents():
     data = documents(LENGTHS)
-    others = [data.tokens, Documents(data.tokens, data.starts[:-1]), Documents(data.tokens + 1, data.starts)]
-    assert len({fingerprint(each) for each in (data, *others)}) == 4
+    others = [data.tokens, Documents(data.tokens, data.starts[:-1]), Documents(data.tokens + 1, data.starts),
+              documents(LENGTHS, LENGTHS // 2), documents(LENGTHS, 0 * LENGTHS), documents(LENGTHS, all_windows=True),
+              documents(LENGTHS, count_padding=True)]
+    assert len({fingerprint(each) for each in (data, *others)}) == 8
+    assert fingerprint(data, data) != fingerprint(data, None) == fingerprint(data)
     assert fingerprint(data) == fingerprint(documents(LENGTHS))
 
 
@@ -239,6 +249,18 @@ def test_evaluation_is_the_mean_over_crops_of_each_split(tmp_path):
     starts = np.linspace(0, 50 - 9, 42).astype(int)[:, None] + np.arange(8)
     _, expected = trainer.model.forward(TOKENS[:50][starts], TOKENS[:50][starts + 1])
     assert trainer.evaluate()["val"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_validation_the_latest_checkpoint_is_the_best(tmp_path):
+    """Also if its loss is higher."""
+    trainer = trainer_of(tmp_path, val_tokens=None)
+    evaluate = trainer.evaluate
+    trainer.evaluate = lambda: {"train": evaluate()["train"] + trainer.step}
+    assert trainer.run(progress=False) and [folder.name for folder in step_folders(tmp_path)] == ["step-00000006"]
+    records = [record for record in read_metrics(tmp_path) if "train_loss" in record]
+    assert [record.keys() - {"step", "train_loss"} for record in records] == [set()] * 4
+    state = read_checkpoint(find_checkpoint(tmp_path, "best")).state
+    assert (state["best_step"], state["best_loss"]) == (6, records[-1]["train_loss"])
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])

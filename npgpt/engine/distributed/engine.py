@@ -21,7 +21,7 @@ class Distributed:
     engine: each tells the other ranks its name and arguments, an order, and all ranks call the method `_name`.
     """
 
-    waits, rng_type, step = True, np.random.Generator, ReferenceEngine.step
+    waits, shows_gradients, rng_type, step = True, False, np.random.Generator, ReferenceEngine.step
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params

@@ -77,7 +77,7 @@ class Draws:
 class XLAEngine(ReferenceEngine):
     """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
 
-    kernels, waits, rng_type = "xla", False, Seeds
+    kernels, waits, shows_gradients, rng_type = "xla", False, False, Seeds
 
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())

@@ -67,11 +67,12 @@ def test_loss_and_every_gradient(fields, small_blocks):
     lesson, xla = model_of(fields, kernels="reference"), model_of(fields, kernels="xla")
     idx, targets = batch(lesson.config)
     targets[:, :2] = -1             # a block of the loss without a target
-    mask = np.where(np.random.default_rng(2).random((3, 1, 6, 6)) < 0.2, -np.inf, 0.5)
-    loss, grads = lesson.loss_and_grads(idx, targets, mask=mask, count=40)
-    loss_xla, grads_xla = xla.loss_and_grads(idx, targets, mask=mask, count=40)
-    assert loss_xla == pytest.approx(loss, rel=1e-12)
-    assert_equal(grads_xla, grads)
+    for heads in {1, lesson.config.n_head}:
+        mask = np.where(np.random.default_rng(2).random((3, heads, 6, 6)) < 0.2, -np.inf, 0.5)
+        loss, grads = lesson.loss_and_grads(idx, targets, mask=mask, count=40)
+        loss_xla, grads_xla = xla.loss_and_grads(idx, targets, mask=mask, count=40)
+        assert loss_xla == pytest.approx(loss, rel=1e-12)
+        assert_equal(grads_xla, grads)
 
 
 def test_whole_arrays_and_evaluation():
