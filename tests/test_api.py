@@ -426,7 +426,8 @@ def test_a_trainer_needs_no_corpus_no_tokenizer_and_no_folder(tmp_path, monkeypa
     before = trainer.model.params.flat.copy()
     assert trainer.run() is True and not list(tmp_path.iterdir())
     assert [(itself, record["step"]) for itself, record in records] == [(True, step) for step in (1, 2, 3, 4)]
-    assert all(record.keys() == {"step", "loss", "lr", "grad_norm"} for _, record in records)
+    plain = [{key for key in record if "." not in key} for _, record in records]       # a logged one has norms of layers
+    assert plain == [{"step", "loss", "lr", "grad_norm"}] * 4
     assert not (trainer.model.params.flat == before).all()
 
 

@@ -108,7 +108,7 @@ class CPUEngine(ReferenceEngine):
         config, total, grads = self.params.config, 0.0, None
         for (idx, targets), rng in zip(batches, rngs, strict=True):
             masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
-            logits, gpt = self.gpt_forward(idx, masks, self.ops, mask)
+            logits, gpt = self.gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
             total += self.cross_entropy(logits, targets, count, gradient=True)      # the logits are dlogits now
             grads = self.added(self.params.flatten(self.gpt_backward(logits, gpt, self.ops)), grads)
         return total, grads
@@ -122,7 +122,7 @@ class CPUEngine(ReferenceEngine):
 
     def run_forward(self, idx, targets, count, mask):
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
-        logits, _ = self.gpt_forward(idx, masks, without_caches(self.ops), mask)
+        logits, _ = self.gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
         return self.cross_entropy(logits, targets, count, gradient=False)
 
     def added(self, grads, add_to):

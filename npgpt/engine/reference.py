@@ -30,15 +30,7 @@ class ReferenceEngine:
     def __init__(self, params, threads, tf32=False, block=None):
         self.params, self.threads, self.tf32 = params, threads, tf32
         self.ops = with_lora(layers, params.config)
-        self.gpt = with_block(block)
-
-    def gpt_forward(self, idx, masks, ops, mask=None):
-        """Compute the logits as `gpt_forward` of the transformer does."""
-        return self.gpt[0](idx, self.params.tree, self.params.config, masks, ops, mask)
-
-    def gpt_backward(self, dlogits, cache, ops):
-        """Compute the gradients as `gpt_backward` of the transformer does."""
-        return self.gpt[1](dlogits, cache, ops)
+        self.gpt_forward, self.gpt_backward = with_block(block)
 
     @property
     def waits(self):
@@ -107,7 +99,7 @@ class ReferenceEngine:
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype, rng)
-        logits, gpt = self.gpt_forward(idx, masks, self.ops, mask)
+        logits, gpt = self.gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
@@ -125,7 +117,7 @@ class ReferenceEngine:
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
-        logits, _ = self.gpt_forward(idx, masks, without_caches(self.ops), mask)
+        logits, _ = self.gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
         loss, _ = cross_entropy_forward(logits, targets)
         return loss * share
 

@@ -178,7 +178,7 @@ class OwnBackwardEngine(ReferenceEngine):
 
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
-        self.backwards = backwards
+        self.backwards, self.gpt_backward = backwards, self.own_backward
         functions = {f"{layer}_backward": function for layer, function in backwards.functions.items()}
         self.ops = table(**{name: function for name, function in functions.items() if hasattr(layers, name)})
 
@@ -195,7 +195,7 @@ class OwnBackwardEngine(ReferenceEngine):
                 raise
             raise BackwardError(f"{place}: {describe(error)}") from None
 
-    def gpt_backward(self, dlogits, cache, ops):
+    def own_backward(self, dlogits, cache, ops):
         """The tree of gradients of the function that stands for `gpt_backward`, each an array of its own."""
         grads = flatten(self.backwards.functions["gpt"](dlogits, cache, ops))
         for name, shape in self.params.shapes.items():

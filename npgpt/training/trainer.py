@@ -165,7 +165,8 @@ class Trainer:
                                           options.lr_decay_iters)
         params, kept, seen = self.model.params, [], []
         if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
-            seen = [lambda grads: kept.extend([grads, params.flat[:params.n_trained].copy()])]     # the activations are freed
+            # Called when the activations are freed.
+            seen = [lambda grads: kept.extend([grads, params.flat[:params.n_trained].copy()])]
         try:
             loss, norm = engine.step(self.optimizer, [self.model.check_batch(*crops.at(each)) for each in places],
                                      [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
