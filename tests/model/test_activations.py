@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, UserError, layers
+from npgpt import GPT, AdamW, GPTConfig, UserError, layers
 from npgpt.model import transformer
 from npgpt.model.activations import Looking
 from npgpt.model.masks import draw_masks
@@ -199,3 +199,23 @@ def test_an_error_in_a_function_says_the_lessons_line():
         unit_model().forward(IDX, edit={"h.0.attn.att": lambda array: 1 / 0})
     lines = [str(entry.statement).strip() for entry in caught.traceback if entry.name == "attention_forward"]
     assert len(lines) == 1 and lines[0].startswith("att = exps / total  ")
+
+
+def test_the_head_that_repeats_a_text_is_found_and_without_it_the_loss_rises():
+    """The README's example, which prints what is asserted here."""
+    model = GPT(GPTConfig(vocab_size=20, block_size=32, n_layer=2, n_head=2, n_embd=32, initializer_range=0.1))
+    optimizer, rng = AdamW(model.params, lr=5e-3), np.random.default_rng(0)
+    for _ in range(300):                                            # 16 random tokens, twice
+        idx = np.tile(rng.integers(0, 20, (32, 16)), 2)
+        optimizer.step(model.loss_and_grads(idx[:, :-1], idx[:, 1:])[1])
+    x, targets = idx[:, :-1], np.where(np.arange(1, 32) < 16, -1, idx[:, 1:])       # the second half counts
+    _, activations = model.run_with_cache(x)
+    found = []
+    for name in ("h.0.attn", "h.1.attn"):
+        for head in range(2):
+            att = np.diagonal(activations[f"{name}.att"][:, head], -15, 1, 2).mean()    # on the token after the same
+            zeroed = {f"{name}.mix": lambda mix, head=head: mix * (np.arange(2) != head)[:, None, None]}
+            found.append((att, model.forward(x, targets, edit=zeroed)[1]))
+    assert model.forward(x, targets)[1] < 0.05
+    attention, loss = max(found)
+    assert attention > 0.8 and loss > 2.0 and loss == max(loss for _, loss in found)
