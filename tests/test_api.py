@@ -303,6 +303,8 @@ def test_scores_are_torchs_log_softmax_and_their_mean_the_loss(variant):
     assert -scores.mean() == pytest.approx(model.evaluate(idx[:, :-1], idx[:, 1:]), rel=1e-12)
     with pytest.raises(UserError, match="causal"):
         GPT(GPTConfig(**SMALL, causal=False)).score(idx)
+    with pytest.raises(UserError, match="length of idx must be at least 2"):
+        model.score(idx[:, :1])
 
 
 def test_a_fresh_gpt2_starts_at_the_loss_of_guessing():
