@@ -26,11 +26,12 @@ from npgpt.checks import (
 )
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
-from npgpt.engine.ops import headless, with_block, with_lora
+from npgpt.engine.ops import headless, with_block, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
+from npgpt.model.activations import Looking
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
@@ -147,7 +148,7 @@ class GPT:
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
                 f"{self.engine.where})")
 
-    def forward(self, idx, targets=None, rng=None, mask=None):
+    def forward(self, idx, targets=None, rng=None, mask=None, edit=None):
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
@@ -155,17 +156,42 @@ class GPT:
         (B, 1, T, T) or (B, H, T, T): 0 if a position sees another, -inf if not; a causal model still hides later
         positions. Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands,
         and what `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
+
+        edit: {"h.3.attn.mix": function, …} changes arrays on their way, named as by `run_with_cache`: each function is
+        given a copy of its array, and what it returns, of the same shape, takes the array's place. For `backward` each
+        row (along the last axis) that has changed is a constant: no gradient goes back through it.
         """
+        return self._forward(idx, targets, rng, mask, None if edit is None else Looking(edit))
+
+    __call__ = forward
+
+    def run_with_cache(self, idx, targets=None, rng=None, mask=None, edit=None):
+        """Compute the logits, and keep every floating array of the forward: logits (B, T, V), `Activations`.
+
+        activations["h.3.attn.att"] is the attention of block 3, `att` in the lines of its layer. With targets,
+        `backward` adds the gradients: activations.grads["h.3.attn.att"]. The arguments are those of `forward`.
+        """
+        looking = Looking({} if edit is None else edit)
+        return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
+
+    def _forward(self, idx, targets, rng, mask, looking):
         idx, targets = self.check_batch(idx, targets, targets is not None)
-        logits, gpt = self._run_forward(idx, rng, mask, self.ops)
+        (forward, backward), ops = self._lines(looking)
+        logits, gpt = self._run_forward(idx, rng, mask, forward, ops)
         if targets is None:
             self._cache = None
             return logits, None
         loss, cross_entropy = cross_entropy_forward(logits, self.xp.asarray(targets))
-        self._cache = (gpt, cross_entropy, logits.shape)
+        self._cache = (gpt, cross_entropy, logits.shape, backward, ops)
         return logits, float(loss)
 
-    __call__ = forward
+    def _lines(self, looking):
+        """The forward and backward of the whole model, and their table of layers: as they stand, or with looks."""
+        if looking is None:
+            return self.gpt, self.ops
+        if self.config.block:
+            raise UserError("a model with a block of your own shows no arrays: leave run_with_cache and edit out")
+        return (looking.forward, looking.backward), with_lora(looking.ops, self.config, all_gradients=True)
 
     def hidden(self, idx, rng=None, mask=None):
         """Compute what the head would read, (B, T, C): the output of an encoder.
@@ -173,17 +199,33 @@ class GPT:
         `backward(dhidden)` then gives the gradients. The arguments and errors are those of `forward`.
         """
         idx, _ = self.check_batch(idx, None, with_targets=False)
-        hidden, gpt = self._run_forward(idx, rng, mask, headless(self.ops))
-        self._cache = (gpt, None, hidden.shape)
+        (forward, backward), ops = self.gpt, headless(self.ops)
+        hidden, gpt = self._run_forward(idx, rng, mask, forward, ops)
+        self._cache = (gpt, None, hidden.shape, backward, ops)
         return hidden
 
-    def _run_forward(self, idx, rng, mask, ops):
+    def score(self, idx):
+        """Compute the log-probability of each token given those before it, in nats: idx (B, T) -> (B, T - 1).
+
+        T is from 2 to block_size + 1. Raises UserError otherwise, and for a model that is not causal.
+        """
+        idx = self.check_ids(idx)
+        if not self.config.causal:
+            raise UserError("a model with causal=False sees the tokens that it would score: use a causal one")
+        check("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
+        context, _ = self.check_batch(idx[:, :-1], None, with_targets=False)
+        logits, _ = self._run_forward(context, None, None, self.gpt[0], without_caches(self.ops))
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        total = np.exp(shifted).sum(axis=-1, keepdims=True)
+        return (np.take_along_axis(shifted, self.xp.asarray(idx[:, 1:, None]), axis=-1) - np.log(total))[..., 0]
+
+    def _run_forward(self, idx, rng, mask, forward, ops):
         check_rng(rng, self.xp.random.Generator)
         mask = self.check_mask(mask, *idx.shape)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
-            return self.gpt[0](self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
-                               None if mask is None else self.xp.asarray(mask))
+            return forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
+                           None if mask is None else self.xp.asarray(mask))
 
     def backward(self, dhidden=None):
         """Compute the gradients of the last `forward`'s loss: a dict with the names and shapes of `params`, newly made.
@@ -195,17 +237,17 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
-        gpt, cross_entropy, shape = self._cache
+        gpt, cross_entropy, shape, backward, ops = self._cache
         if cross_entropy is None:
             what = f"an array of shape {shape}, as hidden returned"
             check("dhidden", dhidden, dhidden is not None, what)
-            dx, ops = as_floats("dhidden", dhidden, self.params.dtype, self.xp), headless(self.ops)
+            dx = as_floats("dhidden", dhidden, self.params.dtype, self.xp)
             check("dhidden", dhidden, dx.shape == shape, what)
         else:
             check("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
-            dx, ops = cross_entropy_backward(1.0, cross_entropy), self.ops
+            dx = cross_entropy_backward(1.0, cross_entropy)
         with self.engine.running():
-            return self.params.flatten(self.gpt[1](dx, gpt, ops))
+            return self.params.flatten(backward(dx, gpt, ops))
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.

@@ -292,6 +292,23 @@ def test_a_tied_head_has_no_name_of_its_own(tied):
         assert ("lm_head.weight" in mapping) == ("lm_head.weight" in list(mapping)) == (not tied)
 
 
+@pytest.mark.parametrize("variant", ["default", "untied head", "no final layernorm"])
+def test_scores_are_torchs_log_softmax_and_their_mean_the_loss(variant):
+    torch = pytest.importorskip("torch", reason="the oracle")
+    model = GPT(GPTConfig(**SMALL | VARIANTS[variant]), dtype="float64")
+    unit_scale(model.params)
+    idx = np.random.default_rng(0).integers(0, 11, (3, 9))          # block_size + 1 tokens
+    scores = model.score(idx)
+    logits = torch_gpt(torch_parameters(model.params), model.config, idx[:, :-1])
+    expected = torch.log_softmax(logits, -1).gather(-1, torch.from_numpy(idx[:, 1:, None]))[..., 0]
+    np.testing.assert_allclose(scores, expected.detach().numpy(), rtol=1e-9, atol=1e-12)
+    assert -scores.mean() == pytest.approx(model.evaluate(idx[:, :-1], idx[:, 1:]), rel=1e-12)
+    with pytest.raises(UserError, match="causal"):
+        GPT(GPTConfig(**SMALL, causal=False)).score(idx)
+    with pytest.raises(UserError, match="length of idx must be at least 2"):
+        model.score(idx[:, :1])
+
+
 def test_a_fresh_gpt2_starts_at_the_loss_of_guessing():
     config = GPTConfig(vocab_size=50257, block_size=32, n_layer=12, n_head=12, n_embd=192)
     idx, targets = batch(config, time=32)
@@ -426,7 +443,7 @@ def test_a_trainer_needs_no_corpus_no_tokenizer_and_no_folder(tmp_path, monkeypa
     before = trainer.model.params.flat.copy()
     assert trainer.run() is True and not list(tmp_path.iterdir())
     assert [(itself, record["step"]) for itself, record in records] == [(True, step) for step in (1, 2, 3, 4)]
-    plain = [{key for key in record if "." not in key} for _, record in records]       # a logged one has norms of layers
+    plain = [{key for key in record if "." not in key} for _, record in records]     # a logged one has norms of layers
     assert plain == [{"step", "loss", "lr", "grad_norm"}] * 4
     assert not (trainer.model.params.flat == before).all()
 

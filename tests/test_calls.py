@@ -98,6 +98,9 @@ IDS = [None, [[1, 2], [3]], "To be", [[None]], {}, [[2**70]],
 CONTEXTS = [*IDS, np.zeros((2, 7), int)]
 TARGETS = [*(np.full((2, 3), value) for value in (-1, -2, 7)), np.zeros((2, 3)), np.zeros((2, 2), int), "x", 1]
 MASKS = [*(np.full((3, 3), value) for value in (1e39, NAN, INF, 0, True, 0j)), np.zeros((3, 2)), np.zeros(3), "x", 5]
+EDITS = [5, "x", [], {"typo": abs}, {5: abs}, {"h.0.attn.mix": None}, {"h.0.x_mid": "x"},
+         *({"h.0.attn.mix": lambda array, odd=odd: odd} for odd in (None, "x", 0.0, 1j, np.ones((2, 3)), [[1], [1]])),
+         {"h.0.attn.mix": lambda array: np.full(array.shape, 1e39)}]
 RNGS = [5, "x", [], np.random.RandomState(0)]
 DHIDDEN = [None, "x", 1.0, [[1.0], [1.0, 2.0]], np.zeros((2, 3)), np.full((2, 3, 4), 1e39), np.ones((2, 3, 4), complex)]
 GRADS = [None, 5, {}, [], "x", lambda s: list(s.grads.values()), lambda s: s.grads | {"more": s.grads["ln_f.bias"]},
@@ -139,7 +142,10 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "GPT": (lambda s, **odd: GPT(**{"config": s.model.config} | odd), {
         "config": [None, 5, {}, "gpt2"], "seed": SEED, "init": [None, 5, [], "xavier"], "freeze": FREEZE, **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
-        "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS}),
+        "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS, "edit": EDITS}),
+    "run_with_cache": (lambda s, **odd: s.model.run_with_cache(**BATCH | odd), {
+        "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS, "edit": EDITS}),
+    "score": (lambda s, idx: s.model.score(idx), {"idx": [*IDS, np.zeros((2, 8), int), np.zeros((2, 1), int)]}),
     "hidden": (lambda s, **odd: s.model.hidden(**{"idx": IDX} | odd), {"idx": CONTEXTS, "rng": RNGS, "mask": MASKS}),
     "backward": (lambda s, dhidden: GPT(s.model.config, threads=1).backward(dhidden), {"dhidden": [None, 5]}),
     "backward of hidden": (lambda s, dhidden: (s.model.hidden(IDX), s.model.backward(dhidden)), {"dhidden": DHIDDEN}),

@@ -5,7 +5,7 @@ import re
 import sys
 
 import npgpt
-from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, plot, sample, study, train
+from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, look, plot, sample, score, study, train
 from npgpt.cli.ranks import follow
 from npgpt.engine.distributed.mpi import join
 from npgpt.engine.gpu_memory import out_of_memory
@@ -13,8 +13,8 @@ from npgpt.errors import UserError, one_line
 from npgpt.interrupts import EXIT_CODE, interruptible
 from npgpt.launcher import first
 
-COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export, "data": data, "info": info,
-            "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise,
+COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "score": score, "export": export, "data": data,
+            "info": info, "plot": plot, "look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise,
             "learn": learn}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 

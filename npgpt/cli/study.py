@@ -47,11 +47,10 @@ def run(args):
     warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows: one line says so
     require_extra()
     lessons = chosen_lessons(args.layer)
-    out = Path(args.out or FILE)
     if args.open and args.out:
         raise UserError("--open writes no file: leave --out out, or --open")
-    if not args.open and (out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK)):
-        raise UserError(f"{out} cannot be written: give --out a file in a folder that exists and is writable")
+    if not args.open:
+        out = page_file(args.out or FILE)
     if args.open and args.checkpoint is None and Path(RUN).is_dir() and step_folders(RUN):
         args.checkpoint = RUN
     if args.checkpoint is None:
@@ -65,11 +64,27 @@ def run(args):
         server = Server(Live(args.exercises, model, tokenizer, description).actions)
         live = {"token": server.token, "exercises": args.exercises}
     page = study_page(lessons, study_model(model, tokenizer, args.prompt, description), live if args.open else None)
-    data = page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
     if args.open:
-        return serve(server, data)
-    write_atomically(out, data, follow=bool(args.out))
-    print(f"{out}: {len(data) / 1e6:.2f} MB")
+        return serve(server, encoded(page))
+    write_page(out, page, follow=bool(args.out))
+
+
+def page_file(path):
+    """The file that a page is written to. Raises UserError, before any work, if it cannot be."""
+    out = Path(path)
+    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise UserError(f"{out} cannot be written: give --out a file in a folder that exists and is writable")
+    return out
+
+
+def encoded(page):
+    return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
+
+
+def write_page(out, page, follow):
+    """Write a page and say how large it is. follow: write to what `out` is a link to."""
+    write_atomically(out, encoded(page), follow=follow)
+    print(f"{out}: {len(encoded(page)) / 1e6:.2f} MB")
 
 
 def serve(server, page):

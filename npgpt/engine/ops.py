@@ -22,11 +22,12 @@ def without_caches(ops):
     return table(ops, **{name: forget(getattr(ops, name)) for name in forwards})
 
 
-def with_lora(ops, config):
+def with_lora(ops, config, all_gradients=False):
     """The table for a model: linear layers whose parameters include LoRA's matrices are `lora`, if the model has them.
 
     The gradients of A and B come in place of the weight's, as a tree: the transformer's lines know nothing of LoRA. All
-    other weights are frozen, so the large matmuls of their gradients are left out; dy W^T is what a head computes.
+    other weights are frozen, so the large matmuls of their gradients are left out, unless all_gradients; dy W^T is what
+    a head computes.
     """
     if not config.lora_rank:
         return ops
@@ -39,15 +40,17 @@ def with_lora(ops, config):
     def linear_backward(dy, cache):
         adapted, cache = cache
         if not adapted:
-            return ops.head_forward(dy, cache[1])[0], None, None
+            return ops.linear_backward(dy, cache) if all_gradients else (ops.head_forward(dy, cache[1])[0], None, None)
         dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
         return dx, {"lora_a": dlora_a, "lora_b": dlora_b}, None
 
     def head_backward(dlogits, cache):
         return ops.linear_forward(dlogits, cache[1])[0], 0.0, None
 
-    return table(ops, linear_forward=linear_forward, linear_backward=linear_backward, head_backward=head_backward,
-                 embedding_backward=lambda dx, cache: (0.0, 0.0))
+    adapted = table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
+    if all_gradients:
+        return adapted
+    return table(adapted, head_backward=head_backward, embedding_backward=lambda dx, cache: (0.0, 0.0))
 
 
 def with_block(block):

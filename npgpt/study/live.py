@@ -27,7 +27,7 @@ from npgpt.study.path import Step, is_untouched
 from npgpt.study.progress import Progress
 from npgpt.study.report import summary as verdict_of
 from npgpt.study.source import read_source
-from npgpt.study.steps import Steps, digits, short, summary, traced_pass
+from npgpt.study.steps import Steps, digits, summary, traced_pass
 from npgpt.study.tiny_run import TinyRun
 from npgpt.study.trace import recording
 from npgpt.study.whole_model import shown, study_model
@@ -175,20 +175,16 @@ class Live:
                 "curve": [[round(value + step, 6), loss(value + step)] for step in CURVE]}
 
     def text(self, request):
-        """The model on a text, as the page shows it; each token's gradient norm, and what is likely to come next."""
+        """The model on a text, as the page shows it, and what is likely to come next."""
         text = field(request, "text", str, "a text")
         with in_turn(self.reading):
             study = study_model(self.model, self.tokenizer, text, self.description)
             ids = self.tokenizer.encode(text).astype(np.int64)
-            _, grads = self.model.loss_and_grads(ids[None, :-1], ids[None, 1:])
             logits, _ = self.model.forward(ids[None])
-        norms = np.linalg.norm(grads["wpe.weight"][:len(ids) - 1], axis=-1)
         weights = np.exp(logits[0, -1].astype(np.float64) - logits[0, -1].max())
         best = np.argsort(-weights)[:LIKELIEST]
-        return {"tokens": study.tokens, "loss": study.loss, "losses": short(study.losses), "maps": study.maps,
-                "pulls": [short(row) for row in study.pulls], "left_out": study.left_out,
-                "norms": [*short(norms), None],
-                "next": [[shown(self.tokenizer.decode([i])), digits(weights[i] / weights.sum())] for i in best]}
+        return study.data | {
+            "next": [[shown(self.tokenizer.decode([i])), digits(weights[i] / weights.sum())] for i in best]}
 
     def train(self, request):
         """What the tiny run has done since a step."""

@@ -17,7 +17,7 @@ from npgpt.study.long_way import LONG_WAYS
 from npgpt.study.mathematics import read_derivation, read_notes
 from npgpt.study.partners import line_entries
 from npgpt.study.source import read_source
-from npgpt.study.steps import Steps, short, traced_pass
+from npgpt.study.steps import Steps, traced_pass
 
 WIDTH = 80      # characters of a line of code that fit into a pane
 FIRST_SCREEN = "layernorm"      # its gradient is the line that the page begins with
@@ -32,9 +32,10 @@ def require_extra():
 
 
 def study_page(lessons, model, live=None):
-    """The page as a string, from a list of `Lesson`s and a `ModelStudy`. Raises UserError if the extra is missing.
+    """The page as a string, from a list of `Lesson`s, which may be empty, and a `ModelStudy`.
 
     live: {"token": …, "exercises": folder} of the server that answers the page's controls; None for a file.
+    Raises UserError if the extra is missing.
     """
     require_extra()
     import jinja2
@@ -45,10 +46,9 @@ def study_page(lessons, model, live=None):
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     studied = [studied_layer(lesson) for lesson in lessons]
     rules = [layer for layer in studied if layer.name in basics()]
-    first = next((layer for layer in studied if layer.name == FIRST_SCREEN), studied[-1])
-    data = {"live": live, "layers": [layer.data for layer in studied], "first": first.first, "model": {
-        "tokens": model.tokens, "loss": model.loss, "losses": short(model.losses),
-        "pulls": [short(row) for row in model.pulls], "maps": model.maps, "left_out": model.left_out}}
+    first = next((layer for layer in studied if layer.name == FIRST_SCREEN), studied[-1] if studied else None)
+    data = {"live": live, "layers": [layer.data for layer in studied], "first": first and first.first,
+            "model": model.data}
     return environment.get_template("page.html").render(
         rules=rules, layers=[layer for layer in studied if layer not in rules], model=model, data=data, first=first,
         names={layer.name for layer in studied}, version=npgpt.__version__)

@@ -1,4 +1,4 @@
-"""A whole model on a text: the loss of each token, its gradients on the tokens before it, and the attention."""
+"""A whole model on a text: losses and gradients of the tokens, attention, and what each block would predict."""
 
 import base64
 import dataclasses
@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from npgpt.errors import UserError, printable
-from npgpt.layers import IGNORE_INDEX, attention_forward, cross_entropy_forward
-from npgpt.study.trace import recording
+from npgpt.layers import IGNORE_INDEX, cross_entropy_forward, head_forward, layernorm_forward
+from npgpt.study.steps import short
 
 MOST_TOKENS = 64        # of a text: its maps grow with the square
 MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
@@ -21,8 +21,9 @@ class ModelStudy:
 
     description: of the model, one line; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
     second on; pulls: for the first of these, the norm of the loss's gradient on the embedding of each token before it;
-    maps: (layer, head, weights) of the attention, weights (T - 1, T - 1) as base64 of bytes, 255 for 1; left_out:
-    sentences on what the page does not show.
+    norms: of the mean loss's gradient on each embedding but the last; maps: (layer, head, weights) of the attention,
+    weights (T - 1, T - 1) as base64 of bytes, 255 for 1; lens: of `logit_lens`; left_out: sentences on what the page
+    does not show.
     """
 
     description: str
@@ -30,8 +31,17 @@ class ModelStudy:
     loss: float
     losses: list[float]
     pulls: list[list[float]]
+    norms: list[float]
     maps: list[tuple[int, int, str]]
+    lens: list[list[tuple[str, float, float]]]
     left_out: list[str]
+
+    @property
+    def data(self):
+        """What the page's script reads."""
+        return {"tokens": self.tokens, "loss": self.loss, "losses": short(self.losses), "maps": self.maps,
+                "pulls": [short(row) for row in self.pulls], "norms": [*short(self.norms), None], "lens": self.lens,
+                "left_out": self.left_out}
 
 
 def study_model(model, tokenizer, prompt, description):
@@ -42,18 +52,21 @@ def study_model(model, tokenizer, prompt, description):
     """
     ids = prompt_ids(model, tokenizer, prompt)
     idx, targets = ids[None, :-1], ids[None, 1:]
-    with recording([attention_forward]) as record:
-        logits, loss = model.forward(idx, targets)
-    _, grads = model.loss_and_grads(idx, targets)
+    logits, activations = model.run_with_cache(idx, targets)
+    grads = model.backward()
+    losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
+    loss = float(np.mean(losses))
     if not math.isfinite(loss) or not all(np.isfinite(gradient).all() for gradient in grads.values()):
         raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
                         "choose another checkpoint")
-    losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
-    left_out = []
-    maps = attention_maps(model.config, [each.value[0] for each in record if each.name == "att"], left_out)
+    left_out, n = [], model.config.n_layer
+    maps = attention_maps(model.config, [activations[f"h.{i}.attn.att"][0] for i in range(n)], left_out)
+    norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1).tolist()
+    streams = [activations[name][0] for name in (*(f"h.{i}.x" for i in range(n)), f"h.{n - 1}.x_out")]
+    lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
     pulls = token_pulls(model, idx, targets, left_out)
     tokens = [shown(tokenizer.decode([i])) for i in ids]
-    return ModelStudy(description, tokens, loss, losses, pulls, maps, left_out)
+    return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, lens, left_out)
 
 
 def prompt_ids(model, tokenizer, prompt):
@@ -80,6 +93,21 @@ def attention_maps(config, weights, left_out):
         left_out.append(f"Of the {config.n_head} attention heads of each layer the first {heads} are shown.")
     return [(i, j, base64.b64encode(np.rint(255.0 * layer[j]).astype(np.uint8).tobytes()).decode())
             for i, layer in enumerate(weights) for j in range(heads)]
+
+
+def logit_lens(model, tokenizer, x, targets):
+    """What ln_f and the head make of the residual stream x (T, C): the likeliest token at each position.
+
+    A row of (its text, its probability, that of the right token); see nostalgebraist 2020, "the logit lens".
+    """
+    p, config = model.params.tree, model.config
+    if config.final_layer_norm:
+        x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
+    logits, _ = head_forward(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    probs = weights / weights.sum(axis=-1, keepdims=True)
+    return [(shown(tokenizer.decode([row.argmax()])), *short([row.max(), row[target]]))
+            for row, target in zip(probs, targets, strict=True)]
 
 
 def token_pulls(model, idx, targets, left_out):

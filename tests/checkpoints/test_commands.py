@@ -39,10 +39,10 @@ def test_sample_and_eval(npgpt, folder, text_file):
 @pytest.mark.parametrize("command", ["sample", "sample -n 2", "sample --temperature 0", "eval --corpus text.txt",
                                      "train --corpus text.txt --max-iters 2 --crop-length 8 --threads 1 --init-from",
                                      "train --corpus text.txt --overfit --crop-length 8 --threads 1 --init-from",
-                                     "study --prompt ab --checkpoint"])
+                                     "study --prompt ab --checkpoint", "look --prompt ab"])
 def test_weights_that_are_not_finite_are_one_line(npgpt, folder, command, value):
     """Or so large that the layers overflow."""
-    if command.startswith("study"):
+    if command.startswith(("study", "look")):
         for module in ("jinja2", "latex2mathml", "pygments", "scipy"):
             pytest.importorskip(module, reason="makes the study page")
     model = GPT.from_pretrained(folder)

@@ -57,7 +57,8 @@ class Server:
 
 
 TEXT = {"tokens": ["H", PLANTED, "!"], "loss": 2.5, "losses": [2.0, 3.0], "pulls": [[0.5], [0.25, 1.0]],
-        "maps": [[0, 0, "/wCAfw=="]], "left_out": [], "norms": [0.5, 0.25, 0.0], "next": [["a", 0.5], [PLANTED, 0.25]]}
+        "maps": [[0, 0, "/wCAfw=="]], "left_out": [], "norms": [0.5, 0.25, 0.0], "next": [["a", 0.5], [PLANTED, 0.25]],
+        "lens": [[["H", 0.5, 0.25], [PLANTED, 0.5, 0.5]]]}
 
 
 def train(body):

@@ -15,7 +15,7 @@ import pytest
 
 from npgpt import GPT, GPTConfig
 from npgpt.cli.study import fresh_model
-from npgpt.data.tokenizers import CharTokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
 from npgpt.study import page, steps, whole_model
@@ -276,6 +276,37 @@ def test_the_losses_pulls_and_maps_are_the_models(model):
     for layer, head, data in found.maps:
         weights = np.frombuffer(base64.b64decode(data), np.uint8).reshape(len(text) - 1, -1) / 255
         np.testing.assert_allclose(weights, att[layer][head], atol=0.5 / 255 + 1e-6)
+
+
+def test_the_logit_lens_is_the_model_without_its_last_blocks(model):
+    """An edit that gives ln_f and the head an earlier state of the residual stream makes the same predictions."""
+    gpt, tokenizer, text, found = model
+    ids = tokenizer.encode(text).astype(int)
+    _, activations = gpt.run_with_cache(ids[None, :-1], ids[None, 1:])
+    assert len(found.lens) == 3 and found.lens != [found.lens[0]] * 3
+    for row, stream in zip(found.lens, ("h.0.x", "h.1.x", "h.1.x_out"), strict=True):
+        logits, _ = gpt.forward(ids[None, :-1], edit={"h.1.x_out": lambda _, stream=stream: activations[stream]})
+        probs = np.exp(logits[0]) / np.exp(logits[0]).sum(axis=-1, keepdims=True)
+        assert [each for each, _, _ in row] == list(tokenizer.decode(probs.argmax(axis=-1)).replace(" ", "·"))
+        np.testing.assert_allclose([each for _, each, _ in row], probs.max(axis=-1), rtol=1e-3)
+        np.testing.assert_allclose([each for _, _, each in row], probs[range(len(ids) - 1), ids[1:]], rtol=1e-3)
+    _, grads = gpt.loss_and_grads(ids[None, :-1], ids[None, 1:])
+    np.testing.assert_allclose(found.norms, np.linalg.norm(grads["wpe.weight"][:len(ids) - 1], axis=-1), rtol=1e-9)
+
+
+def test_a_page_of_one_model_and_no_lessons(npgpt, model, tmp_path):
+    gpt, tokenizer, text, found = model
+    gpt.save_pretrained(tmp_path / "mine")
+    save_tokenizer(tokenizer, tmp_path / "mine" / TOKENIZER_FILE)
+    code, out, _ = npgpt("look", "mine", "--prompt", text)
+    page = (tmp_path / "look.html").read_text()
+    assert code == 0 and out.startswith("look.html: 0.1") and data_of(page)["layers"] == []
+    assert data_of(page)["model"]["tokens"] == found.tokens and len(data_of(page)["model"]["lens"]) == 3
+    assert all(f'id="{name}"' in page for name in re.findall(r'href="#(\w+)"', page))
+    assert not re.search(r'(?:src|href|action)="(?!#|data:,)|url\(|@import|https?://(?!www\.w3\.org/)', page)
+    refused(npgpt("look", "mine", "--prompt", text, "--out", "no/page.html"), "no/page.html cannot be written")
+    refused(npgpt("look", "mine"), "--prompt")
+    refused(npgpt("look", "--prompt", text), "out")
 
 
 def test_what_is_too_much_is_left_out_and_said(model, monkeypatch):

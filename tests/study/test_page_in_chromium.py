@@ -197,6 +197,26 @@ def test_planted_markup_is_inert_and_attention_heads_are_chosen(open_page):
     assert "looks at" in shown and shown.endswith("1.00")       # the first has only itself
 
 
+def test_a_page_without_lessons_shows_the_lens(browser, tmp_path):
+    """Each row is what one more block predicts; the likeliest token is underlined where it is the right one."""
+    study, complaints = study_model(*fresh_model(PLANTED), PLANTED, "a model"), []
+    study.lens[1][0] = (PLANTED, 0.5, 0.5)
+    (tmp_path / "look.html").write_text(study_page([], study))
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((tmp_path / "look.html").as_uri())
+    rows = [row.inner_text().split("\t") for row in page.locator("#model-lens tr").all()]
+    assert [row[0] for row in rows] == ["", "embedding", "block 0", "block 1"] and rows[0][1:] == study.tokens[:-1]
+    assert rows[1][1:] == [text for text, _, _ in study.lens[0]] and rows[2][1] == PLANTED
+    cell = page.locator("#model-lens tr").nth(2).locator("td").first
+    assert cell.get_attribute("class") == "right" and "50 %, the right" in cell.get_attribute("title")
+    right = [cell for row in study.lens for cell in row if cell[1] == cell[2]]
+    assert page.locator("#model-lens .right").count() == len(right)
+    assert page.locator(".layer, .hero, #map, img").count() == 0 and page.locator("#model-heads button").count() == 8
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth") and complaints == []
+
+
 def test_the_theme_follows_the_system_and_the_button(open_page):
     def paper(page):
         return page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -22,7 +22,7 @@ LEFT_OUT = {("study", "open"), ("exercise", "open"), ("gradcheck", "layer")}    
 GOOD_LINES = {"train": f"--out-dir new/run --corpus text.txt {TINY} --max-iters 2", "eval": "run", "plot": "run",
               "sample": "run --max-new-tokens 2", "export": "run --out new/it", "gradcheck": "linear",
               "data prepare": "text.txt --tokenizer char --out new/it", "data get": "tinyshakespeare",
-              "study": "linear", "exercise": "linear gelu_tanh"}
+              "study": "linear", "exercise": "linear gelu_tanh", "score": "run --text be", "look": "run --prompt be"}
 
 
 @functools.cache

@@ -57,6 +57,7 @@ def start(arguments, folder, before=lambda: None, kill_at=None, full_at=math.inf
     if pid == 0:
         code = 1
         try:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)        # what --text - reads
             os.dup2(child_out, 1)
             os.dup2(child_err, 2)
             os.closerange(3, 256)

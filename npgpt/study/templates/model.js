@@ -35,6 +35,7 @@ class Model {
     modelPart("left-out").replaceChildren(...data.left_out.map((sentence) => make("p", "note", sentence)));
     this.showTokens();
     this.showNext();
+    this.showLens();
     this.showPulls();
     this.showAttention();
   }
@@ -44,11 +45,11 @@ class Model {
   }
 
   showTokens() {
-    const {tokens, losses, norms} = this.data, largest = largestOf(norms ?? []);
+    const {tokens, losses, norms} = this.data, largest = largestOf(norms);
     this.tokens = tokens.map((text, i) => {
       const token = makeButton("token", undefined, () => this.showToken(this.chosen = i));
       token.append(make("span", "text", text), make("span", "loss", i ? losses[i - 1].toFixed(2) : "–"));
-      if (Number.isFinite(norms?.[i])) {
+      if (Number.isFinite(norms[i])) {
         const bar = token.appendChild(make("span", "norm"));
         bar.style.setProperty("--part", largest ? norms[i] / largest : 0);
         bar.title = `norm of the gradient of the mean loss: ${norms[i]}`;
@@ -58,7 +59,6 @@ class Model {
       return token;
     });
     modelPart("tokens").replaceChildren(...this.tokens);
-    modelPart("norms").hidden = !norms;
     this.showToken(this.chosen = this.data.pulls.length);       // the last one that has something to show
   }
 
@@ -74,7 +74,7 @@ class Model {
       ? "The first token is only read: nothing predicts it."
       : `“${tokens[i]}”: loss ${loss}, probability ${(100 * Math.exp(-loss)).toPrecision(2)} %`
         + (row.length ? `; largest gradient norm ${largest}, on “${tokens[most]}” at position ${most}` : ""))
-      + (!Number.isFinite(norms?.[i]) ? "" : `; gradient norm of the mean loss on it ${norms[i]}`);
+      + (!Number.isFinite(norms[i]) ? "" : `; gradient norm of the mean loss on it ${norms[i]}`);
   }
 
   /* What comes next: a bar for each of the likeliest tokens. */
@@ -87,6 +87,26 @@ class Model {
       row.append(make("code", "", text), bar, make("span", "percent", `${(100 * probability).toPrecision(2)} %`));
       return row;
     }));
+  }
+
+  /* What each block would predict: a row for each, a cell for each token, marked where the right one is likeliest. */
+  showLens() {
+    const {tokens, lens} = this.data;
+    const row = (title, cells) => {
+      const row = make("tr");
+      row.append(make("th", "", title), ...cells);
+      return row;
+    };
+    const cell = (layer) => ([text, probability, right], i) => {
+      const cell = make("td", probability === right ? "right" : "", text), percent = (part) => `${(100 * part).toPrecision(2)} %`;
+      cell.style.setProperty("--part", probability);
+      cell.title = `${layer}, after ${this.quoted(i)}: “${text}” ${percent(probability)}, the right ${this.quoted(i + 1)} ${percent(right)}`;
+      return cell;
+    };
+    const name = (i) => i ? `block ${i - 1}` : "embedding";
+    modelPart("lens").replaceChildren(
+      row("", tokens.slice(0, -1).map((text) => make("th", "", text))),
+      ...lens.map((cells, i) => row(name(i), cells.map(cell(name(i))))));
   }
 
   showPulls() {

@@ -1,6 +1,8 @@
 const layers = [...document.querySelectorAll(".layer")].map((section) => new Layer(section));
-new Hero(document.querySelector(".hero"), DATA.first);
-new Training(document.getElementById("training"));
+if (DATA.first) {
+  new Hero(document.querySelector(".hero"), DATA.first);
+  new Training(document.getElementById("training"));
+}
 new Model();
 if (LIVE) {
   post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});      // it says so itself

@@ -1,0 +1,72 @@
+"""Show how much each token of a text surprises a model: in colours, in bits, and as perplexity."""
+
+import math
+import sys
+
+import numpy as np
+
+from npgpt.arrays import to_host
+from npgpt.cli.load import add_model_argument, load_given_model
+from npgpt.cli.screen import style
+from npgpt.errors import UserError, printable
+from npgpt.files import read_bytes
+from npgpt.layers import IGNORE_INDEX
+from npgpt.training.evaluation import strided_windows
+
+COLOURS, BITS = (194, 230, 223, 216, 209, 203, 197, 161), 2     # of a terminal's 256, from pale to red; bits of each
+
+
+def add_arguments(parser):
+    add_model_argument(parser)
+    text = parser.add_mutually_exclusive_group(required=True)
+    text.add_argument("--text", help="the text; - reads standard input")
+    text.add_argument("--file", help="a file of text in UTF-8; - reads standard input")
+
+
+def run(args):
+    text = given_text(args)
+    loaded = load_given_model(args)
+    tokens = loaded.tokenizer.encode(text)
+    bits = surprise(loaded.model, tokens)
+    if not np.isfinite(bits).all():
+        raise UserError(f"the loss of {loaded.folder} on this text is not finite: choose another model")
+    texts = [loaded.tokenizer.decode([token]) for token in tokens]
+    if sys.stdout.isatty() and style(colour(0.0), "x") != "x":
+        print(painted(texts[0], None) + "".join(map(painted, texts[1:], bits)) + "\n")
+        steps = range(0, BITS * len(COLOURS), BITS)
+        print("bits", *(style(colour(low), f" {low}{'+' * (low == steps[-1])} ") for low in steps))
+    else:
+        for text, each in zip(texts, [None, *bits], strict=True):
+            print(f"{'-' if each is None else f'{each:.2f}':>8}  {printable(text)}")
+    print(f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, perplexity {np.exp2(bits.mean()):.4f}")
+
+
+def given_text(args):
+    """The text of --text or --file. Raises UserError unless it is UTF-8."""
+    if args.text not in (None, "-"):
+        return args.text
+    try:
+        return (sys.stdin.buffer.read() if "-" in (args.text, args.file) else read_bytes(args.file)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"the text is not UTF-8 at byte {error.start}: convert it first") from None
+
+
+def surprise(model, tokens):
+    """The bits of each token but the first, -log2 of its probability, each with at least half a context before it."""
+    T = model.config.block_size
+    bits = []
+    for x, y in strided_windows(tokens, T + 1, max(1, T // 2)):         # y is -1 for tokens that have been scored
+        scores = to_host(model.score(np.append(x, y[-1:])[None]))[0]
+        bits.append(scores[y != IGNORE_INDEX].astype(np.float64) / -math.log(2.0))
+    return np.concatenate(bits)
+
+
+def colour(bits):
+    """The code of black on the background for a number of bits."""
+    return f"\x1b[38;5;16;48;5;{COLOURS[min(int(bits / BITS), len(COLOURS) - 1)]}m"
+
+
+def painted(text, bits):
+    """A token's text on its colour; a line break is shown, and follows."""
+    shown = printable(text.replace("\n", "⏎"))
+    return (shown if bits is None else style(colour(bits), shown)) + "\n" * text.count("\n")

@@ -1,0 +1,156 @@
+"""Look inside a model: the lesson's own lines, run with a look at every array that they name.
+
+The files of the layers and of the transformer are loaded a second time. After each line that assigns a name the second
+version calls `seen` (in a forward) or `graded` (in a backward), which may put another array in its place.
+"""
+
+import ast
+import difflib
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import numpy as np
+
+from npgpt import layers
+from npgpt.arrays import library_of
+from npgpt.checks import as_floats, check, shown
+from npgpt.errors import UserError
+from npgpt.model import transformer
+
+# What a call's cache is named -> the part of the model that the call is, if it has another name.
+PARTS = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
+
+
+class Activations(dict):
+    """The arrays of a forward by name, such as "h.3.attn.att". grads: their gradients by the same names.
+
+    A name is the layer's place among the parameters and the name in its lines; `x` is what a layer is given. A name
+    that a function assigns twice is left out, and so are gradients that a shortcut of the backward skips.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.grads = {}
+
+
+class Looks(ast.NodeTransformer):
+    """Adds the looks to a syntax tree, and to each call of a layer the name of its place."""
+
+    forward, once = True, ()        # whether the function is a forward, and the names that it assigns once
+
+    def visit_FunctionDef(self, node):
+        names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        self.forward = node.name.endswith("_forward")
+        self.once = {name for name, n in Counter(names).items() if n == 1}
+        given = node.args.args[0].arg           # x, or the gradient of what the forward returned
+        looks = self.looks([given] * (given not in names), node)
+        self.generic_visit(node)
+        node.body[:0] = looks
+        return node
+
+    def visit_Assign(self, node):
+        names = [each.id for target in node.targets for each in ast.walk(target)
+                 if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        call = node.value
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(("_forward", "_backward")):
+            cache = names.pop() if self.forward else ast.unparse(call.args[1])
+            part = PARTS.get(cache, repr(cache))
+            call.func = placed(ast.parse(f"inside({part}, {ast.unparse(call.func)})", mode="eval").body, node)
+        return [node, *self.looks([name for name in names if name in self.once], node)]
+
+    def looks(self, names, node):
+        look = "seen" if self.forward else "graded"
+        return [placed(ast.parse(f"{name} = {look}({name!r}, {name})").body[0], node) for name in names]
+
+
+def placed(tree, node):
+    """The tree with the place of a node in its file, so that tracebacks show the lesson's lines."""
+    for each in ast.walk(tree):
+        ast.copy_location(each, node)
+    return tree
+
+
+@functools.cache
+def compiled():
+    """The code of the layers' files and of the transformer's, with the looks."""
+    modules = {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None} | {transformer}
+    return [compile(Looks().visit(ast.parse(inspect.getsource(each))), each.__file__, "exec") for each in modules]
+
+
+class Looking:
+    """Runs a forward and its backward with looks. edit: name -> a function of the array that returns another one.
+
+    Raises UserError for an edit that is not a mapping of functions.
+    """
+
+    def __init__(self, edit):
+        check("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
+        for name, function in edit.items():
+            check(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
+        self.edit, self.edited, self.activations, self.place = edit, {}, Activations(), ""
+        lines = {"seen": self.seen, "graded": self.graded, "inside": self.inside}
+        for code in compiled():
+            exec(code, lines)
+        self.ops = SimpleNamespace(**lines)         # the table of operations, and gpt_forward and gpt_backward
+
+    def forward(self, *arguments):
+        """`gpt_forward`. Raises UserError for an edit of a name that no array has, or with a result that does not fit.
+        """
+        result = self.ops.gpt_forward(*arguments)
+        for name in self.edit.keys() - self.edited.keys():
+            near = difflib.get_close_matches(str(name), self.activations, 3) or list(self.activations)[:3]
+            raise UserError(f"this model has no array {shown(name)} to edit, but {', '.join(near)}")
+        return result
+
+    def backward(self, dlogits, cache, ops):
+        """`gpt_backward`. Raises UserError if an edited array's gradient is one that a shortcut skips."""
+        dp = self.ops.gpt_backward(dlogits, cache, ops)
+        for name in self.edited.keys() - self.activations.grads.keys():
+            place = name.rpartition(".")[0] + "."
+            near = [each for each in self.activations.grads if each.rpartition(".")[0] + "." == place]
+            raise UserError(f"backward cannot pass by {name}: a shortcut skips its gradient; edit {', '.join(near)}")
+        return dp
+
+    def inside(self, part, function):
+        """The function of a part of the model, in which names begin with that part's."""
+        def run(*arguments, **named):
+            before = self.place
+            self.place += f"{part}." if part else ""
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.place = before
+
+        return run
+
+    def seen(self, name, value):
+        """Keep what a forward has assigned. Returns it, or what an edit makes of it."""
+        name = self.place + name
+        if not is_floating(value):
+            return value
+        if name in self.edit and name not in self.edited:       # a caller may give a callee's array the same name
+            new = as_floats(f"the edited {name}", self.edit[name](value.copy()), value.dtype, library_of(value))
+            check(f"the shape of the edited {name}", new.shape, new.shape == value.shape, str(value.shape))
+            self.edited[name] = new, (new != value).any(axis=-1, keepdims=True)
+            value = new
+        self.activations[name] = value
+        return value
+
+    def graded(self, name, value):
+        """Keep what a backward has assigned if it is a gradient. Returns it, 0 for rows that an edit changed.
+
+        An array that the backward computes again is what the edit made of it.
+        """
+        variable = self.place + name[1:]
+        if name[0] == "d" and variable in self.activations:
+            self.activations.grads.setdefault(variable, value)
+            return np.where(self.edited[variable][1], 0.0, value) if variable in self.edited else value
+        return self.edited[self.place + name][0] if self.place + name in self.edited else value
+
+
+def is_floating(value):
+    """Whether a value is a floating array with an axis, of NumPy or CuPy."""
+    return getattr(value, "ndim", 0) > 0 and value.dtype.kind == "f"

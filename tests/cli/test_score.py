@@ -1,0 +1,88 @@
+"""npgpt score: the surprise of each token as a table, and as colours in a terminal."""
+
+import io
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig
+from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
+from tests.cli.test_train import refused
+from tests.torch_gpt import unit_scale
+
+TEXT = "To be, or not\nto be, that is the question"
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A character model with a context of 8 tokens, and the folder that holds it."""
+    model, tokenizer = GPT(GPTConfig(vocab_size=256, block_size=8, n_layer=1, n_head=2, n_embd=8)), ByteTokenizer()
+    unit_scale(model.params)
+    model.save_pretrained(tmp_path / "model")
+    save_tokenizer(tokenizer, tmp_path / "model" / TOKENIZER_FILE)
+    return model
+
+
+def test_a_text_of_any_length_as_a_table(npgpt, model, tmp_path, monkeypatch):
+    code, out, _ = npgpt("score", "model", "--text", TEXT)
+    *rows, last = out.splitlines()
+    ids = np.frombuffer(TEXT.encode(), np.uint8).astype(int)
+    assert code == 0 and [row[10:] for row in rows] == [c.replace("\n", "\\n") for c in TEXT]
+    assert rows[0][:8] == "       -"
+    bits = []
+    for i in range(1, len(ids)):                # windows of 9 tokens begin at 0, 4, 8, …
+        begin = 0 if i < 9 else 4 * ((i - 9) // 4 + 1)
+        bits.append(-model.score(ids[None, begin:i + 1])[0, -1] / math.log(2))
+    np.testing.assert_allclose([float(row[:8]) for row in rows[1:]], bits, atol=0.0051)
+    total, perplexity = map(float, re.fullmatch(rf"{len(bits)} tokens after the first: (\S+) bits, perplexity (\S+)",
+                                                last).groups())
+    assert total == pytest.approx(sum(bits), abs=0.01) and perplexity == pytest.approx(2 ** np.mean(bits), rel=1e-4)
+    (tmp_path / "mine.txt").write_text(TEXT)
+    assert npgpt("score", "model", "--file", "mine.txt")[1] == out
+    for flag in ("--text", "--file"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+        assert npgpt("score", "model", flag, "-")[1] == out
+
+
+def test_colours_in_a_terminal(npgpt, model, monkeypatch):
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    table = npgpt("score", "model", "--text", TEXT)[1]
+    pieces = re.findall(r"\x1b\[38;5;16;48;5;(\d+)m(.*?)\x1b\[0m", table)
+    text, legend = pieces[:len(TEXT) - 1], pieces[len(TEXT) - 1:]
+    assert "".join(piece for _, piece in text) == TEXT[1:].replace("\n", "⏎") and table.startswith("T\x1b")
+    assert table.count("⏎\x1b[0m\n") == 1
+    scale = [int(number) for number, _ in legend]
+    assert [piece for _, piece in legend] == [*(f" {low} " for low in range(0, 14, 2)), " 14+ "]
+    monkeypatch.setenv("NO_COLOR", "1")
+    bits = [float(row[:8]) for row in npgpt("score", "model", "--text", TEXT)[1].splitlines()[1:-1]]
+    assert [scale[min(int(each / 2), 7)] for each in bits] == [int(number) for number, _ in text]
+    assert len({number for number, _ in text}) > 3 and max(bits) > 14
+
+
+def test_a_text_cannot_control_the_terminal(npgpt, tmp_path, monkeypatch):
+    GPT(GPTConfig(vocab_size=3, block_size=8, n_layer=1, n_head=1, n_embd=4)).save_pretrained(tmp_path / "model")
+    save_tokenizer(CharTokenizer("\x1b\u202ea"), tmp_path / "model" / TOKENIZER_FILE)
+    assert "\x1b" not in npgpt("score", "model", "--text", "a\x1b\u202e")[1]
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    monkeypatch.setenv("TERM", "xterm")
+    out = npgpt("score", "model", "--text", "a\x1b\u202e")[1]
+    assert "\\x1b" in out and "\\u202e" in out and not {"\u202e"} & set(re.sub(r"\x1b\[[\d;]+m", "", out))
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--text", "a"], "1 tokens"), (["--text", ""], "0 tokens"), ([], "--text"), (["--file", "nowhere"], "nowhere"),
+    (["--file", "bad.txt"], "not UTF-8 at byte 2"), (["--text", "a", "--file", "b"], "not allowed with")])
+def test_it_refuses_in_one_line(npgpt, model, tmp_path, arguments, says):
+    (tmp_path / "bad.txt").write_bytes(b"ab\xff")
+    refused(npgpt("score", "model", *arguments), says)
+
+
+def test_weights_that_are_not_finite_are_one_line(npgpt, model, tmp_path):
+    model.params["ln_f.weight"][0] = np.nan
+    model.save_pretrained(tmp_path / "model")
+    refused(npgpt("score", "model", "--text", "ab"), "choose another model")

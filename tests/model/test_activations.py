@@ -1,0 +1,223 @@
+"""Looking inside a model: every array and gradient by its name against torch, and edits of arrays on their way."""
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig, UserError, layers
+from npgpt.engine.ops import with_lora
+from npgpt.model import transformer
+from npgpt.model.activations import Looking
+from npgpt.model.masks import draw_masks
+from npgpt.study.trace import recording
+from tests.cases import SMALL, B, T, V
+from tests.torch_gpt import torch_loss, unit_scale
+
+CONFIGS = {
+    "gpt2": {}, "untied": {"tie_word_embeddings": False, "lm_head_bias": True}, "dropout": {"dropout": 0.3},
+    "exact gelu, embedding layernorm": {"activation": "gelu", "embedding_layer_norm": True},
+    "encoder without biases": {"causal": False, "bias": False, "final_layer_norm": False}, "lora": {"lora_rank": 2}}
+IDX = np.random.default_rng(1).integers(0, V, (B, T))
+TARGETS = np.where(np.random.default_rng(2).random((B, T)) < 0.3, -1, (IDX + 1) % V)
+
+
+def unit_model(**fields):
+    model = GPT(GPTConfig(**SMALL | fields), dtype="float64", threads=1)
+    unit_scale(model.params)
+    return model
+
+
+class OnTorch(Looking):
+    """The same lines on torch's tensors, with torch's gradients: each array is kept, or what an edit makes of it."""
+
+    def seen(self, name, value):
+        import torch
+
+        name = self.place + name
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        if name in self.edit and name not in self.edited:
+            kind, before = type(value), value.detach().as_subclass(torch.Tensor).numpy()
+            new = self.edit[name](before.copy())
+            changed = torch.tensor((new != before).any(-1, keepdims=True))
+            self.edited[name] = new
+            value = torch.where(changed, torch.tensor(new).requires_grad_(), value.as_subclass(torch.Tensor))
+            value = value.as_subclass(kind)
+        elif name in self.activations:
+            return value                        # a caller's name for the same array
+        value = value.view_as(value)            # two names of one array each have a gradient of their own
+        if value.requires_grad:
+            value.retain_grad()
+            self.activations[name] = value
+        return value
+
+
+def torchs(model, edit, rng=None):
+    """What torch makes of the same forward: activations, their gradients, and those of the parameters."""
+    torch = pytest.importorskip("torch", reason="the oracle")
+    from npgpt.model.parameters import flatten
+    from npgpt.study.lessons import map_arrays
+    from npgpt.study.torch_oracle import as_tensor
+
+    p = map_arrays(lambda array: as_tensor(array).requires_grad_(), model.params.tree)
+    masks = map_arrays(as_tensor, draw_masks(model.config, B, T, np.float64, rng))
+    looking = OnTorch(edit)
+    ops = with_lora(looking.ops, model.config, all_gradients=True)
+    logits, _ = looking.forward(as_tensor(IDX), p, model.config, masks, ops, None)
+    torch_loss(logits.as_subclass(torch.Tensor), TARGETS).backward()
+    return looking.activations, *({name: np.zeros(each.shape) if each.grad is None else each.grad.numpy()
+                                   for name, each in named.items()} for named in (looking.activations, flatten(p)))
+
+
+def close(ours, theirs, name=""):
+    scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12 * max(1.0, scale), err_msg=name)
+
+
+@pytest.mark.parametrize("fields", CONFIGS.values(), ids=CONFIGS)
+def test_every_array_and_its_gradient_is_torchs(fields):
+    model = unit_model(**fields)
+    rng = (lambda: np.random.default_rng(5)) if "dropout" in fields else lambda: None
+    logits, activations = model.run_with_cache(IDX, TARGETS, rng())
+    assert not activations.grads
+    grads = model.backward()
+    values, gradients, of_parameters = torchs(model, {}, rng())
+    made = activations.keys() - {"future", "mask"}         # -inf, and no gradient
+    assert made == values.keys() and len(made) > 100
+    for name in made:
+        close(activations[name], values[name].detach().numpy(), name)
+    skipped = {name for name in made if name not in activations.grads}
+    assert {name.rpartition(".")[2] for name in skipped} <= {
+        "mean", "centred", "var", "rstd", "largest", "exps", "total", "phi"}
+    for name, gradient in activations.grads.items():
+        close(gradient, gradients[name], name)
+    again, loss = model.forward(IDX, TARGETS, rng())
+    assert (again == logits).all() and loss == pytest.approx(
+        layers.cross_entropy_forward(logits, TARGETS)[0], rel=1e-15)
+    for name, gradient in model.backward().items():
+        assert (grads[name] == gradient).all()              # the same lines
+        close(gradient, of_parameters[name], name)
+
+
+def test_names_say_the_place_in_the_model():
+    """The tracer, which knows no places, has seen the same arrays in this order."""
+    model = unit_model()
+    pairs = [layers.layernorm_forward, layers.attention_forward, transformer.block_forward, transformer.mlp_forward,
+             layers.layernorm_backward, layers.attention_backward, transformer.block_backward, transformer.mlp_backward]
+    _, activations = model.run_with_cache(IDX, TARGETS)
+    model.backward()
+    with recording(pairs) as record:
+        model.forward(IDX, TARGETS)
+        model.backward()
+    for function, variable, *names in (
+            ("layernorm", "xhat", "h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f"),
+            ("attention", "att", "h.0.attn", "h.1.attn"), ("attention", "mix", "h.0.attn", "h.1.attn"),
+            ("block", "x_mid", "h.0", "h.1"), ("block", "x", "h.0", "h.1"), ("mlp", "hidden", "h.0.mlp", "h.1.mlp")):
+        values, grads = ([each.value for each in record if (each.function, each.name) == (f"{function}_{way}", wanted)]
+                         for way, wanted in (("forward", variable), ("backward", f"d{variable}")))
+        for place, value, gradient in zip(names, values, reversed(grads), strict=True):
+            assert np.array_equal(activations[f"{place}.{variable}"], value), place
+            assert np.array_equal(activations.grads[f"{place}.{variable}"], gradient), place
+
+
+def test_a_forward_without_targets_and_one_on_an_engine():
+    model = GPT(GPTConfig(**SMALL), threads=2)
+    logits, activations = model.run_with_cache(IDX)
+    assert (logits == model.forward(IDX)[0]).all() and logits.dtype == activations["h.1.x_out"].dtype == np.float32
+    assert activations["h.0.attn.att"].shape == (B, 3, T, T)
+    with pytest.raises(UserError, match="forward with targets"):
+        model.backward()
+
+
+def head_zeroed(array):
+    array[:, 1] = 0.0
+    return array
+
+
+def some_rows(array):
+    """Other values in some rows, and in one of them in a single place; the function may write to what it is given."""
+    flat = array.reshape(-1, array.shape[-1])
+    flat[::3] = flat[::3] * 0.5 + 0.1
+    flat[1, 0] += 0.25
+    return flat.reshape(array.shape)
+
+
+EDITS = [*({f"h.0.{name}": some_rows} for name in (
+    "x", "ln_1.x", "ln_1.xhat", "norm_1", "attn.x", "attn.c_attn.rows", "attn.qkv", "attn.heads", "attn.q", "attn.k",
+    "attn.v", "attn.scores", "attn.scaled", "attn.masked", "attn.att", "attn.kept", "attn.mix", "attn.merged", "attn.y",
+    "attn.c_proj.y", "attended", "drop_1.y", "x_mid", "ln_2.xhat", "mlp.hidden", "mlp.active", "mlp.y", "dropped_2",
+    "x_out")), *({name: some_rows} for name in (
+        "embedding.token", "embedding.position", "drop.x", "ln_f.xhat", "head.x", "head.rows", "logits", "h.1.attn.att",
+        "head_weight")),
+    {"h.0.attn.att": head_zeroed}, {"h.1.attn.mix": head_zeroed}, {"h.1.x": np.zeros_like},
+    {"h.0.mlp_out": lambda array: array},
+    {"h.0.attn.kept": head_zeroed, "h.0.attn.att": some_rows, "h.1.mlp.hidden": some_rows, "h.1.x_mid": some_rows}]
+TANH, EXACT = ({"h.0.mlp.gelu.inner": some_rows}, {"h.1.mlp.gelu.tanh": some_rows}), ({"h.1.mlp.gelu.y": some_rows},)
+
+
+@pytest.mark.parametrize(("fields", "edit"), [
+    *(({}, edit) for edit in (*EDITS, *TANH)), *(({"dropout": 0.3}, edit) for edit in EDITS[12:21]),
+    *(({"activation": "gelu", "tie_word_embeddings": False}, edit) for edit in (*EDITS[-1:], *EXACT))],
+    ids=lambda each: " ".join(each) or "gpt2")
+def test_gradients_after_an_edit_are_torchs(fields, edit):
+    model = unit_model(**fields)
+    rng = (lambda: np.random.default_rng(5)) if "dropout" in fields else lambda: None
+    plain, _ = model.forward(IDX, TARGETS, rng())
+    logits, activations = model.run_with_cache(IDX, TARGETS, rng(), edit=edit)
+    loss = model.forward(IDX, TARGETS, rng(), edit=edit)[1]
+    assert (logits == plain).all() == (edit.keys() == {"h.0.mlp_out"})
+    grads = model.backward()
+    values, gradients, of_parameters = torchs(model, edit, rng())
+    close(logits, values["logits"].detach().numpy())
+    assert loss == pytest.approx(layers.cross_entropy_forward(logits, TARGETS)[0])
+    for name, gradient in grads.items():
+        close(gradient, of_parameters[name], name)
+    _, activations = model.run_with_cache(IDX, TARGETS, rng(), edit=edit)
+    model.backward()
+    for name, gradient in activations.grads.items():
+        close(gradient, gradients[name], name)
+
+
+@pytest.mark.parametrize(("edit", "says"), [
+    ({"h.0.attn.mx": abs}, "no array 'h.0.attn.mx' to edit, but h.0.attn.mix"), ({5: abs}, "no array 5 to edit, but "),
+    ({"h.0.attn.mix": 0.0}, r"edit\['h.0.attn.mix'\] must be a function"), ([abs], "edit must be names and functions"),
+    ({"h.0.attn.mix": lambda a: None}, "numbers"), ({"h.0.attn.mix": lambda a: a[:1]}, "shape of the edited h.0")])
+def test_an_edit_that_makes_no_sense_is_refused(edit, says):
+    model = unit_model()
+    for run in (model.forward, model.run_with_cache):
+        with pytest.raises(UserError, match=says):
+            run(IDX, TARGETS, edit=edit)
+
+
+@pytest.mark.parametrize("name", ["h.0.ln_1.rstd", "h.1.attn.exps", "future"])
+def test_no_gradient_passes_by_an_edit_inside_a_shortcut(name):
+    model = unit_model()
+    assert model.forward(IDX, TARGETS, edit={name: lambda array: array * 0.5})[1] > 0.0
+    with pytest.raises(UserError, match=f"cannot pass by {name}: a shortcut skips its gradient; edit"):
+        model.backward()
+
+
+def test_an_error_in_a_function_says_the_lessons_line():
+    with pytest.raises(ZeroDivisionError) as caught:
+        unit_model().forward(IDX, edit={"h.0.attn.att": lambda array: 1 / 0})
+    lines = [str(entry.statement).strip() for entry in caught.traceback if entry.name == "attention_forward"]
+    assert len(lines) == 1 and lines[0].startswith("att = exps / total  ")
+
+
+def test_the_head_that_repeats_a_text_is_found_and_without_it_the_loss_rises():
+    """The README's example, which prints what is asserted here."""
+    model = GPT(GPTConfig(vocab_size=20, block_size=32, n_layer=2, n_head=2, n_embd=32, initializer_range=0.1))
+    optimizer, rng = AdamW(model.params, lr=5e-3), np.random.default_rng(0)
+    for _ in range(300):                                            # 16 random tokens, twice
+        idx = np.tile(rng.integers(0, 20, (32, 16)), 2)
+        optimizer.step(model.loss_and_grads(idx[:, :-1], idx[:, 1:])[1])
+    x, targets = idx[:, :-1], np.where(np.arange(1, 32) < 16, -1, idx[:, 1:])       # the second half counts
+    _, activations = model.run_with_cache(x)
+    found = []
+    for name in ("h.0.attn", "h.1.attn"):
+        for head in range(2):
+            att = np.diagonal(activations[f"{name}.att"][:, head], -15, 1, 2).mean()    # on the token after the same
+            zeroed = {f"{name}.mix": lambda mix, head=head: mix * (np.arange(2) != head)[:, None, None]}
+            found.append((att, model.forward(x, targets, edit=zeroed)[1]))
+    assert model.forward(x, targets)[1] < 0.05
+    attention, loss = max(found)
+    assert attention > 0.8 and loss > 2.0 and loss == max(loss for _, loss in found)
