@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import DTYPES, array_module
+from npgpt.arrays import DTYPES, array_module, to_host
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
-from npgpt.checkpoints.save import save_model
+from npgpt.checkpoints.save import merged, save_model
 from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import (
     MOST_SEED,
@@ -141,6 +141,13 @@ class GPT:
         """
         check_path("folder", folder)
         save_model(self.params, folder)
+
+    def merged(self):
+        """Return the model without LoRA: A B is part of the weight, and every parameter is trained."""
+        model = GPT(dataclasses.replace(self.config, lora_rank=0), None, self.dtype, threads=self.engine.threads)
+        for name in model.params:
+            model.params[name] = to_host(merged(self.params, name))
+        return model
 
     def __repr__(self):
         config = self.config

@@ -51,6 +51,7 @@ def study_model(model, tokenizer, prompt, description):
     tokenizer cannot encode, and for a model whose loss or gradient on it is not finite.
     """
     ids = prompt_ids(model, tokenizer, prompt)
+    model = model.merged() if model.config.lora_rank else model         # a frozen embedding has no gradient
     idx, targets = ids[None, :-1], ids[None, 1:]
     logits, activations = model.run_with_cache(idx, targets)
     grads = model.backward()

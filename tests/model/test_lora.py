@@ -96,6 +96,7 @@ def test_lora_changes_nothing_until_it_is_trained_and_is_merged_when_it_is_saved
         model.params[name] = np.random.default_rng(len(name)).standard_normal(model.params[name].shape)
     model.save_pretrained(tmp_path / "merged")
     merged = GPT.from_pretrained(tmp_path / "merged", dtype="float64")
+    assert all((array == merged.params[name]).all() for name, array in model.merged().params.items())
     assert merged.config.lora_rank == 0 and not merged.params.frozen
     np.testing.assert_allclose(merged.forward(idx)[0], model.forward(idx)[0], rtol=1e-10)
     assert not np.allclose(merged.forward(idx)[0], base.forward(idx)[0])
@@ -129,7 +130,9 @@ def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_fil
     assert code == 2 and "the model has LoRA of rank 3 already" in err
     assert npgpt("export", "whole3", "--out", "merged")[0] == 0
     assert load("merged")[0].config.lora_rank == 0
-    assert npgpt("sample", "whole3", "--max-new-tokens", 5)[0] == 0
+    for command in (["sample", "whole3", "--max-new-tokens", 5], ["look", "whole3", "--prompt", "To be"],
+                    ["score", "whole3", "--text", "To be"], ["eval", "whole3"]):
+        assert npgpt(*command)[0] == 0
     code, _, err = npgpt("train", "--lora", 2, "--corpus", text_file)
     assert code == 2 and "give one with --init-from" in err
 
