@@ -23,7 +23,9 @@ def add_arguments(parser):
     add_data_dir_argument(get)
     prepared = actions.add_parser("prepare", help="write a corpus as token files, train.bin and val.bin")
     prepared.add_argument("corpus", help="tinyshakespeare, pydocs, or a UTF-8 text file")
-    prepared.add_argument("--tokenizer", default="gpt2", help="char, byte, gpt2 (the default) or hf:PATH_OR_ID")
+    prepared.add_argument("--tokenizer", default="gpt2",
+                          help="char, byte, gpt2 (the default, as in nanoGPT; npgpt train takes char for a text) or "
+                               "hf:PATH_OR_ID")
     prepared.add_argument("--out", required=True, help="the folder to write")
     prepared.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
                           help=f"train on one window for each document; they are separated by {SEPARATOR}, or by "
@@ -50,7 +52,7 @@ def prepare_text(args):
     corpus = open_corpus(args.corpus, args.data_dir)
     separator = args.documents and args.documents.replace("\\n", "\n")
     prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator=separator)
-    print_prepared(args.out)
+    print_prepared(args.out, args.tokenizer)
 
 
 def get_tinystories(args):
@@ -60,9 +62,10 @@ def get_tinystories(args):
         check_whole("--limit", args.limit, 1)
     folder = tinystories_folder(data_dir(args.data_dir), name, *stories)
     prepare_tinystories(make_tokenizer(name), folder, *stories)
-    print_prepared(folder)
+    print_prepared(folder, name)
 
 
-def print_prepared(folder):
+def print_prepared(folder, tokenizer):
     """Print what a folder of token files holds, and how to train on it."""
-    print(f"{folder}: train.bin, val.bin and their tokenizer; train on it with: npgpt train --corpus {folder}")
+    print(f"{folder}: train.bin, val.bin and their tokenizer, {tokenizer} (--tokenizer takes another); train on it "
+          f"with: npgpt train --corpus {folder}")

@@ -75,9 +75,9 @@ def aligned_zeros(size, dtype):
 class Parameters(Mapping):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
-    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. `tree` holds the same views, nested by the dots
-    of their names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`. AdamW's
-    moments have the same layout.
+    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With a tied head, `params["lm_head.weight"]` is
+    `wte.weight`, but no name of its own. `tree` holds the same views, nested by the dots of their names. The matrices
+    come first in `flat`, so that weight decay applies to `flat[:n_matrix]`. AdamW's moments have the same layout.
     """
 
     def __init__(self, config, dtype="float32", xp=np):
@@ -91,6 +91,8 @@ class Parameters(Mapping):
         for name in self.flat_names:
             self._views[name] = self._flat[start:start + sizes[name]].reshape(self.shapes[name])
             start += sizes[name]
+        if config.tie_word_embeddings:
+            self._views["lm_head.weight"] = self._views["wte.weight"]
         self.n_matrix = sum(size for name, size in sizes.items() if len(self.shapes[name]) == 2)
         self._tree = nest({name: self._views[name] for name in self.shapes})
 
@@ -112,6 +114,9 @@ class Parameters(Mapping):
         if value.shape not in ((), view.shape):
             raise UserError(f"{name} has shape {view.shape}, but the value has shape {value.shape}")
         view[...] = value
+
+    def __contains__(self, name):
+        return name in self.shapes
 
     def __iter__(self):
         return iter(self.shapes)
