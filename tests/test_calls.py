@@ -97,7 +97,8 @@ IDS = [None, [[1, 2], [3]], "To be", [[None]], {}, [[2**70]],
        *(np.full((2, 3), value) for value in (-2, 7, 10**6))]
 CONTEXTS = [*IDS, np.zeros((2, 7), int)]
 TARGETS = [*(np.full((2, 3), value) for value in (-1, -2, 7)), np.zeros((2, 3)), np.zeros((2, 2), int), "x", 1]
-MASKS = [*(np.full((3, 3), value) for value in (1e39, NAN, INF, 0, True, 0j)), np.zeros((3, 2)), np.zeros(3), "x", 5]
+MASKS = [*(np.full((3, 3), value) for value in (1e39, NAN, INF, 0, True, 0j)), np.zeros((3, 2)), np.zeros(3), "x", 5,
+         np.full((2, 3), 2)]
 RNGS = [5, "x", [], np.random.RandomState(0)]
 DHIDDEN = [None, "x", 1.0, [[1.0], [1.0, 2.0]], np.zeros((2, 3)), np.full((2, 3, 4), 1e39), np.ones((2, 3, 4), complex)]
 GRADS = [None, 5, {}, [], "x", lambda s: list(s.grads.values()), lambda s: s.grads | {"more": s.grads["ln_f.bias"]},
