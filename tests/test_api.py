@@ -170,9 +170,10 @@ def test_a_padding_mask_is_what_a_tokenizer_gives(dtype):
 
 @pytest.mark.parametrize("mask", [np.tri(6, dtype=bool), np.full((6, 6), np.nan), np.full((6, 6), np.inf),
                                   np.full((3, 6), 2), np.full((3, 6), -1),
-                                  np.ones((3, 5), int), np.ones((3, 6)), np.zeros((5, 6)), np.zeros((2, 1, 6, 6)),
+                                  np.ones((3, 5), int), np.ones((1, 6), int), np.ones((3, 6)), np.zeros((5, 6)),
+                                  np.zeros((2, 1, 6, 6)),
                                   np.zeros((3, 3, 6, 6)), np.zeros(6), "x"],
-                         ids=["bool", "nan", "inf", "two", "minus", "length", "floats", "shape", "entries",
+                         ids=["bool", "nan", "inf", "two", "minus", "length", "row", "floats", "shape", "entries",
                               "heads", "vector", "text"])
 def test_other_masks_are_refused(mask):
     model = model_of({})

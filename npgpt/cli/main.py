@@ -19,8 +19,6 @@ COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "export": export
             "plot": plot, "study": study, "gradcheck": gradcheck, "exercise": exercise,
             "learn": learn}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
-
-
 ALIASES = {"--lr": "--learning-rate", "--wd": "--weight-decay", "--steps": "--max-iters", "--heads": "--n-head",
            "--seq-len": "--block-size"}      # what others call a flag
 
@@ -31,7 +29,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, **options)
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(self, args, namespace=None):
         flags = self._option_string_actions         # of this command alone
         for i, argument in enumerate(itertools.takewhile("--".__ne__, args)):
             name, *value = argument.partition("=")

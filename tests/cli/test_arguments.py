@@ -37,8 +37,8 @@ def test_underscores_are_taken_and_values_stay_as_they_are(train, npgpt, tmp_pat
     assert train("--max_iters=2", "--eval_interval", 2, "--out_dir", "out_1", "--no_qkv_bias")[0] == 0
     assert options_of_run("out_1").max_iters == 2
     assert read_checkpoint(find_checkpoint("out_1")).config.used("qkv_bias") is False
-    (tmp_path / "--max_iters").write_text("To be, or not to be, that is the question:\n" * 20)
-    assert npgpt("data", "prepare", "--tokenizer=char", "--out=--a_b", "--", "--max_iters")[0] == 0
+    (tmp_path / "--data_dir").write_text("To be, or not to be, that is the question:\n" * 20)
+    assert npgpt("data", "prepare", "--tokenizer=char", "--out=--a_b", "--", "--data_dir")[0] == 0
     assert (tmp_path / "--a_b/train.bin").exists()
 
 
