@@ -14,7 +14,7 @@ QUICK = ["--overfit", "--n-embd", "32", "--learning-rate", "6e-3", "--n-layer", 
 
 
 def losses(out):
-    found = re.search(r"first loss (.*), ln V = (.*) \(\+ (.*), as .*\); last loss (.*)", out)
+    found = re.search(r"first loss (.*), ln V = (.*) \(\+ about (.*), as .*\); last loss (.*)", out)
     return [float(number) for number in found.groups()]
 
 
