@@ -3,9 +3,9 @@
     python tools/torch_curves.py [--steps 200] [--corpus pydocs]
     python tools/torch_curves.py --gpt2 --steps 20
 
-The recipe is nanoGPT's for characters on a CPU, as README.md ports it, in float32 on both sides: torch's autograd, AdamW
-and clipping against ours. With
---gpt2 it is fine-tuning: random weights of GPT-2's 124M shape, its tokens, batches of 4 x 64 and a constant low rate.
+The recipe is nanoGPT's for characters on a CPU, as README.md ports it. Both sides are in float32: torch's autograd,
+AdamW and clipping against ours. With --gpt2 it is fine-tuning: random weights of GPT-2's 124M shape, its tokens,
+batches of 4 x 64 and a constant low rate.
 """
 
 import argparse
