@@ -161,8 +161,9 @@ class GPT:
         idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
         np.random.Generator as rng turns dropout on. mask: floats that are added to the attention scores, (T, T),
         (B, 1, T, T) or (B, H, T, T): 0 if a position sees another, -inf if not; a causal model still hides later
-        positions. Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands,
-        and what `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
+        positions. A mask of integers or bools is one of padding, (B, T): 1 for a token, as `tokenizer.batch` returns
+        it. Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands, and
+        what `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
 
         edit: {"h.3.attn.mix": function, …} changes arrays on their way, named as by `run_with_cache`: each function is
         given a copy of its array, and what it returns, of the same shape, takes the array's place. For `backward` each
@@ -343,7 +344,9 @@ class GPT:
         if mask is None:
             return None
         mask = as_array("mask", mask)
-        what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf)"
+        if mask.dtype.kind in "biu" and mask.shape == (B, T) and mask.min() >= 0 and mask.max() <= 1:     # of padding
+            mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
+        what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf), or (B, T) of 0 and 1"
         check("mask", mask, mask.dtype.kind == "f", what)
         with np.errstate(over="ignore"):
             mask = mask.astype(self.params.dtype)

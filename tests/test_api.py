@@ -156,9 +156,27 @@ def test_tokens_behind_the_padding_change_nothing():
         np.testing.assert_allclose(hidden[row, :n], model.hidden(idx[row:row + 1, :n])[0], rtol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_a_padding_mask_is_what_a_tokenizer_gives(dtype):
+    """Also where B = T, and it could be taken for a mask of entries; a row without a token gives no NaN."""
+    model = model_of({"causal": False})
+    idx, targets = batch(model.config, rows=6)
+    texts = ["abcdef", "abc", "", "fedcba", "a", "ab"]
+    seen = CharTokenizer("abcdef").batch(texts, 6)[1]
+    added = np.where(seen, 0.0, -np.inf)[:, None, None, :]
+    for call in (model.evaluate, model.loss_and_grads, model.forward):
+        found, expected = (call(idx, targets, mask=mask) for mask in (seen.astype(dtype), added))
+        np.testing.assert_equal(found, expected)
+    assert np.isfinite(found[1]) and found[1] != model.evaluate(idx, targets)
+
+
 @pytest.mark.parametrize("mask", [np.tri(6, dtype=bool), np.full((6, 6), np.nan), np.full((6, 6), np.inf),
-                                  np.zeros((5, 6)), np.zeros((2, 1, 6, 6)), np.zeros((3, 2, 6, 6)), np.zeros(6), "x"],
-                         ids=["bool", "nan", "inf", "shape", "entries", "heads", "vector", "text"])
+                                  np.full((3, 6), 2), np.full((3, 6), -1),
+                                  np.ones((3, 5), int), np.ones((1, 6), int), np.ones((3, 6)), np.zeros((5, 6)),
+                                  np.zeros((2, 1, 6, 6)),
+                                  np.zeros((3, 2, 6, 6)), np.zeros(6), "x"],
+                         ids=["bool", "nan", "inf", "two", "minus", "length", "row", "floats", "shape", "entries",
+                              "heads", "vector", "text"])
 def test_other_masks_are_refused(mask):
     model = model_of({})
     for call in (model.forward, model.loss_and_grads, model.evaluate):
@@ -290,6 +308,9 @@ def test_a_tied_head_has_no_name_of_its_own(tied):
     model.forward(*batch(model.config))
     for mapping in (model.params, model.backward()):
         assert ("lm_head.weight" in mapping) == ("lm_head.weight" in list(mapping)) == (not tied)
+    model.params["lm_head.weight"] = 2.0
+    assert (model.params["lm_head.weight"] == 2.0).all() and (model.params["wte.weight"] == 2.0).all() == tied
+    assert len(model.params) == len(dict(model.params)) == len(list(model.params))
 
 
 @pytest.mark.parametrize("variant", ["default", "untied head", "no final layernorm"])

@@ -97,7 +97,8 @@ IDS = [None, [[1, 2], [3]], "To be", [[None]], {}, [[2**70]],
        *(np.full((2, 3), value) for value in (-2, 7, 10**6))]
 CONTEXTS = [*IDS, np.zeros((2, 7), int)]
 TARGETS = [*(np.full((2, 3), value) for value in (-1, -2, 7)), np.zeros((2, 3)), np.zeros((2, 2), int), "x", 1]
-MASKS = [*(np.full((3, 3), value) for value in (1e39, NAN, INF, 0, True, 0j)), np.zeros((3, 2)), np.zeros(3), "x", 5]
+MASKS = [*(np.full((3, 3), value) for value in (1e39, NAN, INF, 0, True, 0j)), np.zeros((3, 2)), np.zeros(3), "x", 5,
+         np.full((2, 3), 2)]
 EDITS = [5, "x", [], {"typo": abs}, {5: abs}, {"h.0.attn.mix": None}, {"h.0.x_mid": "x"},
          *({"h.0.attn.mix": lambda array, odd=odd: odd} for odd in (None, "x", 0.0, 1j, np.ones((2, 3)), [[1], [1]])),
          {"h.0.attn.mix": lambda array: np.full(array.shape, 1e39)}]

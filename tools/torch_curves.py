@@ -3,8 +3,9 @@
     python tools/torch_curves.py [--steps 200] [--corpus pydocs]
     python tools/torch_curves.py --gpt2 --steps 20
 
-The recipe is the preset char-nanogpt, in float32 on both sides: torch's autograd, AdamW and clipping against ours. With
---gpt2 it is fine-tuning: random weights of GPT-2's 124M shape, its tokens, batches of 4 x 64 and a constant low rate.
+The recipe is nanoGPT's for characters on a CPU, as README.md ports it. Both sides are in float32: torch's autograd,
+AdamW and clipping against ours. With --gpt2 it is fine-tuning: random weights of GPT-2's 124M shape, its tokens,
+batches of 4 x 64 and a constant low rate.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def curves(steps, corpus, gpt2):
         config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=1024, n_layer=12, n_head=12, n_embd=768)
         batch_size, crop_length, schedule = 4, 64, (3e-5, 3e-5, 0, 0)
     else:
-        config = GPTConfig(vocab_size=tokenizer.vocab_size)
+        config = GPTConfig(vocab_size=tokenizer.vocab_size, bias=False, activation="gelu")
         batch_size, crop_length, schedule = 12, config.block_size, (1e-3, 1e-4, 100, 2000)
     model = GPT(config, seed=1337)
     tensors = torch_parameters(model.params)

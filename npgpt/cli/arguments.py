@@ -7,31 +7,56 @@ import re
 import typing
 
 from npgpt.api import KERNELS
+from npgpt.arrays import DTYPES
 from npgpt.checks import MOST
 from npgpt.errors import UserError
-from npgpt.model.config import GPTConfig
-from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, preset_names
+from npgpt.model.config import ACTIVATIONS, GPTConfig
+from npgpt.training.adamw import DECAYS
+from npgpt.training.options import (
+    MODEL_FIELDS,
+    SAMPLINGS,
+    TRAIN_FIELDS,
+    TrainOptions,
+    load_preset,
+    preset_names,
+    with_width_rule,
+)
+
+CHOICES = {"activation": ACTIVATIONS, "sampling": SAMPLINGS, "decay": DECAYS, "dtype": DTYPES}
+
+
+class Betas(argparse.Action):
+    """--betas 0.9 0.95 is --beta1 0.9 --beta2 0.95."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        namespace.beta1, namespace.beta2 = values
 
 
 def add_field_arguments(parser, dataclass, title, leave_out=()):
     """Add a flag for each field of a dataclass, absent from the parsed arguments unless the user gave it."""
     group = parser.add_argument_group(title)
+    defaults = with_width_rule(load_preset("char-cpu"))
     comments = dict(re.findall(r"^    (\w+): .*?# (.*)$", inspect.getsource(dataclass), re.MULTILINE))
     for field in dataclasses.fields(dataclass):
         if field.name in leave_out:
             continue
         flag = "--" + field.name.replace("_", "-")
-        options = {"dest": field.name, "default": argparse.SUPPRESS, "help": comments.get(field.name)}
+        default = defaults.get(field.name, field.default)
+        options = {"dest": field.name, "default": argparse.SUPPRESS,
+                   "help": comments.get(field.name, "") + (f" (default: {default})" if default is not None else "")}
         kind = typing.get_args(field.type)[0] if typing.get_args(field.type) else field.type    # of `int | None`, int
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:
-            group.add_argument(flag, type=kind, metavar=kind.__name__.upper(), **options)
+            group.add_argument(flag, type=kind, **options,
+                               metavar="|".join(CHOICES.get(field.name, [kind.__name__.upper()])))
 
 
 def add_model_arguments(parser):
     """Flags for the shape of a model: --preset, and one for each field of GPTConfig."""
-    parser.add_argument("--preset", help=f"{', '.join(preset_names())}, or a TOML file; by default char-cpu")
+    parser.add_argument("--preset", help=f"{', '.join(preset_names())}, or a TOML file; by default char-cpu, whose "
+                                           "values are the defaults below. Above a width of 128 the initial weights "
+                                           "and the learning rates are smaller, unless they are given")
     fields = {field.name for field in dataclasses.fields(GPTConfig)}
     add_field_arguments(parser, GPTConfig, "the model", leave_out=fields - MODEL_FIELDS)
 
@@ -39,6 +64,8 @@ def add_model_arguments(parser):
 def add_train_arguments(parser):
     """Flags for each field of TrainOptions."""
     add_field_arguments(parser, TrainOptions, "training")
+    parser.add_argument("--betas", nargs=2, type=float, metavar=("BETA1", "BETA2"), action=Betas,
+                        default=argparse.SUPPRESS, help="--beta1 and --beta2 in one")
 
 
 def given(args, names):

@@ -24,7 +24,9 @@ def add_arguments(parser):
     add_data_dir_argument(get)
     prepared = actions.add_parser("prepare", help="write a corpus as token files, train.bin and val.bin")
     prepared.add_argument("corpus", help="tinyshakespeare, pydocs, or a UTF-8 text file")
-    prepared.add_argument("--tokenizer", default="gpt2", help="char, byte, gpt2 (the default) or hf:PATH_OR_ID")
+    prepared.add_argument("--tokenizer", default="gpt2",
+                          help="char, byte, gpt2 (the default, as in nanoGPT; npgpt train takes char for a text) or "
+                               "hf:PATH_OR_ID")
     prepared.add_argument("--out", required=True, help="the folder to write")
     prepared.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
                           help=f"train on windows of one document each; they are separated by {SEPARATOR}, or by "
@@ -69,7 +71,7 @@ def prepare_text(args):
     separator = args.documents and args.documents.replace("\\n", "\n")
     prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator=separator,
             val_fraction=args.val_fraction, **window_settings(args))
-    print_prepared(args.out)
+    print_prepared(args.out, args.tokenizer)
 
 
 def get_tinystories(args):
@@ -81,9 +83,10 @@ def get_tinystories(args):
     folder = tinystories_folder(data_dir(args.data_dir), name, *stories)
     folder = folder.with_name(folder.name + "".join(f"+{key}" for key in settings if settings[key]))
     prepare_tinystories(make_tokenizer(name), folder, *stories, **settings)
-    print_prepared(folder)
+    print_prepared(folder, name)
 
 
-def print_prepared(folder):
+def print_prepared(folder, tokenizer):
     """Print what a folder of token files holds, and how to train on it."""
-    print(f"{folder}: train.bin, val.bin and their tokenizer; train on it with: npgpt train --corpus {folder}")
+    print(f"{folder}: train.bin, val.bin and their tokenizer, {tokenizer} (--tokenizer takes another); train on it "
+          f"with: npgpt train --corpus {folder}")

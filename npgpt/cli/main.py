@@ -1,6 +1,8 @@
 """The command `npgpt`: one file per subcommand, and one place where errors become one line and exit code 2."""
 
 import argparse
+import difflib
+import itertools
 import re
 import sys
 
@@ -17,10 +19,30 @@ COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "score": score, 
             "info": info, "plot": plot, "look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise,
             "learn": learn}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
+ALIASES = {"--lr": "--learning-rate", "--wd": "--weight-decay", "--steps": "--max-iters", "--heads": "--n-head",
+           "--seq-len": "--block-size"}      # what others call a flag
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaint is one line."""
+    """An ArgumentParser whose complaint is one line. Flags are spelled out, and --max_iters is --max-iters."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(self, args, namespace=None):
+        flags = self._option_string_actions         # of this command alone
+        for i, argument in enumerate(itertools.takewhile("--".__ne__, args)):
+            name, *value = argument.partition("=")
+            if name.startswith("--") and name.replace("_", "-") in flags:
+                args = [*args[:i], name.replace("_", "-") + "".join(value), *args[i + 1:]]
+        namespace, unknown = super().parse_known_args(args, namespace)
+        for argument in itertools.takewhile("--".__ne__, unknown):
+            name = argument.partition("=")[0]
+            near = ({ALIASES.get(name)} & flags.keys() or [flag for flag in flags if flag.startswith(name)]
+                    or difflib.get_close_matches(name, flags, 1, cutoff=0.7))
+            if name.startswith("--"):
+                self.error(f"unknown flag {name}" + (f": did you mean {' or '.join(near)}?" if near else ""))
+        return namespace, unknown
 
     def error(self, message):
         raise UserError(f"{message} (see {self.prog} --help)")

@@ -30,7 +30,8 @@ def overfit(trainer, fresh):
                 losses.append(trainer.read(record)["loss"])
                 bar.set_postfix_str(f"loss {losses[-1]:.4f}")
     first, last = losses[0], losses[-1]
-    print(f"first loss {first:.4f}, ln V = {ln_v:.4f} (+ {more:.4f}, as fresh logits differ); last loss {last:.6f}")
+    print(f"first loss {first:.4f}, ln V = {ln_v:.4f} (+ about {more:.4f}, as fresh logits differ); "
+          f"last loss {last:.6f}")
     problems = []
     if fresh and abs(first - ln_v - more) > NEAR * (ln_v + more):
         problems.append("the first loss is far from that of a guess among V tokens: the initial weights are wrong, or "

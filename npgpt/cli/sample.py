@@ -7,7 +7,7 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
-from npgpt.checks import check_whole
+from npgpt.checks import check, check_whole
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.errors import UserError, printable
 
@@ -17,7 +17,9 @@ LINE = 60               # characters in a `sample_line`
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--prompt", help="the text to continue; by default a new line")
+    parser.add_argument("--prompt", help="the text to continue, by default a new line; - reads it from standard input, "
+                                           "without its last line break")
+    parser.add_argument("--stop", metavar="TEXT", help="a text ends before this one, in which \\n is a line break")
     parser.add_argument("-n", "--num-samples", type=int, default=1, help="how many texts")
     parser.add_argument("--max-new-tokens", type=int, default=500, help="the length of each text, in tokens")
     parser.add_argument("--temperature", type=float, default=0.8, help="below 1 safer, above 1 wilder, 0 the likeliest")
@@ -30,19 +32,32 @@ def run(args):
     check_whole("-n", args.num_samples, 1, MOST_SAMPLES)
     loaded = load_given_model(args)
     model, tokenizer = loaded.model, loaded.tokenizer
-    prompt = default_prompt(tokenizer) if args.prompt is None else args.prompt
+    prompt = read_prompt() if args.prompt == "-" else args.prompt
+    prompt = default_prompt(tokenizer) if prompt is None else prompt
+    check("--stop", args.stop, args.stop != "", "at least one character")
+    stop = args.stop and args.stop.replace("\\n", "\n")
     ids = encode_prompt(tokenizer, prompt)
     if args.num_samples == 1:
-        print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p, args.seed)
+        print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p, args.seed,
+                     stop)
         return
     rows = model.stream(np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
                         args.top_p, args.seed, tokenizer.eos_token_id)
-    columns = list(tqdm(rows, total=args.max_new_tokens, unit="token", disable=None))
-    texts = np.array(columns, dtype=np.int64).reshape(-1, args.num_samples)     # one text per column
-    for i, text in enumerate(texts.T):
+    with tqdm(rows, total=args.max_new_tokens, unit="token", disable=None) as rows:
+        texts = ["".join(decode_document(tokenizer, (row[i] for row in each), ids[0], stop))
+                 for i, each in enumerate(itertools.tee(rows, args.num_samples))]       # no more rows than one needs
+    for i, text in enumerate(texts):
         if i:
             print("-" * 60)
-        print(prompt + "".join(decode_document(tokenizer, text, ids[0])))
+        print(prompt + text)
+
+
+def read_prompt():
+    """Return the text on standard input, without its last line break."""
+    try:
+        return sys.stdin.read().removesuffix("\n") if sys.stdin else ""
+    except UnicodeDecodeError:
+        raise UserError("standard input is not text in this terminal's encoding: give the prompt as UTF-8") from None
 
 
 def default_prompt(tokenizer):
@@ -64,11 +79,11 @@ def encode_prompt(tokenizer, prompt):
     return ids.astype(np.int64)[None, :]
 
 
-def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed):
+def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed, stop=None):
     """Print a prompt and its continuation, token by token."""
     idx = encode_prompt(tokenizer, prompt)
     rows = model.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
-    texts = decode_document(tokenizer, (row[0] for row in rows), idx[0])
+    texts = decode_document(tokenizer, (row[0] for row in rows), idx[0], stop)
     sys.stdout.write(prompt + next(texts, ""))          # together: before the first token, XLA says what it compiles
     for text in texts:
         sys.stdout.write(text)
@@ -87,6 +102,25 @@ def sample_line(model, tokenizer, seed):
     return printable(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
 
 
-def decode_document(tokenizer, tokens, prompt):
-    """Yield the text of tokens as they arrive, up to the one that ends the document. `prompt`: the ids before them."""
-    return tokenizer.decode_stream(itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens), prompt)
+def decode_document(tokenizer, tokens, prompt, stop=None):
+    """Yield the text of tokens as they arrive, up to the one that ends the document, or up to the text `stop`.
+
+    prompt: the ids before them.
+    """
+    tokens = itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens)
+    texts = tokenizer.decode_stream(tokens, prompt)
+    return texts if stop is None else before(stop, texts)
+
+
+def before(stop, texts):
+    """Yield pieces of text up to the first `stop`, which may begin in one piece and end in another."""
+    held = ""
+    for text in texts:
+        text, found, _ = (held + text).partition(stop)
+        if found:
+            yield text
+            return
+        n = next(n for n in range(len(stop), -1, -1) if text.endswith(stop[:n]))    # they may begin it: held back
+        held = text[len(text) - n:]
+        yield text[:len(text) - n]
+    yield held

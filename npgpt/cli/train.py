@@ -45,7 +45,14 @@ from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import frozen_names
 from npgpt.study.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
-from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of
+from npgpt.training.options import (
+    MODEL_FIELDS,
+    TRAIN_FIELDS,
+    TrainOptions,
+    load_preset,
+    options_of,
+    with_width_rule,
+)
 from npgpt.training.trainer import Trainer
 
 SAMPLE_TOKENS = 300
@@ -170,7 +177,7 @@ def print_line(trainer):
     """Print what the model writes: the beginning of a sample, in one line. Nothing if it cannot write."""
     try:
         tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
-    except UserError:       # the model is an encoder, or its vocabulary is missing
+    except UserError:       # its vocabulary is missing
         pass
 
 
@@ -195,7 +202,7 @@ def sample(trainer, out_dir, picture, backwards):
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
                      temperature=0.8, top_k=None, top_p=None, seed=trainer.options.seed)
-    except UserError as error:      # the model is an encoder, or its vocabulary is missing; it is saved anyway
+    except UserError as error:      # its vocabulary is missing; it is saved anyway
         print(f"no sample: {error}")
 
 
@@ -214,12 +221,16 @@ def new_run(args):
     connect_ranks(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
+    fields = fields if args.init_from else with_width_rule(fields)
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
     if args.init_from:
         if "init" in given_train_fields(args):
             raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
         model, tokenizer = pretrained_model(args, options, model_fields)
+        if "crop_length" not in given_train_fields(args):
+            shortest = min(options.crop_length, model.config.block_size)
+            options = dataclasses.replace(options, crop_length=shortest)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         tokens = open_tokens(tokenizer, corpus.name, args.data_dir, options.val_fraction)

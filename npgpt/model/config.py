@@ -9,6 +9,8 @@ from npgpt.errors import UserError
 MOST_LAYERS = 1024
 MOST_WIDTH = 2**24      # of every other size: far above all real models, and small enough to compute with
 
+ACTIVATIONS = ("gelu_tanh", "gelu")
+
 # A field that may be None -> the field that it follows then. (n_inner follows n_embd: see `mlp_width`.)
 FOLLOWS = {"qkv_bias": "bias", "mlp_bias": "bias", "embd_pdrop": "dropout", "attn_pdrop": "dropout",
            "resid_pdrop": "dropout", "mlp_pdrop": "resid_pdrop"}
@@ -51,7 +53,7 @@ class GPTConfig:
     embedding_layer_norm: bool = False      # a LayerNorm, "ln_e", right after the embedding
     final_layer_norm: bool = True           # a LayerNorm, "ln_f", right before the head
     tie_word_embeddings: bool = True        # the head's matrix is the token embedding
-    initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's, for hundreds of channels
+    initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's is for hundreds of channels
     # additions to GPT-2
     lora_rank: int = 0                      # r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none
     block: str | None = None                # the name of a block of one's own; see `GPT`
@@ -80,7 +82,7 @@ class GPTConfig:
             check_real(name, self.used(name), below=1.0)
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)
         check_real("initializer_range", self.initializer_range, below=1e30)     # drawn in float32
-        check_choice("activation", self.activation, ("gelu_tanh", "gelu"))
+        check_choice("activation", self.activation, ACTIVATIONS)
 
     def used(self, name):
         """Return the value of a field that is used: its own, or that of the field it follows if it is None."""

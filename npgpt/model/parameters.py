@@ -105,9 +105,10 @@ def aligned_zeros(size, dtype):
 class Parameters(Mapping):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
-    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. `tree` holds the same views, nested by the dots
-    of their names. The matrices come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and frozen
-    parameters last: gradients are those of `trained`, in `flat[:n_trained]`. AdamW's moments have the layout of these.
+    Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With a tied head, `params["lm_head.weight"]` is
+    `wte.weight`, but no name of its own. `tree` holds the same views, nested by the dots of their names. The matrices
+    come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and frozen parameters last: gradients are
+    those of `trained`, in `flat[:n_trained]`. AdamW's moments have the layout of these.
     """
 
     def __init__(self, config, dtype="float32", xp=np, frozen=(), moment=False):
@@ -120,9 +121,11 @@ class Parameters(Mapping):
         self._flat = aligned_zeros(self.size, self.dtype) if xp is np else xp.zeros(self.size, dtype=dtype)
         self._views, start = {}, 0
         self.flat_names = sorted(self.trained, key=lambda name: len(self.trained[name]) < 2)    # otherwise their order
-        for name in [*self.flat_names, *(self.shapes.keys() - self.trained.keys())]:
+        for name in [*self.flat_names, *(name for name in self.shapes if name in self.frozen)]:
             self._views[name] = self._flat[start:start + sizes[name]].reshape(self.shapes[name])
             start += sizes[name]
+        if config.tie_word_embeddings and "wte.weight" in self._views:
+            self._views["lm_head.weight"] = self._views["wte.weight"]
         self.n_matrix = sum(sizes[name] for name, shape in self.trained.items() if len(shape) == 2)
         self.n_trained = sum(sizes[name] for name in self.trained)
         self._tree = nest({name: self._views[name] for name in self.shapes})
@@ -145,6 +148,9 @@ class Parameters(Mapping):
         if value.shape not in ((), view.shape):
             raise UserError(f"{name} has shape {view.shape}, but the value has shape {value.shape}")
         view[...] = value
+
+    def __contains__(self, name):
+        return name in self.shapes
 
     def __iter__(self):
         return iter(self.shapes)

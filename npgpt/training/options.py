@@ -13,6 +13,7 @@ from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
 
 PRESETS = Path(__file__).parent / "presets"
+SAMPLINGS = ("random", "sequential")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +27,11 @@ class TrainOptions:
     crop_length: int = 0                    # tokens in a sequence; 0: the model's block_size
     gradient_accumulation_steps: int = 1    # micro-batches in a step
     sampling: str = "random"                # random, or sequential: batches in the order of the data, again and again
-    epochs: int = 0                         # passes over the data, instead of max_iters; equal lr_decay_iters follow
+    epochs: int = 0                         # passes over the data, instead of max_iters
     learning_rate: float = 1e-3             # the maximum rate, reached at the end of the warm-up
     min_lr: float = 1e-4                    # the minimum rate, at the end of the cosine decay
     max_iters: int = 2000                   # steps in total
-    lr_decay_iters: int = 2000              # the step at which the rate reaches min_lr; 0: no decay
+    lr_decay_iters: int | None = None       # the step at which the rate reaches min_lr; None: max_iters; 0: no decay
     warmup_iters: int = 100                 # steps of linear warm-up
     weight_decay: float = 0.1               # each step multiplies what decays by 1 - learning rate * this
     decay: str = "matrices"                 # matrices, or all: also biases and LayerNorm gains, as in torch
@@ -42,6 +43,7 @@ class TrainOptions:
     log_interval: int = 10                  # steps between records in metrics.jsonl
     seed: int = 1337                        # of the initial weights, the batches and dropout
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
+    eps: float = 1e-8                       # AdamW's; added to the root of the mean of squared gradients
     partial_batch: bool = False             # sequential: the last batch of an epoch may be smaller, as in torch
     init: str = "gpt2"                      # fresh weights: gpt2, half-wpe (positions at half) or torch (its modules')
     val_fraction: float = 0.1               # of a text, at its end, to validate on; 0: nothing is evaluated on
@@ -51,7 +53,7 @@ class TrainOptions:
         positive = ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
                     "log_interval")
         for field in dataclasses.fields(self):
-            if field.type is int:
+            if field.type is int or field.type == int | None and getattr(self, field.name) is not None:
                 check_whole(field.name, getattr(self, field.name), int(field.name in positive),
                             MOST_SEED if field.name == "seed" else MOST)
             elif field.type is bool:
@@ -60,18 +62,24 @@ class TrainOptions:
             elif field.type is float:
                 below = 1.0 if field.name.startswith(("beta", "val_")) else math.inf
                 check_real(field.name, getattr(self, field.name), below=below)
-        check_real("learning_rate", self.learning_rate, above=0.0)
-        if self.lr_decay_iters and self.min_lr > self.learning_rate:
+        for name in ("learning_rate", "eps"):
+            check_real(name, getattr(self, name), above=0.0)
+        if self.last_decay_step and self.min_lr > self.learning_rate:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
-        if 0 < self.lr_decay_iters <= self.warmup_iters:
+        if self.lr_decay_iters and self.lr_decay_iters <= self.warmup_iters:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
         check_choice("decay", self.decay, DECAYS)
-        check_choice("sampling", self.sampling, ("random", "sequential"))
+        check_choice("sampling", self.sampling, SAMPLINGS)
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("init", self.init, INITS)
         if self.partial_batch and (self.sampling != "sequential" or self.gradient_accumulation_steps > 1):
             raise UserError("partial_batch needs sampling sequential, and one micro-batch in a step: leave "
                             "gradient_accumulation_steps out")
+
+    @property
+    def last_decay_step(self):
+        """`lr_decay_iters`, or what it follows."""
+        return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
     def lasting(self, steps):
         """Return these options with `steps` as max_iters, and as lr_decay_iters if both were equal.
@@ -112,6 +120,21 @@ def load_preset(name):
         raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which are not fields of a preset")
     check(f"tokenizer in {path}", fields.get("tokenizer"), isinstance(fields.get("tokenizer", ""), str), "a name")
     return fields
+
+
+def with_width_rule(fields):
+    """Return the fields of a preset and of flags, and those that follow from the width, if they are not among them.
+
+    Wider models need smaller initial weights and smaller steps (Yang et al. 2022, arXiv:2203.03466). The values at 128
+    were searched, the exponents measured (README.md); at 768 they give nearly GPT-2's 0.02 and 6e-4. Narrower models
+    have those of 128.
+
+    Raises: UserError if n_embd or learning_rate is invalid.
+    """
+    check_whole("n_embd", width := fields.get("n_embd", GPTConfig.n_embd), 1)
+    ratio = min(1.0, 128 / width)
+    check_real("learning_rate", rate := fields.get("learning_rate", 4e-3 * ratio))
+    return {"initializer_range": 0.08 * ratio**0.75, "learning_rate": rate, "min_lr": rate / 40, **fields}
 
 
 def options_of(state, path):

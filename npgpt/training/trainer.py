@@ -65,6 +65,9 @@ class Trainer:
             check(name, call, call is None or callable(call), "a function")
         if out_dir is not None:
             check_path("out_dir", out_dir)
+        if not model.config.causal:
+            raise UserError("a model with causal=False sees the next token, which it would learn to predict: train it "
+                            "from Python on targets of its own, with loss_and_grads and AdamW.step")
         self.model, self.options = model, options or TrainOptions()
         self.on_step, self.on_evaluation = on_step, on_evaluation
         self.out_dir = None if out_dir is None else Path(out_dir)
@@ -90,8 +93,8 @@ class Trainer:
             check_memory(ranks_here * sum(needed.values()),
                          "a training step" + f" of {ranks_here} ranks" * (ranks_here > 1))
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
-        self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2),
-                               weight_decay=options.weight_decay, engine=model.engine, decay=options.decay)
+        self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
+                               options.weight_decay, engine=model.engine, decay=options.decay)
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
@@ -162,7 +165,7 @@ class Trainer:
         crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
         places = [self.places(i) for i in micro_batches]
         self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
-                                          options.lr_decay_iters)
+                                          options.last_decay_step)
         params, kept, seen = self.model.params, [], []
         if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
             # Called when the activations are freed.

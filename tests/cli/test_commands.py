@@ -1,5 +1,6 @@
 """`npgpt sample`, `eval`, `data`, `info` and `plot`: what they print and what they refuse."""
 
+import io
 import math
 import re
 import sys
@@ -12,7 +13,7 @@ import pytest
 import npgpt as package
 from npgpt import GPT, GPTConfig
 from npgpt.cli.main import COMMANDS
-from npgpt.cli.sample import default_prompt, print_sample
+from npgpt.cli.sample import before, default_prompt, print_sample
 from npgpt.data.tokenizers import ByteTokenizer, CharTokenizer
 from npgpt.engine.memory import training_memory
 from tests.cli.test_train import refused
@@ -62,6 +63,55 @@ def test_bytes_of_an_unfinished_character_are_held_back(capsys, monkeypatch):
                                                        "flush": lambda self: None})())
     print_sample(model, ByteTokenizer(), "a", 5, 1.0, None, None, 0)
     assert written == ["a", "", "€", "!", "", "\ufffd", "\n"]
+
+
+@pytest.mark.parametrize(("pieces", "stop", "text"), [
+    ("ab cd ef", "bc", "a"), ("ab cd ef", "cd", "ab"), ("abcdef g", "e", "abcd"), ("a a b c", "aab", ""),
+    ("a a a b c", "aab", "a"), ("ab ab ac", "abac", "ab"), ("ab cd", "x", "abcd"), ("ab cd", "de", "abcd"),
+    ("", "x", ""), ("ab cd e", "abcde", "")])
+def test_a_text_ends_before_the_stop(pieces, stop, text):
+    """Wherever it is cut into tokens. No token behind it is drawn, and what cannot begin it is written at once."""
+    rest = iter(pieces.split())
+    assert "".join(before(stop, rest)) == text
+    drawn = pieces.replace(" ", "").removesuffix("".join(rest))
+    assert text + stop in drawn or drawn == text
+    assert next(before("xyz", iter(["ab", "xy"]))) == "ab"
+
+
+@pytest.mark.usefixtures("run")
+def test_samples_stop_and_no_more_tokens_are_drawn_than_the_longest_needs(npgpt, monkeypatch):
+    drawn, stream = [], GPT.stream
+    monkeypatch.setattr(GPT, "stream", lambda *args: (drawn.append(row) or row for row in stream(*args)))
+
+    def texts(*flags):
+        drawn.clear()
+        out = npgpt("sample", "--prompt", "To", "--max-new-tokens", 200, "--seed", 7, *flags)[1]
+        return [text.removeprefix("To") for text in out.removesuffix("\n").split("\n" + "-" * 60 + "\n")]
+
+    for n, stop in ((1, "e"), (3, "e"), (3, "\n")):
+        expected = [text.partition(stop)[0] for text in texts("-n", n)]
+        assert len(drawn) == 200
+        assert texts("-n", n, "--stop", stop.replace("\n", r"\n")) == expected
+        assert len(drawn) == max(map(len, expected)) + 1 < 200
+    refused(npgpt("sample", "--stop", ""), "--stop must be at least one character")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_prompt_from_standard_input(npgpt, monkeypatch):
+    command = ["sample", "--max-new-tokens", 20]
+    for given in (b"To be\nor", b"To be\nor\n"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8"))
+        assert npgpt(*command, "--prompt", "-")[1] == npgpt(*command, "--prompt", "To be\nor")[1]
+    for given, says in ((b"", "the prompt is empty"), (b"\xff", "give the prompt as UTF-8")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8"))
+        refused(npgpt(*command, "--prompt", "-"), says)
+    monkeypatch.setattr("sys.stdin", None)
+    refused(npgpt(*command, "--prompt", "-"), "the prompt is empty")
+
+
+def test_data_prepare_says_which_tokenizer_it_took(npgpt, text_file):
+    assert "their tokenizer, gpt2 (--tokenizer takes another)" in npgpt("data", "prepare", text_file, "--out", "x")[1]
+    assert "npgpt train takes char" in " ".join(npgpt("data", "prepare", "--help")[1].split())
 
 
 @pytest.mark.usefixtures("run")

@@ -77,9 +77,10 @@ def test_the_line_is_one_line(text, shown):
     assert sample_line(Writer(), tokenizer, seed=1) == shown
 
 
-def test_an_encoder_trains_without_a_line(train):
-    code, out, err = train("--no-causal", "--max-iters", 1)
-    assert code == 0 and err == "" and "step     1: train loss" in out and "no sample: a model with causal=False" in out
+@pytest.mark.parametrize("flags", [[], ["--overfit"]])
+def test_an_encoder_would_see_its_targets(train, tmp_path, flags):
+    refused(train("--no-causal", *flags), "causal=False sees the next token", "with loss_and_grads")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_curve_is_drawn_at_the_end(train, tmp_path, monkeypatch):
@@ -119,13 +120,13 @@ def test_token_files_bring_their_own_tokenizer(npgpt, text_file):
 
 
 def test_the_decay_ends_with_the_epochs_unless_the_user_says_otherwise(npgpt, text_file):
-    """The preset's lr_decay_iters is its max_iters; TINY's own flag would end the decay at step 20."""
+    """The preset leaves lr_decay_iters out; TINY's own flag would end the decay at step 20."""
     tiny, steps = [*TINY[:TINY.index("--lr-decay-iters")], *TINY[TINY.index("--lr-decay-iters") + 2:]], 57
     for given, expected in (([], steps), (["--lr-decay-iters", 2000], 2000), (["--lr-decay-iters", 0], 0)):
         command = ["train", "--corpus", text_file, *tiny, "--overwrite", "--eval-interval", 100, "--epochs", 1, *given]
         assert npgpt(*command)[0] == 0
-        options = read_checkpoint(find_checkpoint("out")).state["options"]
-        assert (options["max_iters"], options["lr_decay_iters"]) == (steps, expected)
+        options = options_of(read_checkpoint(find_checkpoint("out")).state, "state.json")
+        assert (options.max_iters, options.last_decay_step) == (steps, expected)
 
 
 def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):

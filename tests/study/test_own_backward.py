@@ -64,7 +64,7 @@ def test_with_all_the_functions_the_curve_is_the_same(train):
 @pytest.mark.parametrize("flags", [
     ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm"],
     ["--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
-    ["--no-causal", "--dtype", "float64", "--threads", 2],
+    ["--no-scale-attn-weights", "--dtype", "float64", "--threads", 2],
 ])
 def test_every_variant_of_the_model_can_be_trained(train, flags):
     write("own")

@@ -314,7 +314,7 @@ def test_presets_are_valid():
 
 @pytest.mark.parametrize(("options", "says"), [
     ({"learning_rate": 0.0}, "learning_rate"), ({"max_iters": 0}, "max_iters"), ({"beta2": 1.0}, "beta2"),
-    ({"min_lr": 1.0}, "min_lr"), ({"warmup_iters": 2000}, "lr_decay_iters"), ({"dtype": "int8"}, "dtype"),
+    ({"min_lr": 1.0}, "min_lr"), ({"lr_decay_iters": 100}, "lr_decay_iters"), ({"dtype": "int8"}, "dtype"),
     ({"eval_iters": 0}, "eval_iters"), ({"sampling": "shuffled"}, "sampling must be one of random, sequential"),
     ({"epochs": -1}, "epochs"),
     ({"batch_size": 1.5}, "batch_size"),

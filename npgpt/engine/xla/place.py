@@ -72,12 +72,12 @@ class DeviceParameters(Parameters):
         """The arrays on the device: those of the last step, or copies of what is on the host."""
         if self.there is not None:
             return self.there
-        return {name: self.place.put(view.copy(), *self.axes(name)) for name, view in self._views.items()}
+        return {name: self.place.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
 
     def _fetch(self):
         if self.there is not None:
-            for name, view in self._views.items():
-                view[...] = self.there[name]
+            for name, there in self.there.items():
+                self._views[name][...] = there
             self.there = None
 
     @property

@@ -28,7 +28,7 @@ FIVE = {        # fields of the model, options of the training, what it reads
                        {"dtype": "float32", "sampling": "sequential", "kernels": "numpy"}, TOKENS),
     "documents": ({"lm_head_bias": True, "embedding_layer_norm": True, "dropout": 0.1},
                   {"decay": "all", "kernels": "numpy"}, DOCUMENTS),
-    "no clipping float32": ({"causal": False, "final_layer_norm": False, "n_inner": 7, "mlp_pdrop": 0.4},
+    "no clipping float32": ({"scale_attn_weights": False, "final_layer_norm": False, "n_inner": 7, "mlp_pdrop": 0.4},
                             {"dtype": "float32", "grad_clip": 0.0, "gradient_accumulation_steps": 1}, TOKENS),
     "lora": ({"lora_rank": 2, "dropout": 0.1, "initializer_range": 0.3}, {}, TOKENS)}
 EACH_OF_FIVE = pytest.mark.parametrize(("fields", "options", "tokens"), FIVE.values(), ids=FIVE.keys())

@@ -114,7 +114,7 @@ FOUR = {
     2: ["--dropout", 0.2, "--batch-size", 5],
     3: ["--no-tie-word-embeddings", "--dtype", "float64", "--batch-size", 7, "--embd-pdrop", 0.1, "--no-bias"],
     4: ["--corpus", "lines", "--sampling", "sequential", "--batch-size", 4, "--attn-pdrop", 0.3],
-    8: ["--activation", "gelu", "--batch-size", 11, "--dropout", 0.1, "--no-causal", "--grad-clip", 0.01]}
+    8: ["--activation", "gelu", "--batch-size", 11, "--dropout", 0.1, "--no-scale-attn-weights", "--grad-clip", 0.01]}
 
 
 @pytest.mark.slow

@@ -1,0 +1,59 @@
+"""How flags are spelled, what `--help` says of them, and what they become."""
+
+import re
+
+import pytest
+
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.training.options import options_of
+from tests.cli.test_train import refused
+
+
+def options_of_run(out_dir="out"):
+    return options_of(read_checkpoint(find_checkpoint(out_dir)).state, "state.json")
+
+
+@pytest.mark.parametrize(("command", "says"), [
+    (["train", "--lr", "1"], "unknown flag --lr: did you mean --learning-rate? (see npgpt train --help)"),
+    (["train", "--lr=1"], "did you mean --learning-rate?"),
+    (["train", "--lr-decay", "5"], "did you mean --lr-decay-iters?"),
+    (["train", "--eval", "1"], "did you mean --eval-interval or --eval-iters?"),
+    (["train", "--learn_rate", "1"], "unknown flag --learn_rate: did you mean --learning-rate?"),
+    (["train", "--max-iter", "1"], "did you mean --max-iters?"),
+    (["train", "--heads", "4"], "did you mean --n-head?"),
+    (["sample", "--temprature", "1"], "did you mean --temperature? (see npgpt sample --help)"),
+    (["data", "prepare", "x", "--out", "y", "--tokeniser", "char"], "--tokenizer? (see npgpt data prepare --help)"),
+    (["data", "prepare", "x", "--o", "y"], "required: --out"),
+    (["exercise", "check", "x", "--hin"], "did you mean --hint?"),
+    (["train", "--zebra"], "unknown flag --zebra (see npgpt train --help)"),
+    (["info", "--steps", "5"], "unknown flag --steps (see"),
+    (["info", "out", "more"], "unrecognized arguments: more"),
+])
+def test_a_flag_is_spelled_out(npgpt, command, says):
+    refused(npgpt(*command), says)
+
+
+def test_underscores_are_taken_and_values_stay_as_they_are(train, npgpt, tmp_path):
+    assert train("--max_iters=2", "--eval_interval", 2, "--out_dir", "out_1", "--no_qkv_bias")[0] == 0
+    assert options_of_run("out_1").max_iters == 2
+    assert read_checkpoint(find_checkpoint("out_1")).config.used("qkv_bias") is False
+    (tmp_path / "--data_dir").write_text("To be, or not to be, that is the question:\n" * 20)
+    assert npgpt("data", "prepare", "--tokenizer=char", "--out=--a_b", "--", "--data_dir")[0] == 0
+    assert (tmp_path / "--a_b/train.bin").exists()
+
+
+def test_betas_and_eps(train, npgpt):
+    assert train("--max-iters", 1, "--betas", 0.8, 0.95, "--eps", "1e-6")[0] == 0
+    options = options_of_run()
+    assert (options.beta1, options.beta2, options.eps) == (0.8, 0.95, 1e-6)
+    for flags, says in ((["--betas", 0.9], "--betas"), (["--betas", 0.9, 1], "beta2"), (["--eps", 0], "eps must be")):
+        refused(train("--overwrite", *flags), says)
+
+
+def test_help_shows_defaults_and_choices(npgpt):
+    text = re.sub(r"\s+", " ", npgpt("train", "--help")[1])
+    for shown in ("char-cpu, whose values are the defaults", "--n-embd INT C, the width (default: 128)",
+                  "--activation gelu_tanh|gelu ", "--sampling random|sequential ", "--decay matrices|all ",
+                  "--dtype float32|float64|tf32|bfloat16 ", "(default: 0.08)", "(default: 0.004)", "(default: 0.0001)",
+                  "(default: 800)", "(default: 1e-08)", "None: max_iters; 0: no decay --", "--betas BETA1 BETA2"):
+        assert shown in text, shown
