@@ -71,7 +71,7 @@ def test_options_are_refused_or_can_be_trained_with(name, value):
     made = []
     if not refused(lambda: made.append(TrainOptions(**{name: value}))):
         o = made[0]
-        rates = [learning_rate(step, o.learning_rate, o.min_lr, o.warmup_iters, o.lr_decay_iters)
+        rates = [learning_rate(step, o.learning_rate, o.min_lr, o.warmup_iters, o.last_decay_step)
                  for step in (0, 1, o.max_iters)]
         assert all(math.isfinite(rate) and rate >= 0 for rate in rates)
         np.random.default_rng([o.seed, 0, 0, 0])
