@@ -143,7 +143,7 @@ class GPT:
         save_model(self.params, folder)
 
     def merged(self):
-        """Return the model without LoRA: A B is part of the weight, and every parameter is trained."""
+        """Return the model without LoRA, on a CPU: A B is part of the weight, and every parameter is trained."""
         model = GPT(dataclasses.replace(self.config, lora_rank=0), None, self.dtype, threads=self.engine.threads)
         for name in model.params:
             model.params[name] = to_host(merged(self.params, name))

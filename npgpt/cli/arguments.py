@@ -11,6 +11,7 @@ from npgpt.arrays import DTYPES
 from npgpt.checks import MOST
 from npgpt.errors import UserError
 from npgpt.model.config import ACTIVATIONS, GPTConfig
+from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
 from npgpt.training.options import (
     MODEL_FIELDS,
@@ -22,7 +23,7 @@ from npgpt.training.options import (
     with_width_rule,
 )
 
-CHOICES = {"activation": ACTIVATIONS, "sampling": SAMPLINGS, "decay": DECAYS, "dtype": DTYPES}
+CHOICES = {"activation": ACTIVATIONS, "sampling": SAMPLINGS, "decay": DECAYS, "dtype": DTYPES, "init": INITS}
 
 
 class Betas(argparse.Action):

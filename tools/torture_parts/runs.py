@@ -71,7 +71,8 @@ def content(folder):
     for path in folder.rglob("*"):
         if path.name != ".npgpt.lock":
             data = b"" if path.is_dir() else path.read_bytes()
-            data = re.sub(rb'"tokens_per_second": [^,}]+|"name": "[^"]*"', b"", data)       # the name of the corpus
+            # Not the speed, the name of the corpus, and the norms of layers, which ranks do not have.
+            data = re.sub(rb'"tokens_per_second": [^,}]+|"name": "[^"]*"|, "\w+_norm\.[^,}]+', b"", data)
             found[str(path.relative_to(folder))] = sorted(data.splitlines()) if path.suffix == ".jsonl" else data
     return found
 
