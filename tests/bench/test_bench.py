@@ -129,20 +129,6 @@ def test_a_whole_run_on_two_ranks_or_by_xla_has_the_losses_of_one_on_two_threads
     assert len(expected) == 2 and np.abs(np.subtract(found, expected)).max() <= (1e-3 if side == "xla" else 0.0)
 
 
-@numba
-def test_only_the_first_whole_run_compiles(tmp_path, monkeypatch, worker):
-    """The side fast finds what `prepare` has compiled, the side first nothing."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    recipe = short_runs(tmp_path, "fast", "first")
-    worker.prepare(recipe, tmp_path, 2)
-    compiled, losses = [{*tmp_path.rglob("*.nbc")}], []
-    for side in ("fast", "first"):
-        losses.append(worker.whole_run(side, recipe, tmp_path, 2).step(0))
-        compiled.append({*tmp_path.rglob("*.nbc")})
-    assert len(compiled[0]) > 5 and compiled[1] == compiled[0] and len(compiled[2]) == 2 * len(compiled[0])
-    assert len(losses[0]) == 2 and losses[0] == losses[1]
-
-
 def test_a_side_has_the_kernels_of_its_name_and_an_older_npgpt_is_asked_for_none(tmp_path, monkeypatch, worker):
     shape = ROWS["tiny"]
     worker.prepare(shape, tmp_path, 1)
