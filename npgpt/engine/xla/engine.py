@@ -160,7 +160,7 @@ class XLAEngine(ReferenceEngine):
             if len(idx) == 1:
                 loss, grads = self._loss_and_grads(p, idx[0], targets[0], None, count, words, 0)
             else:
-                zeros = jnp.zeros((), self.params.dtype), jax.tree.map(jnp.zeros_like, m)
+                zeros = jnp.zeros((), self.params.dtype), {name: jnp.zeros_like(p[name]) for name in m}
                 (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
             norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
             clip = self.adamw.clip_factor(norm, max_norm)
