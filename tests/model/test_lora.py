@@ -8,7 +8,7 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, load
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.errors import UserError
-from npgpt.model.parameters import frozen_names, parameter_shapes
+from npgpt.model.parameters import Parameters, frozen_names, parameter_shapes
 from tests.conftest import TINY
 from tests.test_api import SMALL, batch
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
@@ -143,3 +143,12 @@ def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_fil
 def test_what_cannot_be_frozen(freeze, says):
     with pytest.raises(UserError, match=says):
         GPT(GPTConfig(**SMALL), freeze=freeze)
+
+
+def test_frozen_parameters_come_last_in_an_order_that_all_processes_share():
+    params = Parameters(GPTConfig(**SMALL), frozen=frozen_names(GPTConfig(**SMALL), "wte,h.0"))
+    frozen = [name for name in parameter_shapes(params.config) if name in params.frozen]
+    for i, name in enumerate([*params.flat_names, *frozen]):
+        params[name] = i
+    assert (np.diff(params.flat) >= 0).all() and len(frozen) == 13
+    assert params.flat[params.n_trained - 1] == len(params.flat_names) - 1 < params.flat[params.n_trained]
