@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, load
+from npgpt import GPT, AdamW, GPTConfig, layers, load
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.engine.ops import with_lora
 from npgpt.errors import UserError
 from npgpt.model.parameters import Parameters, frozen_names, parameter_shapes
 from tests.conftest import TINY
@@ -152,3 +153,15 @@ def test_frozen_parameters_come_last_in_an_order_that_all_processes_share():
         params[name] = i
     assert (np.diff(params.flat) >= 0).all() and len(frozen) == 13
     assert params.flat[params.n_trained - 1] == len(params.flat_names) - 1 < params.flat[params.n_trained]
+
+
+def test_the_gradients_of_frozen_weights_are_not_computed():
+    rng = np.random.default_rng(0)
+    x, dy, weight = (rng.standard_normal(shape) for shape in ((3, 4), (3, 5), (4, 5)))
+    ops = with_lora(layers, CONFIG)
+    dx, *others = ops.linear_backward(dy, ops.linear_forward(x, weight, weight[0])[1])
+    np.testing.assert_array_equal(dx, layers.linear_backward(dy, (x, weight, True))[0])
+    assert others == [None, None]
+    dx, *others = ops.head_backward(dy, (x, weight.T, False))
+    np.testing.assert_array_equal(dx, layers.head_backward(dy, (x, weight.T, False))[0])
+    assert others == [0.0, None]
