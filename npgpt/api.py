@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import DTYPES, array_module, to_host
+from npgpt.arrays import DTYPES, to_host
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 from npgpt.checkpoints.save import merged, save_model
@@ -24,6 +24,7 @@ from npgpt.checks import (
     check_real,
     check_whole,
 )
+from npgpt.devices import array_module
 from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.ops import headless, with_block, with_lora, without_caches

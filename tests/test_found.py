@@ -1,8 +1,8 @@
 """What a campaign of kills, damaged files, odd commands and odd calls found, one test a finding, under its number.
 
-Elsewhere: number 9, the learner's process, in tests/study/test_process.py; number 15, infinities in the layers, in
-tests/layers; in tests/test_torture.py kills of --overwrite (3), export and data prepare (16) at every change on disk;
-in tests/test_calls.py most calls that make no sense (13).
+Elsewhere: number 9, the learner's process, in tests/study/judge/test_process.py; number 15, infinities in the layers,
+in tests/layers; in tests/test_torture.py kills of --overwrite (3), export and data prepare (16) at every change on
+disk; in tests/test_calls.py most calls that make no sense (13).
 """
 
 import dataclasses

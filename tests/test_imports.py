@@ -7,7 +7,7 @@ from pathlib import Path
 import npgpt
 
 ROOT = Path(npgpt.__file__).parent
-BOTTOM = {"arrays", "checks", "deadline", "errors", "files", "hub", "interrupts", "launcher"}   # anybody imports them
+BOTTOM = {"arrays", "checks", "devices", "download", "errors", "files", "interrupts", "launcher"}     # for all
 BELOW = {"layers": set(), "model": {"layers"}, "engine": {"model", "layers"}, "data": set(),
          "checkpoints": {"data", "model"}, **{room: BOTTOM for room in BOTTOM}}
 BELOW["training"] = {"engine", "model", "layers", "checkpoints", "data"}

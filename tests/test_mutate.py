@@ -12,7 +12,7 @@ import pytest
 
 from npgpt.engine import row_blocks, tiles
 from npgpt.layers import dropout, embedding, gelu, layernorm, linear
-from npgpt.study.mutants import mutants, swapped_in
+from npgpt.study.exercises.mutants import mutants, swapped_in
 from tests.cases import layer_cases
 from tests.layers.test_gradients import test_equals_finite_differences as check
 

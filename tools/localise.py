@@ -15,10 +15,10 @@ import signal
 import sys
 import traceback
 
-from npgpt.study.gradcheck import check, first_wrong, truth
-from npgpt.study.lessons import chosen_lessons
-from npgpt.study.mutants import mutants, swapped_in
-from npgpt.study.source import read_source
+from npgpt.study.exercises.mutants import mutants, swapped_in
+from npgpt.study.gradcheck.check import check, first_wrong, truth
+from npgpt.study.gradcheck.lessons import chosen_lessons
+from npgpt.study.gradcheck.source import read_source
 
 PLACES = ("exactly", "next", "elsewhere", "unseen")
 TIME_LIMIT = 5      # seconds; a mutant may loop forever

@@ -3,11 +3,11 @@
     python tools/mutate.py                                  every line of every backward and of every compiled loop
     python tools/mutate.py linear_backward head_backward    only these
 
-For every line of every backward it makes each small mistake that `npgpt.study.mutants` knows. Each such mutant takes
-the function's place, and the tests that call the function run until one fails. A loop runs uncompiled, in its own
-tests. A mutant that passes all tests is either a gap in the tests ("missed") or no mistake, because the line computes
-the same. The latter are listed in `equivalent.txt`, each with the reason, and must give the same results in these
-tests. Exit code 1 if one is missed.
+For every line of every backward it makes each small mistake that npgpt/study/exercises/mutants.py knows. Each such
+mutant takes the function's place, and the tests that call the function run until one fails. A loop runs uncompiled, in
+its own tests. A mutant that passes all tests is either a gap in the tests ("missed") or no mistake, because the line
+computes the same. The latter are listed in `equivalent.txt`, each with the reason, and must give the same results in
+these tests. Exit code 1 if one is missed.
 
 Needs the extra `test`, and a system with fork: each mutant lives in a forked child of its own.
 """
@@ -153,7 +153,7 @@ def judge(mutant, function, some_tests, fast, reason=None):
 
     some_tests: name -> test; fast: those of them on which the results of an equivalent mutant must be the same.
     """
-    from npgpt.study.mutants import swapped_in
+    from npgpt.study.exercises.mutants import swapped_in
     signal.alarm(TIME_LIMIT)
     warnings.simplefilter("ignore")
     row = {"mutant": dataclasses.replace(mutant, code=None)}        # code cannot be pickled
@@ -230,7 +230,7 @@ def main(arguments=None):
     import torch
     from tqdm import tqdm
 
-    from npgpt.study.mutants import mutants
+    from npgpt.study.exercises.mutants import mutants
 
     start = time.perf_counter()
     torch.set_num_threads(1)

@@ -5,10 +5,10 @@ import os
 import re
 from pathlib import Path
 
-from npgpt import hub
 from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
 from npgpt.checks import check_path, check_text
+from npgpt.download import hub
 from npgpt.errors import UserError
 from npgpt.model.parameters import parameter_shapes
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
-from npgpt.study.bugs import BUG_LAYERS, bug_statement, bug_text
-from npgpt.study.child import run_child
-from npgpt.study.exercise import (
+from npgpt.study.exercises.bugs import BUG_LAYERS, bug_statement, bug_text
+from npgpt.study.exercises.exercise import (
     FOLDER,
     LAYERS,
     LEVELS,
@@ -21,11 +20,12 @@ from npgpt.study.exercise import (
     read_exercise,
     write_new,
 )
-from npgpt.study.hints import next_hint
-from npgpt.study.lessons import basics_and_lessons
-from npgpt.study.path import reset, step_of
-from npgpt.study.progress import Progress
-from npgpt.study.report import hunt_text, report_text
+from npgpt.study.exercises.path import reset, step_of
+from npgpt.study.exercises.progress import Progress
+from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.judge.child import run_child
+from npgpt.study.judge.hints import next_hint
+from npgpt.study.judge.report import hunt_text, report_text
 
 TIME_LIMIT = 20.0
 CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "

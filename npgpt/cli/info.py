@@ -4,11 +4,11 @@ import importlib.metadata
 import math
 
 from npgpt.api import is_run
-from npgpt.arrays import array_module
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.checks import MOST_THREADS, check_whole
 from npgpt.cli.arguments import add_model_arguments, given_model_fields
+from npgpt.devices import array_module
 from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.engine.memory import training_memory
 from npgpt.engine.threads import available_cores

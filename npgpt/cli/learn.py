@@ -20,14 +20,14 @@ from npgpt.cli.exercise import CENTRAL_DIFFERENCE, TIME_LIMIT, check_time_limit,
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
-from npgpt.study.exercise import FOLDER, LAYERS, blanks_left, read_exercise
-from npgpt.study.hints import key_in_question, next_hint, package_line
-from npgpt.study.lessons import basics_and_lessons
-from npgpt.study.path import Step, is_untouched, path_of, step_of, unsolved, whole_path, write_step
-from npgpt.study.progress import Progress
-from npgpt.study.report import Report
-from npgpt.study.source import read_source
-from npgpt.study.watch import settled_state, state
+from npgpt.study.exercises.exercise import FOLDER, LAYERS, blanks_left, read_exercise
+from npgpt.study.exercises.path import Step, is_untouched, path_of, step_of, unsolved, whole_path, write_step
+from npgpt.study.exercises.progress import Progress
+from npgpt.study.exercises.watch import settled_state, state
+from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.judge.hints import key_in_question, next_hint, package_line
+from npgpt.study.judge.report import Report
 
 POLL = 0.2          # seconds between two looks at the file
 KEYS = ("h_hint  n_next  p_previous  l_list  r_reset  c_check  o_open_the_page  12_Enter:_exercise_12  "

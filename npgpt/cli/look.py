@@ -4,8 +4,8 @@ import warnings
 
 from npgpt.api import load
 from npgpt.cli.study import page_file, write_page
-from npgpt.study.page import require_extra, study_page
-from npgpt.study.whole_model import MOST_TOKENS, study_model
+from npgpt.study.page.page import require_extra, study_page
+from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
 FILE = "look.html"
 

@@ -16,13 +16,13 @@ from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.model.config import GPTConfig
-from npgpt.study.exercise import FOLDER
-from npgpt.study.lessons import chosen_lessons
-from npgpt.study.live import Live
-from npgpt.study.page import require_extra, study_page
-from npgpt.study.progress import Progress
-from npgpt.study.server import Server
-from npgpt.study.whole_model import MOST_TOKENS, prompt_ids, study_model
+from npgpt.study.exercises.exercise import FOLDER
+from npgpt.study.exercises.progress import Progress
+from npgpt.study.gradcheck.lessons import chosen_lessons
+from npgpt.study.page.live import Live
+from npgpt.study.page.page import require_extra, study_page
+from npgpt.study.page.server import Server
+from npgpt.study.page.whole_model import MOST_TOKENS, prompt_ids, study_model
 
 FILE, RUN = "study.html", "out"
 PRINTABLE = "".join(map(chr, range(32, 127)))       # ASCII

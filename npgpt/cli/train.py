@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from npgpt.api import GPT, KERNELS, load_model
-from npgpt.arrays import DTYPES, array_module
+from npgpt.arrays import DTYPES
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
 from npgpt.checks import check_path
 from npgpt.cli.arguments import (
@@ -37,13 +37,14 @@ from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import open_dataset
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
+from npgpt.devices import array_module
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError, one_line
 from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import frozen_names
-from npgpt.study.own_backward import BackwardError, exercise_files, read_backwards, use
+from npgpt.study.judge.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import (
     MODEL_FIELDS,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from npgpt.checks import check, check_memory
-from npgpt.data.download import download
 from npgpt.data.tinystories import prepared_folders
+from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
 from npgpt.files import open_regular, parse_json
 

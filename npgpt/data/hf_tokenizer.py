@@ -78,7 +78,7 @@ class HFTokenizer(Tokenizer):
         if os.path.exists(name):            # Path(name).exists() raises for impossible names
             path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
         elif re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, re.ASCII) and not name.endswith(".json"):
-            from npgpt.hub import fetch_file
+            from npgpt.download.hub import fetch_file
             path = fetch_file(name, "tokenizer.json")
         else:
             raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that holds "

@@ -40,7 +40,7 @@ def prepare_tinystories(tokenizer, folder, version=2, limit=None, documents=Fals
     interruption the next call resumes the download, and keeps a split that is complete. Raises UserError if the folder
     has another tokenizer, and as fetch_file and prepare_split do; OSError if the folder cannot be written.
     """
-    from npgpt.hub import fetch_file
+    from npgpt.download.hub import fetch_file
 
     folder = Path(folder)
     make_folder(folder)

@@ -13,7 +13,7 @@ from npgpt.checks import check_path, check_text
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.deadline import call_within
+from npgpt.download.deadline import call_within
 from npgpt.errors import UserError, one_line
 from npgpt.files import read_json, write_atomically
 

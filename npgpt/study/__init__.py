@@ -5,10 +5,10 @@ import contextlib
 import sys
 
 from npgpt.errors import UserError
-from npgpt.study.exercise import LAYERS
-from npgpt.study.judge import judge, new_seed, solution_of
-from npgpt.study.report import report_html, report_text
-from npgpt.study.source import parsed
+from npgpt.study.exercises.exercise import LAYERS
+from npgpt.study.gradcheck.source import parsed
+from npgpt.study.judge.judge import judge, new_seed, solution_of
+from npgpt.study.judge.report import report_html, report_text
 
 
 class Check:

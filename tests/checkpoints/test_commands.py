@@ -12,7 +12,7 @@ from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, save_tokenizer
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.training.evaluation import strided_windows
 from tests.cli.test_train import refused
-from tests.hub_server import HubServer, point_client_at
+from tests.download.hub_server import HubServer, point_client_at
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def hub(tmp_path, monkeypatch):
             return path
         return word_pieces(path)
 
-    monkeypatch.setattr("npgpt.hub.fetch_file", fetch_file)
+    monkeypatch.setattr("npgpt.download.hub.fetch_file", fetch_file)
     return asked
 
 

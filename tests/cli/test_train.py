@@ -16,8 +16,8 @@ from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
 from npgpt.cli import train as cli_train
 from npgpt.cli.sample import sample_line
 from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
-from npgpt.data import download
 from npgpt.data.tokenizers import ByteTokenizer
+from npgpt.download import file as download
 from npgpt.training.options import options_of
 from tests.conftest import TEXT, TINY
 

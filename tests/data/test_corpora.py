@@ -57,8 +57,8 @@ def server():
 @pytest.fixture
 def hasty(monkeypatch):
     """Short time limits."""
-    monkeypatch.setattr("npgpt.data.download.CONNECT_SECONDS", 1)
-    monkeypatch.setattr("npgpt.data.download.STALL_SECONDS", 0.3)
+    monkeypatch.setattr("npgpt.download.file.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("npgpt.download.file.STALL_SECONDS", 0.3)
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_saved_with_all_that_it_needs(bert, tmp_path):
 
 def test_a_folder_and_the_hub(bpe, tmp_path, monkeypatch):
     path, asked = byte_pairs(tmp_path / "tokenizer.json"), []
-    monkeypatch.setattr("npgpt.hub.fetch_file", lambda *args: asked.append(args) or path)
+    monkeypatch.setattr("npgpt.download.hub.fetch_file", lambda *args: asked.append(args) or path)
     for name in (tmp_path, "bert-base-uncased", "owner/name"):
         assert make_tokenizer(f"hf:{name}").to_dict() == bpe.to_dict()
     assert asked == [("bert-base-uncased", "tokenizer.json"), ("owner/name", "tokenizer.json")]
@@ -157,7 +157,7 @@ def test_a_folder_and_the_hub(bpe, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["", "gone.json", "../gone", "a/b/c", "nul\0byte", "long" * 2000 + ".json", "ü"])
 def test_other_names_are_refused_and_the_hub_is_not_asked(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("npgpt.hub.fetch_file", lambda *args: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("npgpt.download.hub.fetch_file", lambda *args: pytest.fail("the hub was asked"))
     with pytest.raises(UserError, match="no tokenizer"):
         make_tokenizer(f"hf:{name}")
     with pytest.raises(UserError):

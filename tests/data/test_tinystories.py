@@ -42,7 +42,7 @@ def hub(source, monkeypatch):
             raise KeyboardInterrupt
         return source
 
-    monkeypatch.setattr("npgpt.hub.fetch_file", fetch_file)
+    monkeypatch.setattr("npgpt.download.hub.fetch_file", fetch_file)
     return asked
 
 

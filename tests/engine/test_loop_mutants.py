@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from npgpt.study.mutants import Neighbours, mutants, swapped_in
+from npgpt.study.exercises.mutants import Neighbours, mutants, swapped_in
 from tests.cases import uncompiled
 from tests.test_mutate import mutate
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from npgpt import GPT, UserError
-from npgpt.arrays import array_module
+from npgpt.devices import array_module
 
 REHEARSE = os.environ.get("NPGPT_REHEARSE") == "1"
 # The engine and dtype of a model on a GPU -> how far the norm of its gradients may be from the CPU's in float64.

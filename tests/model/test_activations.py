@@ -8,7 +8,7 @@ from npgpt.engine.ops import with_lora
 from npgpt.model import transformer
 from npgpt.model.activations import Looking
 from npgpt.model.masks import draw_masks
-from npgpt.study.trace import recording
+from npgpt.study.gradcheck.trace import recording
 from tests.cases import SMALL, B, T, V
 from tests.torch_gpt import torch_loss, unit_scale
 
@@ -55,8 +55,8 @@ def torchs(model, edit, rng=None):
     """What torch makes of the same forward: activations, their gradients, and those of the parameters."""
     torch = pytest.importorskip("torch", reason="the oracle")
     from npgpt.model.parameters import flatten
-    from npgpt.study.lessons import map_arrays
-    from npgpt.study.torch_oracle import as_tensor
+    from npgpt.study.gradcheck.lessons import map_arrays
+    from npgpt.study.gradcheck.torch_oracle import as_tensor
 
     p = map_arrays(lambda array: as_tensor(array).requires_grad_(), model.params.tree)
     masks = map_arrays(as_tensor, draw_masks(model.config, B, T, np.float64, rng))

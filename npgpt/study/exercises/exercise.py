@@ -1,0 +1,264 @@
+"""Exercise files: the forward of a layer, and its backward with `...` in place of some lines.
+
+The derivation of the layer says which level leaves out which lines. The first line of a file says which exercise it is.
+The file imports all that it needs, so it is an ordinary program. This module only reads and parses it; `judge.py` runs
+it.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import os
+import re
+import textwrap
+from pathlib import Path
+
+from npgpt.errors import UserError
+from npgpt.files import make_folder, read_bytes, write_atomically
+from npgpt.study.exercises.mathematics import read_notes
+from npgpt.study.gradcheck.lessons import Lesson, basics_and_lessons
+from npgpt.study.gradcheck.source import backward_tree, read_source, source_of
+
+LAYERS = list(basics_and_lessons())     # in learning order
+LEVELS = (1, 2, 3)
+FOLDER = "exercises"
+TITLE = "# npgpt exercise: {}, {}"
+TITLE_PATTERN = re.compile(r"# npgpt exercise: (\w+), (level [123]|bug \d+)\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercise:
+    """A learner's file, read but not run.
+
+    what: "level 2" or "bug 7"; function: the tree of the learner's backward, or None if it is not made by a `def`.
+    """
+
+    path: Path
+    lesson: Lesson
+    what: str
+    text: str
+    function: ast.FunctionDef | None
+
+    @property
+    def source(self):
+        """The `Source` of the learner's backward, or None."""
+        tree = self.function
+        lines = self.text.split("\n")
+        return tree and source_of(tree, str(self.path), tree.lineno, lines[tree.lineno - 1:tree.end_lineno])
+
+    @property
+    def statements(self):
+        """The simple statements of the learner's backward, in order."""
+        return statements(self.function) if self.function else []
+
+    @property
+    def name(self):
+        """The exercise's name in the list of progress."""
+        return f"{self.lesson.name} {self.what}"
+
+    @property
+    def is_bug(self):
+        return self.what.startswith("bug")
+
+    @property
+    def level(self):
+        return int(self.what.split()[1])
+
+
+def level_text(lesson, level, path, backward=None):
+    """The text of an exercise file at a level; path: what the header calls it.
+
+    backward: its lines, by default the package's with the lines of that level left out.
+    """
+    task = [f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called dv; it has the "
+            "shape of v and holds d(loss)/d(v). All that you need is in the forward and in its cache."]
+    commands = {"": "is it right? line by line", " --hint": "a hint, and the next one at each further call"}
+    return file_text(lesson, f"level {level}", task, commands, path, backward or blanked(lesson, level))
+
+
+def file_text(lesson, what, task, commands, path, backward):
+    """An exercise file: header, imports, the forward, and the lines of a backward.
+
+    task: paragraphs; commands: what follows `npgpt exercise check FILE` -> what it is for.
+    """
+    shown = str(path) if str(path).isprintable() else "FILE"
+    header = [TITLE.format(lesson.name, what), "#"]
+    for paragraph in task:
+        header += [f"# {line}" for line in textwrap.wrap(paragraph, 110)] + ["#"]
+    header += [f"#     npgpt exercise check {shown}{flags:<10}  {purpose}" for flags, purpose in commands.items()]
+    forward = list(read_source(lesson.forward).lines)
+    parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(without_explanations(backward))]
+    return "\n\n\n".join(part for part in parts if part) + "\n"
+
+
+def preamble(lesson):
+    """NumPy, and the imports and constants that a lesson's two functions need, as one text; layers are imported."""
+    module = inspect.getmodule(lesson.forward)
+    tree = ast.parse(inspect.getsource(module))
+    pair = {lesson.forward.__name__, lesson.backward.__name__}
+    needed = set().union(*(names_used(node) for node in tree.body if getattr(node, "name", None) in pair)) - pair
+    constants = [node for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id in needed]
+    needed = needed.union(*map(names_used, constants))
+    groups = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)
+              and (node.names[0].asname or node.names[0].name) in needed - {"np"}]
+    groups.append("import numpy as np")         # a solution may need it if the forward does not
+    others = sorted(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in needed)
+    if others:
+        groups.append(f"from {module.__name__} import {', '.join(others)}")
+    if constants:
+        groups.append("\n".join(map(ast.unparse, constants)))
+    return "\n\n".join(groups)
+
+
+def names_used(tree):
+    """The names that occur in a syntax tree."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def blanked(lesson, level):
+    """The lines of the lesson's backward with the lines of that level left out."""
+    lines = list(read_source(lesson.backward).lines)
+    if level == 3:
+        return [*lines[:docstring_of(lines).end_lineno], "    ..."]
+    for statement in reversed(left_out(lesson, level)):
+        lines[statement.lineno - 1:statement.end_lineno] = placeholder(lines, statement)
+    return lines
+
+
+def left_out(lesson, level):
+    """The statements of the lesson's backward that a level leaves out, in order."""
+    keys = {key for key, note in read_notes(lesson.name).items() if note.level <= level}
+    function = backward_tree(lesson)
+    return [each for each in statements(function) if level == 3 or key_of(each) in keys]
+
+
+@functools.cache
+def levels_of(layer):
+    """The levels of a layer, in order: those that leave out more than the lower ones, apart from the `return`."""
+    levels, most = [], 0
+    for level in LEVELS:
+        number = sum(not isinstance(each, ast.Return) for each in left_out(basics_and_lessons()[layer], level))
+        if number > most:
+            levels, most = [*levels, level], number
+    return levels
+
+
+def docstring_of(lines):
+    """The tree of the docstring of the function in these lines."""
+    return ast.parse("\n".join(lines)).body[0].body[0]
+
+
+def without_explanations(lines):
+    """The lines of a backward without what its docstring and comments explain, because that tells the answer.
+
+    There remain the first sentence of the docstring, the shapes, and the quoted lines of the forward.
+    """
+    text = docstring_of(lines)
+    sentence = " ".join(text.value.value.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
+    return [*lines[:text.lineno - 1], f'    """{sentence}."""', *map(without_explanation, lines[text.end_lineno:])]
+
+
+def without_explanation(line):
+    """A line of code with no more than a shape in its comment; a comment with no more than the line that it quotes."""
+    code, mark, comment = line.partition("# ")
+    if not code.strip():
+        return re.sub("(: |, and ).*", "", line)
+    shape = re.match(r"(\d x )?\(.*?\)", comment)
+    return code + mark + shape[0] if shape else code.rstrip()
+
+
+def placeholder(lines, statement):
+    """The lines that replace a statement: its right side becomes `...`, its comment stays where it was."""
+    value = statement.value
+    last = lines[statement.end_lineno - 1]
+    comment = last[statement.end_col_offset:].strip()
+    new = lines[value.lineno - 1][:value.col_offset] + "..."
+    if comment:
+        new = new.ljust(last.index(comment, statement.end_col_offset)) + comment
+    return [*lines[statement.lineno - 1:value.lineno - 1], new]
+
+
+def statements(function):
+    """The simple statements of a function's tree that compute or return something, in order."""
+    def is_text(node):
+        return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is not ...
+
+    found = [node for node in ast.walk(function)
+             if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return) and not is_text(node)]
+    return sorted(found, key=lambda node: node.lineno)
+
+
+def key_of(statement):
+    """What a statement is known by: its targets, the function that it calls, or "return"; "..." for a blank.
+
+    All targets: `dx, dhead_weight, dhead_bias` and `dx, dln_f_weight, dln_f_bias` are two lines of gpt_backward.
+    """
+    match statement:
+        case ast.Return():
+            return "return"
+        case ast.Assign(targets=[ast.Tuple(elts=targets), *_]):
+            return ", ".join(map(ast.unparse, targets))
+        case ast.Assign(targets=[target, *_]) | ast.AugAssign(target=target):
+            return ast.unparse(target)
+        case ast.Expr(value=ast.Call(func=called)):
+            return ast.unparse(called)
+    return ast.unparse(statement)
+
+
+def is_blank(statement):
+    """Whether a statement contains a `...` to be replaced. (`x[..., 0]` and "..." are other things.)"""
+    nodes = list(ast.walk(statement))
+    in_index = {id(part) for node in nodes if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
+    return any(isinstance(node, ast.Constant) and node.value is ... and id(node) not in in_index for node in nodes)
+
+
+def write_new(path, text):
+    """Write an exercise file; UserError if the path exists, because that may be the learner's work."""
+    path = Path(path)
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists: choose another name with --out, or delete it")
+    make_folder(path.parent)
+    write_atomically(path, text.encode("utf-8", "replace"))
+
+
+def read_title(path):
+    """(layer, what, the whole text) of a learner's file. Raises UserError if it is none; OSError as open does."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[:error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
+    title = TITLE_PATTERN.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
+    if title is None or title[1] not in LAYERS:
+        raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
+    return title[1], title[2], text
+
+
+def read_exercise(path):
+    """The `Exercise` in a learner's file. Raises UserError, with the line, if it cannot be parsed; as `read_title`."""
+    path = Path(path)
+    layer, what, text = read_title(path)
+    lesson = basics_and_lessons()[layer]
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""         # none for a null byte
+        raise UserError(f"{path}{line}: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:      # null bytes in older Pythons; deep brackets
+        raise UserError(f"{path} cannot be parsed: {error}") from None
+    return Exercise(path, lesson, what, text, find_function(tree, lesson.backward))
+
+
+def find_function(tree, backward):
+    """The tree of the last `def` in a file of the function that stands for a backward, or None.
+
+    It may stand in an `if`. What is called in the end is whatever has the name after the file has run.
+    """
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == backward.__name__]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
+def blanks_left(exercise):
+    """The statements of a learner's backward that are still to be written, in order."""
+    return [statement for statement in exercise.statements if is_blank(statement)]

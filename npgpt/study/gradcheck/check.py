@@ -1,0 +1,296 @@
+"""The per-line gradient check: for each floating variable v of a forward, the backward's `dv` against the true one.
+
+The true one is measured by central differences in float64: the forward runs again with one value of v a little larger
+and a little smaller at the line that assigns v, and the change of sum(dy * y) is measured, with a random upstream
+gradient dy. So every line is verified on its own. The first wrong line is where the mistake is, or the line before it
+that has no gradient of its own.
+"""
+
+import copy
+import dataclasses
+import re
+
+import numpy as np
+
+from npgpt.study.gradcheck.lessons import Lesson
+from npgpt.study.gradcheck.probe import with_probes
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import is_floating, recording
+
+STEP = 2e-4         # of the differences: their errors, of order STEP^4 and 1e-16 / STEP, are then below 1e-10
+ROUNDING = 1e-10    # of the differences: a gradient below it is zero
+TOLERANCE = 1e-7    # of the largest error relative to the largest value of the gradient
+
+OK, WRONG, SHORTCUT, CONSTANT = "ok", "WRONG", "shortcut", "constant"
+
+
+@dataclasses.dataclass
+class LineCheck:
+    """What was found out about one variable v of a forward.
+
+    forward_line, backward_line: line numbers in `file`, of the statement that assigns v (of the `def` for an argument),
+    and of the one that assigns dv (None if there is none). relative: the largest
+    error divided by the largest value of the gradient; None if there is nothing to compare.
+    verdict: "ok" or "WRONG" by its own dv; "shortcut": dv is skipped, and `through` names the gradient in which it is
+    checked; "constant": v does not depend on anything that has a gradient. torch: the relative error against torch's
+    autograd over the same forward lines, None if torch was not asked.
+    """
+
+    layer: str
+    file: str
+    variable: str
+    forward_line: int
+    forward_text: str
+    backward_line: int | None
+    backward_text: str
+    shape: tuple[int, ...]
+    relative: float | None
+    verdict: str
+    through: str | None = None
+    torch: float | None = None
+
+
+@dataclasses.dataclass
+class Variable:
+    """One execution of a forward's statement that assigned v: `occurrence` counts v's statements, from 0.
+
+    constant: it is the same whatever the inputs are, as a mask is: no gradient flows through it.
+    """
+
+    name: str
+    line: int
+    occurrence: int
+    value: np.ndarray
+    constant: bool
+
+
+@dataclasses.dataclass
+class Truth:
+    """A lesson's true gradients, by differences; made once, to judge any number of backwards by.
+
+    variables: the forward's intermediates; gradients: theirs, in the same order, None for constants; inputs: name ->
+    gradient of each input; dy: the upstream gradient; y, cache: the forward's.
+    """
+
+    lesson: Lesson
+    variables: list[Variable]
+    gradients: list[np.ndarray | None]
+    inputs: dict[str, np.ndarray]
+    dy: np.ndarray
+    y: np.ndarray
+    cache: object
+
+
+def truth(lesson, measure=None):
+    """The gradients of all inputs and floating intermediates of a lesson's forward, by central differences.
+
+    measure: another function in the place of `measured`.
+    """
+    y, cache, _, variables = traced_forward(lesson)
+    dy = np.asarray(np.random.default_rng(5).standard_normal(np.shape(y)))
+    gradients, inputs = (measure or measured)(lesson, variables, dy)
+    return Truth(lesson, variables, gradients, inputs, dy, y, cache)
+
+
+def measured(lesson, variables, dy):
+    """The gradients of a lesson's variables, a list, and of its inputs, a dict."""
+    return ([None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables],
+            {name: input_gradient(lesson, name, dy) for name in lesson.inputs})
+
+
+def traced_forward(lesson):
+    """y, cache, the assignments of a lesson's forward, and its `Variable`s."""
+    rng = np.random.default_rng(6)
+    y, cache, record = traced(lesson, lesson.inputs)
+    moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
+    variables, counts = [], {}
+    for each, other in zip(record, traced(lesson, moved)[2], strict=True):
+        occurrence = counts[each.name] = counts.get(each.name, -1) + 1
+        constant = np.array_equal(each.value, other.value)
+        variables.append(Variable(each.name, each.line, occurrence, each.value, constant))
+    return y, cache, record, variables
+
+
+def traced(lesson, inputs):
+    """y, cache and the assignments of the forward on some inputs, its arguments left out."""
+    with recording([lesson.forward]) as record:
+        y, cache = lesson.run_forward(inputs)
+    return y, cache, [each for each in record if each.line != read_source(lesson.forward).first]
+
+
+def intermediate_gradient(lesson, variable, dy, at=None):
+    """d(sum(dy * y)) / d(variable), an array of its shape, or the number at one index."""
+    change, left = None, 0          # left: how many v are still to come before the one that is moved
+
+    def probe(name, value):
+        nonlocal left
+        if name != variable.name or not is_floating(value):
+            return value
+        left -= 1
+        return value + change if left == -1 else value
+
+    forward = with_probes(lesson.forward, probe)
+
+    def output(moved_by):
+        nonlocal change, left
+        change, left = moved_by, variable.occurrence
+        return (dy * lesson.run_forward(lesson.inputs, forward)[0]).sum()
+
+    return differences(output, variable.value, at)
+
+
+def input_gradient(lesson, name, dy, at=None):
+    """d(sum(dy * y)) / d(input), an array of its shape, or the number at one index."""
+    def output(changed_by):
+        return (dy * lesson.run_forward(lesson.inputs | {name: lesson.inputs[name] + changed_by})[0]).sum()
+
+    return differences(output, lesson.inputs[name], at)
+
+
+def differences(output, value, at=None):
+    """The gradient at 0 of output(change), a number, in each element of a change of the value's shape, or in one.
+
+    Central differences of fourth order: the terms of order STEP^2 of two pairs of points cancel.
+    """
+    gradient = np.empty(np.shape(value))
+    for index in np.ndindex(np.shape(value)) if at is None else [at]:
+        step = np.zeros(np.shape(value))
+        step[index] = STEP
+        near, far = output(step) - output(-step), output(2.0 * step) - output(-2.0 * step)
+        gradient[index] = (8.0 * near - far) / (12.0 * STEP)
+    if at is not None:
+        return gradient[at]
+    return gradient if np.abs(gradient).max() > ROUNDING else np.zeros_like(gradient)
+
+
+def check(lesson, backward=None, known=None, torch=False):
+    """A `LineCheck` for each input and floating intermediate of a lesson, in the order of the forward's lines.
+
+    backward: another function to be judged in the lesson's place (a learner's, or one with a planted bug). known: the
+    lesson's `truth`, if there is one already. torch: compare with torch too; ImportError if it is missing.
+    An exception of the backward is passed on; its attribute `checks` has what could be checked before it.
+    """
+    known = known or truth(lesson)
+    backward = backward or lesson.backward
+    dy, cache = copy.deepcopy((known.dy, known.cache))      # a wrong backward may write to them
+    raised = None
+    with recording([backward]) as record:
+        try:
+            result = lesson.run_backward(dy, cache, backward)
+        except Exception as error:
+            result, raised = {}, error
+    forward_source, backward_source = read_source(lesson.forward), read_source(backward)
+    found = matched(known.variables, [each for each in record if each.name not in backward_source.filled])
+    skipped = read_source(lesson.backward).shortcut         # the original's: a learner's docstring may say anything
+    checks, by_torch = [], {}
+    if torch:
+        from npgpt.study.gradcheck.torch_oracle import gradients
+        by_torch = gradients(lesson, known.dy)
+
+    def add(name, line, value, true, gradient, backward_line, by_torch, verdict=None, through=None):
+        relative = None if gradient is None or true is None else relative_error(gradient, true)
+        if verdict is None:
+            verdict = OK if relative is not None and relative <= TOLERANCE else WRONG
+        statement = forward_source.statement_at(line)
+        back = backward_source.statement_at(backward_line) if backward_line else None
+        shown = gradient if is_floating(gradient) else true
+        checks.append(LineCheck(
+            lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
+            back.text if back else "", np.shape(value), relative, verdict, through,
+            None if by_torch is None or shown is None else relative_error(by_torch, shown)))
+
+    if raised is None:
+        for name, value in lesson.inputs.items():
+            true, gradient = known.inputs[name], result.get(f"d{name}")
+            line = gradient_line(backward_source, record, name, true, gradient)
+            add(name, forward_source.first, value, true, gradient, line, by_torch.get(name))
+    previous = next(iter(lesson.inputs))
+    for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
+        name, line, value = variable.name, variable.line, variable.value
+        torch_gradient = by_torch.get((name, variable.occurrence))
+        if name in skipped:
+            add(name, line, value, true, None, None, torch_gradient, SHORTCUT, f"d{previous}")
+        elif variable.constant:
+            add(name, line, value, None, None, None, None, CONSTANT)
+        else:
+            previous = name
+            if i in found:
+                add(name, line, value, true, found[i].value, found[i].line, torch_gradient)
+            elif raised is None:
+                add(name, line, value, true, None, named_line(backward_source, name), None, WRONG)
+    if raised is not None:
+        raised.checks = checks
+        raise raised
+    return checks
+
+
+def matched(variables, record):
+    """index of a variable -> the assignment in the backward that is its gradient.
+
+    The backward undoes the lines in reverse: the last v of the forward has the first dv of the backward. If there is
+    only one dv, all v have it: `y = y + bias` passes its gradient on unchanged.
+    """
+    found = {}
+    for name in {variable.name for variable in variables}:
+        indexes = [i for i, variable in enumerate(variables) if variable.name == name]
+        gradients = [each for each in record if each.name == f"d{name}"]
+        if len(gradients) == 1:
+            gradients *= len(indexes)
+        found |= dict(zip(reversed(indexes), gradients, strict=False))
+    return found
+
+
+def gradient_line(source, record, name, true, gradient):
+    """The line of a backward that the gradient of an input comes from: the last that assigns it.
+
+    If it is filled or changed in place later, it is the last line that does that; if it was right there and is wrong in
+    the result, it is the line that puts it into the tree, or the `return`.
+    """
+    names = gradient_names(name)
+    filled = max([source.filled[each] for each in names if each in source.filled], default=None)
+    if filled:              # and perhaps scaled as a whole later, `dx /= count`
+        filled = max([filled, *(each.first for each in source.statements if not {*names}.isdisjoint(each.targets))])
+    made = next((each for each in reversed(record) if each.name in names), None)
+    if filled or made is None:
+        return filled or named_line(source, name)
+    if relative_error(made.value, true) <= TOLERANCE < relative_error(gradient, true):
+        return tree_line(source, name) or source.statements[-1].first
+    if relative_error(made.value, gradient) > 0.0:
+        return next((each.first for each in source.statements if each.first > made.line and not each.targets
+                     and re.search(rf"\b{re.escape(made.name)}\b", each.text)), made.line)
+    return made.line
+
+
+def gradient_names(name):
+    """What a backward may call the gradient of an input: that of "wte.weight" dwte_weight or dwte."""
+    parts = name.split(".")
+    return ["_".join(["d" + parts[0], *parts[1:i]]) for i in range(len(parts), 0, -1)]
+
+
+def named_line(source, name):
+    """The line of a backward that should make the gradient of `name`: by the names that it assigns, else the `def`."""
+    names = gradient_names(name)
+    return next((each.first for each in source.statements if not {*names}.isdisjoint(each.targets)),
+                tree_line(source, name) or source.first)
+
+
+def tree_line(source, name):
+    """The line that puts the gradient of a parameter into the tree dp, in whole or as part of a subtree; or None."""
+    part = name.split(".")[0]
+    return next((each.first for each in source.statements
+                 if f"dp_{part}" in each.targets or f"dp[{part!r}]" in each.text), None)
+
+
+def relative_error(gradient, true):
+    """The largest error, relative to the largest true value if that is not 0; infinite for no finite array like it."""
+    if not is_floating(gradient) or np.shape(gradient) != np.shape(true) or not np.isfinite(gradient).all():
+        return np.inf
+    if np.size(true) == 0:
+        return 0.0
+    return float(np.abs(gradient - true).max()) / (float(np.abs(true).max()) or 1.0)
+
+
+def first_wrong(checks):
+    """The check that is wrong at the earliest line of the backward, or None."""
+    wrong = [each for each in checks if each.verdict == WRONG]
+    return min(wrong, key=lambda each: each.backward_line or 0, default=None)

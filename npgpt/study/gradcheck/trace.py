@@ -1,0 +1,71 @@
+"""The line tracer: what every executed line of a function assigned, without a change to the function."""
+
+import contextlib
+import dataclasses
+import sys
+
+import numpy as np
+
+from npgpt.study.gradcheck.source import read_source
+
+
+@dataclasses.dataclass
+class Assignment:
+    """One execution of a statement that assigned a floating array (or NumPy number) to a name.
+
+    line: of the statement, or of the `def` for an argument; value: a copy as it was then.
+    """
+
+    function: str
+    line: int
+    name: str
+    value: np.ndarray
+
+
+@contextlib.contextmanager
+def recording(functions):
+    """Within it, calls of the functions, in this thread, are traced: yields the list of `Assignment`s, in order.
+
+    A statement that raises has assigned nothing.
+    """
+    sources = {function.__code__: read_source(function) for function in functions}
+    record = []
+
+    def trace(frame, event, _):
+        source = sources.get(frame.f_code)
+        if source is None:
+            return None
+        pending = None      # the statement that the line in progress belongs to
+
+        def add(line, name):
+            value = frame.f_locals.get(name)
+            if is_floating(value):
+                record.append(Assignment(source.name, line, name, np.array(value)))
+
+        def local(frame, event, _):
+            nonlocal pending
+            if event in ("line", "return"):
+                current = source.statement_at(frame.f_lineno) if event == "line" else None
+                if pending is not None and current is not pending:
+                    for name in pending.targets:
+                        add(pending.first, name)
+                pending = current
+            elif event == "exception":
+                pending = None          # it has assigned nothing
+            return local
+
+        for name in frame.f_code.co_varnames[:frame.f_code.co_argcount]:
+            add(source.first, name)
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield record
+    finally:
+        sys.settrace(before)
+
+
+def is_floating(value):
+    """Whether a value is a floating array or NumPy number: what can have a gradient."""
+    return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f"

@@ -1,0 +1,94 @@
+"""What a learner's backward should give: a lesson in one case, with the true value of every gradient.
+
+The true values are those of the package's own backward, which the tests verify by central differences on every branch.
+A variable whose gradient the package skips by a shortcut has one here as well, measured by differences: a learner may
+write the long way.
+"""
+
+import copy
+import functools
+
+import numpy as np
+
+from npgpt.study.gradcheck.check import gradient_names, intermediate_gradient, traced_forward
+from npgpt.study.gradcheck.draws import draw, in_words
+from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import recording
+
+
+class Task:
+    """What a backward gets in one case, and nothing that tells what it should return.
+
+    words: the case, "" for the plain one; lesson, setting; dy, cache: the arguments.
+    """
+
+    def __init__(self, name, setting):
+        self.name, self.setting, self.words = name, setting, in_words(name, setting)
+        self.lesson = basics_and_lessons(setting)[name]
+        y, self.cache = self.lesson.run_forward(self.lesson.inputs)
+        self.dy = np.asarray(np.random.default_rng(5 + setting.seed).standard_normal(np.shape(y)))
+
+    @property
+    def sizes(self):
+        return self.setting.sizes
+
+    def arguments(self):
+        """The arguments of the backward, arrays of its own at each call."""
+        ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
+        return [*copy.deepcopy((self.dy, self.cache)), *ops]
+
+    def in_float32(self):
+        """The same task with all floating arrays in float32."""
+        other = copy.copy(self)
+        other.lesson = self.lesson.astype(np.float32)
+        y, other.cache = other.lesson.run_forward(other.lesson.inputs)
+        other.dy = np.ones_like(y)
+        return other
+
+
+class Case(Task):
+    """A `Task` with the truth: `results` {"dx": array}, the gradients of all inputs.
+
+    What explains a mistake is computed when it is first asked for: `gradients` dv -> its values in the order in which a
+    backward computes them (several if v is assigned several times); `helpers` the same for what the package's backward
+    computes beside gradients.
+    """
+
+    def __init__(self, name, setting):
+        super().__init__(name, setting)
+        self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
+
+    @functools.cached_property
+    def known(self):
+        """(gradients, helpers)."""
+        variables = traced_forward(self.lesson)[3]
+        with recording([self.lesson.backward]) as record:
+            self.lesson.backward(*self.arguments())
+        of_variables = {f"d{each.name}" for each in variables if not each.constant}
+        of_inputs = {each for name in self.lesson.inputs for each in gradient_names(name)}
+        gradients, helpers = {}, {}
+        for each in record:
+            if each.name != self.lesson.upstream or self.name == "gpt":
+                kind = gradients if each.name in of_variables | of_inputs else helpers
+                kind.setdefault(each.name, []).append(each.value)
+        for each in variables:
+            if each.name in read_source(self.lesson.backward).shortcut:
+                gradients[f"d{each.name}"] = [intermediate_gradient(self.lesson, each, self.dy)]
+        return gradients, helpers
+
+    gradients = property(lambda self: self.known[0])
+    helpers = property(lambda self: self.known[1])
+
+    @functools.cached_property
+    def factors(self):
+        """name -> value of the forward's finite arrays."""
+        named = {each.name: each.value for each in traced_forward(self.lesson)[2]} | {
+            name: value for name, value in self.lesson.constants.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in named.items() if np.isfinite(value).all()}
+
+
+@functools.lru_cache(8)
+def cases(name, seed=0, config=None):
+    """All `Case`s of a check of the lesson `name`, the plain one first; config: as `draw` takes it."""
+    return [Case(name, setting) for setting in draw(name, seed, config)]

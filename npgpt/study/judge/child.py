@@ -1,0 +1,194 @@
+"""Run a learner's file in processes with limits, so that nothing of the file runs in the calling process.
+
+The first process calls the learner's function in every case and sends the results back, as JSON. It does not hold what
+they should be: they are compared here. If they are wrong, a second process finds out where and why, and sends a
+`Report`, of which only the words count.
+
+This protects from accidents: endless loops, processes left behind, too much memory, files or output, a damaged answer,
+escape codes. It is no sandbox: the code runs as the user, and can delete the user's files and use the network. Do not
+check files of people whom you do not trust. All limits hold on Linux (for root, the number of processes has no limit;
+they are still killed at the end). macOS may not limit memory, and a process that leaves its process group survives
+there. On Windows there is only the time limit, and processes that the code started survive. Limits hold for each
+process and each file, not for their sum.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import typing
+
+from npgpt.errors import UserError, one_line, printable
+from npgpt.model.config import GPTConfig
+from npgpt.study.gradcheck.draws import draw
+from npgpt.study.gradcheck.truth import Task, cases
+from npgpt.study.judge.judge import explained, grown_notes, new_seed, verdict
+from npgpt.study.judge.outcome import LearnerError, Outcome, decode_outcome, encode_outcome, load, run_case, silent
+from npgpt.study.judge.process import run
+from npgpt.study.judge.report import Report
+
+MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
+FILE_SIZE = 16 << 20        # bytes of a file that the learner's code writes
+OPEN_FILES = 64
+OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
+ANSWER = 64 << 20           # bytes of an answer; that of the whole GPT-2 has a few million
+
+
+@dataclasses.dataclass
+class Refusal:
+    """Why there is no `Report`: a sentence, and the line of the learner's file, or None."""
+
+    error: str
+    line: int | None
+
+
+@dataclasses.dataclass
+class Outcomes:
+    """What a backward did in each case and on inputs of float32.
+
+    to_do: the lines of `...`; followed: whether its lines were traced.
+    """
+
+    outcomes: list[Outcome]
+    float32: Outcome
+    to_do: list[int]
+    followed: bool
+
+
+def run_child(exercise, seconds, seed=None, config=None):
+    """The `Report` on an exercise, from child processes. After `seconds` each is killed, with all that it started.
+
+    seed: of the random cases; by default another one at each call; config: of a model, for one more case. Raises
+    UserError if the learner's file does not run, runs too long or ends the process.
+    """
+    seed = new_seed() if seed is None else seed
+    name, source = exercise.lesson.name, exercise.source
+    answer, output = ask(exercise, seconds, seed, config, "run")
+    show(output)
+    if isinstance(answer, Refusal):
+        line = f", line {answer.line}" if answer.line else ""
+        raise UserError(f"{exercise.path}{line}: {answer.error}")
+    known = cases(name, seed, config)
+    wrong, report = verdict(known, answer.outcomes, answer.followed and source or None, answer.to_do)
+    if wrong is None:
+        report.notes += grown_notes(answer.float32, known[0].lesson) if report.right else []
+    else:
+        with contextlib.suppress(UserError):        # it disturbed its process this time: then without words
+            words, _ = ask(exercise, seconds, seed, config, str(wrong))
+            if isinstance(words, Report) and not words.sound:
+                report = dataclasses.replace(words, record=report.record)
+    return dataclasses.replace(report, seed=seed)
+
+
+def ask(exercise, seconds, seed, config, what):
+    """The answer of a child process, and what it printed: `Outcomes`, a `Report`, or a `Refusal`.
+
+    Raises UserError if there is no answer.
+    """
+    # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
+    command = [sys.executable, "-P", "-u", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds),
+               str(seed), what, *([json.dumps(dataclasses.asdict(config))] if config else [])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                   "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    how, answer, output = run(command, environment, seconds, (ANSWER, OUTPUT + 1))
+    if how is None:
+        show(output if what == "run" else b"")
+        raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
+                        "seconds: is there an endless loop? (--time-limit gives it longer)")
+    try:
+        return read_answer(answer, len(draw(exercise.lesson.name, seed, config))), output
+    except (ValueError, RecursionError):
+        show(output if what == "run" else b"")
+        did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
+        raise UserError(f"{exercise.path}: the code {did} before it could be checked") from None
+
+
+def show(output):
+    """Print the output of the learner's code, up to `OUTPUT` bytes and without escape codes."""
+    text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
+    print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
+    if len(output) > OUTPUT:
+        print("[more output left out]", file=sys.stderr)
+
+
+def read_answer(data, count):
+    """The `Outcomes` of so many cases, the `Report` or the `Refusal` in a child's answer. Raises ValueError if it is
+    none of them, RecursionError too.
+
+    The learner's code may have written to it, so everything is validated.
+    """
+    answer = json.loads(data)
+    match answer:
+        case {"outcomes": list(outcomes), "float32": float32, "to_do": to_do, "followed": bool(followed)}:
+            if len(outcomes) != count:
+                raise ValueError("another number of cases")
+            return Outcomes([decode_outcome(each) for each in outcomes], decode_outcome(float32),
+                            checked(to_do, list[int]), followed)
+        case {"error": _}:
+            return checked(answer, Refusal)
+        case {"lines": _}:
+            return checked(answer | {"record": []}, Report)
+    raise ValueError("no answer")
+
+
+def checked(value, kind):
+    """A value from JSON as what its annotation says: a dataclass, list[kind], or plain. Raises ValueError otherwise."""
+    if typing.get_origin(kind) is list:
+        return [checked(each, *typing.get_args(kind)) for each in checked(value, list)]
+    if dataclasses.is_dataclass(kind):
+        kinds = typing.get_type_hints(kind)
+        if checked(value, dict).keys() != kinds.keys():
+            raise ValueError(f"other fields than those of {kind.__name__}")
+        return kind(**{name: checked(value[name], kinds[name]) for name in kinds})
+    if type(value) not in (typing.get_args(kind) or (kind,)):       # not isinstance: True is no line number
+        raise ValueError(f"not {kind}")
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        raise ValueError("not a finite number")
+    return one_line(value) if isinstance(value, str) else value
+
+
+def limit(seconds):
+    """Limit the resources of this process, as far as the system can."""
+    try:
+        import resource
+    except ImportError:         # Windows
+        return
+    time = int(seconds) + 5     # more than its supervisor allows
+    for name, most in (("CPU", time), ("AS", MEMORY), ("FSIZE", FILE_SIZE), ("NOFILE", OPEN_FILES), ("CORE", 0),
+                       ("NPROC", 0)):       # it counts all processes of the user: 0 means that no other may be added
+        with contextlib.suppress(AttributeError, ValueError, OSError):      # no system has all of them
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+
+
+def main(file, name, seconds, seed, what, config=None):
+    """The child: load a file, do what it was started for, and write the answer to the original standard output.
+
+    what: "run", or the number of the wrong case that is to be explained; config: a model's, as JSON.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)           # what the learner's code prints goes to standard error
+    seed, config = int(seed), config and GPTConfig(**json.loads(config))
+    try:
+        # Before the learner's code runs, which could change the package. Only the second process knows the truth.
+        tasks = cases(name, seed, config) if what != "run" else [
+            Task(name, setting) for setting in draw(name, seed, config)]
+        limit(float(seconds))
+        solution = load(name, file)
+        if what == "run":
+            outcomes = [run_case(solution, task, i == 0, i == 0) for i, task in enumerate(tasks)]
+            answer = {"outcomes": [encode_outcome(each) for each in outcomes], "to_do": solution.to_do,
+                      "float32": encode_outcome(run_case(solution, tasks[0].in_float32())),
+                      "followed": solution.tree is not None}
+        else:
+            with silent():
+                report = explained(name, solution, tasks, int(what))
+            answer = dataclasses.asdict(dataclasses.replace(report, record=[]))
+    except (LearnerError, ImportError) as error:        # ImportError: SciPy is missing
+        answer = {"error": one_line(error), "line": getattr(error, "line", None)}
+    print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)             # without the learner's threads and exit handlers
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,246 @@
+"""What the first mistake of a wrong backward is: its numbers, and its name if there is proof.
+
+A mistake has a name if an edit of the learner's line mends the whole function in all cases, if the results are in all
+cases those of a mistake that the derivation knows (`names.py`), or if the numbers alone say it for sure.
+"""
+
+import math
+import sys
+
+import numpy as np
+
+from npgpt.errors import one_line
+from npgpt.study.gradcheck.check import (
+    WRONG,
+    gradient_names,
+    input_gradient,
+    intermediate_gradient,
+    relative_error,
+    traced_forward,
+)
+from npgpt.study.judge.names import NameSearch
+from npgpt.study.judge.outcome import silent
+from npgpt.study.judge.report import Fault, Line
+from npgpt.study.judge.shapes import by_shape, clash, close
+
+UNKNOWN = "I don't recognise this mistake"
+
+
+class Explanation:
+    """The explanation of a `Judgement` that found something wrong: `explain(lines)`.
+
+    cases: the judged one and all others, in which a name must hold; begun: a `Line` for the first NaN or infinity.
+    """
+
+    def __init__(self, judgement, solution, cases):
+        self.case, self.record, self.results = judgement.case, judgement.record, judgement.results
+        self.faults, self.source, self.lesson = judgement.faults, judgement.source, judgement.lesson
+        self.solution = solution
+        self.begun = self.not_finite() if self.record else None
+        self.search = NameSearch(judgement, solution, cases, self.begun is not None)
+
+    def explain(self, lines):
+        """Add diagnosis and evidence to each wrong line that does not follow from another one."""
+        wrong = [line for line in lines if line.verdict == WRONG]
+        for fault in self.faults:
+            if fault.is_write:
+                fault.message, fault.line = self.first_write()
+            elif fault.line is not None and self.search.walk:
+                self.explain_fault(fault)
+        if self.source is None:
+            for line in wrong:
+                self.add_evidence(line)
+            return
+        if wrong and self.begun and self.begun.line <= (wrong[0].line or math.inf):
+            if self.begun.line != wrong[0].line:
+                lines.insert(lines.index(wrong[0]), self.begun)
+                wrong.insert(0, self.begun)
+            else:
+                wrong[0].evidence = self.begun.evidence
+        causes = [*self.faults]
+        for line in [*wrong]:
+            cause = self.cause_of(line, causes)
+            if cause is None:
+                self.add_evidence(line)
+                line.diagnosis = UNKNOWN
+                causes.append(line)
+            else:
+                line.diagnosis = f"may follow from line {cause.line}"
+                line.line = max(line.line or 0, cause.line)         # so that the cause is the first
+        first = next((each for each in wrong if each in causes), None)
+        if first is None or any(fault.is_write for fault in self.faults):
+            return
+        search = self.search
+        names = self.told_by_dtype(first) or search.mended(first) or search.recognised(first) or self.told(first)
+        for line, message in names:
+            self.put(lines, first, line, message)
+        if not names and search.walk and first.line is not None:
+            above = sorted(line for line in search.lines_before(first.line) if line < first.line)
+            if above:
+                lines_above = f"in line {' or '.join(map(str, above))}" if len(above) < 4 else "above it"
+                where = f"the mistake is in this line, or {lines_above}"
+                first.evidence = f"{first.evidence}; {where}" if first.evidence else where
+        for line in wrong if names else []:
+            if line.diagnosis == UNKNOWN:           # the edits mend it too
+                line.diagnosis, line.line = f"may follow from line {names[0][0]}", max(line.line or 0, names[0][0])
+
+    def put(self, lines, first, line, message):
+        """Put a name at its line: at what is wrong there, or in a `Line` of its own above the first wrong one."""
+        there = next((each for each in lines if each.line == line and each.verdict == WRONG), None)
+        if there is None and first.diagnosis == UNKNOWN and line > (first.line or 0):
+            there = first                           # the line that was said to be the first can be right
+            there.line = line
+        if there is None:
+            there = Line(self.assigned_at(line), line, WRONG, evidence=first.evidence)
+            lines.insert(0, there)
+        there.diagnosis = message
+
+    def assigned_at(self, line):
+        """The name that a line assigns, for the report."""
+        statement = self.source.statement_at(line)
+        return next(iter(statement.targets), "") if statement else ""
+
+    def cause_of(self, line, causes):
+        """The cause that a wrong line may follow from, or None.
+
+        A write to an argument may explain everything. A cause may stand below a line: where an array is filled that the
+        line made.
+        """
+        for cause in causes:
+            above = isinstance(cause, Line) and cause.line is not None and (line.line or 0) <= cause.line
+            is_write = isinstance(cause, Fault) and cause.is_write
+            if cause.line is not None and (above or is_write or line.line in self.search.lines_after(cause.line)):
+                return cause
+        return None
+
+    # The numbers
+
+    def add_evidence(self, line):
+        """Add the numbers of a wrong line: its shape, or the worst value beside the central difference."""
+        given, true = self.given(line)
+        if given is None or line.evidence:
+            return
+        if np.shape(given) != np.shape(true):
+            line.evidence = by_shape(given, true, self.case.sizes)
+        elif np.isfinite(given).all():
+            line.evidence = self.worst(line.name, given, true)
+            if given.dtype != np.float64 and relative_error(given, true) < 1e-3:
+                line.evidence += f"; it is {given.dtype}, and so not exact: keep the dtype of the arguments"
+
+    def given(self, line):
+        """(value, true value) of the gradient on a wrong line; None for a line that no gradient is known of."""
+        if line.name in self.results and line.name in self.case.results:
+            return self.results[line.name], self.case.results[line.name]
+        made = [each for each in self.record if each.line == line.line and each.name in gradient_names(line.name[1:])]
+        true = self.case.gradients.get(line.name) or [self.case.results.get(line.name)]
+        return (made[-1].value if made else None), true[-1]
+
+    def worst(self, name, given, true):
+        """The worst value of a gradient beside the central difference, in words."""
+        at = np.unravel_index(np.abs(given - true).argmax(), np.shape(true))
+        difference = None
+        if name in self.case.results:
+            difference = float(input_gradient(self.lesson, name[1:], self.case.dy, at))
+        else:
+            found = [each for each in traced_forward(self.lesson)[3] if each.name == name[1:]]
+            if len(found) == 1:
+                difference = float(intermediate_gradient(self.lesson, found[0], self.case.dy, at))
+        place = f"{name}[{', '.join(map(str, at))}]" if at else name
+        if difference is None:      # a variable that is assigned several times
+            return f"{place} is {float(given[at]):.5g}, the true value {float(true[at]):.5g}"
+        ratio = f", ratio {float(given[at]) / difference:.4g}" if difference else ""
+        return f"{place} is {float(given[at]):.5g}, the central difference {difference:.5g}{ratio}"
+
+    def not_finite(self):
+        """A `Line` for the assignment with which NaN or infinity begins; or None.
+
+        A mask may hold -inf, so infinity counts only in a gradient.
+        """
+        known = self.case.gradients | self.case.helpers
+        for each in self.record:
+            bad = np.isnan(each.value) if each.name not in known else ~np.isfinite(each.value)
+            if bad.any() and each.line != self.source.first:
+                at = np.argwhere(bad)[0]
+                place = f"{each.name}[{', '.join(map(str, at))}]" if at.size else each.name
+                return Line(each.name, each.line, WRONG, UNKNOWN, f"{place} is {each.value[tuple(at)]}: it begins here")
+        return None
+
+    def first_write(self):
+        """(message, line) of the line that first changes an argument in place."""
+        arguments, before = self.case.arguments(), self.case.arguments()
+        found, last = None, None
+        code = getattr(self.solution.function, "__code__", None)
+
+        def trace(frame, event, _):
+            nonlocal found, last
+            if frame.f_code is not code:
+                return None
+            if found is None and event in ("line", "return"):
+                array = changed_array(arguments, before)
+                if array is not None:
+                    names = [name for name, value in frame.f_locals.items() if value is array]
+                    found = last, names[0] if names else "the cache"
+                last = frame.f_lineno
+            return trace
+
+        outer = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with silent():
+                self.solution.function(*arguments)
+        except BaseException as error:
+            del error           # it is told elsewhere
+        finally:
+            sys.settrace(outer)
+        line, name = found or (None, "an argument")
+        statement = self.source.statement_at(line) if line and self.source else None
+        text = f"`{one_line(statement.text, 100)}` changes" if statement else "it changes"
+        return f"{text} {name}, which belongs to the caller: make a new array", line
+
+    def explain_fault(self, fault):
+        """Say more about an exception or a result of the wrong kind: the shapes that do not fit, and the mistake."""
+        walk = self.search.walk
+        i = len(walk.before) - 1
+        if walk.after is None and walk.index(fault.line) != i:
+            return
+        if walk.after is None:
+            fault.message = clash(walk.statements[i], walk.before[i]) or fault.message
+        if not (found := self.search.smallest(min(i, len(walk.statements) - 1), self.search.all_right)):
+            return
+        line, fault.diagnosis, _ = found
+        if line != fault.line and walk.after is None:
+            fault.message = f"line {fault.line} fails: {fault.message}"
+        fault.line = line
+
+    def told(self, first):
+        """[(line, message)] of what the numbers alone say for sure; else []."""
+        given, true = self.given(first)
+        if given is None or first.line is None:
+            return []
+        if np.shape(given) != np.shape(true):
+            _, _, what = (first.evidence or "").partition(": ")
+            return [(first.line, what)] if what else []
+        if np.size(true) > 1 and close(np.sort(given, axis=None), np.sort(true, axis=None)):
+            return [(first.line, "the right numbers in another order: look at the reshape, the transpose or the index")]
+        for other, values in self.case.gradients.items():
+            if any(close(given, value) for value in values):
+                what = "before its last step" if other == first.name else "the gradient of another variable"
+                return [(first.line, f"it is still {other}, {what}")]
+        return []
+
+    def told_by_dtype(self, first):
+        """[(line, message)] if the numbers are only rounded, by a line in a smaller dtype; else []."""
+        given, true = self.given(first)
+        low = next((each for each in self.record if each.value.dtype.itemsize < 8), None)
+        if low is None or given is None or low.line > (first.line or math.inf) or relative_error(given, true) > 0.05:
+            return []
+        return [(low.line, f"computed in {low.value.dtype}, whose rounding is seen: keep the dtype of the arguments")]
+
+
+def changed_array(after, before):
+    """The first array that differs in two values of the same structure, or None."""
+    if isinstance(before, np.ndarray):
+        return None if np.array_equal(after, before, equal_nan=True) else after
+    pairs = zip(after, before, strict=False) if isinstance(before, tuple | list) else \
+        [(after.get(key), before[key]) for key in before] if isinstance(before, dict) else []
+    return next((found for pair in pairs if (found := changed_array(*pair)) is not None), None)

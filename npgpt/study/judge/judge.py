@@ -1,0 +1,261 @@
+"""Judge a learner's backward: every gradient in every case, and the first wrong line.
+
+It is right if it returns the true gradients in every `Case` and writes to none of its arguments. The names in it are
+free: what is called dv is compared with the true dv, so that the first wrong line is found, but only the results
+decide.
+"""
+
+import dataclasses
+import secrets
+import types
+
+import numpy as np
+
+from npgpt.study.gradcheck.check import OK, TOLERANCE, WRONG, gradient_line, gradient_names, named_line, relative_error
+from npgpt.study.gradcheck.draws import CASES, smallest
+from npgpt.study.gradcheck.source import last_return, read_source
+from npgpt.study.gradcheck.trace import is_floating
+from npgpt.study.gradcheck.truth import Case, Task, cases
+from npgpt.study.judge.explain import Explanation
+from npgpt.study.judge.outcome import Solution, Strange, article, run_case
+from npgpt.study.judge.report import Fault, Line, Report
+
+EXACT = 1e-9                # relative error of a right result: any order of the operations is far below it
+SEEDS = 100000
+NO_LINES = "its lines cannot be followed in this form: only its results are compared"
+
+
+def new_seed():
+    return secrets.randbelow(SEEDS)
+
+
+def judge(name, solution, seed):
+    """The `Report` on a `Solution`, called in this process, with what its first mistake is."""
+    known = cases(name, seed)           # before the learner's function runs
+    source = read_source(solution.function) if solution.tree else None
+    outcomes = [run_case(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
+    if any(each.raised and each.raised.startswith("KeyboardInterrupt") for each in outcomes):
+        raise KeyboardInterrupt
+    wrong, report = verdict(known, outcomes, source, solution.to_do)
+    if wrong is None:
+        report.notes += grown(name, solution) if report.right else []
+    else:
+        report = explained(name, solution, known, wrong)
+    return dataclasses.replace(report, seed=seed)
+
+
+def verdict(known, outcomes, source, to_do):
+    """(number of the first wrong case or None, the `Report` without an explanation) from what came of a backward.
+
+    known: the `Case`s; outcomes: an `Outcome` for each; source: of the learner's function, or None; to_do: the lines of
+    `...`.
+    """
+    judgements = [Judgement(case, outcome, source, to_do) for case, outcome in zip(known, outcomes, strict=True)]
+    wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
+    report = judgements[wrong or 0].report()
+    report.record = outcomes[0].record
+    return wrong, report
+
+
+def explained(name, solution, known, i):
+    """The `Report` on case number i of the known ones, which is wrong, with the mistake in words. Runs the function."""
+    source = read_source(solution.function) if solution.tree else None
+
+    def judgement(case):
+        return Judgement(case, run_case(solution, case, traced=True), source, solution.to_do)
+
+    def fails(setting):
+        return not judgement(Case(name, setting)).sound
+
+    case = known[i]
+    record = run_case(solution, known[0], traced=True).record
+    if i > 0:
+        case = Case(name, smallest(name, case.setting, fails))
+    found = judgement(case)
+    report = found.report(Explanation(found, solution, [case, *known]))
+    report.record = record
+    return report
+
+
+class Judgement:
+    """The comparison of one `Outcome` with the truth of its `Case`: `sound`, and `report()`."""
+
+    def __init__(self, case, outcome, source, to_do):
+        self.case, self.outcome, self.source, self.to_do = case, outcome, source, list(to_do)
+        self.lesson, self.record = case.lesson, outcome.record
+        self.results, self.faults = {}, []
+        self.finished = False
+        if outcome.raised:
+            # The names of the package's line may be the learner's to write.
+            if not (outcome.line in self.to_do and outcome.raised.startswith("NameError")):
+                self.faults.append(Fault(outcome.raised, outcome.line))
+        elif outcome.finished:
+            self.faults = self.result_faults(outcome.value)
+            if not self.faults:
+                self.results, self.finished = self.lesson.named(outcome.value), True
+        if outcome.changed:
+            self.faults.insert(0, Fault("it changes an argument, which belongs to the caller: make a new array", None,
+                                        True))
+        self.lines = self.result_lines()
+        # Whether the results are right, whatever the lines before them say.
+        self.decided = self.finished and not self.faults and all(line.verdict == OK for line in self.lines)
+        self.lines += self.intermediate_lines() if self.record else []
+
+    @property
+    def sound(self):
+        """Whether nothing is wrong so far."""
+        return self.decided or not self.faults and all(line.verdict == OK for line in self.lines)
+
+    def last_return(self):
+        return last_return(self.source) if self.source else None
+
+    def result_faults(self, result):
+        """What is wrong with the results beside their numbers: how many there are, and their types."""
+        lesson, line = self.lesson, self.last_return()
+        names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
+        wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
+            f"one {'tree' if lesson.is_composite else 'array'} ({names[0]})"
+        number = len(result) if isinstance(result, tuple) else 1
+        if result is None or number != len(names) or isinstance(result, tuple) != (len(names) > 1):
+            what = f"{number} results" if isinstance(result, tuple) else kind_of(result)
+            return [Fault(f"{lesson.backward.__name__} returned {what}, not {wanted}", line)]
+        last = result[-1] if isinstance(result, tuple) else result
+        if lesson.is_composite and isinstance(result, tuple) and isinstance(result[0], dict):
+            return [Fault("the results are returned in another order", line,
+                          diagnosis="the results are returned in another order")]
+        if lesson.is_composite and not isinstance(last, dict):
+            return [Fault(f"dp is {kind_of(last)}, not a tree of gradients (a dict)", line)]
+        named = lesson.named(result)
+        missing = [name for name, true in self.case.results.items() if true is not None and name not in named]
+        if missing:
+            more = f", and {len(missing) - 1} more" if missing[1:] else ""
+            return [Fault(f"{missing[0]} is missing in dp{more}", self.named_line(missing[0]))]
+        return [fault for name in dict.fromkeys([*self.case.results, *named])
+                if (fault := self.type_fault(name, named.get(name))) is not None]
+
+    def named_line(self, name):
+        """The line that should make a gradient, or None."""
+        line = named_line(self.source, name[1:]) if self.source else None
+        return line if line and line != self.source.first else self.last_return()
+
+    def type_fault(self, name, value):
+        """A `Fault` for a result that is unexpected, or not a float array; or None."""
+        true = self.case.results.get(name)
+        line = self.named_line(name)
+        if name not in self.case.results:
+            return Fault(f"dp has {name[1:]}, which is no parameter", line)
+        if true is None:
+            return None if value is None else Fault(f"{name} must be None", line)
+        if not is_floating(value):
+            if any(each.name in gradient_names(name[1:]) for each in self.record):
+                line = self.last_return()         # it was an array before
+            return Fault(f"{name} is {kind_of(value)}, not an array of floating numbers", line)
+        return None
+
+    def report(self, explanation=None):
+        """The `Report` of this case; explanation: adds what the first mistake is."""
+        lines, notes = list(self.lines), [] if self.source else [NO_LINES]
+        if self.decided:         # other names for other values are no mistake
+            notes += [f"line {line.line}: {line.name} is not the gradient of {line.name[1:]}, but the results are right"
+                      for line in lines if line.verdict == WRONG]
+            lines = [line for line in lines if line.verdict == OK]
+        lines.sort(key=lambda line: line.line or 0)
+        if explanation:
+            explanation.explain(lines)
+        # What is wrong at a line of the package has its cause above it.
+        caused = [each for each in [*self.faults, *(line for line in lines if line.verdict == WRONG)]
+                  if each.line in self.to_do]
+        lines = [line for line in lines if line.line not in self.to_do]
+        faults = [fault for fault in self.faults if fault.line not in self.to_do]
+        if caused and not faults and all(line.verdict == OK for line in lines):
+            notes = [f"line {caused[0].line} is not right with the package's code either: look at the lines above it"]
+        return Report(self.case.words, lines, faults, notes, self.to_do, list(self.case.results), self.differing(),
+                      count=CASES + 1)
+
+    def result_lines(self):
+        """A `Line` for each input: of its gradient in the results, or, if there are none, of what has its name."""
+        lines = []
+        for name in self.lesson.inputs:
+            true = self.case.results[f"d{name}"]
+            if self.finished and is_floating(given := self.results[f"d{name}"]):
+                line = None
+                if self.source:
+                    line = gradient_line(self.source, self.record, name, true, given)
+                    line = last_return(self.source) if line == self.source.first else line      # it has no name
+                lines.append(Line(f"d{name}", line, compared(given, true, EXACT)))
+            elif not self.finished and self.record and not self.case.gradients.keys() & {*gradient_names(name)}:
+                made = [each for each in self.record if each.name in gradient_names(name)]
+                lines += [Line(f"d{name}", made[-1].line, compared(made[-1].value, true))] if made else []
+        return lines
+
+    def intermediate_lines(self):
+        """A `Line` for each gradient that the learner computes under its name, beside those of the inputs.
+
+        A variable of the forward that is assigned several times has several gradients, in the reverse order.
+        """
+        lines = []
+        inputs = {name for each in self.lesson.inputs for name in gradient_names(each)} if self.finished else set()
+        for name, values in self.case.gradients.items():
+            made = [each for each in self.record if each.name == name]
+            if not made or name in inputs or name in self.source.filled:
+                continue
+            if len({each.line for each in made}) < len(made) and np.shape(made[-1].value) != np.shape(values[-1]):
+                continue        # a part of it in each turn of a loop
+            at = 0
+            for true in values:
+                found = next((i for i in range(at, len(made)) if compared(made[i].value, true) == OK), None)
+                if found is None and at == len(made) and not self.finished:
+                    break               # it did not get so far
+                if found is None:
+                    each = made[min(at, len(made) - 1) if len(values) > 1 else -1]
+                    lines.append(Line(name, each.line, WRONG))
+                    break
+                lines.append(Line(name, made[found].line, OK))
+                at = found + 1
+        return lines
+
+    def differing(self):
+        """The names whose last value is another than in the package's backward, in its order."""
+        differs = []
+        for name, values in (self.case.gradients | self.case.helpers).items() if self.record else []:
+            theirs = [each.value for each in self.record if each.name == name]
+            if theirs and relative_error(theirs[-1], values[-1]) > TOLERANCE:
+                differs.append(name)
+        return differs
+
+
+def compared(given, true, tolerance=TOLERANCE):
+    """OK or WRONG. The tolerance is that of the central differences, by which some intermediates are measured."""
+    return OK if relative_error(given, true) <= tolerance else WRONG
+
+
+def kind_of(value):
+    """What a result is, in words: "None", "an array of int64", "a list"."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "f":
+        return f"an array of {value.dtype}"
+    kind = value.kind if isinstance(value, Strange) else "array" if isinstance(value, np.ndarray) else \
+        type(value).__name__
+    return "None" if kind == "NoneType" else article(kind)
+
+
+def grown(name, solution):
+    """A note for each gradient that is not float32 although all inputs are."""
+    task = Task(name, cases(name)[0].setting)
+    return grown_notes(run_case(solution, task.in_float32()), task.lesson)
+
+
+def grown_notes(outcome, lesson):
+    """What `grown` says of an `Outcome` on inputs of float32."""
+    if outcome.raised:
+        return [f"with float32 inputs it raises {outcome.raised}"]
+    return [f"{name} is {value.dtype} for float32 inputs" for name, value in lesson.named(outcome.value).items()
+            if is_floating(value) and value.dtype != np.float32]
+
+
+def solution_of(function, tree):
+    """The `Solution` that a function in this process is; tree: of its `def`, or None."""
+    code = getattr(function, "__code__", None)
+    is_function = isinstance(function, types.FunctionType)
+    return Solution(function, tree if is_function else None, [], code.co_filename if code else "")
+
+

@@ -1,0 +1,226 @@
+"""Train with the learner's own backward functions: `npgpt train --backward FOLDER`.
+
+The exercise files in the folder are checked first, each in a process with limits (`child.run_child`), also on the
+config of the model that is to be trained. Then they are loaded into this process, because training calls their
+functions in every step. There the code runs as the user, without limits, and the check does not make it safe: do not
+train with files of people whom you do not trust.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from npgpt import layers
+from npgpt.engine.ops import table
+from npgpt.engine.reference import ReferenceEngine
+from npgpt.engine.threads import available_cores
+from npgpt.errors import UserError
+from npgpt.files import read_bytes
+from npgpt.model import transformer
+from npgpt.model.parameters import flatten, nest
+from npgpt.study.exercises.exercise import LEVELS, blanks_left, read_exercise
+from npgpt.study.gradcheck.lessons import lessons
+from npgpt.study.judge.child import run_child
+from npgpt.study.judge.outcome import describe, raised_at
+
+TIME_LIMIT = 20.0       # seconds for the check of one file
+
+
+class BackwardError(UserError):
+    """A function of the learner failed during training."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Backwards:
+    """All 14 backward functions that training may call.
+
+    folder: of the learner's files; files: layer -> the learner's file, if there is one; functions: layer -> function,
+    the learner's or else the package's.
+    """
+
+    folder: Path
+    files: dict[str, Path]
+    functions: dict[str, Callable]
+
+    def called(self, config):
+        """The layers whose backward is the learner's, and is called by a model."""
+        return [layer for layer in self.files if layer not in uncalled(config)]
+
+    def summary(self, config):
+        """One line about whose functions train a model."""
+        ours = [layer for layer in self.functions if layer not in self.files]
+        yours = f" ({', '.join(self.files)})" if ours else ""
+        return (f"backward: {len(self.files)} of {len(self.functions)} functions are yours{yours}, from {self.folder}"
+                + (f"; npgpt's own: {', '.join(ours)}" if ours else "")
+                + f"; this model does not call {' and '.join(uncalled(config))}")
+
+
+def uncalled(config):
+    """The layers that a model does not have: one of the two GELUs, and LoRA."""
+    return ["gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh", "lora"]
+
+
+def exercise_files(folder):
+    """layer -> its exercise files in a folder, by their names, higher levels first; UserError if there are none."""
+    levels = "".join(map(str, LEVELS))
+    names = [f"{layer}-level{level}.py" for layer in lessons() for level in sorted(levels, reverse=True)]
+    there = {path.name: path for path in Path(folder).iterdir()}
+    found = {}
+    for name in names:
+        if name in there:
+            found.setdefault(name.partition("-")[0], []).append(there[name])
+    if not found:
+        raise UserError(f"{folder} has no exercise on a layer: `npgpt exercise linear` writes one, "
+                        f"{Path(folder) / 'linear-level1.py'}")
+    return found
+
+
+def read_backwards(folder, files, seconds=TIME_LIMIT):
+    """Check and load the `Backwards`. files: what `exercise_files` found; of each layer, the highest right one is used.
+
+    For a layer with nothing but unfinished files, the package's function is used. Raises UserError if a layer has a
+    wrong file and no right one, and if no layer is left.
+    """
+    with ThreadPoolExecutor(available_cores()) as pool:         # each check is a process of its own
+        checks = pool.map(lambda layer: right_file(layer, files[layer], seconds), files)
+        found = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=None),
+                         strict=True))
+    right = {layer: path for layer, path in found.items() if path is not None}
+    if not right:
+        raise UserError(f"no exercise on a layer is finished in {folder}: npgpt learn {folder} goes on with them")
+    names = {layer: load(path) for layer, path in right.items()}
+    return Backwards(Path(folder), right, linked(names))
+
+
+def right_file(layer, paths, seconds):
+    """The first of a layer's files that is right; None if all are unfinished. Raises UserError for a wrong one."""
+    wrong = []
+    for path in paths:
+        try:
+            exercise = read_exercise(path)
+            if exercise.lesson.name != layer:
+                raise UserError(f"{path} is an exercise on {exercise.lesson.name}, not on {layer}")
+            if blanks_left(exercise):
+                continue
+            check_right(exercise, run_child(exercise, seconds))
+        except UserError as error:
+            wrong.append(str(error))
+        else:
+            for problem in wrong:
+                tqdm.write(f"{problem}: {path} is used")
+            return path
+    if wrong:
+        raise UserError(f"{wrong[0]}; see npgpt exercise check {paths[0]}, or move the file away: then npgpt's own "
+                        f"{layer}_backward is used")
+    return None
+
+
+def check_right(exercise, report):
+    """Raise UserError, with the line, if a report says that an exercise is not right."""
+    if not report.right:
+        line = f", line {report.first}" if report.first else ""
+        raise UserError(f"{exercise.path}{line}: {exercise.lesson.backward.__name__} is not right"
+                        + (f" {report.case}" if report.case else ""))
+
+
+def check_on(config, backwards, seconds=TIME_LIMIT):
+    """Check the learner's functions that depend on the config on that of the model, which is only made narrower.
+
+    Raises UserError, with the line, for the first that is wrong there.
+    """
+    exercises = [read_exercise(path) for layer, path in backwards.files.items() if lessons()[layer].is_composite]
+    with ThreadPoolExecutor(available_cores()) as pool:
+        reports = pool.map(lambda exercise: run_child(exercise, seconds, config=config), exercises)
+        for exercise, report in zip(exercises, reports, strict=True):
+            check_right(exercise, report)
+
+
+def load(path):
+    """Run a file in this process: a dict of its names. Raises UserError, with the line, if that raises something."""
+    names = {"__name__": "exercise", "__file__": str(path)}
+    try:
+        exec(compile(read_bytes(path), str(path), "exec"), names)
+    except (Exception, SystemExit) as error:
+        line = raised_at(error, path)
+        raise UserError(f"{path}{f', line {line}' if line else ''}: {describe(error)}") from None
+    return names
+
+
+def linked(names):
+    """layer -> the function that training calls. names: layer -> the names of the learner's file, which are changed.
+
+    Whichever of them calls another by its name, `mlp_backward(…)` in a block's backward, gets the learner's. The
+    package's modules stay as they are: those of its functions that call others are copied, with other globals.
+    """
+    package = {layer: lesson.backward for layer, lesson in lessons().items()}
+    copied = dict(vars(transformer))
+    functions = {}
+    for layer, backward in package.items():
+        if layer in names:
+            functions[layer] = names[layer][backward.__name__]
+        elif backward.__module__ == transformer.__name__:
+            functions[layer] = types.FunctionType(backward.__code__, copied, backward.__name__)
+        else:
+            functions[layer] = backward
+    instead = {id(backward): functions[layer] for layer, backward in package.items()}
+    for each in (copied, *names.values()):
+        each.update({name: instead[id(value)] for name, value in each.items() if id(value) in instead})
+    return functions
+
+
+class OwnBackwardEngine(ReferenceEngine):
+    """The reference engine with other backward functions: all on whole arrays, called once. On a CPU only."""
+
+    def __init__(self, params, threads, backwards):
+        super().__init__(params, threads)
+        self.backwards, self.gpt_backward = backwards, self.own_backward
+        functions = {f"{layer}_backward": function for layer, function in backwards.functions.items()}
+        self.ops = table(**{name: function for name, function in functions.items() if hasattr(layers, name)})
+
+    @property
+    def where(self):
+        return f"{super().where}, backward functions from {self.backwards.folder}"
+
+    def run(self, idx, targets, rng, count, mask):
+        try:
+            return super().run(idx, targets, rng, count, mask)
+        except (Exception, SystemExit) as error:
+            place = place_in(error, self.backwards.files.values())
+            if place is None:
+                raise
+            raise BackwardError(f"{place}: {describe(error)}") from None
+
+    def own_backward(self, dlogits, cache, ops):
+        """The tree of gradients of the function that stands for `gpt_backward`, each an array of its own."""
+        grads = flatten(self.backwards.functions["gpt"](dlogits, cache, ops))
+        for name, shape in self.params.shapes.items():
+            if np.shape(grads.get(name)) != shape:
+                has = f"has shape {np.shape(grads[name])}, not {shape}" if name in grads else "is missing"
+                raise BackwardError(f"the gradient of {name} {has}: one of the functions in {self.backwards.folder} is "
+                                    "wrong for this model")
+        return nest({name: np.array(grads[name], self.params.dtype) for name in self.params})
+
+
+def place_in(error, files):
+    """ "FILE, line N" of the last call in one of the files that led to an exception, or None."""
+    names = set(map(str, files))
+    place, step = None, error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename in names:
+            place = f"{step.tb_frame.f_code.co_filename}, line {step.tb_lineno}"
+        step = step.tb_next
+    return place
+
+
+def use(backwards, trainer):
+    """Let a `Trainer` train with the `Backwards`. Raises UserError if one of them is wrong for its model."""
+    model = trainer.model
+    if model.params.frozen:
+        raise UserError("--backward trains every parameter: leave --freeze and --lora out")
+    check_on(model.config, backwards)
+    model.engine = trainer.optimizer.engine = OwnBackwardEngine(model.params, model.engine.threads, backwards)

@@ -1,0 +1,456 @@
+"""Which small change makes a wrong line right? It names the mistake, because it says what the learner did instead.
+
+The learner's function runs statement by statement. Each small edit of a statement is tried on the learner's own values,
+until the results are the true ones. So a mistake is only named if mending it mends the numbers.
+"""
+
+import ast
+import itertools
+import re
+
+import numpy as np
+
+from npgpt.study.exercises.mutants import changed, negative
+from npgpt.study.judge.walk import RESULT, stored_names
+
+EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a function with a loop, which takes longer
+NUMBERS = (0.5, 1.0, 2.0, 3.0)
+AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
+REPEATS = "only the last gradient is kept of an index that occurs several times: they have to be added"
+ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat"}      # another shape could fill the memory
+FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
+
+
+def repairs(walk, window, whole, others, is_right, terms):
+    """Yield (rank, line, message, edits) for each edit of a statement of a window that mends a `Walk`, smallest first.
+
+    window: numbers of statements, the likeliest first; whole: those that are edited together as well; others: those
+    that may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text -> value of the
+    parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
+    """
+    tries = []
+    for nearness, i in enumerate(window):
+        pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i])
+        tries += [(rank, nearness, line, message, {i: statement})
+                  for rank, line, message, statement in edited(walk.statements[i], pieces)]
+    tries += several(walk, whole, others)
+    tries.sort(key=lambda each: each[:2])
+    for rank, _, line, message, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
+        if any(map(is_trivial, edits.values())):
+            continue
+        after = walk.run(min(edits), edits)
+        if after is not None and is_right(after):
+            yield rank, line, message, edits
+
+
+def several(walk, window, others):
+    """Yield the tries that change more than one place: two lines swapped, and one mistake made again and again."""
+    statements = walk.statements
+    simple = [i for i in others if isinstance(statements[i], ast.Assign) and RESULT not in stored_names(statements[i])]
+    for i, j in itertools.combinations(simple, 2):
+        if i not in window and j not in window:
+            continue
+        a, b = statements[i], statements[j]
+        if type(a.value) is not type(b.value):
+            continue                    # nobody takes the one for the other
+        yield (1.1, 0, a.lineno, f"the right sides of lines {a.lineno} and {b.lineno} are swapped",
+               {i: changed(a, value=b.value), j: changed(b, value=a.value)})
+    arrays = [name for name, kind in Pieces(walk.before[max(window, default=0)], walk.globals, {}).kinds.items()
+              if kind is np.ndarray]
+    for i in window:
+        used = [name for name in dict.fromkeys(node.id for node in ast.walk(statements[i]) if isinstance(node, ast.Name)
+                                               and isinstance(node.ctx, ast.Load)) if name in arrays]
+        for a, b in itertools.combinations(used, 2):
+            yield (1.25, 0, statements[i].lineno, f"{a} and {b} are in each other's place",
+                   {i: Rename({a: b, b: a}).visit(statements[i])})
+    renamings = [(1.3, wrong, right, f"a {wrong} instead of a {right}")
+                 for wrong, right in (("sum", "mean"), ("mean", "sum"))]
+    renamings += [(4.3, wrong, right, f"uses {wrong} in place of {right}")
+                  for wrong, right in itertools.permutations(arrays, 2)]
+    for rank, wrong, right, message in renamings:
+        edits, count = {}, 0
+        for i in sorted(window):
+            renamer = Rename({wrong: right})
+            statement = renamer.visit(statements[i])
+            if renamer.count:
+                edits[i], count = statement, count + renamer.count
+        if count > 1:
+            times = "twice" if count == 2 else f"{count} times"
+            yield rank, 0, statements[min(edits)].lineno, f"{message}, {times}", edits
+
+
+class Rename(ast.NodeTransformer):
+    """Uses other methods or variables, and counts how often; nodes that stay are shared."""
+
+    def __init__(self, names):
+        self.names, self.count = names, 0
+
+    def visit(self, node):
+        fields = {}
+        for field, value in ast.iter_fields(node):
+            parts = value if isinstance(value, list) else [value]
+            visited = [self.visit(part) if isinstance(part, ast.AST) else part for part in parts]
+            if any(a is not b for a, b in zip(parts, visited, strict=True)):
+                fields[field] = visited if isinstance(value, list) else visited[0]
+        for kind, field in ((ast.Attribute, "attr"), (ast.Name, "id")):
+            if isinstance(node, kind) and isinstance(node.ctx, ast.Load) and getattr(node, field) in self.names:
+                fields[field] = self.names[getattr(node, field)]
+                self.count += 1
+        return changed(node, **fields) if fields else node
+
+
+class Pieces:
+    """What an edit may put into a line.
+
+    kinds: name -> type of all variables so far, and of those of the statement's loops; values: (text, node, rank) of
+    what can be a factor or a term; numbers: the same, of the package's line and a few that are often forgotten.
+    """
+
+    def __init__(self, names, outer, terms, statement=None):
+        numbers = {text: value for text, value in terms.items() if re.fullmatch(r"[\d.e-]+", text)}
+        self.numbers = sorted({*NUMBERS, *numbers.values()})
+        terms = {text: value for text, value in terms.items() if text not in numbers}
+        own = {name: value for name, value in names.items() if name not in outer
+               or isinstance(value, float) and not name.startswith("__")}
+        self.kinds = {name: "number" if isinstance(value, float | np.floating) else type(value)
+                      for name, value in own.items()}
+        for node in ast.walk(statement) if statement else []:
+            if isinstance(node, ast.For | ast.comprehension):
+                self.kinds |= dict.fromkeys(stored_names(node.target), int)
+        self.likely = set(terms)
+        self.values = [(text, ast.Name(hidden(text), ast.Load()), 3) for text in terms]
+        self.values += [(name, ast.Name(name, ast.Load()), 5) for name, value in own.items() if name not in terms
+                        and isinstance(value, np.ndarray | float | np.floating)]
+        counts = [name for name, value in own.items() if type(value) is int and value > 1]
+        self.values += [(name, ast.Name(name, ast.Load()), 4) for name in counts]
+        lengths = {}        # a length of an axis -> the first text that gives it
+        for name, value in own.items():
+            if isinstance(value, np.ndarray):
+                for i in range(-1, -value.ndim - 1, -1):
+                    lengths.setdefault(value.shape[i], f"{name}.shape[{i}]")
+        self.values += [(text, ast.parse(text, mode="eval").body, 4.3) for text in lengths.values()]
+
+
+def hidden(text):
+    """The name under which the value of a term stands among the learner's names."""
+    return "__" + "".join(char if char.isalnum() else f"_{ord(char)}_" for char in text) + "__"
+
+
+def edited(node, pieces, line=None, is_value=False):
+    """Yield (rank, line, message, node with one edit) for the node and all below it; the lowest rank says most."""
+    line = node.lineno if isinstance(node, ast.stmt) else line
+    for rank, message, new in edits(node, pieces):
+        yield rank, line, message, new
+    for rank, message, new in insertions(node, pieces, is_value == "all") if is_value else []:
+        yield rank, line, message, new
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in ALLOCATE:
+        return
+    for field, child in ast.iter_fields(node):
+        if isinstance(node, ast.Call) and field == "func" and not isinstance(child, ast.Attribute) \
+                or isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            continue
+        values = field in ("value", "left", "right", "body", "orelse", "args", "elts", "values")
+        if isinstance(node, ast.Assign):
+            values = "all" if field == "value" else False
+        parts = child if isinstance(child, list) else [child]
+        for i, part in reversed([*enumerate(parts)]):       # of a loop the last line first: it is nearer to the result
+            if isinstance(part, ast.AST):
+                for rank, at, message, new in edited(part, pieces, line, isinstance(part, ast.expr) and values):
+                    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right" \
+                            and " in `" not in message:
+                        is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub)
+                        message = f"{message}, in `{ast.unparse(part)}`" if is_sum else \
+                            message.replace("the factor", "the division by", 1)
+                    if isinstance(node, ast.Call) and field == "args" and " in `" not in message and not (
+                            isinstance(part, ast.Name) or rank == 4):       # the message does not say where it is
+                        message = f"{message}, in `{ast.unparse(node)}`"
+                    if isinstance(node, ast.For) and message.startswith("= instead of +="):
+                        message = "= instead of +=: only the last gradient was kept"
+                    news = [*parts[:i], new, *parts[i + 1:]]
+                    yield rank, at, message, changed(node, **{field: news if isinstance(child, list) else new})
+
+
+def edits(node, pieces):
+    """Yield (rank, message, replacement) for each small edit of this very node."""
+    text = ast.unparse
+    if isinstance(node, ast.BinOp):
+        for new in rebracketed(node):
+            yield 1.4, f"brackets are missing: {text(new)}", new
+    match node:
+        case ast.BinOp(left, ast.Mult() | ast.Div() as op, right):
+            divided = isinstance(op, ast.Div)
+            yield (0, f"divided by {text(right)} instead of multiplied" if divided
+                   else f"multiplied by {text(right)} instead of divided",
+                   changed(node, op=ast.Mult() if divided else ast.Div()))
+            yield (2, f"divided by {text(right)}, which does not belong there" if divided
+                   else f"the factor {text(right)} does not belong there", left)
+            yield 2, f"the factor {text(left)} does not belong there", right
+            yield 2.5, f"a {'quotient' if divided else 'product'} instead of a sum", changed(node, op=ast.Add())
+            if not divided:
+                yield 6, f"`{text(node)}` is elementwise, a matmul belongs there", changed(node, op=ast.MatMult())
+        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
+            added = isinstance(op, ast.Add)
+            yield (0, f"the term {text(right)} has the wrong sign",
+                   changed(node, op=ast.Sub() if added else ast.Add()))
+            yield 0, f"the term {text(left)} has the wrong sign", changed(node, left=negative(left))
+            yield 2, f"the term {text(right)} does not belong there", left
+            yield 2, f"the term {text(left)} does not belong there", right if added else negative(right)
+            for operator in (ast.Mult(), ast.Div()):
+                word = "multiplied" if isinstance(operator, ast.Mult) else "divided"
+                yield (2, f"{text(right)} is {'added' if added else 'subtracted'}, not {word}",
+                       changed(node, op=operator))
+        case ast.BinOp(left, ast.MatMult(), right):
+            yield 1, "the factors are in the wrong order", changed(node, left=right, right=left)
+            for old, field in ((left, "left"), (right, "right")):
+                yield 1, transposition(old), changed(node, **{field: transposed(old)})
+                other = "right" if field == "left" else "left"
+                yield (1.5, f"the factors are in the wrong order, and {transposition(old)}",
+                       changed(node, **{other: transposed(old), field: right if old is left else left}))
+            yield (1.5, f"{transposition(left)}, and {transposition(right)}",
+                   changed(node, left=transposed(left), right=transposed(right)))
+            yield 6, f"`{text(node)}` is a matmul, * belongs there", changed(node, op=ast.Mult())
+        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
+            for other in (power - 1, power + 1):
+                yield 1, f"the power {power} instead of {other}", changed(node, right=ast.Constant(other))
+        case ast.Attribute(value, "T"):
+            yield 1, f"{text(value)} should not be transposed", value
+        case ast.Call():
+            yield from call_edits(node)
+        case ast.Tuple(items) | ast.List(items) if len(items) < 7:
+            for i, j in itertools.combinations(range(len(items)), 2):
+                order = list(items)
+                order[i], order[j] = items[j], items[i]
+                yield 4, f"{text(items[i])} and {text(items[j])} are in each other's place", changed(node, elts=order)
+        case ast.Name(name, ast.Load()):
+            for other, kind in pieces.kinds.items():
+                if other != name and kind == pieces.kinds.get(name) and other != "_":
+                    # Of a cache there is little else that can be wrong.
+                    rank = 1.5 if kind not in (np.ndarray, "number") else 4 if other in pieces.likely else 4.2
+                    yield rank, f"uses {name} in place of {other}", ast.Name(other, ast.Load())
+        case ast.Constant(float(number)):
+            for other in pieces.numbers:
+                yield 2.7, f"{number} instead of {other}", ast.Constant(other)
+            for other, kind in pieces.kinds.items():
+                yield (4.1 if kind == "number" else 4.6, f"uses {number} in place of {other}",
+                       ast.Name(other, ast.Load()))
+        case ast.Constant(int(number)) if type(number) is int:
+            for other in (number + 1, number - 1):
+                yield 2.6, f"{number} instead of {other}", ast.Constant(other)
+            for other, kind in pieces.kinds.items():
+                if kind is int:
+                    yield 2.5, f"{number} instead of {other}", ast.Name(other, ast.Load())
+        case ast.UnaryOp(ast.USub(), operand):
+            yield 0, "its sign is wrong", operand
+        case ast.For(_, order):
+            yield (1, "the loop runs in the wrong order: reversed is missing",
+                   changed(node, iter=ast.Call(ast.Name("reversed", ast.Load()), [order], [])))
+        case ast.AugAssign():
+            yield from augmented_edits(node)
+        case ast.Expr(ast.Call(args=[ast.Name(name), *_])):
+            target = ast.Name(name, ast.Store())
+            yield (0.8, f"the result of `{text(node)}` is thrown away: assign it",
+                   ast.copy_location(ast.Assign([target], node.value), node))
+        case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
+            for order in itertools.permutations(items):
+                if order != tuple(items) and len(items) < 5:
+                    yield (1.0, "the results are returned in another order",
+                           changed(node, value=ast.Tuple([*order], ast.Load())))
+        case ast.Assign([target], value) if not isinstance(target, ast.Tuple):
+            yield 0, "its sign is wrong", changed(node, value=negative(value))
+            if isinstance(target, ast.Subscript) or getattr(target, "id", None) in pieces.kinds:
+                yield 1, "= instead of +=: it overwrites what was there before", ast.copy_location(
+                    ast.AugAssign(target, ast.Add(), value), node)
+            if isinstance(target, ast.Subscript):
+                yield 0, REPEATS, added_at(node)
+        case ast.Assign([ast.Tuple(targets)]):
+            for i, j in itertools.combinations(range(len(targets)), 2):
+                order = list(targets)
+                order[i], order[j] = targets[j], targets[i]
+                yield (1, f"{text(targets[i])} and {text(targets[j])} are in each other's place",
+                       changed(node, targets=[ast.Tuple(order, ast.Store())]))
+            called = [each.id for each in getattr(node.value, "args", []) if isinstance(each, ast.Name)]
+            for i, name in itertools.product(range(len(targets)), called):
+                order = [*targets[:i], ast.Name(name, ast.Store()), *targets[i + 1:]]
+                yield (1.2, f"result {i + 1} of `{text(node.value)}` is not assigned to {name}",
+                       changed(node, targets=[ast.Tuple(order, ast.Store())]))
+        case ast.Subscript(value, ast.Constant(int())):
+            yield (2, f"{text(node)} is only one entry: the sum over axis 0 is missing",
+                   ast.parse(f"({text(value)}).sum(axis=0)", mode="eval").body)
+        case ast.Dict(values=values):
+            for i, j in itertools.combinations(range(len(values)), 2):
+                order = list(values)
+                order[i], order[j] = values[j], values[i]
+                yield (1.2, f"{text(values[i])} and {text(values[j])} are in each other's place",
+                       changed(node, values=order))
+        case ast.IfExp(_, body, orelse):
+            yield 6, "the two cases of the condition are swapped", changed(node, body=orelse, orelse=body)
+        case ast.Constant(str(key)):
+            for other in ("weight", "bias", "c_fc", "c_proj", "c_attn", "ln_1", "ln_2", "attn", "mlp", "wte", "wpe"):
+                yield 6, f"uses {key!r} in place of {other!r}", ast.Constant(other)
+
+
+def augmented_edits(node):
+    """The edits of `x += y` and its like."""
+    text, target, op, value = ast.unparse(node.value), node.target, node.op, node.value
+    match op:
+        case ast.Add():
+            yield 0, f"the term {text} has the wrong sign", changed(node, op=ast.Sub())
+            yield 1, "+= instead of =: it adds to what was there before", ast.copy_location(
+                ast.Assign([target], value), node)
+        case ast.Sub():
+            yield 0, f"the term {text} has the wrong sign", changed(node, op=ast.Add())
+        case ast.Mult():
+            yield 0, f"multiplied by {text} instead of divided", changed(node, op=ast.Div())
+        case ast.Div():
+            yield 0, f"divided by {text} instead of multiplied", changed(node, op=ast.Mult())
+    if isinstance(target, ast.Subscript) and isinstance(op, ast.Add):
+        yield 0, REPEATS, added_at(node)
+    yield 3.1, f"`{ast.unparse(node)}` does not belong there", ast.copy_location(ast.Pass(), node)
+
+
+def added_at(node):
+    """`x[i] += y` or `x[i] = y` as np.add.at(x, i, y)."""
+    [target] = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+    call = changed(ast.parse("np.add.at()", mode="eval").body, args=[target.value, target.slice, node.value])
+    return ast.copy_location(ast.Expr(call), node)
+
+
+def call_edits(node):
+    """The edits of a call: of a reduction, of a transposition, and of the order of the arguments."""
+    text = ast.unparse
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    of_module = isinstance(node.func, ast.Attribute) and text(node.func.value) == "np"
+    if name in ("sum", "mean"):
+        yield from reduction_edits(node, name, of_module)
+    elif name in ("swapaxes", "transpose") and not of_module:
+        yield 1, f"{text(node.func.value)} should not be transposed", node.func.value
+        if name == "transpose" and 2 < len(node.args) < 6:
+            for order in itertools.permutations(range(len(node.args))):
+                yield 6, f"transpose{order} would be right", changed(node, args=[ast.Constant(i) for i in order])
+    if name == "astype":
+        yield 0.5, f"{text(node)} loses digits: keep the dtype of the gradient", node.func.value
+    for i, keyword in enumerate(node.keywords):
+        if keyword.arg == "dtype":
+            yield (0.5, f"dtype={text(keyword.value)} loses digits: keep the dtype of the gradient",
+                   changed(node, keywords=node.keywords[:i] + node.keywords[i + 1:]))
+    if of_module and name.endswith("_like") and len(node.args) == 1 and not any(
+            each.arg == "dtype" for each in node.keywords):
+        floating = ast.keyword("dtype", ast.Name("float", ast.Load()))
+        yield (0.6, f"{text(node)} has the dtype of {text(node.args[0])}, which is not that of the gradient",
+               changed(node, keywords=[*node.keywords, floating]))
+    elif of_module and len(node.args) == 1 and not node.keywords:
+        yield 2, f"{text(node.func)} does not belong there", node.args[0]
+        for other in FUNCTIONS:
+            yield 3, f"{text(node.func)} in place of np.{other}", changed(node, func=changed(node.func, attr=other))
+    for i, j in itertools.combinations(range(min(len(node.args), 5)), 2):
+        order = list(node.args)
+        order[i], order[j] = node.args[j], node.args[i]
+        yield 4, f"{text(node.args[i])} and {text(node.args[j])} are in each other's place", changed(node, args=order)
+
+
+def reduction_edits(node, name, of_module):
+    """The edits of a sum or mean: over which axes, whether the axis stays, and which of the two it is."""
+    value = node.args[0] if of_module and node.args else node.func.value
+    rest = node.args[1:] if of_module else node.args
+    given = {each.arg: each.value for each in node.keywords}
+    axis = ast.unparse(given.get("axis", rest[0] if rest else ast.Constant(None)))
+    kept = "keepdims" in given and ast.unparse(given["keepdims"]) == "True"
+    arguments = [value] if of_module else []
+
+    def call(name, axis, kept):
+        keywords = [ast.keyword("axis", ast.parse(axis, mode="eval").body)]
+        keywords += [ast.keyword("keepdims", ast.Constant(True))] * kept
+        return ast.Call(changed(node.func, attr=name), arguments, keywords)
+
+    other = "mean" if name == "sum" else "sum"
+    yield 0, f"a {name} instead of a {other}", call(other, axis, kept)
+    yield (1, "an axis of length 1 is too much (keepdims?)" if kept else "keepdims=True is missing",
+           call(name, axis, not kept))
+    for right in AXES:
+        if str(right) != axis:
+            wrong = f"axis={right} is missing" if axis == "None" else f"axis {axis} instead of axis {right}"
+            yield 1.2, wrong, call(name, str(right), kept)
+            yield (1.4, f"{wrong}, and keepdims=True is {'too much' if kept else 'missing'}",
+                   call(name, str(right), not kept))
+    yield 2, f"the {name} does not belong there", value
+
+
+def insertions(node, pieces, is_all):
+    """Yield (rank, message, replacement) for each factor or term that may be missing at a node.
+
+    is_all: whether the node is all that a statement assigns.
+    """
+    if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module(node):
+        return
+    # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
+    # something mends numbers by accident: it may only be a factor, or a term of a sum.
+    is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
+    for text, value, rank in pieces.values:
+        yield rank, f"the factor {text} is missing", ast.BinOp(node, ast.Mult(), value)
+        if rank < 5 and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x is an accident, too
+            yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
+        if rank == 5 and not (is_sum or is_all):
+            continue
+        at = rank + (0.1 if is_sum or is_all else 2.0)
+        yield at, f"the term {text} is missing", ast.BinOp(node, ast.Add(), value)
+        yield at, f"the term {text} is missing, subtracted", ast.BinOp(node, ast.Sub(), value)
+        yield at + 0.3, f"it is to be subtracted from {text}", ast.BinOp(value, ast.Sub(), node)
+    for number in pieces.numbers:
+        yield 2.8, f"the factor {number} is missing", ast.BinOp(ast.Constant(number), ast.Mult(), node)
+        yield 2.9, f"the term {number} is missing", ast.BinOp(ast.Constant(number), ast.Add(), node)
+        yield 2.9, f"it is to be subtracted from {number}", ast.BinOp(ast.Constant(number), ast.Sub(), node)
+    yield 0.5, f"the sign of {ast.unparse(node)} is wrong", negative(node)
+    if not isinstance(node, ast.Name):
+        for name in sorted(pieces.likely - pieces.kinds.keys()):
+            if not name.isidentifier() or name.startswith("d"):     # what the learner has no line for
+                continue
+            yield (6.6 if is_all else 4.9, f"uses {ast.unparse(node)} in place of {name}",
+                   ast.Name(hidden(name), ast.Load()))
+        for name, kind in pieces.kinds.items():
+            if kind in (np.ndarray, "number"):
+                yield (6.5 if is_all else 4.5 if name in pieces.likely else 4.7,
+                       f"uses {ast.unparse(node)} in place of {name}", ast.Name(name, ast.Load()))
+
+
+def rebracketed(node):
+    """Yield `a * (b - c)` for `a * b - c`, at each place where the brackets can open."""
+    lefts, inner = [], node.left
+    while isinstance(inner, ast.BinOp):
+        lefts.append(inner)
+        inner = inner.left
+    for depth, each in enumerate(lefts):
+        # `each` is x op y: what follows y up to the end of the node goes into the brackets.
+        rest = each.right
+        for outer in [*reversed(lefts[:depth]), node]:
+            rest = changed(outer, left=rest)
+        yield changed(each, right=rest)
+
+
+def names_in(node):
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def is_trivial(statement):
+    """Whether a statement computes x / x or x - x, which mends numbers by accident."""
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Sub)
+               and ast.dump(node.left) == ast.dump(node.right) for node in ast.walk(statement))
+
+
+def is_module(node):
+    return isinstance(node, ast.Name) and node.id in ("np", "math", "ops", "layers")
+
+
+def transposed(node):
+    """The node with its last two axes swapped; one that is transposed already, as it was before."""
+    match node:
+        case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes")):
+            return value
+    return ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), [ast.Constant(-1), ast.Constant(-2)], [])
+
+
+def transposition(node):
+    """What is wrong with a factor that `transposed` mends."""
+    match node:
+        case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes")):
+            return f"{ast.unparse(value)} should not be transposed"
+    return f"{ast.unparse(node)} should be transposed"

@@ -1,0 +1,134 @@
+"""A function run statement by statement, so that one statement can be changed and only the rest runs again."""
+
+import ast
+import copy
+import types
+
+import numpy as np
+
+from npgpt.study.gradcheck.trace import Assignment, is_floating
+from npgpt.study.judge.outcome import silent
+
+RESULT = "__result__"
+
+
+class Returned(Exception):
+    """Raised after a `return`."""
+
+
+class Walk:
+    """A function run up to its return or its first exception: `before[i]` holds the names before statement i.
+
+    tree: the function's, in the form that `can_walk` accepts; names: its globals, and what an edit may use besides;
+    arguments: its arguments' values.
+    """
+
+    def __init__(self, tree, names, arguments):
+        self.statements = []
+        for each in tree.body:
+            if isinstance(each, ast.Return):
+                self.statements.append(result_of(each))
+                break                       # what follows never runs
+            if not is_text(each):
+                self.statements.append(Returns().visit(copy.deepcopy(each)))
+        arguments = dict(zip([each.arg for each in (*tree.args.posonlyargs, *tree.args.args)], arguments, strict=False))
+        self.globals = set(names) - set(arguments)
+        self.codes = [compiled(each) for each in self.statements]
+        self.in_place = any(map(writes, self.statements))
+        self.has_loop = any(isinstance(node, ast.For) for each in self.statements for node in ast.walk(each))
+        self.before = [names | arguments | {"__Returned__": Returned}]
+        self.after = self.run(0, {}, self.before)
+
+    def run(self, first, edits, seen=None):
+        """The names after the last statement, from statement `first` on; None if something raises.
+
+        edits: number of a statement -> another in its place; seen: a list that gets the names after each statement.
+        """
+        in_place = self.in_place or any(map(writes, edits.values()))
+        names = self.fork(self.before[first], in_place)
+        with silent():
+            for i in range(first, len(self.codes)):
+                try:
+                    exec(compiled(edits[i]) if i in edits else self.codes[i], names)
+                except Returned:
+                    if seen is not None:
+                        seen.append(names)
+                    return names
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:       # SystemExit too
+                    return None
+                if seen is not None:
+                    seen.append(names)
+                    names = self.fork(names, in_place)
+        return names
+
+    def fork(self, names, in_place):
+        """The same names, each array with a copy of its own if a statement may write to it."""
+        if not in_place:
+            return dict(names)
+        arrays = {name: value for name, value in names.items() if isinstance(value, np.ndarray | tuple | list | dict)
+                  and not name.startswith("__")}
+        modules = {id(value): value for value in names.values() if isinstance(value, types.ModuleType)}
+        return names | copy.deepcopy(arrays, modules)
+
+    def index(self, line):
+        """The number of the statement on a line of the file, or None."""
+        return next((i for i, each in enumerate(self.statements) if each.lineno <= line <= each.end_lineno), None)
+
+    def record(self):
+        """The `Assignment`s of the statements, as the line tracer has them."""
+        found = []
+        for statement, names in zip(self.statements, self.before[1:], strict=False):
+            for name in stored_names(statement):
+                if is_floating(names.get(name)) and name != RESULT:
+                    found.append(Assignment("", statement.lineno, name, np.array(names[name])))
+        return found
+
+
+class Returns(ast.NodeTransformer):
+    """Turns `return x` into an assignment to `RESULT` that ends the walk; not those of functions inside."""
+
+    def visit_Return(self, node):
+        return [result_of(node), ast.copy_location(ast.parse("raise __Returned__").body[0], node)]
+
+    def visit_FunctionDef(self, node):
+        return node
+
+    def visit_Lambda(self, node):
+        return node
+
+
+def can_walk(tree):
+    """Whether a function can be run again and again: a `while` might not end after an edit, and an import or a
+    `global` may have effects outside."""
+    nodes = [node for each in tree.body for node in ast.walk(each)]
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    unfit = ast.ImportFrom | ast.While | ast.Global | ast.Nonlocal | ast.AsyncFunctionDef
+    return imported <= {"math", "numpy"} and not any(isinstance(node, unfit) for node in nodes)
+
+
+def result_of(node):
+    """`return x` as an assignment to `RESULT`."""
+    return ast.copy_location(ast.Assign([ast.Name(RESULT, ast.Store())], node.value or ast.Constant(None)), node)
+
+
+def is_text(statement):
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def writes(statement):
+    """Whether a statement may change an array in place."""
+    return any(isinstance(node, ast.AugAssign | ast.Expr) or isinstance(node, ast.Subscript | ast.Attribute)
+               and isinstance(node.ctx, ast.Store) for node in ast.walk(statement))
+
+
+def stored_names(statement):
+    """The names that a statement assigns, in order."""
+    return dict.fromkeys(node.id for node in ast.walk(statement)
+                         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+
+
+def compiled(statement):
+    statements = statement if isinstance(statement, list) else [statement]
+    return compile(ast.fix_missing_locations(ast.Module(statements, [])), "<statement>", "exec")

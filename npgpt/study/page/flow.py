@@ -1,0 +1,144 @@
+"""What a use of a variable causes: each use in the forward adds a share to the variable's gradient in the backward.
+
+The comments of a backward tell which lines belong together: below a comment that quotes a line of the forward are the
+lines that undo it.
+"""
+
+import ast
+import re
+
+from npgpt.study.gradcheck.check import gradient_names
+from npgpt.study.gradcheck.source import assigned_names, parsed, read_source
+
+
+class Flow:
+    """The lines of a pair of functions, and which line of the backward undoes which line of the forward.
+
+    quotes: (line of a comment of the backward, line of the forward that it quotes), in the backward's order.
+    """
+
+    def __init__(self, forward, backward):
+        self.forward, self.backward = assignments(forward), assignments(backward)
+        self.source = read_source(backward)
+        self.quotes = quotes(read_source(forward), self.source)
+
+    def undone(self, line):
+        """The forward's line that a line of the backward undoes, or None."""
+        return next((quoted for comment, quoted in reversed(self.quotes) if comment < line), None)
+
+    def undoing(self, line):
+        """The lines of the backward that undo a line of the forward, a range.
+
+        Where one comment stands for several lines ("in one step"), it quotes the last of them.
+        """
+        begin = min((quote for quote in self.quotes if quote[1] >= line), key=lambda quote: quote[1], default=None)
+        if begin is None:
+            return range(0)
+        end = min((comment for comment, _ in self.quotes if comment > begin[0]),
+                  default=self.source.first + len(self.source.lines))
+        return range(begin[0], end)
+
+    def uses(self, variable, line, gradient_line):
+        """[(line, backward line, name or None), …]: where a variable that `line` assigns is used, and what that causes.
+
+        The name is that of the share in the backward's line: a term of the sum that the gradient is, or the gradient.
+        gradient_line: of the backward, makes the whole gradient.
+        """
+        found = []
+        for node in self.forward:
+            if node.lineno > line:
+                if reads(node, variable):
+                    found.append((node.lineno, *self.share(variable, node, gradient_line)))
+                if variable in assigned_names(node):
+                    break
+        return found
+
+    def share(self, variable, use, gradient_line):
+        """(backward line, name or None) of what one use adds to the gradient."""
+        names, undoing = gradient_names(variable), self.undoing(use.lineno)
+        for total in self.backward:
+            if is_sum(total.value) and not {*names}.isdisjoint(assigned_names(total)):
+                terms = {node.id for node in ast.walk(total.value) if isinstance(node, ast.Name)}
+                passed_on = terms & {f"d{name}" for name in assigned_names(use)}
+                if passed_on:
+                    return total.lineno, passed_on.pop()
+                for node in self.backward:
+                    made = terms.intersection(assigned_names(node))
+                    if made and node.lineno in undoing:
+                        return node.lineno, made.pop()
+        line = gradient_line
+        if line not in undoing:
+            line = next((node.lineno for node in self.backward
+                         if node.lineno in undoing and not {*names}.isdisjoint(assigned_names(node))), line)
+        statement = self.source.statement_at(line)
+        return line, next((name for name in names if statement and re.search(rf"\b{name}\b", statement.text)), None)
+
+
+def is_sum(node):
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+
+
+def assignments(function):
+    """The nodes of a function's assignments, in order."""
+    nodes = [node for node in ast.walk(parsed(function)) if isinstance(node, ast.Assign | ast.AugAssign)]
+    return sorted(nodes, key=lambda node: node.lineno)
+
+
+def quotes(forward, backward):
+    """[(line of a comment of the backward, line of the forward that it quotes), …], from two `Source`s.
+
+    A comment quotes a line if it begins with it. Else it describes the last line that assigns the same name.
+    """
+    code = {each.first: re.sub(r"\s+# .*", "", forward.lines[each.first - forward.first]).strip()
+            for each in forward.statements if each.targets}
+    found = []
+    for number, text in enumerate(backward.lines, backward.first):
+        if not text.strip().startswith("# "):
+            continue
+        comment = text.strip()[2:].strip()
+        exact = max((line for line in code if comment.startswith(code[line])), key=lambda line: len(code[line]),
+                    default=None)
+        target = re.match(r"(\w+)(?:, \w+)* = ", comment)
+        line = exact or (assigned_line(target[1], forward) if target else None)
+        if line:
+            found.append((number, line))
+    return found
+
+
+def assigned_line(name, source):
+    """The line of the last statement that assigns a name, or None."""
+    return next((each.first for each in reversed(source.statements) if name in each.targets), None)
+
+
+def reads(node, variable):
+    """Whether an assignment uses the values of a variable. `p["ln_1"]` is a use of "ln_1.weight"."""
+    read = [node.value, node.target] if isinstance(node, ast.AugAssign) else [node.value]
+    for each in (each for part in read for each in valued(part)):
+        keys = parameter_keys(each)
+        if keys and variable.split(".")[:len(keys)] == keys or isinstance(each, ast.Name) and each.id == variable:
+            return True
+    return False
+
+
+def valued(node):
+    """Yield the parts of an expression whose values count: not x in `x.shape` or `len(x)`."""
+    match node:
+        case (ast.Attribute(attr="shape" | "dtype") | ast.keyword(arg="like")
+              | ast.Call(func=ast.Name("len") | ast.Attribute(attr="full_like"))):
+            return
+    yield node
+    if not parameter_keys(node):
+        for part in ast.iter_child_nodes(node):
+            yield from valued(part)
+
+
+def parameter_keys(node):
+    """["attn", "c_attn"] of `p["attn"]["c_attn"]`, ["h"] of `p["h"][i]`, [] of any other expression."""
+    keys = []
+    while isinstance(node, ast.Subscript):
+        keys.insert(0, node.slice)
+        node = node.value
+    if not (isinstance(node, ast.Name) and node.id == "p"):
+        return []
+    constant = [isinstance(key, ast.Constant) for key in keys]
+    return [key.value for key in keys[:constant.index(False) if False in constant else len(keys)]]

@@ -1,0 +1,96 @@
+"""What there is to say about each line of a lesson: its variables, the lines that belong to it, and the check of it."""
+
+import re
+
+from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG
+from npgpt.study.page.flow import Flow, assigned_line
+
+
+def line_entries(lesson, checks, steps, sections):
+    """line ("f24", "b51") -> what there is to say about each variable of it, a list of dicts for the script.
+
+    name; partner: the line where the array beside it is made, or None; other: the variable there; section: the variable
+    whose derivation belongs to it, or None; verdict and finding: of the gradient check, None if it is no gradient;
+    uses: [line, line of the backward, name there] for each use of the variable, see `Flow.uses`; lit: the lines that
+    light up with it, if they are not the partner: for the gradient of an argument the lines that use the argument.
+    """
+    forward, backward = steps.sources["f"], steps.sources["b"]
+    flow = Flow(lesson.forward, lesson.backward)
+    lines, shares = {}, {}      # shares: (line, name) of what one use adds to a gradient -> (variable, its line, use)
+    for checked in checks:
+        here = steps.key("f", checked.forward_line)
+        there = steps.key("b", checked.backward_line) if checked.backward_line else None
+        other = checked.through or f"d{checked.variable}"
+        section = "p" if "." in checked.variable else checked.variable
+        own = there and checked.verdict != SHORTCUT
+        uses = [[steps.key("f", use), steps.key("b", line), name] for use, line, name in
+                flow.uses(checked.variable, checked.forward_line, checked.backward_line)] if own else []
+        shares |= {(line, name): (checked.variable, here, use) for use, line, name in uses}
+        common = {"section": section if section in sections else None, "verdict": checked.verdict,
+                  "finding": finding(checked), "uses": uses}
+        add_entry(lines, here, common | {"name": checked.variable, "partner": there, "other": other})
+        if own:
+            lit = {"lit": [use for use, _, _ in uses]} if uses and checked.forward_line == forward.first else {}
+            add_entry(lines, there, common | lit | {"name": other, "partner": here, "other": checked.variable})
+    for step in steps.steps:
+        for name, _ in step["arrays"]:
+            if any(entry["name"] == name for entry in lines.get(step["line"], [])):
+                continue
+            source, line = steps.sources[step["line"][0]], int(step["line"][1:])
+            entry = {"name": name, "verdict": None, "section": helper_section(name, line, source, sections)}
+            if (step["line"], name) in shares:
+                variable, made, use = shares[step["line"], name]
+                entry |= {"partner": made, "other": variable, "lit": [use], "uses": [[use, step["line"], name]],
+                          "finding": f"{name} is what this use of {variable} adds to d{variable}."}
+            else:
+                partner = helper_partner(name, line, forward, flow) if source is backward else None
+                entry |= {"partner": partner and steps.key("f", partner), "other": name, "uses": [], "finding": None}
+            add_entry(lines, step["line"], entry)
+    orders = {step["line"]: [name for name, _ in step["arrays"]] for step in steps.steps}
+    for line, entries in lines.items():
+        order = orders.get(line, [])            # what the line assigns first is shown first
+        entries.sort(key=lambda entry: order.index(entry["name"]) if entry["name"] in order else len(order))
+    return lines
+
+
+def add_entry(lines, line, entry):
+    """Add what is said of a variable of a line; of a line that ran several times, the worst."""
+    entries = lines.setdefault(line, [])
+    known = next((each for each in entries if each["name"] == entry["name"]), None)
+    if known is None:
+        entries.append(entry)
+    elif entry["verdict"] == WRONG:
+        known.update(entry)
+
+
+def finding(checked):
+    """What the gradient check found out about one variable, in a sentence."""
+    gradient = f"d{checked.variable}"
+    if checked.verdict == OK:
+        return f"{gradient} is verified: within {checked.relative:.1e} (relative) of the central differences."
+    if checked.verdict == SHORTCUT:
+        return f"{gradient} is skipped by a shortcut that the docstring derives: verified as part of {checked.through}."
+    if checked.verdict == CONSTANT:
+        return f"{checked.variable} is a constant: no gradient flows through it."
+    error = "there is none" if checked.relative is None else f"its largest relative error is {checked.relative:.1e}"
+    return f"{gradient} is WRONG: {error}."
+
+
+def helper_partner(name, line, forward, flow):
+    """The forward's line that belongs to a line of the backward which makes no gradient of a variable, or None.
+
+    It computes a variable of the forward again, or undoes the forward's line.
+    """
+    again = assigned_line(name, forward)
+    if again or re.search(rf"\b{re.escape(name)}\b", forward.lines[0]):
+        return again or forward.first
+    return flow.undone(line)
+
+
+def helper_section(name, line, source, sections):
+    """The section about a variable that is no gradient: by its name, or that of the next gradient."""
+    by_name = [v for v in sections if name == v or f"{name}_".startswith(f"d{v}_")]
+    if by_name:
+        return max(by_name, key=len)
+    later = [target[1:] for each in source.statements if each.first > line for target in each.targets]
+    return next((v for v in later if v in sections), None)

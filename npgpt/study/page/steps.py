@@ -1,0 +1,125 @@
+"""A forward and a backward in steps: which line made which arrays, and which arrays of the other belong to them."""
+
+import ast
+
+import numpy as np
+
+from npgpt.study.gradcheck.check import gradient_names, matched
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import Assignment, recording
+from npgpt.study.page.flow import assignments
+
+
+def traced_pass(lesson, known, lines):
+    """The `Assignment`s of a forward and backward, with the inputs and results that no statement assigned added.
+
+    lines: variable -> the line of the backward that its gradient comes from. What the backward calls dln_1_weight has
+    the name of its parameter here, "dln_1.weight".
+    """
+    with recording([lesson.forward, lesson.backward]) as record:
+        _, cache = lesson.run_forward(lesson.inputs)
+        result = lesson.run_backward(known.dy, cache)
+
+    def add(function, line, name, value):
+        at = max((i for i, each in enumerate(record) if each.function == function.__name__ and each.line <= line),
+                 default=-1)
+        record.insert(at + 1, Assignment(function.__name__, line, name, value))
+
+    for name, value in lesson.inputs.items():
+        if all(each.name != name for each in record):
+            add(lesson.forward, read_source(lesson.forward).first, name, value)
+        made = next((each for each in reversed(record) if each.name in gradient_names(name)), None)
+        if made is not None:
+            made.name = f"d{name}"
+        if made is None or not np.array_equal(made.value, result[f"d{name}"]):      # it was changed in place later
+            add(lesson.backward, lines[name], f"d{name}", result[f"d{name}"])
+    return record
+
+
+class Steps:
+    """The pass in steps: each is a line, and the arrays that it made.
+
+    steps: {"line": "f24", "arrays": [[name, i], …], "partners": {name: [line, n]}} in the order of the pass, the line
+    with an f for the forward or a b for the backward; arrays: what `summary` says of array i, each once; partners: v's
+    step for dv and the reverse, as the n-th of its line (in a loop there are several). A step whose line is a matmul
+    has "factors" as well, two of [name, i, whether it is transposed].
+    """
+
+    def __init__(self, lesson, record):
+        self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
+        products = {"f": matmuls(lesson.forward), "b": matmuls(lesson.backward)}
+        forward = self.sources["f"]
+        self.steps, self.arrays = [], []
+        seen = {}                       # shape and bytes of an array -> its index
+        now = {"f": {}, "b": {}}        # name -> the index of its array
+        made = {"f": [], "b": []}       # (assignment, its step)
+        for each in record:
+            side = "f" if each.function == forward.name else "b"
+            line = self.key(side, each.line)
+            # The names of one execution of a line are one step; the next execution of a loop's line is another.
+            if not self.steps or line != self.steps[-1]["line"] or each.name in dict(self.steps[-1]["arrays"]):
+                self.steps.append({"line": line, "arrays": [], "partners": {}})
+            index = seen.setdefault((each.value.shape, each.value.tobytes()), len(self.arrays))
+            if index == len(self.arrays):
+                self.arrays.append(summary(each.value))
+            self.steps[-1]["arrays"].append([each.name, index])
+            now[side][each.name] = index
+            if each.line in products[side]:
+                self.steps[-1]["factors"] = [[name, now[side][name], flipped]
+                                             for name, flipped in products[side][each.line]]
+            if side == "b" or each.line != forward.first:
+                made[side].append((each, self.steps[-1]))
+        found = matched([each for each, _ in made["f"]], [each for each, _ in made["b"]])
+        step_of = {id(each): step for each, step in made["b"]}
+        for i, gradient in found.items():
+            (variable, here), there = made["f"][i], step_of[id(gradient)]
+            here["partners"].setdefault(variable.name, self.place(there))
+            there["partners"].setdefault(gradient.name, self.place(here))
+
+    def place(self, step):
+        """The line of a step, and how many steps of that line come before it."""
+        same = [each for each in self.steps if each["line"] == step["line"]]
+        return [step["line"], next(i for i, each in enumerate(same) if each is step)]
+
+    def key(self, side, line):
+        """What the page calls a line: its side, and the number of the first line of its statement."""
+        statement = self.sources[side].statement_at(line)
+        return f"{side}{statement.first if statement else line}"
+
+
+def matmuls(function):
+    """line -> [(name, whether it is transposed), …] of the two factors, for each assignment of `a @ b`."""
+    found = {}
+    for node in assignments(function):
+        if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.MatMult):
+            factors = [factor(side) for side in (node.value.left, node.value.right)]
+            if all(factors):
+                found[node.lineno] = factors
+    return found
+
+
+def factor(node):
+    """(name, whether it is transposed) of `a`, `a.T` or `a.swapaxes(-1, -2)`; None for any other expression."""
+    match node:
+        case ast.Name(name):
+            return name, False
+        case ast.Attribute(ast.Name(name), "T") | ast.Call(ast.Attribute(ast.Name(name), "swapaxes")):
+            return name, True
+    return None
+
+
+def summary(value):
+    """What the page shows of an array: its shape, range and values, with four digits."""
+    value = np.asarray(value, np.float64)
+    finite = value[np.isfinite(value)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    return {"shape": list(value.shape), "low": digits(low), "high": digits(high), "values": short(value.ravel())}
+
+
+def short(values):
+    """Numbers for JSON, with four digits; what is not finite, which JSON does not know, becomes a string."""
+    return [digits(value) if np.isfinite(value) else str(value) for value in np.asarray(values, np.float64)]
+
+
+def digits(number):
+    return float(f"{number:.4g}")

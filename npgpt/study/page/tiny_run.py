@@ -1,0 +1,69 @@
+"""A tiny model that trains while the page is open: the loss and the gradient norms of its parts, step by step."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+
+from npgpt.api import GPT
+from npgpt.data.tokenizers import ByteTokenizer
+from npgpt.model.config import GPTConfig
+from npgpt.study.exercises.exercise import LAYERS
+from npgpt.study.exercises.mathematics import read_text
+from npgpt.training.adamw import AdamW
+
+STEPS = 2000            # at most
+RATE = 10.0             # steps a second
+PAUSE = 3.0             # seconds without a question after which it stands still
+BATCH = 8
+CLIP = 1.0
+
+
+class TinyRun:
+    """A run on the text of the derivations. It takes the steps that are due whenever somebody asks for them."""
+
+    def __init__(self):
+        self.lock, self.model = threading.Lock(), None
+        self.losses, self.norms = [], {}
+
+    def start(self):
+        """Make the model. `until`: the time up to which the steps that were due have been taken."""
+        self.until = time.monotonic()
+        config = GPTConfig(vocab_size=256, block_size=32, n_layer=2, n_head=2, n_embd=32)
+        self.model = GPT(config, seed=0, threads=1)
+        self.optimizer = AdamW(self.model.params, lr=1e-3, threads=1)      # 3e-3 makes the curve jump
+        self.rng = np.random.default_rng(0)
+        self.tokens = ByteTokenizer().encode("\n".join(map(read_text, LAYERS))).astype(np.int64)
+        self.norms = {part_of(name): [] for name in self.model.params}
+
+    def since(self, step):
+        """The losses of the steps after `step`, and the gradient norm of each part of the model in these steps."""
+        with self.lock:
+            if self.model is None:
+                self.start()
+            now = time.monotonic()
+            waited = min(now - self.until, PAUSE)
+            due = int(waited * RATE)
+            self.until = now - (waited - due / RATE)
+            for _ in range(min(due, STEPS - len(self.losses))):
+                self.step()
+            return {"step": len(self.losses), "loss": self.losses[step:],
+                    "norms": {part: norms[step:] for part, norms in self.norms.items()}}
+
+    def step(self):
+        """Take one step."""
+        length = self.model.config.block_size
+        starts = self.rng.integers(0, len(self.tokens) - length, BATCH)
+        text = self.tokens[starts[:, None] + np.arange(length + 1)]
+        loss, grads = self.model.loss_and_grads(text[:, :-1], text[:, 1:])
+        for part, names in itertools.groupby(grads, part_of):
+            self.norms[part].append(float(np.sqrt(sum((grads[name] ** 2).sum() for name in names))))
+        self.losses.append(float(loss))
+        self.optimizer.step(grads, CLIP)
+
+
+def part_of(name):
+    """The part of the model that a parameter belongs to: "h.0", "wte"."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "h" else parts[0]

@@ -1,0 +1,134 @@
+"""A whole model on a text: losses and gradients of the tokens, attention, and what each block would predict."""
+
+import base64
+import dataclasses
+import math
+
+import numpy as np
+
+from npgpt.errors import UserError, printable
+from npgpt.layers import IGNORE_INDEX, cross_entropy_forward, head_forward, layernorm_forward
+from npgpt.study.page.steps import short
+
+MOST_TOKENS = 64        # of a text: its maps grow with the square
+MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
+MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStudy:
+    """What the page shows of a model on a text of T tokens.
+
+    description: of the model, one line; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
+    second on; pulls: for the first of these, the norm of the loss's gradient on the embedding of each token before it;
+    norms: of the mean loss's gradient on each embedding but the last; maps: (layer, head, weights) of the attention,
+    weights (T - 1, T - 1) as base64 of bytes, 255 for 1; lens: of `logit_lens`; left_out: sentences on what the page
+    does not show.
+    """
+
+    description: str
+    tokens: list[str]
+    loss: float
+    losses: list[float]
+    pulls: list[list[float]]
+    norms: list[float]
+    maps: list[tuple[int, int, str]]
+    lens: list[list[tuple[str, float, float]]]
+    left_out: list[str]
+
+    @property
+    def data(self):
+        """What the page's script reads."""
+        return {"tokens": self.tokens, "loss": self.loss, "losses": short(self.losses), "maps": self.maps,
+                "pulls": [short(row) for row in self.pulls], "norms": [*short(self.norms), None], "lens": self.lens,
+                "left_out": self.left_out}
+
+
+def study_model(model, tokenizer, prompt, description):
+    """A `ModelStudy` of a GPT with its tokenizer on a text.
+
+    Raises UserError for a text with fewer than two tokens, with more than the page or the model takes, or that the
+    tokenizer cannot encode, and for a model whose loss or gradient on it is not finite.
+    """
+    ids = prompt_ids(model, tokenizer, prompt)
+    model = model.merged() if model.config.lora_rank else model         # a frozen embedding has no gradient
+    idx, targets = ids[None, :-1], ids[None, 1:]
+    logits, activations = model.run_with_cache(idx, targets)
+    grads = model.backward()
+    losses = [float(cross_entropy_forward(logits[:, i], targets[:, i])[0]) for i in range(idx.shape[1])]
+    loss = float(np.mean(losses))
+    if not math.isfinite(loss) or not all(np.isfinite(gradient).all() for gradient in grads.values()):
+        raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
+                        "choose another checkpoint")
+    left_out, n = [], model.config.n_layer
+    maps = attention_maps(model.config, [activations[f"h.{i}.attn.att"][0] for i in range(n)], left_out)
+    norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1).tolist()
+    streams = [activations[name][0] for name in (*(f"h.{i}.x" for i in range(n)), f"h.{n - 1}.x_out")]
+    lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
+    pulls = token_pulls(model, idx, targets, left_out)
+    tokens = [shown(tokenizer.decode([i])) for i in ids]
+    return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, lens, left_out)
+
+
+def prompt_ids(model, tokenizer, prompt):
+    """The tokens of a text, int64 (T,). Raises UserError if T is below 2, or above what the page or the model takes."""
+    ids = tokenizer.encode(prompt).astype(np.int64)
+    most = min(MOST_TOKENS, model.config.block_size)
+    if len(ids) < 2:
+        raise UserError(f"the prompt has {len(ids)} tokens: give it at least two, one to read and one to predict")
+    if len(ids) > most:
+        raise UserError(f"the prompt has {len(ids)} tokens: give it at most {most} "
+                        f"(the page shows {MOST_TOKENS}, the model reads {model.config.block_size})")
+    return ids
+
+
+def shown(text):
+    """A token's text with visible spaces, line breaks and unprintable characters."""
+    return printable(text.replace(" ", "·").replace("\n", "⏎"))
+
+
+def attention_maps(config, weights, left_out):
+    """(layer, head, base64) of the attention weights, for each layer an array (H, T, T); see `ModelStudy`."""
+    heads = max(1, min(config.n_head, MOST_MAPS // config.n_layer))
+    if heads < config.n_head:
+        left_out.append(f"Of the {config.n_head} attention heads of each layer the first {heads} are shown.")
+    return [(i, j, base64.b64encode(np.rint(255.0 * layer[j]).astype(np.uint8).tobytes()).decode())
+            for i, layer in enumerate(weights) for j in range(heads)]
+
+
+def logit_lens(model, tokenizer, x, targets):
+    """What ln_f and the head make of the residual stream x (T, C): the likeliest token at each position.
+
+    A row of (its text, its probability, that of the right token); see nostalgebraist 2020, "the logit lens".
+    """
+    p, config = model.params.tree, model.config
+    if config.final_layer_norm:
+        x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
+    logits, _ = head_forward(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    probs = weights / weights.sum(axis=-1, keepdims=True)
+    return [(shown(tokenizer.decode([row.argmax()])), *short([row.max(), row[target]]))
+            for row, target in zip(probs, targets, strict=True)]
+
+
+def token_pulls(model, idx, targets, left_out):
+    """For each position's loss, the norm of its gradient on every embedding that it sees: rows of different lengths.
+
+    With one text in the batch, row t of the position embedding's gradient is the gradient of the sum of token and
+    position embedding at t. The loss of a causal model at t does not depend on later positions, which are left out.
+    """
+    T = idx.shape[1]
+    n = T
+    while n > 1 and 6 * model.params.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:
+        n -= 1
+    if n < T:
+        left_out.append(f"The gradients on the tokens before it are shown for the first {n} of {T} losses: "
+                        "a model of this size needs too long for the others.")
+    rows = []
+    for i in range(n):
+        seen = i + 1 if model.config.causal else T
+        one = np.full((1, seen), IGNORE_INDEX)
+        one[0, i] = targets[0, i]
+        _, grads = model.loss_and_grads(idx[:, :seen], one)
+        rows.append(np.linalg.norm(grads["wpe.weight"][:seen], axis=-1).astype(float).tolist())
+    return rows

@@ -1,0 +1,166 @@
+"""The derivations: one for every pair, a section for every variable that has a gradient, and HTML that is clean."""
+
+import ast
+import inspect
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from npgpt import layers
+from npgpt.errors import UserError
+from npgpt.model import transformer
+from npgpt.study.exercises import mathematics
+from npgpt.study.exercises.exercise import LAYERS, key_of, statements
+from npgpt.study.gradcheck import basics
+from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import recording
+
+pytest.importorskip("latex2mathml", reason="converts the formulas")
+
+FOLDER = Path(mathematics.__file__).parent / "derivations"
+MATHML = {"math", "mrow", "mi", "mo", "mn", "mtext", "mspace", "msub", "msup", "msubsup", "mfrac", "msqrt", "munder",
+          "mover", "munderover", "mstyle"}
+PAIRS = {name.removesuffix("_forward"): getattr(module, name) for module in (basics, layers, transformer)
+         for name in vars(module) if name.endswith("_forward")}
+EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
+# Upright names in formulas that are no variables of the code.
+WORDS = {"loss", "gelu", "mean", "ones", "onehot", "mask", "in", "out", "W_fc", "b_fc", "W_proj", "b_proj", "W_attn"}
+
+
+def text_of(name):
+    return (FOLDER / f"{name}.md").read_text()
+
+
+def variables_with_gradient(name):
+    """The arguments and variables of a pair's forward that have a gradient.
+
+    They are floating arrays that change when all inputs with a gradient change. That leaves out shapes, masks and
+    scales. The tree of parameters, `p`, is the variable of the parameters' gradients.
+    """
+    lesson = basics_and_lessons()[name]
+    rng = np.random.default_rng(0)
+    found = []
+    for inputs in (lesson.inputs, {key: value + rng.standard_normal(value.shape) for key, value in
+                                   lesson.inputs.items()}):
+        with recording([lesson.forward]) as record:
+            lesson.run_forward(inputs)
+        found.append({each.name: each.value for each in record})
+    first, second = found
+    changed = {key for key in first if not np.array_equal(first[key], second[key])}
+    return changed | {"p"} if lesson.is_composite else changed
+
+
+def test_every_pair_has_a_file_and_a_lesson():
+    assert len(PAIRS) == 18 and {file.stem for file in FOLDER.iterdir()} == set(PAIRS) == set(basics_and_lessons())
+    assert len(lessons()) == 14 and list(basics_and_lessons())[4:] == list(lessons())
+    assert LAYERS == list(basics_and_lessons())
+    assert all(lesson.forward is PAIRS[name] for name, lesson in basics_and_lessons().items())
+
+
+@EACH_PAIR
+def test_a_section_for_every_variable_that_has_a_gradient(name):
+    derivation = mathematics.read_derivation(name)
+    assert set(derivation.sections) == variables_with_gradient(name)
+    assert derivation.introduction and all(derivation.sections.values())
+    assert list(derivation.sections) == re.findall(r"^## (.*)$", text_of(name), re.MULTILINE)
+
+
+def test_what_has_no_gradient():
+    assert not variables_with_gradient("cross_entropy") & {"counted", "column", "targets", "count"}
+    assert not variables_with_gradient("attention") & {"mask", "dropout_mask", "scale"}
+
+
+@EACH_PAIR
+def test_sections_stand_in_backward_order(name):
+    """Of `v = f(w)`, v comes first, because dw is computed from dv."""
+    order = list(mathematics.read_derivation(name).sections)
+    for node in ast.walk(ast.parse(inspect.getsource(PAIRS[name]))):
+        if isinstance(node, ast.Assign):
+            bound, read = ({part.id for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Name)}
+                           for trees in (node.targets, [node.value]))
+            for w in (read - bound).intersection(order):
+                assert all(order.index(v) < order.index(w) for v in bound.intersection(order)), (bound, w)
+
+
+@EACH_PAIR
+def test_names_are_those_of_the_layer(name):
+    """Each upright name in a formula is one of the code, or v or dv of a variable v of the forward."""
+    lesson = basics_and_lessons()[name]
+    source = "\n".join(read_source(lesson.forward).lines + read_source(lesson.backward).lines)
+    variables = set(re.findall(r"\w+", source))
+    variables |= {f"d{each}" for each in variables}
+    names = {each.replace("\\_", "_") for each in re.findall(r"\\mathrm\{((?:\w|\\_)+)\}", text_of(name))}
+    assert names <= variables | WORDS
+    for section in re.split(r"^## ", text_of(name), flags=re.MULTILINE)[1:]:
+        variable = section.split("\n")[0]
+        gradient = {"p": "dp"}.get(variable, f"d{variable}")
+        assert re.search(rf"(?<!\w){gradient}(?!\w)", section.replace(r"\_", "_")), variable
+
+
+@EACH_PAIR
+def test_quoted_lines_are_in_the_source(name):
+    """An expression that a derivation quotes is in the source exactly so: a changed line needs a changed derivation."""
+    source = re.sub(r"\s+", " ", inspect.getsource(inspect.getmodule(PAIRS[name])))
+    for quote in re.findall(r"`([^`]*)`", re.sub(r"\s+", " ", text_of(name))):
+        if re.search(r"\(\w| \* | @ | = |\+=", quote):
+            assert quote in source or "+=" in quote and name == "embedding", quote
+
+
+@EACH_PAIR
+def test_notes_are_on_lines_of_the_backward(name):
+    notes = mathematics.read_notes(name)
+    function = ast.parse(inspect.getsource(basics_and_lessons()[name].backward)).body[0]
+    keys = [key_of(each) for each in statements(function)]
+    assert len(keys) == len(set(keys)), "the judge fills a blank with the package's statement of the same key"
+    assert notes and set(notes) <= set(keys)
+    assert all(note.level in (1, 2, 3) and note.hint.endswith(".") for note in notes.values())
+    assert [note.level for note in notes.values()].count(1) == 1
+    assert len(re.findall(r"^hint: ", text_of(name), re.MULTILINE)) == len(notes), "two notes on one line"
+    for key, note in notes.items():
+        assert note.mistake is None or key_of(ast.parse(note.mistake).body[0]) == key or key == "np.add.at"
+
+
+@EACH_PAIR
+def test_the_html_is_clean(name):
+    derivation = mathematics.read_derivation(name)
+    fragments = derivation.introduction + [each for section in derivation.sections.values() for each in section]
+    assert any("<math" in each for each in fragments)
+    for fragment in fragments:
+        tree = ElementTree.fromstring(fragment)         # well-formed, or this raises
+        tags = {element.tag.rpartition("}")[2] for element in tree.iter()}
+        assert tags <= MATHML | {"p", "code"}, tags
+        shown = "".join(tree.itertext())
+        assert not re.search(r"[$\\`]|^(line|level|hint|mistake):", shown), shown
+
+
+def test_text_is_escaped():
+    derivation = mathematics.parse_derivation(
+        "<script>1</script> & `a < b <script>` $a<b$ $\\text{<script>}$\n\n$$\\text{<script>}$$\n\n## x\n\n<script>")
+    html = "".join(derivation.introduction + derivation.sections["x"])
+    assert "<script" not in html
+    assert html.startswith("<p>&lt;script&gt;1&lt;/script&gt; &amp; <code>a &lt; b &lt;script&gt;</code> <math")
+
+
+def test_markdown():
+    derivation = mathematics.parse_derivation(
+        "One\ntwo.\n\n$$\\mathrm{dy\\_rows}_{nj}$$\n\n## dy\n\n## y\n\nline: a[:T]\nhint: B\n      c.\n\n`y` is $y$.")
+    first, second = derivation.introduction
+    assert first == "<p>One\ntwo.</p>"
+    assert 'display="block"' in second
+    assert "<msub><mi>dy_rows</mi><mrow><mi>n</mi><mi>j</mi></mrow></msub>" in second
+    assert derivation.sections["dy"] == []
+    (paragraph,) = derivation.sections["y"]
+    assert re.fullmatch(r'<p><code>y</code> is <math [^>]*display="inline"[^>]*>.*<mi>y</mi>.*</math>\.</p>', paragraph)
+
+
+def test_what_is_missing_is_one_line(monkeypatch):
+    with pytest.raises(UserError, match='no derivation of "../setup"'):
+        mathematics.read_derivation("../setup")
+    monkeypatch.setitem(sys.modules, "latex2mathml.converter", None)
+    with pytest.raises(UserError, match=re.escape('pip install "npgpt[study]"')):
+        mathematics.read_derivation("linear")

@@ -1,0 +1,336 @@
+"""`npgpt learn` in a pseudo-terminal: what it shows, what the keys do, and that it goes on another day."""
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from npgpt.cli import learn, screen
+from npgpt.cli.keys import REDRAW
+from npgpt.study.exercises.exercise import read_exercise
+from npgpt.study.exercises.path import Step, reset, unsolved, whole_path
+from npgpt.study.exercises.progress import Progress
+from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
+from npgpt.study.gradcheck.source import read_source
+from tests.cli.test_train import refused
+from tests.study.judge.solutions import solved
+
+pty = pytest.importorskip("pty")            # not on Windows
+termios, fcntl = pytest.importorskip("termios"), pytest.importorskip("fcntl")
+LINEAR = lessons()["linear"]
+RIGHT = solved(LINEAR, 1)
+FIRST = next(step for step in whole_path() if step.layer == "linear")
+SHOUT = "print(6 * 'many words\\t')"
+PATIENCE = 60           # seconds, for a busy machine
+
+
+class Terminal:
+    """A process of `npgpt learn` in a terminal of its own."""
+
+    def __init__(self, *arguments, **environment):
+        self.here, self.there = pty.openpty()
+        self.before = termios.tcgetattr(self.there)
+        root = Path(learn.__file__).parents[2]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "npgpt.cli", "learn", *arguments], stdin=self.there, stdout=self.there,
+            stderr=self.there, start_new_session=True,
+            env={**os.environ, "TERM": "dumb", "COLUMNS": "200", "PYTHONPATH": str(root), **environment})
+        self.shown = ""
+
+    def wait(self, *texts):
+        """Read until all texts and then the line of keys were shown. Returns what was shown since the last wait."""
+        return self.read(lambda: all(text in self.shown for text in texts) and self.shown.rstrip().endswith("q quit"))
+
+    def read(self, enough):
+        deadline = time.monotonic() + PATIENCE
+        while not enough():
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self.here], [], [], 0.02)[0]:
+                self.shown += os.read(self.here, 65536).decode().replace("\r\n", "\n")
+        shown, self.shown = self.shown, ""
+        assert "Traceback" not in shown, shown
+        return shown
+
+    def press(self, key, *texts):
+        os.write(self.here, key.encode())
+        return self.wait(*texts) if texts else None
+
+    def ask(self, key, question):
+        """Press a key that asks something, which stands in place of the keys."""
+        self.press(key)
+        return self.read(lambda: self.shown.rstrip().endswith(question))
+
+    def ended(self):
+        """The exit code; the terminal must be as it was."""
+        code = self.process.wait(PATIENCE)
+        assert termios.tcgetattr(self.there) == self.before
+        return code
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of exercises, in which all before linear is solved."""
+    monkeypatch.chdir(tmp_path)
+    Path("exercises").mkdir()
+    note_solved(whole_path()[:whole_path().index(FIRST)])
+    return Path("exercises")
+
+
+def note_solved(steps):
+    entries = {step.name: {"solved": "2025-01-02", "tries": 1, "hints": {}} for step in steps}
+    Path("exercises/progress.json").write_text(json.dumps({"exercises": entries}))
+
+
+@pytest.fixture
+def terminal(ctrl_c):
+    """Start `npgpt learn`; it is ended after the test."""
+    started = []
+
+    def start(*arguments, **environment):
+        started.append(Terminal(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        os.close(each.here)
+        os.close(each.there)
+
+
+def save(path, text):
+    """Save as many editors do: a new file takes the place of the old one."""
+    Path("new").write_text(text)
+    os.replace("new", path)
+
+
+def test_from_the_start_to_another_day(terminal, folder):
+    file, done = folder / "linear-level1.py", len(whole_path()) - len(unsolved(Progress(folder)))
+    learn = terminal()
+    shown = learn.wait(f"{done} of {len(whole_path())}", "dv is the gradient of v.")
+    line = file.read_text().split("dweight = ...")[0].count("\n") + 1
+    assert f"Open {file} in your editor, and begin with line {line}: replace `...`" in shown and "gelu" not in shown
+    learn.press("h", "hint 1 of 3: look at the forward's line: y_rows = rows @ weight\n")
+    file.write_text(RIGHT.replace("rows.T @ dy_rows", "-(rows.T @ dy_rows)"))
+    shown = learn.wait("dweight", "ratio -1", "The central difference measures", f"the first wrong line is {line}\n")
+    assert "sign" not in shown
+    learn.press("h", "hint 1 of 4: its sign is wrong")
+    shown = learn.press("hhh", "hint 4 of 4: the package writes: dweight = rows.T @ dy_rows")
+    assert [shown.count(f"hint {n} of 4: ") > 0 for n in range(1, 5)] == [True] * 4
+    file.write_text(RIGHT.replace("rows.T @ dy_rows", "2.0 * (rows.T @ dy_rows)"))
+    assert "The central" not in learn.wait("ratio 2", "the first wrong line")
+    file.write_text("")                     # half written
+    learn.wait(f"{file} is not an exercise file, because", "press r to reset it")
+    file.unlink()
+    learn.wait(f"{file} is gone: save it again")
+    save(file, RIGHT)
+    learn.wait(f"{done + 1} of", "solved: press n")
+    assert "solved" in Progress(folder).entry("linear level 1")
+    learn.press("\n", "linear level 2", f"Open {folder}/linear-level2.py")
+    learn.press("l", "linear         x 9 level 1 >10 level 2  11 level 3  12 bug\n")
+    learn.press("q")
+    assert learn.ended() == 0
+
+    learn = terminal()                      # another day
+    learn.wait("linear level 2", "dv is the gradient", "Linear layer. Open")
+    learn.ask("n", "linear level 2 is not solved: skip it? y/n")
+    assert "level 3" not in learn.press("x", "linear level 2")
+    learn.ask("n", "y/n")
+    learn.press("y", "linear level 3", "linear-level3.py")
+    learn.process.send_signal(signal.SIGTSTP)
+    assert os.WIFSTOPPED(os.waitpid(learn.process.pid, os.WUNTRACED)[1])
+    assert termios.tcgetattr(learn.there) == learn.before
+    learn.process.send_signal(signal.SIGCONT)
+    learn.wait("linear level 3")
+    learn.process.send_signal(signal.SIGINT)
+    assert learn.ended() == 0
+
+
+@pytest.mark.slow
+def test_reset_hunt_page_and_end(terminal, folder):
+    bug = next(step for step in whole_path() if step.name == "linear bug 1")
+    note_solved([step for step in whole_path() if step not in (FIRST, bug)])
+    file = folder / FIRST.file
+    learn = terminal(BROWSER=f"{sys.executable} -c 'import sys;open(\"opened\",\"w\").write(sys.argv[1])' %s")
+    learn.wait("linear level 1")
+    first = file.read_text()
+    save(file, first + "mine = 1\n")
+    learn.wait("...")
+    learn.ask("r", f"reset {file} to its beginning? y/n")
+    learn.press("x", "it stays as it is")
+    learn.ask("r", "y/n")
+    learn.press("y", f"{file} is as it was at first; your text is in {file}.bak")
+    assert file.read_text() == first and Path(f"{file}.bak").read_text() == first + "mine = 1\n"
+    (folder / "study.html").write_text("")
+    learn.press("o", "study.html#linear:b")
+    assert Path("opened").read_text().endswith("study.html#" + learn_anchor(file))
+    learn.ask("n", "skip it? y/n")
+    learn.press("y", "one line of its backward is wrong. Correct it, and save")
+    lines = (folder / bug.file).read_text().split("\ndef linear_backward")[0]
+    save(folder / bug.file, lines + "\n" + "\n".join(read_source(LINEAR.backward).lines) + "\n")
+    learn.wait("solved: press n")
+    save(folder / bug.file, "print('hello')\n")
+    learn.wait("is not an exercise file")
+    learn.press("n", "linear level 1", "begin with line")       # solved once: it does not ask
+    save(file, RIGHT.replace("    return", "    print('from the solution')\n    return"))
+    assert "from the solution" in learn.wait("solved: press n")
+    learn.press("n")
+    learn.read(lambda: "exercises are solved" in learn.shown and f"--backward {folder}" in learn.shown)
+    assert learn.ended() == 0
+
+
+def learn_anchor(file):
+    source = read_source(read_exercise(file).lesson.backward)
+    return f"linear:b{next(each.first for each in source.statements if each.targets == ('dweight',))}:predict"
+
+
+@pytest.mark.slow
+def test_what_disturbs_it_is_one_line_and_the_terminal_is_restored(terminal, folder):
+    learn = terminal("--time-limit", "2")
+    learn.wait("linear level 1")
+    save(folder / FIRST.file, RIGHT.replace("    return dx", "    while True:\n        pass\n    return dx"))
+    learn.wait("has not ended within 2 seconds")
+    save(folder / FIRST.file, RIGHT.replace("linear, level 1", "linear, level 2"))
+    learn.wait("its first line names another exercise, linear level 2")
+    (folder / "progress.json").write_text("{}")
+    learn.press("\x1b[A")                   # an arrow key does nothing
+    learn.press("l")
+    learn.read(lambda: "progress.json is damaged" in learn.shown)
+    assert learn.ended() == 2
+    (folder / "progress.json").unlink()
+    learn = terminal()
+    learn.wait("chain level 1")
+    learn.process.send_signal(signal.SIGTERM)
+    assert learn.ended() == 143
+
+
+def test_without_a_terminal_and_with_damaged_progress_it_is_one_line(npgpt):
+    refused(npgpt("learn"), "learn needs a terminal", "npgpt exercise")
+    refused(npgpt("learn", "--time-limit", "0"), "--time-limit")
+    assert not os.path.exists("exercises")
+    Path("exercises").mkdir()
+    Path("exercises/progress.json").write_text("[]")
+    refused(npgpt("learn"), "exercises/progress.json is damaged")
+
+
+def keys(*pressed):
+    """What reads these keys, and "q" after them."""
+    pressed = [*pressed]
+    return lambda seconds: pressed.pop(0) if pressed else "q"
+
+
+def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder):
+    steps = [Step("linear", f"level {level}") for level in (1, 2, 3)]
+    note_solved([step for step in whole_path() if step not in steps])
+    session = learn.Session(folder, 20.0, None)
+    seen = []
+    for _ in range(5):
+        learn.go_on(session)
+        seen.append(session.step)
+    assert seen == [*steps, *steps[:2]]
+    note_solved([step for step in whole_path() if step != steps[-1]])
+    for _ in range(2):
+        learn.go_on(session)
+        assert session.step == steps[-1]
+    assert reset(session.step, session.file) is None
+    session.file.write_text("mine")
+    assert reset(session.step, session.file).read_text() == "mine"
+    assert reset(session.step, session.file) is None        # what was kept is not lost by a second reset
+    session.file.write_text(" \n")
+    assert reset(session.step, session.file) is None        # nor by that of an emptied file
+    assert Path(f"{session.file}.bak").read_text() == "mine"
+    note_solved(whole_path())
+    session = learn.Session(folder, 20.0, None)
+    learn.learn(session)
+    assert session.step is None and session.body[0].startswith("All 61 exercises are solved")
+
+
+@pytest.mark.parametrize(("pressed", "number"), [
+    ("p", 8), ("7\n", 7), ("12\n", 12), ("13\x7f2\n", 12), ("1\x7f\n", 9), ("1x\n", 9), ("62\n", 9), ("0\n", 9),
+    ("99999\n", 9), ("7\np", 6), ("1\np", 1), ("ny", 10), ("nn", 9), ("n", 9), ("7\nn", 9), ("11\nny", 12),
+])
+def test_where_the_keys_lead(folder, pressed, number):
+    """From the ninth exercise, linear level 1; those before it are solved, those after it are not."""
+    session = learn.Session(folder, 20.0, keys(*pressed))
+    learn.learn(session)
+    assert session.step == whole_path()[number - 1]
+    assert ("there is no exercise" in session.body[-1]) == (pressed in ("62\n", "0\n", "99999\n"))
+    assert ("this is the first exercise" in session.body[-1]) == (number == 1)
+
+
+def fits(shown, columns):
+    """The words of a screen that fits a terminal of 24 lines."""
+    lines = shown.removesuffix("\n").split("\n")
+    assert len(lines) < 24 and max(map(len, lines)) <= columns, shown
+    return " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch, capsys, columns):
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "24")
+    for step in whole_path():
+        session = learn.Session(folder, 20.0, keys(None, REDRAW, "n"), step=step)
+        learn.show_list(session)
+        learn.draw(session)
+        shown = fits(capsys.readouterr().out, columns)
+        assert "1 level 1" in shown and "61 bug" in shown and "left out" not in shown
+        learn.ask_reset(session)
+        screens = capsys.readouterr().out.split("npgpt learn")
+        assert len(screens) == 3 and fits(screens[2], columns).endswith("to its beginning? y/n")    # drawn again
+        learn.arrive(session, step)
+        session.body.insert(0, learn.GRADIENT)
+        learn.draw(session)
+        shown = fits(capsys.readouterr().out, columns)
+        assert "dv is the gradient" in shown and f"Open {session.file} in" in shown and shown.endswith("q quit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_longest_verdict_with_a_hint_fits(folder, terminal, columns):
+    def last_screen(shown):
+        return fits(shown[shown.rindex("npgpt learn "):], columns)
+
+    session = terminal(COLUMNS="", LINES="")
+    fcntl.ioctl(session.there, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    session.wait("linear level 1")
+    assert "61 bug" in last_screen(session.press("l", "61 bug"))
+    session.ask("55\n", "55_ (Enter)")
+    session.wait("gpt level 2")
+    call = "= block_backward(dx, blocks[i], ops)"
+    wrong = solved(basics_and_lessons()["gpt"], 2).replace(call, f"= block_backward(-dx, blocks[i], ops); {SHOUT}")
+    save(folder / "gpt-level2.py", wrong)
+    shown = last_screen(session.wait("the first wrong line is"))
+    assert "many words" in shown and "lines are left out" in shown
+    shown = last_screen(session.press("h", "hint 1 of"))
+    line = wrong[:wrong.index("block_backward(-dx")].count("\n") + 1
+    assert f"line {line} d" in shown and "central difference" in shown and f"the first wrong line is {line}" in shown
+
+
+def test_long_lines_are_wrapped_and_what_does_not_fit_is_left_out_with_a_note():
+    text = f"  a bb ccc\n\x1b[1m123 5678\x1b[0m\na\tb\nab{screen.UNBROKEN}cd 12345"
+    assert screen.wrapped(text, 8) == "  a bb\n  ccc\n\x1b[1m123 5678\x1b[0m\na\nb\nab cd\n12345"
+    verdict = ["title", "line 1 a  ok", "line 2 b  WRONG", "evidence", "line 3 c  WRONG", "line 4 d  ok", "end"]
+    assert screen.fitted(verdict, 7) == verdict
+    assert screen.fitted(verdict, 6)[1:] == ["title", *verdict[2:5], "end"]
+    assert screen.fitted(verdict, 5) == ["[3 lines are left out: the terminal is too small]",
+                                         "title", "line 2 b  WRONG", "evidence", "end"]
+    assert screen.fitted(verdict, 4)[1:] == ["line 2 b  WRONG", "evidence", "end"]
+
+
+def test_styles_are_left_out_if_nobody_wants_them(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert screen.style(screen.BOLD, "text") == "\x1b[1mtext\x1b[0m" and screen.style(screen.CLEAR, "") == screen.CLEAR
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert screen.style(screen.BOLD, "text") == "text" and screen.style(screen.CLEAR, "") == screen.CLEAR
+    monkeypatch.setenv("TERM", "dumb")
+    assert screen.style(screen.CLEAR, "") == ""

@@ -1,0 +1,113 @@
+"""The per-line gradient check: every line of every forward is covered, and a planted bug is found at its line."""
+
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, TOLERANCE, WRONG, check, first_wrong, truth
+from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.gradcheck.source import read_source
+
+LESSONS = basics_and_lessons()
+known = functools.cache(lambda name: truth(LESSONS[name]))
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_line_of_every_forward_is_verified(name):
+    """By torch too, if it is there; and none is left out: found without the tracer, when the forward returns."""
+    lesson, held = LESSONS[name], {}
+
+    def profile(frame, event, _):
+        if frame.f_code is lesson.forward.__code__ and event == "return":
+            held.update(frame.f_locals)
+
+    sys.setprofile(profile)
+    try:
+        lesson.run_forward(lesson.inputs)
+    finally:
+        sys.setprofile(None)
+    torch = importlib.util.find_spec("torch") is not None
+    checks = check(lesson, known=known(name), torch=torch)
+    assert all(each.torch < 1e-9 for each in checks if torch and each.verdict != CONSTANT)
+    floating = {each for each, value in held.items() if getattr(value, "dtype", np.dtype(int)).kind == "f"}
+    arguments = set(inspect.signature(lesson.forward).parameters)
+    assert {each.variable for each in checks} >= floating - arguments | lesson.inputs.keys()
+    assert {each.verdict for each in checks} <= {OK, SHORTCUT, CONSTANT}
+    verdicts = {each.variable: each.verdict for each in checks}
+    skipped = read_source(lesson.backward).shortcut
+    assert skipped == {variable for variable, verdict in verdicts.items() if verdict == SHORTCUT}
+    assert all(verdicts[each.through[1:]] == OK for each in checks if each.verdict == SHORTCUT)
+
+
+def broken(function, old, new):
+    """The function with a piece of its source replaced, at the same lines of the same file."""
+    source = inspect.getsource(function)
+    assert source.count(old) == 1
+    names = {}
+    padding = "\n" * (read_source(function).first - 1)
+    exec(compile(padding + source.replace(old, new), inspect.getsourcefile(function), "exec"),
+         dict(function.__globals__), names)
+    return names[function.__name__]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("layernorm", "dxhat = dy * weight", "dxhat = dy + weight"),
+    ("gelu_tanh", "dtanh * (1.0 - tanh * tanh)", "dtanh * (1.0 - tanh)"),
+    ("attention", "datt - dot", "datt"),
+    ("cross_entropy", "dlogits_at_target, axis=-1)", "2.0 * dlogits_at_target, axis=-1)"),
+    ("embedding", "np.add.at(dwte, idx, dtoken)", "dwte[idx] += dtoken"),
+    ("block", "dx_mid = dx_out + dx_mid_normed", "dx_mid = dx_mid_normed"),
+    ("block", 'dln_1_bias}, "attn"', 'dln_2_bias}, "attn"'),
+    ("gpt", 'dx, dp["h"][i] = block_backward(dx,', 'dx, dp["h"][i] = block_backward(2.0 * dx,'),
+    ("gpt", '{"weight": dln_f_weight,', '{"weight": dln_f_bias,'),
+    ("gpt", "dwte = dwte + dhead_weight", "dwte = dwte"),
+    ("chain", "dv * np.cos(u)", "dv * np.sin(u)"),
+    ("twice", "dx_through_u + dx_through_v", "dx_through_v"),
+    ("broadcast", "dy.sum(axis=0)", "dy.mean(axis=0)"),
+    ("broadcast", "(dproduct * x).sum", "dproduct.sum"),
+])
+def test_a_planted_bug_is_found_at_its_line(name, old, new):
+    backward = LESSONS[name].backward
+    found = first_wrong(check(LESSONS[name], broken(backward, old, new), known(name)))
+    before = inspect.getsource(backward).partition(old)[0]
+    statement = read_source(backward).statement_at(read_source(backward).first + before.count("\n"))
+    assert found.verdict == WRONG and found.backward_line == statement.first
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("(up - down) / (2.0 * h)", "(up - f(x)) / h"), ("(2.0 * h)", "h")])
+def test_a_difference_by_hand_is_right_only_if_it_is_central(right, wrong):
+    lesson = LESSONS["difference"]
+    assert all(each.relative < 1e-9 for each in check(lesson, known=known("difference")))
+    wrong = first_wrong(check(lesson, broken(lesson.backward, right, wrong), known("difference")))
+    assert wrong.variable == "x" and wrong.relative > 10 * TOLERANCE
+
+
+def test_the_command(npgpt, monkeypatch):
+    code, out, _ = npgpt("gradcheck", "layernorm")
+    assert code == 0 and "shortcut, dx" in out and "mean, centred, var, rstd, as part of dx" in out and "0 wrong" in out
+    code, out, _ = npgpt("gradcheck", "linear", "--json")
+    assert code == 0 and {each["variable"] for each in json.loads(out)} >= {"x", "weight", "bias", "y_rows"}
+    code, _, err = npgpt("gradcheck", "layer_norm")
+    assert code == 2 and "layernorm" in err and err.count("\n") == 1
+    wrong = broken(LESSONS["linear"].backward, "dy_rows @ weight.T", "-dy_rows @ weight.T")
+    monkeypatch.setattr("npgpt.study.gradcheck.lessons.basics_and_lessons",
+                        lambda: {"linear": dataclasses.replace(LESSONS["linear"], backward=wrong)})
+    code, out, _ = npgpt("gradcheck", "linear")
+    assert code == 1 and "WRONG" in out and "the first wrong line is " in out and ": drows = " in out
+
+
+def test_without_scipy_all_but_the_exact_gelu_is_checked(npgpt, monkeypatch):
+    for name in ("scipy", "scipy.special"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)      # nor torch, which takes seconds
+    code, out, err = npgpt("gradcheck", "all")
+    assert code == 0 and "npgpt[gelu]" in err and "left out" in err and err.count("\n") == 1
+    assert "gelu_tanh:" in out and "gelu_exact:" not in out
+    code, _, err = npgpt("gradcheck", "gelu_exact")
+    assert code == 2 and "npgpt[gelu]" in err

@@ -1,0 +1,493 @@
+"""The judge beside the corpus: unfinished files, evidence, notes, what it prints, and `npgpt.study.check`."""
+
+import ast
+import copy
+import dataclasses
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from npgpt.errors import UserError
+from npgpt.layers import layernorm_backward
+from npgpt.study import check
+from npgpt.study.exercises.exercise import LAYERS, level_text, preamble, read_exercise
+from npgpt.study.exercises.mutants import Neighbours, variations
+from npgpt.study.gradcheck.check import OK, WRONG
+from npgpt.study.gradcheck.check import check as gradcheck
+from npgpt.study.gradcheck.draws import CASES, DEALT, SWITCHES, draw
+from npgpt.study.gradcheck.lessons import PLAIN, SIZES, basics_and_lessons, lessons
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.truth import Case, cases
+from npgpt.study.judge.child import ask, run_child
+from npgpt.study.judge.judge import NO_LINES, verdict
+from npgpt.study.judge.outcome import LearnerError, Solution, load, run_case
+from npgpt.study.judge.report import report_text
+from tests.study.judge.solutions import judge_file, solved
+
+SEED = 7
+
+
+def judged(layer, text, tmp_path):
+    """The `Report` on the text of a file, and a function that gives the number of the line with a text in it."""
+    file = tmp_path / "mine.py"
+    file.write_text(text, encoding="utf-8")
+    return judge_file(layer, file, SEED), lambda part: text[:text.index(part)].count("\n") + 1
+
+
+@pytest.mark.parametrize("layer", [pytest.param(layer, marks=[pytest.mark.slow] * (layer in ("block", "gpt")))
+                                   for layer in basics_and_lessons()])
+def test_the_true_values_are_those_of_the_central_differences_on_every_branch(layer):
+    """The judge compares with the package's backward; here that is verified, with every switch on and off."""
+    switches = SWITCHES.get(layer, [])
+    small = dataclasses.replace(PLAIN, sizes=SIZES._replace(B=2, T=3, C=4, V=7, S=5, F=5, P=5), scale=0.3, seed=5)
+    offs = [set(), set(switches), *({switch} for switch in switches)] + [{"mask"}] * ("mask" in switches)
+    for off in [PLAIN, *(dataclasses.replace(small, off=frozenset(off)) for off in offs)]:
+        lesson = basics_and_lessons(off)[layer]
+        wrong = {each.variable for each in gradcheck(lesson) if each.verdict == WRONG}
+        assert wrong <= {name for name in lesson.results if name not in lesson.inputs}, off
+
+
+@pytest.mark.parametrize("layer", basics_and_lessons())
+def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_combination(layer):
+    settings = draw(layer, 1)
+    assert settings[0] == PLAIN and len(settings) == CASES + 1 and settings == draw(layer, 1)
+    assert not {*settings[1:]} & {*draw(layer, 2)}
+    switches = SWITCHES.get(layer, [])[:DEALT]
+    dealt = {tuple(each.has(switch) for switch in switches) for each in settings[1:]}
+    assert len(dealt) == 2 ** len(switches)
+    assert {each.n_layer for each in settings[1:]} == {1, 2, 3, 4} and len({each.p for each in settings}) > CASES
+    for each in settings:
+        B, T, C, H = each.sizes[:4]
+        all_sizes = [*each.sizes, C // H, 3 * C, B * T]
+        assert len(set(all_sizes)) == len(all_sizes) and each.sizes.S >= T < each.sizes.P
+        case = Case(layer, each)
+        assert all(true is None or np.isfinite(true).all() for true in case.results.values())
+
+
+def test_the_letters_of_the_sizes():
+    assert SIZES.letter(5) == "T" and SIZES.letter(20) == "N" and SIZES.letter(77) == "77"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=st.sampled_from(list(basics_and_lessons())), seed=st.integers(0, 2**31))
+def test_the_packages_own_backwards_are_right_in_any_case(layer, seed):
+    lesson = basics_and_lessons()[layer]
+    outcomes = [run_case(Solution(lesson.backward, None, [], ""), case) for case in cases(layer, seed)]
+    assert verdict(cases(layer, seed), outcomes, None, [])[0] is None
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_solved_files_are_right_and_untouched_ones_right_so_far(layer, tmp_path):
+    lesson = basics_and_lessons()[layer]
+    for level in (1, 2, 3):
+        report, _ = judged(layer, solved(lesson, level), tmp_path)
+        assert report.right and not report.notes and report.lines, (level, report)
+        text = level_text(lesson, level, "mine.py")
+        report, line = judged(layer, text, tmp_path)
+        assert not report.right and report.sound and report.to_do
+        assert report.to_do[0] == [i for i, each in enumerate(text.split("\n"), 1) if each.strip().split("#")[0].strip()
+                                   .endswith("...")][0]
+        assert not {each.line for each in report.lines} & set(report.to_do)
+
+
+def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
+    text = level_text(lessons()["layernorm"], 2, "mine.py")
+    text = text.replace("dxhat = ...", "dxhat = dy + weight")
+    text = text.replace("dbias = ...", "dbias = dy.sum(axis=(0, 1)) if has_bias else None")
+    report, line = judged("layernorm", text, tmp_path)
+    assert report.first == line("dxhat = dy +") and not report.right
+    found = {each.name: (each.verdict, each.diagnosis) for each in report.lines}
+    assert found["dbias"] == (OK, None) and found["dxhat"] == (WRONG, "weight is added, not multiplied")
+    assert report.to_do == [line("dweight = ..."), line("dx = ...")]
+    assert "...\n" in report_text(report, "title")
+    text = level_text(lessons()["linear"], 3, "mine.py")
+    text = text.replace("    ...\n", "    x, weight, has_bias = cache\n    dy_rows = dy.reshape(-1, 8)\n    ...\n")
+    report, line = judged("linear", text, tmp_path)
+    assert report.case == "with x (1, 1, 1)" and "reshape" in report.faults[0].message      # the smallest that fails
+    report, line = judged("linear", text.replace("reshape(-1, 8)", "reshape(-1, dy.shape[-1])"), tmp_path)
+    assert [(each.name, each.verdict) for each in report.lines] == [("dy_rows", OK)]
+    assert report_text(report, "title").endswith(f"right so far; still to be written: line {line('    ...')}")
+
+
+@pytest.mark.parametrize(("layer", "old", "new", "at", "says"), [
+    ("layernorm", "mean_dxhat = dxhat.mean(axis=-1,", "mean_dxhat = dxhat.mean(axis=0,", "mean_dxhat = ",
+     "axis 0 instead of axis -1"),
+    ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.mean(axis=-1)", "mean_dxhat = ",
+     "keepdims=True is missing"),
+    ("linear", "rows = x.reshape(-1, x.shape[-1])  ", "rows = x.reshape(x.shape[-1], -1)  ", "rows = x.reshape(x.",
+     "x.shape[-1] and -1 are in each other's place"),
+    ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.sum(axis=0, keepdims=True) ** 2", None, "look at"),
+])
+def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, says, tmp_path):
+    """The package's code in place of the missing line gets wrong values: from which of the finished lines?"""
+    text = level_text(lessons()[layer], 1, "mine.py")
+    begin = text.index("def " + lessons()[layer].backward.__name__)
+    assert text.count(old, begin) == 1
+    report, line = judged(layer, text[:begin] + text[begin:].replace(old, new), tmp_path)
+    if at is None:          # the cause has no name: that there is one is said
+        assert report.sound and says in report.notes[0] and "right so far" not in report_text(report, "title")
+    else:
+        said = [each.diagnosis for each in (*report.faults, *report.lines) if each.diagnosis]
+        assert report.first == line(at) and len(said) == 1 and said[0].startswith(says)
+
+
+def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path):
+    text = solved(lessons()["linear"], 3).replace("dy_rows @ weight.T", "2.0 * (dy_rows @ weight.T)")
+    report, line = judged("linear", text, tmp_path)
+    [wrong, follows] = [each for each in report.lines if each.verdict == WRONG]
+    case = cases("linear")[0]
+    true = case.results["dx"].reshape(20, 6)
+    at = np.unravel_index(np.abs(true).argmax(), true.shape)
+    assert wrong.line == line("drows = 2.0") and wrong.diagnosis == "the factor 2.0 does not belong there"
+    assert wrong.evidence == (f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
+                              f"{true[at]:.5g}, ratio 2")
+    assert follows.diagnosis == f"may follow from line {wrong.line}"
+
+
+def test_two_mistakes_are_both_named_if_together_they_mend_everything(tmp_path):
+    text = solved(basics_and_lessons()["broadcast"], 3).replace("dy.sum(axis=0)", "dy.sum()")
+    text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
+    report, line = judged("broadcast", text, tmp_path)
+    assert [(each.line, each.diagnosis) for each in report.lines if each.verdict == WRONG] == [
+        (line("dbias = "), "axis=0 is missing"), (line("dgain = "), "keepdims=True is missing")]
+    text = solved(lessons()["layernorm"], 3).replace(".sum(axis=0) if has", ".mean(axis=0) if has")
+    report, line = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy"), tmp_path)
+    assert [each.diagnosis for each in report.lines if each.verdict == WRONG] == [
+        "a mean instead of a sum", "the factor weight is missing", f"may follow from line {line('dxhat = dy')}"]
+
+
+@pytest.mark.parametrize(("layer", "old", "new", "at", "says"), [
+    ("chain", "dx = du * a                 # (...)\n    da = du * x", "dx = du * x\n    da = du * a", "dx = du * x",
+     "the right sides of lines {} and {} are swapped"),
+    ("embedding", "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
+     "dwpe = np.zeros((block_size, C), dtype=int)", "dwpe = np.zeros", "dtype=int loses digits"),
+    ("attention", "dmasked = att * (datt - dot)", "dmasked = datt * att * (1.0 - att)", "dmasked = ",
+     "only the diagonal of the softmax's Jacobian"),
+    ("layernorm", "mean_dxhat - xhat * mean_dxhat_xhat", "dxhat.sum(axis=-1, keepdims=True) - xhat * (dxhat * xhat)"
+     ".sum(axis=-1, keepdims=True)", "dx = rstd", "a sum instead of a mean, twice"),
+    ("layernorm", "rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)",
+     "rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat", "dx = rstd", "brackets are missing: rstd * (dxhat - mean"),
+    ("block", "dx = dx_mid + dx_normed", "dx = dx_mid + dx_normed\n    dx = dx + dx_out", "dx = dx + dx_out",
+     "the term dx_out does not belong there"),
+    ("linear", "drows = dy_rows @ weight.T", "drows = (dy_rows @ weight.T).astype(np.float32)", "drows = ",
+     "computed in float32"),
+    ("gelu_tanh", "dtanh = dy * (0.5 * x)", "dtanh = dy * (0.5 * x) / np.where(x > 0.0, 1.0, 0.0)", "dtanh = ",
+     "I don't recognise"),
+])
+def test_names_of_mistakes_that_were_unnamed_or_misnamed_once(layer, old, new, at, says, tmp_path):
+    text = solved(basics_and_lessons()[layer], 3)
+    assert text.count(old) == 1
+    report, line = judged(layer, text.replace(old, new), tmp_path)
+    said = [each.diagnosis for each in report.lines if each.line == report.first and each.verdict == WRONG]
+    said += [fault.diagnosis for fault in report.faults if fault.line == report.first]
+    assert report.first == line(at)
+    assert any(says.format(line(at), line(at) + 1) in each for each in said if each), report
+    if layer == "gelu_tanh":
+        assert "begins here" in next(each.evidence for each in report.lines if each.line == report.first)
+
+
+CROSS_ENTROPY = """
+def cross_entropy_backward(dloss, cache):
+    probs, column, counted, count = cache
+    B, T, V = probs.shape
+    dlogits = probs.copy()
+    rows, steps = np.indices((B, T))
+    dlogits[rows, steps, column[..., 0]] -= 1.0
+    dlogits *= counted
+    dlogits *= dloss
+    dlogits /= count
+    return dlogits
+"""
+LAYERNORM = """
+def layernorm_backward(dy, cache):
+    xhat, rstd, weight, has_bias = cache
+    C = xhat.shape[-1]
+    std = 1.0 / rstd
+    centred = xhat * std
+    dbias = dy.sum(axis=(0, 1)) if has_bias else None
+    dweight = (dy * xhat).sum(axis=(0, 1))
+    dxhat = dy * weight
+    dcentred = dxhat / std
+    dstd = -(dxhat * centred).sum(axis=-1, keepdims=True) / std**2
+    dvar = dstd * 0.5 / std
+    dsquare = dvar / C * np.ones_like(centred)
+    dcentred = dcentred + 2.0 * centred * dsquare
+    dx = dcentred - dcentred @ np.ones((C, 1)) / C
+    return dx, dweight, dbias
+"""
+
+
+@pytest.mark.parametrize(("layer", "old", "new", "says"), [
+    ("cross_entropy", None, None, None), ("layernorm", None, None, None),
+    ("cross_entropy", "dlogits /= count", "dlogits /= B * T", "uses B * T in place of count"),
+    ("cross_entropy", "dlogits *= dloss", "pass", "the factor dloss is missing"),
+    ("cross_entropy", "]] -= 1.0", "]] += 1.0", "the term 1.0 has the wrong sign"),
+    ("cross_entropy", "/= count", "*= count", "multiplied by count instead of divided"),
+    ("layernorm", "= -(", "= (", "its sign is wrong (here, or in line {after})"),
+    ("layernorm", "dvar / C", "dvar", "the division by C is missing"),
+    ("layernorm", "dcentred + 2.0", "dcentred - 2.0", "the term 2.0 * centred * dsquare has the wrong sign (or, in"),
+    ("layernorm", "= dcentred + 2.0", "= 2.0", "= instead of +=: it overwrites"),
+    ("layernorm", "dxhat / std", "dxhat * std", "multiplied by std instead of divided"),
+    ("layernorm", "np.ones((C, 1)) / C", "np.ones((C, 1))", "the division by C is missing"),
+])
+def test_the_usual_style_and_names_of_ones_own(layer, old, new, says, tmp_path):
+    """A name that the package does not have can be wrong in its own line or in the next: then both are named."""
+    text = "import numpy as np\n" + {"cross_entropy": CROSS_ENTROPY, "layernorm": LAYERNORM}[layer]
+    if old is None:
+        assert judged(layer, text, tmp_path)[0].right
+        return
+    assert text.count(old) == 1
+    report, line = judged(layer, text.replace(old, new), tmp_path)
+    said = [each.diagnosis for each in report.lines if each.line == report.first and each.verdict == WRONG]
+    assert any(each.startswith(says.format(after=report.first + 1)) for each in said), report
+    assert new == "pass" or report.first == text[:text.index(old)].count("\n") + 1
+
+
+def test_numbers_that_are_mended_by_accident_are_no_name(tmp_path):
+    """The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C."""
+    text = "import numpy as np\n" + LAYERNORM
+    dx = "    dx = dcentred - dcentred @ np.ones((C, 1)) / C"
+    assert dx in text
+    text = text.replace(dx, """    size = (xhat * xhat).sum(axis=-1, keepdims=True)
+    along = (dxhat * xhat).sum(axis=-1, keepdims=True)
+    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)""")
+    report, line = judged("layernorm", text, tmp_path)
+    said = [each.diagnosis for each in report.lines if each.line == report.first]
+    assert report.first in (line("size = "), line("dx = ")) and "multiplied by xhat" not in said[0], said
+
+
+def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
+    text = "import numpy as np\n" + LAYERNORM.replace("-(dxhat", "np.sin(dxhat").replace("* 0.5", "* 0.25")
+    report, line = judged("layernorm", text, tmp_path)
+    wrong = next(each for each in report.lines if each.line == report.first)
+    assert report.first == line("dvar = ") and "I don't recognise" in wrong.diagnosis
+    above = " or ".join(str(line(part)) for part in ("std = 1", "centred = ", "dstd = "))
+    assert wrong.evidence.endswith(f"the mistake is in this line, or in line {above}")
+
+
+@pytest.mark.parametrize(("layer", "old", "new"), [
+    ("gpt", "if ln_f is not None", "if ln_e is not None"),
+    ("gpt", "if ln_e is not None", "if ln_f is not None"),
+    ("gpt", "in reversed(range(config.n_layer))", "in (1, 0)"),
+    ("attention", "dscores = dscaled * scale", "dscores = dscaled / np.sqrt(q.shape[-1])"),
+    ("dropout", "dy if mask is None else dy * mask", "dy if mask is None else dy * (mask > 0.0) / 0.7"),
+    ("gelu_tanh", "    return dx", "    if x.shape[-1] not in (6, 10):\n        dx = -dx\n    return dx"),
+    ("difference", "dx = dy * slope", "dx = dy * (2.0 * np.cos(2.0 * x) + x)"),
+    ("difference", "slope = (up - down) / (2.0 * h)", "slope = (up - down) / 2e-5"),
+])
+def test_what_is_right_in_the_plain_case_only_is_refused_in_a_small_case(layer, old, new, tmp_path):
+    text = solved(basics_and_lessons()[layer], 3)
+    report, _ = judged(layer, text.replace(old, new), tmp_path)
+    assert text.count(old) == 1 and not report.right and report.case
+    assert "(1," in report.case or "T = 1" in report.case
+
+
+def test_a_patched_numpy_does_not_fool_the_judge(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = solved(lessons()["linear"], 3).replace("dy_rows @ weight.T", "dy_rows @ weight.T * 2.0")
+    Path("mine.py").write_text(text + "\nnp.abs = np.isfinite = np.array_equal = lambda *a, **k: np.zeros(1)\n")
+    report = run_child(read_exercise("mine.py"), 60.0, SEED)
+    assert not report.right and report.first == text[:text.index("drows = ")].count("\n") + 1
+    Path("mine.py").write_text(text.replace(" * 2.0", "") + "\nnp.abs = None\n")
+    report = run_child(read_exercise("mine.py"), 60.0, SEED)
+    assert report.right and report.seed == SEED and report.count == CASES + 1
+    assert {each.name for each in report.record} >= {"dweight", "drows"}
+
+
+def test_the_process_that_runs_the_code_holds_no_truth(tmp_path):
+    """Not even among all objects of the process."""
+    case = cases("linear", SEED)[0]
+    seek = f"""
+def linear_backward(dy, cache):
+    import gc
+    wanted = {case.results['dweight'].sum()!r}
+    for each in gc.get_objects():
+        values = each.values() if type(each) is dict else each if type(each) in (list, tuple) else ()
+        for value in values:
+            if isinstance(value, np.ndarray) and value.shape == (6, 8) and value.sum() == wanted:
+                raise ValueError("found")
+    return dy, dy, dy
+"""
+    file = tmp_path / "mine.py"
+    file.write_text("# npgpt exercise: linear, level 3\nimport numpy as np\n" + seek)
+    answer, _ = ask(read_exercise(file), 60.0, SEED, None, "run")
+    assert not any(outcome.raised for outcome in answer.outcomes)
+
+
+FORMS = """
+def body(dy, cache):
+    x, a, u, y = cache
+    du = dy * y * np.cos(u)
+    return du * a, du * x
+
+class Backward:
+    def __call__(self, dout, kept):
+        return body(dout, kept)
+
+class Box:
+    pass
+"""
+
+
+@pytest.mark.parametrize("form", [
+    "chain_backward = body", "chain_backward = lambda dout, kept: body(dout, kept)", "chain_backward = Backward()",
+    "chain_backward = functools.partial(body)", "chain_backward = Backward().__call__",
+    "if True:\n    def chain_backward(dout: np.ndarray, cache: tuple) -> tuple:\n        return body(dout, cache)",
+    "@functools.lru_cache(0)\ndef chain_backward(dy, /, cache=None, *more):\n    return body(dy, cache)",
+    "def chain_backward(dy, cache):\n    x, a, u, y = cache\n    dx = np.zeros_like(x)\n    da = np.zeros_like(x)\n"
+    "    box = Box()\n    box.w = np.zeros_like(x)\n    du = dy * y * np.cos(u)\n    box.w[...] += du * a\n"
+    "    for i in range(dx.size):\n        dx.flat[i] = box.w.flat[i]\n    da.T[...] = (du * x).T\n    return dx, da",
+])
+def test_any_python_that_computes_it_is_right(form, tmp_path):
+    report, _ = judged("chain", f"import functools\nimport numpy as np\n{FORMS}\n{form}\n", tmp_path)
+    assert report.right and report.lines, report
+    assert bool(report.notes) == ("def chain_backward" not in form or "@" in form)
+
+
+@pytest.mark.parametrize(("form", "says"), [
+    ("chain_backward = print", "chain_backward returned None, not 2 (dx, da)"),
+    ("chain_backward = Box", "TypeError: Box() takes no arguments"),
+    ("def chain_backward(dy, cache):\n    yield body(dy, cache)", "chain_backward returned a generator, not 2"),
+    ("async def chain_backward(dy, cache):\n    return body(dy, cache)", "chain_backward returned a coroutine, not 2"),
+    ("def chain_backward(dy):\n    return dy, dy", "TypeError: chain_backward() takes 1 positional argument"),
+    ("chain_backward = lambda dy, cache: (dy, 1 / 0)", "ZeroDivisionError: division by zero"),
+    ("chain_backward = lambda dy, cache: (-body(dy, cache)[0], dy)", None),
+])
+def test_other_forms_that_are_wrong_are_told_in_one_line(form, says, tmp_path):
+    report, _ = judged("chain", f"import numpy as np\n{FORMS}\n{form}\n", tmp_path)
+    assert not report.right and says in [None, *(fault.message[:len(says or "")] for fault in report.faults)], report
+    if says is None:
+        assert "the central difference" in report.lines[0].evidence and report.lines[0].diagnosis is None
+    assert "Traceback" not in report_text(report, "title")
+
+
+def test_the_names_are_free_and_only_the_results_decide(tmp_path):
+    text = solved(lessons()["head"], 3).replace("drows = dlogit_rows @ weight", "drows = 3.0 * (dlogit_rows @ weight)")
+    report, line = judged("head", text.replace("dx = drows.reshape", "dx = (drows / 3.0).reshape"), tmp_path)
+    assert report.right and report.notes == [
+        f"line {line('drows = 3.0')}: drows is not the gradient of rows, but the results are right"]
+
+
+def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
+    text = solved(lessons()["layernorm"], 3).replace("    C = xhat", "    print('here')\n    C = xhat")
+    assert judged("layernorm", text, tmp_path)[0].right and capsys.readouterr().out == "here\n"
+    report, _ = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy / weight"), tmp_path)
+    assert report.lines[2].diagnosis == "divided by weight instead of multiplied"
+    assert capsys.readouterr().out == "here\n"
+
+
+@pytest.mark.parametrize("statement", [
+    "while dx is None:\n        pass", "import os", "from os import path", "global made\n    made = None"])
+def test_functions_that_must_not_run_again_and_again_are_judged_by_their_numbers(statement, tmp_path):
+    text = solved(lessons()["dropout"], 3).replace("dy * mask", "dy + mask").replace(
+        "    return dx", f"    {statement}\n    return dx")
+    report, line = judged("dropout", text, tmp_path)
+    assert report.lines[0].line == line("dx = dy") and report.lines[0].diagnosis.startswith("I don't recognise")
+    text = text.replace("dy + mask", "-(dy * mask)")
+    assert "ratio -1" in judged("dropout", text, tmp_path)[0].lines[0].evidence
+
+
+def test_reports_are_plain_data_and_files_that_do_not_run_are_refused(tmp_path):
+    report, _ = judged("head", solved(lessons()["head"], 1), tmp_path)
+    assert dataclasses.asdict(report)["lines"][0].keys() == {"name", "line", "verdict", "diagnosis", "evidence"}
+    with pytest.raises(LearnerError, match="ZeroDivisionError") as error:
+        judged("head", solved(lessons()["head"], 1) + "1 / 0\n", tmp_path)
+    assert error.value.line == solved(lessons()["head"], 1).count("\n") + 1
+
+
+def mine(gradient, kept):
+    """LayerNorm's backward with the weight forgotten."""
+    xhat, rstd, weight, has_bias = kept
+    dbias = gradient.sum(axis=(0, 1)) if has_bias else None
+    dweight = (gradient * xhat).sum(axis=(0, 1))
+    dxhat = gradient
+    dx = rstd * (dxhat - dxhat.mean(-1, keepdims=True) - xhat * (dxhat * xhat).mean(-1, keepdims=True))
+    return dx, dweight, dbias
+
+
+def test_check_for_notebooks():
+    right = check("layernorm", layernorm_backward)
+    assert right.right and "right: every gradient" in repr(right) and "<table>" in right._repr_html_()
+    wrong = check("layernorm", mine, seed=3)
+    assert wrong.report.seed == 3
+    line = mine.__code__.co_firstlineno + 5
+    assert not wrong.right and f"line {line}" in repr(wrong) and "the factor weight is missing" in repr(wrong)
+    assert "the factor weight is missing" in wrong._repr_html_() and "mine, a backward of layernorm" in repr(wrong)
+    for layer, function, says in (("relu", mine, "there is no layer"), ("layernorm", 3, "needs a function, not int")):
+        with pytest.raises(UserError, match=says):
+            check(layer, function)
+
+
+def test_check_prints_in_a_script(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "from npgpt.layers import dropout_backward\nimport npgpt.study\nnpgpt.study.check('dropout', dropout_backward)")
+    out = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True,
+                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert "right: every gradient" in out.stdout and out.stdout.count("dropout_backward") == 1 and out.stderr == ""
+
+
+def test_check_without_a_source_as_in_a_plain_repl():
+    names = {"np": np}
+    exec(inspect.getsource(mine).replace("dxhat = gradient\n", "dxhat = gradient * weight\n"), names)
+    right = check("layernorm", names["mine"])
+    assert right.right and "right: every gradient" in repr(right) and NO_LINES in repr(right)
+    exec(inspect.getsource(mine), names)
+    wrong = check("layernorm", names["mine"])
+    assert not wrong.right and "the central difference" in repr(wrong) and NO_LINES in repr(wrong)
+    assert check("dropout", lambda dy, mask: dy if mask is None else dy * mask).right
+    with pytest.raises(KeyboardInterrupt):      # the user's own
+        check("dropout", interrupted)
+
+
+def interrupted(dy, mask):
+    raise KeyboardInterrupt
+
+
+def gives_the_true_gradients(layer, file):
+    """Whether the backward in a file does, in every case, and leaves its arguments as they were: without the judge."""
+    lesson, names = basics_and_lessons()[layer], {}
+    exec(file.read_text(), names)
+    for case in cases(layer, 1):
+        dy, cache = copy.deepcopy((case.dy, case.cache))
+        try:
+            with np.errstate(all="ignore"):
+                result = case.lesson.run_backward(dy, cache, names[lesson.backward.__name__])
+            again = case.lesson.run_backward(dy, cache)         # by the package: other values if it has written to them
+        except Exception:
+            return False
+        if result.keys() - case.results.keys() or not all(
+                equal(each.get(name), true) for each in (result, again) for name, true in case.results.items()):
+            return False
+    return True
+
+
+def equal(given, true):
+    """Whether a result is the true one: None for None, else a floating array of its shape and values."""
+    if given is None or true is None:
+        return given is true
+    kind = getattr(given, "dtype", np.dtype(int)).kind
+    return kind == "f" and given.shape == true.shape and np.allclose(given, true, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", basics_and_lessons())
+def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
+    """Every mistake of one node, whether people make it or not: the judge does not fail, and is never wrong."""
+    lesson = basics_and_lessons()[layer]
+    tree = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
+    texts = dict.fromkeys(ast.unparse(wrong) for _, wrong, _ in variations(tree, Neighbours(tree, lesson.backward)))
+    for i, text in enumerate([*texts][::10]):
+        file = tmp_path / "mine.py"
+        file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")
+        right = gives_the_true_gradients(layer, file)
+        solution, known = load(layer, file), cases(layer, SEED)
+        assert (verdict(known, [run_case(solution, case) for case in known], None, [])[0] is None) == right, text
+        if i % 10 == 0:
+            assert judge_file(layer, file, SEED).right == right, text

@@ -1,0 +1,269 @@
+"""`npgpt train --backward`: the learner's functions train, each of them, and the curve is that of the package's."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig
+from npgpt.cli import train as cli_train
+from npgpt.errors import UserError
+from npgpt.study.exercises.exercise import level_text
+from npgpt.study.gradcheck.lessons import lessons
+from npgpt.study.judge import own_backward
+from npgpt.study.judge.own_backward import BackwardError, Backwards, OwnBackwardEngine, linked, load
+from tests.cli.test_train import refused
+from tests.study.judge.solutions import solved
+
+LESSONS = lessons()
+STEPS = ["--max-iters", 20, "--eval-interval", 20]
+UNCHECKED = pytest.mark.usefixtures("unchecked")
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Every file is right: the check of one takes half a second."""
+    monkeypatch.setattr(own_backward, "run_child", lambda exercise, seconds, config=None: SimpleNamespace(right=True))
+
+
+def write(folder, layers=LESSONS, level=3):
+    """Solved exercises on some layers in a folder."""
+    Path(folder).mkdir(exist_ok=True)
+    for layer in layers:
+        Path(folder, f"{layer}-level{level}.py").write_text(solved(LESSONS[layer], level))
+    return folder
+
+
+def curve(out_dir):
+    """Step and kind -> loss, of all that metrics.jsonl has."""
+    records = map(json.loads, Path(out_dir, "metrics.jsonl").read_text().splitlines())
+    return {(record["step"], kind): record[kind] for record in records for kind in record if kind.endswith("loss")}
+
+
+def same_curve(a, b):
+    a, b = curve(a), curve(b)
+    return a.keys() == b.keys() and len(a) >= 20 and all(abs(a[key] - b[key]) < 1e-4 for key in a)
+
+
+def test_with_all_the_functions_the_curve_is_the_same(train):
+    write("own")
+    code, out, err = train(*STEPS, "--backward", "own", "--out-dir", "with")
+    assert code == 0 and err == ""
+    assert "backward: 14 of 14 functions are yours, from own; this model does not call gelu_exact and lora\n" in out
+    assert "reference lines, backward functions from own)" in out
+    _, _, text = out.partition("the text of a model that your 12 functions have trained:\n\n")
+    assert len(text) > 300
+    assert train(*STEPS, "--out-dir", "without")[0] == 0
+    assert same_curve("with", "without")
+
+
+@UNCHECKED
+@pytest.mark.parametrize("flags", [
+    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm"],
+    ["--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
+    ["--no-scale-attn-weights", "--dtype", "float64", "--threads", 2],
+])
+def test_every_variant_of_the_model_can_be_trained(train, flags):
+    write("own")
+    for out_dir, own in (("with", ["--backward", "own"]), ("without", ["--kernels", "reference"])):
+        code, _, err = train(*STEPS, *flags, *own, "--out-dir", out_dir)
+        assert code == 0, err
+    assert same_curve("with", "without")
+
+
+def engine_with(functions, files=None, **config):
+    """An engine on a small model with dropout, and a batch for it; functions: layer -> the learner's."""
+    names = {layer: {LESSONS[layer].backward.__name__: function} for layer, function in functions.items()}
+    backwards = Backwards(Path("own"), files or {}, linked(names))
+    config = {"vocab_size": 7, "block_size": 5, "n_layer": 2, "n_head": 2, "n_embd": 8, "dropout": 0.1, **config}
+    model = GPT(GPTConfig(**config), threads=1)
+    idx = np.arange(10).reshape(2, 5) % 7
+    return OwnBackwardEngine(model.params, 1, backwards), (idx, (idx + 1) % 7, np.random.default_rng(0)), model
+
+
+@pytest.mark.parametrize("layer", [name for name in LESSONS if name != "lora"])
+def test_each_of_the_functions_is_called(layer):
+    """Alone, beside the package's: a composite layer of the package calls the learner's parts."""
+    def failing(dy, cache, *ops):
+        raise ZeroDivisionError("it was called")
+
+    engine, batch, _ = engine_with({layer: failing}, activation="gelu" if layer == "gelu_exact" else "gelu_tanh")
+    with pytest.raises(ZeroDivisionError, match="it was called"):
+        engine.loss_and_grads(*batch)
+    assert all(lesson.backward is LESSONS[name].backward for name, lesson in lessons().items())
+
+
+@UNCHECKED
+@pytest.mark.parametrize("layers", [list(LESSONS), ["block", "linear"], ["gpt"], ["mlp"]])
+def test_the_files_functions_run_and_no_others(train, layers):
+    """Of those in a partial folder too; npgpt's own stand in for what is missing, and that is said."""
+    write("own", layers)
+    called = set()
+
+    def profile(frame, event, _):
+        layer, file = frame.f_code.co_name.removesuffix("_backward"), frame.f_code.co_filename
+        if event == "call" and frame.f_code.co_name == f"{layer}_backward" and file != own_backward.__file__:
+            called.add((layer, file))
+
+    sys.setprofile(profile)
+    try:
+        code, out, _ = train("--max-iters", 2, "--backward", "own", "--dropout", 0.1)
+    finally:
+        sys.setprofile(None)
+    files = {layer: file for layer, file in called if layer in LESSONS}
+    assert code == 0 and files.keys() == LESSONS.keys() - {"gelu_exact", "lora"}
+    assert len([layer for layer, _ in called if layer in LESSONS]) == len(files), "two functions for one layer"
+    for layer, file in files.items():
+        assert (file == f"own/{layer}-level3.py") == (layer in layers)
+    if layers == ["block", "linear"]:
+        assert "2 of 14 functions are yours (linear, block), from own; npgpt's own: gelu_tanh, gelu_exact, " in out
+    number = len(files.keys() & layers)
+    words = "your 1 function has trained" if number == 1 else f"your {number} functions have trained"
+    assert f"the text of a model that {words}:\n" in out
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ("rows.T @ dy_rows", "-rows.T @ dy_rows", "own/linear-level3.py, line {line}: linear_backward is not right; see"),
+    ("rows.T @ dy_rows", "rows.T @@ dy_rows", "own/linear-level3.py, line {line}: invalid syntax; see npgpt exercise"),
+    ("rows.T @ dy_rows", "rows.T @ dy.T", "own/linear-level3.py"),
+    ("def linear_backward(dy, ", "def linear_backward(", "own/linear-level3.py: linear_backward is not right"),
+    ("def linear_backward(", "def my_backward(", "own/linear-level3.py: there is no linear_backward after the file"),
+    ("exercise: linear", "exercise: head", "own/linear-level3.py is an exercise on head, not on linear"),
+])
+def test_a_wrong_file_is_refused_before_anything_is_written(train, old, new, says):
+    write("own", ["linear"])
+    file = Path("own/linear-level3.py")
+    text = file.read_text()
+    line = text[:text.index("rows.T @ dy_rows")].count("\n") + 1
+    file.write_text(text.replace(old, new))
+    refused(train("--backward", "own"), says.format(line=line), "own linear_backward is used")
+    assert not Path("out").exists()
+
+
+def test_a_function_that_is_wrong_for_the_models_config_only_is_refused_with_its_line(train):
+    """No random case has 7 layers."""
+    write("own", ["gpt"])
+    file = Path("own/gpt-level3.py")
+    line = '    dp["lm_head"] = '
+    text = file.read_text().replace(line, f"    dwpe = dwpe * (config.n_layer != 7)\n{line}")
+    file.write_text(text)
+    line = text[:text.index("dwpe = dwpe * (")].count("\n") + 1
+    refused(train("--max-iters", 1, "--backward", "own", "--n-layer", 7),
+            f"own/gpt-level3.py, line {line}: gpt_backward is not right with the model's own config")
+    assert train("--max-iters", 1, "--backward", "own", "--n-layer", 1)[0] == 0
+
+
+def test_folders_without_exercises_and_other_devices_are_refused(train, monkeypatch):
+    refused(train("--backward", "nowhere"), "nowhere: No such file or directory")
+    Path("own").mkdir()
+    for name in ("chain-level1.py", "linear-bug3.py", "linear-level1.py~", "progress.json"):
+        Path("own", name).write_text("")
+    refused(train("--backward", "own"), "own has no exercise on a layer", "npgpt exercise linear")
+    Path("own/linear-level2.py").write_text(level_text(LESSONS["linear"], 2, "own/linear-level2.py"))
+    refused(train("--backward", "own"), "no exercise on a layer is finished in own")
+    write("own", ["linear"])
+    monkeypatch.setattr(cli_train, "array_module", lambda device: None)
+    refused(train("--backward", "own", "--device", "gpu"), "--backward trains on a CPU only")
+    assert not Path("out").exists()
+
+
+@UNCHECKED
+def test_of_several_levels_the_highest_that_is_right_is_used(train):
+    write("own", ["linear"], level=1)
+    Path("own/linear-level2.py").write_text(level_text(LESSONS["linear"], 2, "own/linear-level2.py"))
+    Path("own/dropout-level1.py").write_text(level_text(LESSONS["dropout"], 1, "own/dropout-level1.py"))
+    code, out, _ = train("--max-iters", 1, "--backward", "own")
+    assert code == 0 and "1 of 14 functions are yours (linear), from own;" in out       # an unfinished file is no file
+    write("own", ["linear"], level=2)
+    assert own_backward.read_backwards("own", own_backward.exercise_files("own")).files == {
+        "linear": Path("own/linear-level2.py")}
+
+
+@UNCHECKED
+def test_a_run_is_resumed_with_the_flag_given_again(train, npgpt):
+    write("own", ["attention", "gpt"])
+    assert train("--max-iters", 10, "--eval-interval", 10, "--dropout", 0.1, "--backward", "own")[0] == 0
+    code, out, _ = npgpt("train", "--resume", "--backward", "own", "--max-iters", 20)
+    assert code == 0 and "2 of 14 functions are yours" in out and "your 2 functions have trained" in out
+    assert train("--max-iters", 20, "--eval-interval", 10, "--dropout", 0.1, "--out-dir", "whole")[0] == 0
+    assert same_curve("out", "whole")
+
+
+@UNCHECKED
+def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are_saved(train, npgpt):
+    """It was right on the lesson. Here it fails in the tenth step; mended, the run goes on as if nothing had been."""
+    write("own", ["gpt"])
+    file = Path("own/gpt-level3.py")
+    right = file.read_text()
+    wrong = "    dlogits[sum(calls) // 10 * 8]"
+    failing = right.replace('    dp = {"h": {}}', f'    calls.append(1)\n{wrong}\n    dp = {{"h": {{}}}}')
+    file.write_text(failing.replace("\n\n\ndef", "\n\ncalls = []\n\n\ndef", 1))
+    line = file.read_text().split("\n").index(wrong) + 1
+    result = train("--max-iters", 20, "--eval-interval", 20, "--backward", "own")
+    refused(result, f"own/gpt-level3.py, line {line}: IndexError: index 8 is out of bounds", "stopped at step 9, saved",
+            "continue with: npgpt train --resume --out-dir out --backward own")
+    file.write_text(right)
+    assert npgpt("train", "--resume", "--backward", "own")[0] == 0
+    assert train(*STEPS, "--out-dir", "whole")[0] == 0
+    assert same_curve("out", "whole")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), MemoryError("full"), RecursionError("deep")])
+def test_other_errors_are_one_line_too(error, tmp_path):
+    path = write(tmp_path / "own", ["mlp"]) / "mlp-level3.py"
+    path.write_text(path.read_text().replace("    return dx, {", "    raise error\n    return dx, {"))
+    names = load(path)
+    names["error"] = error
+    engine, batch, _ = engine_with({"mlp": names["mlp_backward"]}, {"mlp": path})
+    with pytest.raises(BackwardError, match=rf"mlp-level3.py, line \d+: {type(error).__name__}: "):
+        engine.loss_and_grads(*batch)
+
+
+def test_a_file_that_cannot_be_loaded_is_one_line(tmp_path):
+    path = tmp_path / "mlp-level3.py"
+    path.write_text("\n1 / 0\n")
+    with pytest.raises(UserError, match="mlp-level3.py, line 2: ZeroDivisionError: division by zero"):
+        load(path)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda dp: dp.pop("wpe"), "the gradient of wpe.weight is missing: one of the functions in own is wrong for this"),
+    (lambda dp: dp["wpe"].update(weight=dp["wte"]["weight"]), r"of wpe.weight has shape \(7, 8\), not \(5, 8\)"),
+])
+def test_gradients_that_do_not_fit_the_model_are_refused(change, says):
+    def wrong(dlogits, cache, ops):
+        dp = LESSONS["gpt"].backward(dlogits, cache, ops)
+        change(dp)
+        return dp
+
+    engine, batch, _ = engine_with({"gpt": wrong})
+    with pytest.raises(BackwardError, match=says):
+        engine.loss_and_grads(*batch)
+
+
+def test_another_dtype_and_shared_memory_do_no_harm():
+    """Some right functions return float64 for float32, or one array for two parameters; training adds in place."""
+    def wide(dlogits, cache, ops):
+        dp = LESSONS["gpt"].backward(dlogits.astype(np.float64), cache, ops)
+        dp["ln_f"]["bias"] = np.broadcast_to(dp["ln_f"]["bias"][:1], 8)
+        dp["h"][0]["ln_1"]["bias"] = dp["ln_f"]["bias"]
+        return dp
+
+    engine, batch, model = engine_with({"gpt": wide})
+    _, grads = engine.loss_and_grads(*batch)
+    assert all(grads[name].dtype == np.float32 and grads[name].flags.writeable for name in model.params)
+    assert not np.shares_memory(grads["ln_f.bias"], grads["h.0.ln_1.bias"])
+    once = {name: gradient.copy() for name, gradient in grads.items()}
+    engine, batch, _ = engine_with({"gpt": wide})
+    _, grads = engine.loss_and_grads(*batch, add_to=grads)
+    assert all(np.allclose(grads[name], 2 * once[name]) for name in once)
+
+
+@UNCHECKED
+def test_one_batch_can_be_learnt_by_heart(train):
+    write("own")
+    code, out, _ = train("--backward", "own", "--overfit", "--n-embd", 32, "--learning-rate", 1e-2, "--max-iters", 300)
+    assert code == 0 and "14 of 14 functions are yours" in out and "good: the batch is known by heart" in out

@@ -1,0 +1,365 @@
+"""What the page in which one edits is told: checks of edited lines, moved numbers, texts, the run; and the cache."""
+
+import ast
+import base64
+import dataclasses
+import json
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from npgpt.cli.study import PRINTABLE, fresh_model
+from npgpt.errors import UserError
+from npgpt.study.exercises.exercise import level_text, levels_of, read_exercise
+from npgpt.study.exercises.progress import Progress
+from npgpt.study.gradcheck.check import measured, relative_error, truth
+from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.page import known, live, tiny_run
+from npgpt.study.page.edits import asked_lines, edited
+from npgpt.study.page.live import Live
+from npgpt.study.page.long_way import ways
+from npgpt.study.page.page import studied_layer
+from tests.study.judge.solutions import solved
+
+for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
+    pytest.importorskip(module, reason="makes the study page")
+
+PATIENCE = 60.0         # seconds, for a busy machine
+LESSONS = basics_and_lessons()
+NORM = LESSONS["layernorm"]
+RIGHT = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
+
+
+def line_of(lesson, begin):
+    """The first line of the statement of a backward that begins so."""
+    return next(each.first for each in read_source(lesson.backward).statements if each.text.startswith(begin))
+
+
+DX = line_of(NORM, "dx = ")
+
+
+@pytest.fixture
+def page(tmp_path):
+    return Live(tmp_path / "mine", *fresh_model("To be", PRINTABLE), "a model")
+
+
+@pytest.fixture
+def check(page):
+    """check(text, level, layer, line) -> the answer on one edited line, through JSON."""
+    def check_(text, level=0, layer="layernorm", line=DX):
+        answer = page.check({"layer": layer, "level": level, "edits": {str(line): text}})
+        return json.loads(json.dumps(answer, allow_nan=False))
+
+    return check_
+
+
+def arrays(answer, key):
+    """The shown arrays of a line: name -> (given, true, difference)."""
+    return {each["name"]: [each[which] and each[which]["values"] for which in ("given", "true", "difference")]
+            for each in answer["arrays"][key]}
+
+
+def test_a_right_edit(page, check):
+    answer = check(RIGHT + "     # of my own\nprint('here')")
+    assert answer["verdict"] == "right" and answer["text"].startswith("right") and answer["first"] is None
+    assert {each["name"]: (each["line"], each["verdict"]) for each in answer["lines"]}["dx"] == (f"b{DX}", "ok")
+    assert answer["output"] == "here\n" and answer["solved"] is None
+    own = truth(NORM).inputs["x"].ravel()
+    given, true, difference = arrays(answer, f"b{DX}")["dx"]
+    assert given == true and np.allclose(true, own, rtol=1e-3, atol=1e-3) and not any(difference)
+    assert not page.folder.exists()         # free editing solves nothing
+
+
+def test_a_wrong_edit(check):
+    answer = check("dx = rstd * (dxhat\n             - mean_dxhat)")
+    assert (answer["verdict"], answer["first"]) == ("wrong", f"b{DX}") and f"line is {DX}" in answer["text"]
+    [wrong] = [each for each in answer["lines"] if each["verdict"] == "WRONG"]
+    assert wrong["line"] == f"b{DX}" and wrong["evidence"]
+    given, true, difference = arrays(answer, f"b{DX}")["dx"]
+    assert np.allclose(np.subtract(given, true), difference, atol=2e-3) and any(difference)
+
+
+def test_an_edit_of_several_lines_shows_each_name(check):
+    answer = check(f"centre = dxhat - mean_dxhat\nshape = centre[0]\nd{RIGHT}\ndx = ddx")
+    assert answer["verdict"] == "right"
+    shown = arrays(answer, f"b{DX}")
+    assert list(shown) == ["dx", "centre", "shape", "ddx"] and shown["shape"][1:] == [None, None]
+    assert shown["dx"][0] == shown["dx"][1] == shown["ddx"][0]
+
+
+def test_a_gradient_that_the_package_skips_has_its_true_values(check):
+    """drstd is in no line of the package's backward."""
+    answer = check(f"drstd = (dxhat * xhat / rstd).sum(axis=-1, keepdims=True)\n{RIGHT}")
+    given, true, difference = arrays(answer, f"b{DX}")["drstd"]
+    assert np.allclose(given, true, rtol=1e-3, atol=1e-3) and len(true) == 20 and difference is not None
+
+
+@pytest.mark.parametrize("text, first, says", [
+    ("dx = (", DX, f"line {DX}: "),
+    ("pass\ndx = )", DX, f"line {DX}: "),
+    ("dx = nothing", DX, "NameError: name 'nothing' is not defined"),
+    ("def f(): pass\n  x", DX, "indent"),
+    ("\0", None, "null"),
+    ("import os; os._exit(3)", None, "ended its process"),
+    ("", DX + 1, "dx"),                     # the statement is deleted
+    ("return 1", None, "returned"),
+    ("dx = 'é\ud800'", None, "dx is a str"),
+    ("dx = " + "(" * 500, DX, "too many nested"),
+])
+def test_what_does_not_run_is_said_in_a_line(check, capfd, text, first, says):
+    answer = check(text)
+    assert answer["verdict"] in ("error", "wrong") and says in answer["text"], answer["text"]
+    assert first is None or answer["first"] == f"b{first}"
+    assert "/tmp" not in answer["text"] and "Traceback" not in answer["text"] and capfd.readouterr() == ("", "")
+
+
+def test_code_that_loops_is_ended(page, check, monkeypatch):
+    monkeypatch.setattr(live, "SECONDS", 1.0)
+    before = time.monotonic()
+    answer = check("while True: pass")
+    assert answer["verdict"] == "error" and "endless loop" in answer["text"] and "--time-limit" not in answer["text"]
+    assert time.monotonic() - before < 20.0
+
+
+def test_one_check_at_a_time(page, check, monkeypatch):
+    """A second one waits until the first has ended, or is refused; so is a second text."""
+    monkeypatch.setattr(live, "SECONDS", 0.2)
+    with page.checking, pytest.raises(UserError, match="still running"):
+        check(RIGHT)
+    with page.reading, pytest.raises(UserError, match="still running"):
+        page.text({"text": "To be"})
+    assert page.text({"text": "To be"})["loss"]
+    monkeypatch.setattr(live, "SECONDS", PATIENCE)
+    page.checking.acquire()
+    threading.Timer(0.3, page.checking.release).start()
+    assert check(RIGHT)["verdict"] == "right" and not page.checking.locked()
+
+
+def test_a_level_that_is_solved_is_solved_for_learn(page, check):
+    answer = check("...", 1)
+    assert answer["verdict"] == "unfinished" and str(DX) in answer["text"] and answer["solved"] is None
+    assert check("dx = dxhat", 1)["solved"] is None and page.progress({}) == {"solved": []}
+    assert check(RIGHT, 1)["solved"] == "layernorm level 1"
+    assert page.progress({}) == {"solved": ["layernorm level 1"]}
+    assert "solved" in Progress(page.folder).entry("layernorm level 1")
+    file = page.folder / "layernorm-level1.py"
+    assert file.read_text() == solved(NORM, 1).replace("file.py", str(file)).split("    dx = ")[0] + f"    {RIGHT}\n" \
+        "    return dx, dweight, dbias\n"
+    file.write_text(file.read_text() + "# mine\n")
+    assert check(RIGHT, 1)["solved"] and file.read_text().endswith("# mine\n")         # it stays
+
+
+def test_a_level_is_solved_only_if_every_line_was_typed(page):
+    lines = asked_lines(NORM, 2)
+    own = {str(line): read_source(NORM.backward).statement_at(line).text for line in lines}
+    for left in ([], lines[:1], lines[1:]):
+        edits = {line: text for line, text in own.items() if int(line) not in left} | {str(line): " " for line in left}
+        answer = page.check({"layer": "layernorm", "level": 2, "edits": edits})
+        assert (answer["verdict"], answer["solved"]) == (
+            ("unfinished", None) if left else ("right", "layernorm level 2"))
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_each_level_of_each_layer_is_the_exercise(name, tmp_path):
+    """The file has the same `...` as that of learn, and the package's own lines in them solve it."""
+    lesson, path = LESSONS[name], tmp_path / "file.py"
+    source = read_source(lesson.backward)
+    for level in levels_of(name):
+        lines = asked_lines(lesson, level)
+        begun = edited(lesson, level, {}, path)
+        assert begun.text == level_text(lesson, level, path) or level == 3
+        assert not begun.complete and begun.text.count("= ...") >= len(lines) - 1
+        done = edited(lesson, level, {line: source.statement_at(line).text for line in lines}, path)
+        path.write_text(done.text)
+        backward = ast.unparse(read_exercise(path).function.body[1:])
+        assert done.complete and backward == ast.unparse(ast.parse("\n".join(source.lines)).body[0].body[1:])
+        for number, text in enumerate(done.text.split("\n"), 1):
+            if number in done.lines and done.lines[number] in lines:
+                assert text.strip().split("(")[0] in source.statement_at(done.lines[number]).text
+
+
+@pytest.mark.parametrize("action, request_", [
+    ("check", {}),
+    ("check", {"layer": "nothing", "level": 0, "edits": {}}),
+    ("check", {"layer": ["chain"], "level": 0, "edits": {}}),
+    ("check", {"layer": "../chain", "level": 0, "edits": {}}),
+    ("check", {"layer": "chain", "level": 4, "edits": {}}),
+    ("check", {"layer": "chain", "level": True, "edits": {}}),
+    ("check", {"layer": "dropout", "level": 2, "edits": {}}),           # it has none
+    ("check", {"layer": "chain", "level": 0, "edits": []}),
+    ("check", {"layer": "chain", "level": 0, "edits": {"1": "x"}}),
+    ("check", {"layer": "chain", "level": 0, "edits": {"29": 1}}),
+    ("move", {"layer": "chain", "name": "y", "index": [0, 0], "value": 1}),
+    ("move", {"layer": "chain", "name": "x", "index": [0], "value": 1}),
+    ("move", {"layer": "chain", "name": "x", "index": [0, 6], "value": 1}),
+    ("move", {"layer": "chain", "name": "x", "index": [0, -1], "value": 1}),
+    ("move", {"layer": "chain", "name": "x", "index": [0, 1.0], "value": 1}),
+    ("move", {"layer": "chain", "name": "x", "index": [0, True], "value": 1}),
+    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": "1"}),
+    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": math.inf}),
+    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": 10**400}),
+    ("text", {}),
+    ("text", {"text": "a"}),
+    ("text", {"text": "a" * 65}),
+    ("text", {"text": "é\ud800"}),
+    ("train", {"since": -1}),
+    ("train", {"since": 0.5}),
+])
+def test_requests_that_are_not_valid(page, action, request_):
+    with pytest.raises(UserError):
+        getattr(page, action)(request_)
+
+
+def test_a_damaged_progress_is_said(page, check):
+    page.folder.mkdir()
+    (page.folder / "progress.json").write_text("[]")
+    for ask in (lambda: page.progress({}), lambda: check(RIGHT, 1)):
+        with pytest.raises(UserError, match="damaged"):
+            ask()
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_number_that_moves(page, name):
+    """The slope is that of the curve, and the arrays are those of the moved lesson; on the spot, those of the page."""
+    lesson = LESSONS[name]
+    for each, array in lesson.inputs.items():
+        index = [0] * array.ndim
+        for value in (-100.0, 100.0):
+            answer = page.move({"layer": name, "name": each, "index": index, "value": value})
+            json.dumps(answer, allow_nan=False)
+            assert len(answer["ways"]) == len(ways(lesson)) and len(answer["curve"]) == 41
+        assert answer["curve"][20] == [100.0, answer["loss"]]
+    name, array = next(iter(lesson.inputs.items()))
+    index = tuple(np.unravel_index(np.abs(page.known(lesson.name).inputs[name]).argmax(), array.shape))
+    value = float(array[index])
+    here, low, high = (
+        page.move({"layer": lesson.name, "name": name, "index": [*map(int, index)], "value": value + step})
+        for step in (0.0, -1e-4, 1e-4))
+    for way, moved in zip(studied_layer(lesson).data["ways"], here["ways"], strict=True):
+        assert moved == {"steps": way["steps"], "arrays": way["arrays"]}
+    assert here["slope"] == pytest.approx((high["loss"] - low["loss"]) / 2e-4, rel=1e-5)
+    (x1, y1), (x2, y2) = (here["curve"][i] for i in (19, 21))
+    assert x1 == pytest.approx(value - 0.05, abs=1e-6) and x2 == pytest.approx(value + 0.05, abs=1e-6)
+    assert here["slope"] == pytest.approx((y2 - y1) / (x2 - x1), rel=0.05)
+    if lesson.name != "embedding":      # there a row that nobody reads changes nothing
+        assert low["ways"][0]["arrays"] != high["ways"][0]["arrays"] or lesson.name == "dropout"
+
+
+def test_a_text(page):
+    text = "To be?"
+    answer = json.loads(json.dumps(page.text({"text": text}), allow_nan=False))
+    assert answer["tokens"] == ["T", "o", "·", "b", "e", "?"] and len(answer["losses"]) == 5
+    assert answer["loss"] == pytest.approx(np.mean(answer["losses"]), rel=1e-3)
+    assert [len(row) for row in answer["pulls"]] == [1, 2, 3, 4, 5]
+    assert len(base64.b64decode(answer["maps"][0][2])) == 25 and len(answer["maps"]) == 8
+    assert answer["norms"][5] is None and min(answer["norms"][:5]) > 0.0
+    # The last token that is read has one loss only, a fifth of the mean.
+    assert answer["norms"][4] == pytest.approx(answer["pulls"][4][4] / 5, rel=1e-3)
+    logits, _ = page.model.forward(page.tokenizer.encode(text).astype(np.int64)[None])
+    chances = np.exp(logits[0, -1].astype(float))
+    chances /= chances.sum()
+    best = sorted(range(len(chances)), key=lambda i: -chances[i])[:10]
+    assert [each[0] for each in answer["next"]] == [PRINTABLE[i].replace(" ", "·") for i in best]
+    assert [each[1] for each in answer["next"]] == pytest.approx([chances[i] for i in best], rel=1e-3)
+
+
+def test_the_tiny_run(page, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(tiny_run.time, "monotonic", lambda: now)
+    parts = ["wte", "wpe", "h.0", "h.1", "ln_f"]
+    assert page.train({"since": 0}) == {"step": 0, "loss": [], "norms": {part: [] for part in parts}}
+    now = 0.55
+    first = page.train({"since": 0})
+    assert first["step"] == len(first["loss"]) == 5
+    now = 0.65                              # half a step was left over
+    assert page.train({"since": 5})["step"] == 6
+    now = 1000.0                            # it has stood still, after three seconds
+    answer = page.train({"since": 4})
+    assert answer["step"] == 36 and len(answer["loss"]) == 32 and answer["loss"][-1] < first["loss"][0] - 1.0
+    assert list(answer["norms"]) == parts and all(len(norms) == 32 for norms in answer["norms"].values())
+    assert page.train({"since": 10**9})["loss"] == []
+    monkeypatch.setattr(tiny_run, "STEPS", 40)
+    now = 2000.0
+    assert page.train({"since": 0})["step"] == 40
+    json.dumps(answer, allow_nan=False)
+
+
+def test_the_norms_of_the_run_are_those_of_its_gradients():
+    run = tiny_run.TinyRun()
+    run.start()
+    seen = []
+    take = run.optimizer.step
+    run.optimizer.step = lambda grads, clip: seen.append(take(grads, clip))
+    run.step()
+    assert math.hypot(*(norms[0] for norms in run.norms.values())) == pytest.approx(seen[0], rel=1e-4)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and how often gradients were measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    calls = []
+    monkeypatch.setattr(known, "measured", lambda *each: calls.append(each) or measured(*each))
+    return calls
+
+
+def test_gradients_are_measured_once(cache, tmp_path, monkeypatch):
+    for name in ("layernorm", "embedding"):
+        first, again = known.known_truth(LESSONS[name]), known.known_truth(LESSONS[name])
+        own = truth(LESSONS[name])
+        for each in (first, again):
+            assert each.inputs.keys() == own.inputs.keys() and len(each.gradients) == len(own.gradients)
+            for given, true in zip([*each.inputs.values(), *each.gradients], [*own.inputs.values(), *own.gradients],
+                                   strict=True):
+                assert given is true is None or relative_error(given, true) == 0.0
+    assert len(cache) == 2
+    moved = {name: value + 1.0 for name, value in NORM.inputs.items()}
+    known.known_truth(dataclasses.replace(NORM, inputs=moved))
+    assert len(cache) == 3                  # other inputs
+    monkeypatch.setattr(known, "sources", lambda: b"changed")
+    known.known_truth(LESSONS["embedding"])
+    assert len(cache) == 4
+
+
+@pytest.mark.parametrize("damage", [
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_bytes(path.read_bytes()[:-30]),
+    lambda path: path.write_bytes(b"PK\x03\x04" + bytes(100)),
+    lambda path: (path.unlink(), path.mkdir()),
+    lambda path: np.savez(path, digest=np.load(path)["digest"]),
+    lambda path: np.savez(path, **{**np.load(path), "dx": np.zeros(3)}),
+    lambda path: np.savez(path, **{**np.load(path), "dx": np.full((5, 6), np.nan)}),
+    lambda path: np.savez(path, **{**np.load(path), "dx": np.array([[None] * 6] * 5)}),
+])
+def test_a_damaged_cache_is_not_used(cache, tmp_path, damage):
+    known.known_truth(LESSONS["chain"])
+    damage(tmp_path / "cache/npgpt/study/chain.npz")
+    again = known.known_truth(LESSONS["chain"])
+    assert len(cache) == 2 and np.array_equal(again.inputs["x"], truth(LESSONS["chain"]).inputs["x"])
+
+
+def test_without_a_cache(cache, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file")
+    known.known_truth(LESSONS["chain"])
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(known.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    known.known_truth(LESSONS["chain"])
+    assert len(cache) == 2
+
+
+def test_the_sources_are_those_that_matter(tmp_path, monkeypatch):
+    """A changed file of the layers, the model or the checks is another digest."""
+    for folder in ("layers", "model", "study"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text("1")
+    monkeypatch.setattr(known, "PACKAGE", tmp_path)
+    digests = {known.sources.__wrapped__()}
+    for folder in ("layers", "model", "study"):
+        (tmp_path / folder / "a.py").write_text("2")
+        digests.add(known.sources.__wrapped__())
+    monkeypatch.setattr(known.np, "__version__", "0")
+    assert len(digests | {known.sources.__wrapped__()}) == 5

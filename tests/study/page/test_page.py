@@ -1,0 +1,382 @@
+"""`npgpt study`: what the page says, against the sources, the model and the gradient check, and what it refuses."""
+
+import ast
+import base64
+import dataclasses
+import html
+import importlib.util
+import inspect
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig
+from npgpt.cli.study import fresh_model
+from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
+from npgpt.errors import UserError
+from npgpt.layers import attention_forward, gelu_exact_backward
+from npgpt.study.exercises.exercise import left_out
+from npgpt.study.exercises.path import path_of
+from npgpt.study.gradcheck.check import OK, WRONG, check, relative_error, truth
+from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import recording
+from npgpt.study.gradcheck.truth import cases
+from npgpt.study.page import page, steps, whole_model
+from npgpt.study.page.flow import Flow
+from npgpt.study.page.long_way import LONG_WAYS
+from npgpt.study.page.whole_model import study_model
+from tests.cli.test_train import refused
+
+for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
+    pytest.importorskip(module, reason="makes the study page")
+
+LESSONS = basics_and_lessons()
+EACH = pytest.mark.parametrize("name", LESSONS)
+
+
+@pytest.fixture(scope="module")
+def layers():
+    """name -> the `StudiedLayer` of every lesson."""
+    return {name: page.studied_layer(lesson) for name, lesson in LESSONS.items()}
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A model, its tokenizer, a text, and the `ModelStudy` of them."""
+    text = "to be or not"
+    tokenizer = CharTokenizer.from_text(text)
+    model = GPT(GPTConfig(vocab_size=tokenizer.vocab_size, block_size=16, n_layer=2, n_head=3, n_embd=12), 1, "float64")
+    return model, tokenizer, text, study_model(model, tokenizer, text, "a model")
+
+
+def data_of(text):
+    """What the page holds for its script."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_the_whole_page(npgpt, tmp_path):
+    code, out, _ = npgpt("study")
+    text = (tmp_path / "study.html").read_text()
+    assert code == 0 and out == f"study.html: {(tmp_path / 'study.html').stat().st_size / 1e6:.2f} MB\n"
+    assert len(text.encode()) < 1e6 and data_of(text)["live"] is None
+    assert [each["name"] for each in data_of(text)["layers"]] == list(LESSONS)
+    for name in lessons():
+        assert f'href="#{name}"' in text.partition('id="map"')[2].partition("</section>")[0], name
+    assert not re.search(r'(?:src|href|action)="(?!#|data:,)|url\(|@import|https?://(?!www\.w3\.org/)', text)
+
+
+@EACH
+def test_the_source_is_shown_with_its_numbers(layers, name):
+    """All of it; in a long line the comment may be nearer."""
+    def text(line):
+        return re.sub(r"(?<=\S) +# ", "  # ", line)
+
+    for function, units in ((LESSONS[name].forward, layers[name].forward),
+                            (LESSONS[name].backward, layers[name].ways[0].units)):
+        lines, first = inspect.getsourcelines(function)
+        shown = [(number, html.unescape(re.sub(r"<[^>]*>", "", row))) for unit in units for number, row in unit.lines]
+        assert [(number, text(row)) for number, row in shown] == [
+            (first + i, text(line.rstrip("\n"))) for i, line in enumerate(lines)]
+
+
+@EACH
+def test_partners_are_there_and_every_gradient_is_verified(layers, name):
+    layer = layers[name]
+    for way in layer.ways:
+        lines = way.data["lines"]
+        active = {f"{side}{unit.first}" for side, units in (("f", layer.forward), ("b", way.units))
+                  for unit in units if unit.active}
+        assert set(lines) == active >= {step["line"] for step in way.data["steps"]}
+        for line, entry in ((line, entry) for line, entries in lines.items() for entry in entries):
+            assert entry["partner"] is None or entry["partner"] in active and entry["partner"][0] != line[0]
+            assert entry["section"] is None or entry["section"] in layer.derivation.sections
+        for checked in way.checks:
+            entry = next(each for each in lines[f"f{checked.forward_line}"] if each["name"] == checked.variable)
+            assert entry["finding"] and entry["verdict"] != WRONG
+            if entry["verdict"] == "ok":
+                back = next(each for each in lines[entry["partner"]] if each["name"] == f"d{checked.variable}")
+                assert back["partner"][0] == "f" and back["other"] == checked.variable and entry["section"]
+                used = {use for use, _, _ in entry["uses"]}
+                assert not used or checked.forward_text != "(argument)" or set(back["lit"]) == used
+                if checked.variable != "mask":          # all but the result, which the caller uses
+                    assert used or checked.forward_line == max(each.forward_line for each in way.checks)
+    assert layer.right
+
+
+@EACH
+def test_the_derivation_has_the_order_of_the_backward(layers, name):
+    layer = layers[name]
+    lines = [int(layer.lines[section][1:]) for section in layer.derivation.sections if section in layer.lines]
+    assert lines == sorted(lines) and len(lines) >= 2
+    if len(layer.ways) > 1:         # there it has a line for each section
+        made = [entry["name"] for step in layer.ways[1].data["steps"] if step["line"][0] == "b"
+                for entry in layer.ways[1].data["lines"][step["line"]]]
+        order = [made.index(f"d{section}") for section in layer.derivation.sections]
+        assert order == sorted(order)
+
+
+@pytest.mark.parametrize("name", LONG_WAYS)
+def test_the_long_way_has_no_shortcut_and_is_right(layers, name):
+    """Every variable has its own gradient, in all cases."""
+    for case in cases(name, seed=2)[:9]:
+        each = case.lesson
+        long_way, known = dataclasses.replace(each, backward=LONG_WAYS[name]), truth(each)
+        assert {checked.verdict for checked in check(long_way, known=known)} == {OK}
+        result = long_way.run_backward(known.dy, known.cache)
+        assert all(relative_error(result[f"d{variable}"], true) < 1e-9 for variable, true in known.inputs.items())
+    assert len(layers[name].ways) == 2
+
+
+@pytest.mark.parametrize(("name", "variable", "uses"), [
+    ("gelu_tanh", "x", [("inner = ", "dx_inside = ", "dx_inside"), ("y = ", "dx_outside = ", "dx_outside")]),
+    ("layernorm", "x", [("mean = ", "dx = ", "dx"), ("centred = ", "dx = ", "dx")]),
+    ("linear", "bias", [("y_rows = y_rows + bias", "dbias = ", "dbias")]),
+    ("embedding", "wte", [("token = ", "np.add.at(dwte", "dwte")]),
+    ("block", "x", [("norm_1, ln_1 = ", "dx_normed, ", "dx_normed"), ("x_mid = ", "dx = ", "dx_mid")]),
+    ("block", "x_mid", [("norm_2, ln_2 = ", "dx_mid_normed, ", "dx_mid_normed"), ("x_out = ", "dx_mid = ", "dx_out")]),
+    ("block", "attn.c_attn.bias", [("attended, attn = ", "dnorm_1, dp_attn = ", None)]),
+    ("gpt", "wte.weight", [("x, embedding = ", "dwte, dwpe = ", "dwte"),
+                           ("head_weight = ", "dwte = dwte + ", "dhead_weight")]),
+])
+def test_each_use_causes_a_share_of_the_gradient(name, variable, uses):
+    lesson = LESSONS[name]
+    checked = next(each for each in check(lesson) if each.variable == variable)
+    found = Flow(lesson.forward, lesson.backward).uses(variable, checked.forward_line, checked.backward_line)
+    text = {number: line.strip() for function in (lesson.forward, lesson.backward)
+            for number, line in enumerate(inspect.getsource(function).split("\n"), function.__code__.co_firstlineno)}
+    assert [each for *_, each in found] == [term for *_, term in uses]
+    for (use, share, _), (begin, back, _) in zip(found, uses, strict=True):
+        assert text[use].startswith(begin) and text[share].startswith(back)
+
+
+@EACH
+def test_the_factors_of_a_matmul_have_the_product(layers, name):
+    """As they were when the line ran."""
+    for way in layers[name].ways:
+        for step in way.data["steps"]:
+            if "factors" not in step:
+                continue
+            values = [np.reshape(array["values"], array["shape"]) for array in
+                      (way.data["arrays"][i] for _, i, *_ in [*step["factors"], *step["arrays"]])]
+            a, b = (value.swapaxes(-1, -2) if flipped else value
+                    for value, (_, _, flipped) in zip(values, step["factors"], strict=False))
+            np.testing.assert_allclose(a @ b, values[2], rtol=5e-3, atol=5e-3)
+    count = sum("factors" in step for way in layers[name].ways for step in way.data["steps"])
+    assert count == {"linear": 3, "head": 3, "attention": 6, "lora": 6}.get(name, 0)
+
+
+def test_a_share_belongs_to_its_use(layers):
+    lines = layers["gelu_tanh"].ways[0].data["lines"]
+    (entry,) = [entry for entries in lines.values() for entry in entries if entry["name"] == "dx_outside"]
+    assert entry["finding"] == "dx_outside is what this use of x adds to dx." and entry["other"] == "x"
+    assert entry["lit"] == [use for use, _, _ in entry["uses"]] and entry["partner"] == "f11"
+
+
+def test_what_a_learner_is_asked(layers):
+    """Every line but what reads the cache and returns; with the shape and the hint of the exercises."""
+    asked = {unit.first: unit.question for unit in layers["linear"].ways[0].units if unit.question}
+    assert [name for each in asked.values() for name in each.names] == [
+        "rows", "dy_rows", "dbias", "dweight", "drows", "dx"]
+    weight = next(each for each in asked.values() if each.names == ("dweight",))
+    assert weight.shape == "(n_in, n_out)" and weight.hint.startswith("The gradient of one factor")
+    names = [unit.question.names for unit in layers["block"].ways[0].units if unit.question]
+    assert ("dx_mid_normed", "dln_2_weight", "dln_2_bias") in names
+    assert all(unit.question is None for layer in layers.values() for unit in layer.forward)
+
+
+def test_the_table_has_one_row_for_what_a_shortcut_skips(layers):
+    (row,) = [row for row in layers["layernorm"].rows if row["verdict"].startswith("shortcut")]
+    assert row["variable"] == "mean, centred, var, rstd" and row["verdict"] == "shortcut, part of dx"
+
+
+@EACH
+def test_the_steps_are_the_pass(layers, name):
+    """Forwards, then backwards; the last values of the inputs' gradients are those that the backward returns."""
+    for way in layers[name].ways:
+        passed, arrays = way.data["steps"], way.data["arrays"]
+        sides = [step["line"][0] for step in passed]
+        assert sides == sorted(sides, reverse=True) and set(sides) == {"f", "b"}
+        for variable, true in truth(LESSONS[name]).inputs.items():
+            shown = [arrays[i] for step in passed for each, i in step["arrays"] if each == f"d{variable}"][-1]
+            assert shown["shape"] == list(true.shape)
+            np.testing.assert_allclose(np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3)
+
+
+@EACH
+def test_each_statement_of_a_backward_can_be_typed(layers, name):
+    """Its text is that of the file, and begins with the stub; the lowest level that leaves it out is known."""
+    source, typed = read_source(LESSONS[name].backward), layers[name].typed
+    assert [int(line) for line in typed] == [each.first for each in source.statements]
+    for each, line in zip(source.statements, typed.values(), strict=True):
+        assert ast.unparse(ast.parse(line["text"])) == each.text and line["text"].startswith(line["stub"])
+        assert line["stub"] == "" or line["stub"].endswith((" = ", " += ", "return "))
+        row = source.lines[each.first - source.first]
+        assert row.startswith(" " * line["indent"] + line["text"].split("\n")[0])
+    levels = [int(step.what[-1]) for step in path_of(name) if not step.is_bug]
+    assert list(layers[name].levels) == levels
+    for level in levels:
+        left = {node.lineno + source.first - 1 for node in left_out(LESSONS[name], level)}
+        assert {int(line) for line, each in typed.items() if each["level"] and each["level"] <= level} == left
+    hidden = {unit.first: unit.level for unit in layers[name].ways[0].units if unit.question}
+    assert hidden == {line: typed[str(line)]["level"] for line in hidden}
+
+
+def test_a_comment_in_parts():
+    """A shape, with that of the example; what tells the answer; and, in a long line, nearer to the code."""
+    row = '<span class="n">y</span>      <span class="c1"># (..., C): &lt;why&gt;</span>'
+    shape = '<span class="sizes" title="(..., C)" data-here="(4, 5, 6)">(..., C)</span>'
+    for line, gap in (("y      # (..., C): <why>", 6), ("y" * 81, 2)):
+        assert page.with_comment(row, line, [4, 5, 6]) == (
+            f'<span class="n">y</span>{" " * gap}<span class="c1"># {shape}</span>'
+            '<span class="c1 tells">: &lt;why&gt;</span>')
+    row = '    <span class="c1"># y = np.exp(x), and the derivative is y</span>'
+    assert page.with_comment(row, "    # y = np.exp(x), and the derivative is y", None) == (
+        '    <span class="c1"># y = np.exp(x)</span><span class="c1 tells">, and the derivative is y</span>')
+    assert page.with_comment("y", "y", [2]) == "y"
+
+
+def test_a_live_page_may_ask_its_own_server_and_a_file_nobody(model):
+    for live in (None, {"token": "t", "exercises": "exercises"}):
+        text = page.study_page([LESSONS["dropout"]], model[3], live)
+        assert data_of(text)["live"] == live and ("connect-src" in text) == (live is not None)
+        assert data_of(text)["first"]["layer"] == "dropout"
+
+
+def test_a_wrong_backward_shows():
+    layer = page.studied_layer(dataclasses.replace(LESSONS["gelu_tanh"], backward=gelu_exact_backward))
+    assert not layer.right and "gradients WRONG" in layer.verdict
+
+
+def test_what_is_not_finite_becomes_json():
+    value = steps.summary(np.array([-np.inf, 1.0, np.nan, 2.0]))
+    assert value["values"] == ["-inf", 1.0, "nan", 2.0] and (value["low"], value["high"]) == (1.0, 2.0)
+
+
+def test_the_losses_pulls_and_maps_are_the_models(model):
+    """The loss of one token is that of a batch in which no other token counts."""
+    gpt, tokenizer, text, found = model
+    ids = tokenizer.encode(text).astype(int)[None]
+    assert found.tokens == list(text.replace(" ", "·"))
+    for i, (loss, row) in enumerate(zip(found.losses, found.pulls, strict=True)):
+        targets = np.full_like(ids[:, 1:], -1)
+        targets[0, i] = ids[0, i + 1]
+        assert loss == pytest.approx(gpt.forward(ids[:, :-1], targets)[1], rel=1e-6)
+        dwpe = gpt.backward()["wpe.weight"]
+        np.testing.assert_allclose(row, np.linalg.norm(dwpe[:i + 1], axis=-1), rtol=1e-6)
+        np.testing.assert_allclose(dwpe[i + 1:], 0.0, atol=1e-12)       # no loss depends on what comes after
+    assert found.loss == pytest.approx(np.mean(found.losses))
+    with recording([attention_forward]) as record:
+        gpt.forward(ids[:, :-1])
+    att = [each.value[0] for each in record if each.name == "att"]
+    assert [(layer, head) for layer, head, _ in found.maps] == [(i, j) for i in range(2) for j in range(3)]
+    for layer, head, data in found.maps:
+        weights = np.frombuffer(base64.b64decode(data), np.uint8).reshape(len(text) - 1, -1) / 255
+        np.testing.assert_allclose(weights, att[layer][head], atol=0.5 / 255 + 1e-6)
+
+
+def test_the_logit_lens_is_the_model_without_its_last_blocks(model):
+    """An edit that gives ln_f and the head an earlier state of the residual stream makes the same predictions."""
+    gpt, tokenizer, text, found = model
+    ids = tokenizer.encode(text).astype(int)
+    _, activations = gpt.run_with_cache(ids[None, :-1], ids[None, 1:])
+    assert len(found.lens) == 3 and found.lens != [found.lens[0]] * 3
+    for row, stream in zip(found.lens, ("h.0.x", "h.1.x", "h.1.x_out"), strict=True):
+        logits, _ = gpt.forward(ids[None, :-1], edit={"h.1.x_out": lambda _, stream=stream: activations[stream]})
+        probs = np.exp(logits[0]) / np.exp(logits[0]).sum(axis=-1, keepdims=True)
+        assert [each for each, _, _ in row] == list(tokenizer.decode(probs.argmax(axis=-1)).replace(" ", "·"))
+        np.testing.assert_allclose([each for _, each, _ in row], probs.max(axis=-1), rtol=1e-3)
+        np.testing.assert_allclose([each for _, _, each in row], probs[range(len(ids) - 1), ids[1:]], rtol=1e-3)
+    _, grads = gpt.loss_and_grads(ids[None, :-1], ids[None, 1:])
+    np.testing.assert_allclose(found.norms, np.linalg.norm(grads["wpe.weight"][:len(ids) - 1], axis=-1), rtol=1e-9)
+
+
+def test_a_page_of_one_model_and_no_lessons(npgpt, model, tmp_path):
+    gpt, tokenizer, text, found = model
+    gpt.save_pretrained(tmp_path / "mine")
+    save_tokenizer(tokenizer, tmp_path / "mine" / TOKENIZER_FILE)
+    code, out, _ = npgpt("look", "mine", "--prompt", text)
+    page = (tmp_path / "look.html").read_text()
+    assert code == 0 and out.startswith("look.html: 0.1") and data_of(page)["layers"] == []
+    assert data_of(page)["model"]["tokens"] == found.tokens and len(data_of(page)["model"]["lens"]) == 3
+    assert all(f'id="{name}"' in page for name in re.findall(r'href="#(\w+)"', page))
+    assert not re.search(r'(?:src|href|action)="(?!#|data:,)|url\(|@import|https?://(?!www\.w3\.org/)', page)
+    refused(npgpt("look", "mine", "--prompt", text, "--out", "no/page.html"), "no/page.html cannot be written")
+    refused(npgpt("look", "mine"), "--prompt")
+    refused(npgpt("look", "--prompt", text), "out")
+
+
+def test_what_is_too_much_is_left_out_and_said(model, monkeypatch):
+    gpt, tokenizer, text, found = model
+    assert found.left_out == []
+    monkeypatch.setattr(whole_model, "MOST_MAPS", 4)
+    monkeypatch.setattr(whole_model, "MOST_WORK", 6 * gpt.params.flat.size * 10)
+    less = study_model(gpt, tokenizer, text, "")
+    assert [(layer, head) for layer, head, _ in less.maps] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert less.pulls == found.pulls[:4] and len(less.losses) == len(text) - 1
+    assert "first 2" in less.left_out[0] and "first 4 of 11" in less.left_out[1]
+
+
+def test_markup_and_odd_characters_are_text(npgpt, tmp_path):
+    planted = "<script>alert(1)</script>"
+    found = study_model(*fresh_model("ab"), "ab", '<img src="x">')
+    found.tokens[0] = planted
+    text = page.study_page([LESSONS["dropout"]], found)
+    assert "<script>alert" not in text and "<img" not in text and "\\u003cscript\\u003ealert" in text
+    assert whole_model.shown(" a\n\t\u202e\udc80") == "·a⏎\\t\\u202e\\udc80"
+    assert npgpt("study", "dropout", "--prompt", "ab\udc80")[0] == 0
+    (tmp_path / "study.html").read_bytes().decode("utf-8")
+
+
+def test_a_run_and_one_layer_are_studied(npgpt, train, tmp_path):
+    assert train("--max-iters", 3)[0] == 0
+    assert npgpt("study", "linear", "--checkpoint", "out", "--prompt", "To be,")[0] == 0
+    text = (tmp_path / "study.html").read_text()
+    assert "".join(data_of(text)["model"]["tokens"]) == "To·be,"
+    assert [each["name"] for each in data_of(text)["layers"]] == ["linear"]
+    assert all(f'id="{name}"' in text and (not line or f'data-line="{line[1:]}"' in text)
+               for name, line in re.findall(r'href="#(\w+)(:\w+)?"', text))
+    refused(npgpt("study", "--checkpoint", "out", "--prompt", "To € be"), "'€'", "position 3")
+    refused(npgpt("study", "--checkpoint", "out", "--prompt", "To be, or"), "9 tokens", "at most 8")
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["softmax"], ['no layer "softmax"', "cross_entropy", "self_attention"]),
+    (["--checkpoint", "nowhere"], ["nowhere"]),
+    (["--prompt", ""], ["prompt is empty"]),
+    (["--prompt", "a" * 65], ["65 tokens", "at most 64"]),
+    (["--out", "no/such/folder/page.html"], ["no/such/folder/page.html cannot be written"]),
+    (["--open", "--out", "page.html"], ["--open writes no file"]),
+    (["--open", "--exercises", "text.txt"], ["text.txt"]),
+])
+def test_it_refuses_in_one_line(npgpt, tmp_path, arguments, says):
+    refused(npgpt("study", *arguments), *says)
+    assert not (tmp_path / "study.html").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a link is a privilege on Windows")
+def test_only_a_link_that_the_user_named_is_followed(npgpt, tmp_path):
+    for name in ("study.html", "mine.html"):
+        (tmp_path / name).symlink_to(tmp_path / f"target of {name}")
+    assert npgpt("study", "dropout")[0] == npgpt("study", "dropout", "--out", "mine.html")[0] == 0
+    assert [path.name for path in sorted(tmp_path.iterdir()) if path.is_symlink()] == ["mine.html"]
+    assert [path.name for path in tmp_path.glob("target*")] == ["target of mine.html"]
+
+
+def test_a_missing_library_is_named_with_its_extra(npgpt, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    refused(npgpt("study"), "pygments", 'pip install "npgpt[study]"')
+
+
+def test_an_encoder_and_a_model_that_is_not_finite(model):
+    tokenizer, text = model[1:3]
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=16, n_layer=1, n_head=1, n_embd=8, causal=False)
+    encoder = GPT(config, 0)
+    pulls = study_model(encoder, tokenizer, text, "").pulls
+    assert {len(row) for row in pulls} == {len(text) - 1} and pulls[0][-1] > 0.0       # each token sees all others
+    encoder.params["ln_f.weight"][0] = np.nan
+    with pytest.raises(UserError, match="not finite"), np.errstate(invalid="ignore"):
+        study_model(encoder, tokenizer, text, "")

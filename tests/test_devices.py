@@ -1,0 +1,115 @@
+"""Devices, and the messages where there is no GPU."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, GPTConfig, UserError, devices
+from npgpt.arrays import is_on_host, library_of, number, to_host
+from npgpt.devices import array_module
+from tests import strict_cupy
+
+INSTALL = r'pip install "npgpt\[cuda12\]" or "npgpt\[cuda13\]", or use --device cpu$'
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """The packages that are said to be installed: a set to add to. None at first, and no cupy to import."""
+    packages = set()
+    monkeypatch.setattr(devices, "is_installed", packages.__contains__)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    return packages
+
+
+def test_a_gpu_without_cupy_says_what_to_install(installed):
+    for device in ("gpu", "gpu:1", "cuda", "cuda:1"):
+        with pytest.raises(UserError, match="needs CuPy, and it is not installed.*" + INSTALL):
+            GPT(GPTConfig(), device=device)
+    assert array_module("auto") is np
+    assert array_module("cpu") is np
+
+
+def test_a_cupy_that_cannot_be_loaded_says_why(installed):
+    installed.add("cupy-cuda13x")
+    with pytest.raises(UserError, match="cannot be loaded.*cupy.*" + INSTALL):
+        array_module("gpu")
+    assert array_module("auto") is np
+
+
+def test_two_cupys_are_named(installed):
+    installed |= {"cupy-cuda12x", "cupy-cuda13x"}
+    with pytest.raises(UserError, match="pip uninstall cupy-cuda12x cupy-cuda13x, then.*" + INSTALL):
+        array_module("gpu")
+
+
+def test_no_driver_and_no_gpu_are_told_apart(monkeypatch):
+    cupy = strict_cupy.install(monkeypatch)
+    monkeypatch.setattr(devices, "is_installed", lambda name: name == "cupy-cuda12x")
+
+    def no_driver():
+        raise cupy.cuda.runtime.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", no_driver)
+    with pytest.raises(UserError, match="InsufficientDriver.*nvidia-smi.*" + INSTALL):
+        array_module("gpu")
+    assert array_module("auto") is np
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 1)
+
+    def no_compiler():
+        raise RuntimeError("libnvrtc.so.13 was not found\nin any of these folders: …")
+
+    monkeypatch.setattr(cupy.cuda.nvrtc, "getVersion", no_compiler)
+    with pytest.raises(UserError, match=r"lacks libraries of CUDA \(libnvrtc.so.13 was not found\): .*" + INSTALL):
+        array_module("gpu")
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 0)
+    with pytest.raises(UserError, match="no NVIDIA GPU.*--device cpu"):
+        array_module("gpu:0")
+
+
+def test_the_gpu_of_a_number(monkeypatch):
+    cupy = strict_cupy.install(monkeypatch)
+    monkeypatch.setattr(devices, "is_installed", lambda name: name == "cupy-cuda12x")
+    monkeypatch.setattr(strict_cupy.gpu, "devices", 2)
+    used = []
+    monkeypatch.setattr(cupy.cuda.Device, "use", lambda self: used.append(self.id))
+    assert array_module("gpu") is array_module("cuda") is array_module("auto") is array_module("gpu:1") is cupy
+    assert used == [1]
+    assert array_module("cuda:1") is array_module("cuda:0") is cupy
+    assert used == [1, 1, 0]
+    for device in ("gpu:2", "cuda:2"):
+        with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
+            array_module(device)
+
+
+def test_apples_gpus_have_no_cupy():
+    with pytest.raises(UserError, match="mps needs a CuPy for Apple.*use --device cpu$"):
+        array_module("mps")
+
+
+def test_what_is_where(monkeypatch):
+    cupy = strict_cupy.install(monkeypatch)
+    there, here = cupy.asarray(np.arange(3.0)), np.arange(3.0)
+    assert is_on_host(here) and is_on_host(here[0]) and is_on_host(1.5) and not is_on_host(there)
+    assert library_of(here) is np and library_of(there) is cupy
+    assert number(here[1]) == 1.0 and type(number(here[1])) is float and number(there[1]) is not None
+    assert strict_cupy.gpu.waits == []
+    assert to_host(here) is here
+    np.testing.assert_array_equal(to_host(there), here)
+
+
+def test_a_tpu_needs_xla():
+    with pytest.raises(UserError, match="tpu needs --kernels xla"):
+        array_module("tpu")
+
+
+@pytest.mark.parametrize("device", ["cuda:", "cudas", "gpu:", "gpu:x", "mps:0", ""])
+def test_an_unknown_device_is_refused(device):
+    with pytest.raises(UserError, match="device must be"):
+        array_module(device)
+
+
+def test_on_a_cpu_neither_cupy_nor_jax_is_imported():
+    subprocess.run([sys.executable, "-c", "import sys, npgpt; npgpt.GPT(npgpt.GPTConfig(65, 8, 1, 1, 8)); "
+                                          "assert not {'cupy', 'jax'} & set(sys.modules)"], check=True)
