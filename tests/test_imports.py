@@ -64,7 +64,7 @@ def test_the_folders_of_study_go_one_way():
     for path in ROOT.glob("study/*/*.py"):
         for module in modules_imported(path):
             if module.startswith("study."):
-                assert folders.index(module.split(".")[1]) <= folders.index(path.parent.name), f"{path} imports {module}"
+                assert folders.index(module.split(".")[1]) <= folders.index(path.parent.name), (path, module)
 
 
 def test_there_are_no_circles():
