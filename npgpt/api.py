@@ -15,7 +15,6 @@ from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import (
     MOST_SEED,
     MOST_THREADS,
-    as_array,
     as_floats,
     check,
     check_choice,
@@ -31,8 +30,9 @@ from npgpt.engine.ops import headless, with_block, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
-from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
+from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.activations import Looking
+from npgpt.model.batch import check_batch, check_ids, check_mask
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
@@ -112,6 +112,11 @@ class GPT:
             return params, ReferenceEngine(params, threads, block=block)
         return params, CPUEngine(params, threads, cpu_kernels(kernels), block)
 
+    def use_engine(self, engine):
+        """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
+        check("engine", engine, getattr(engine, "params", None) is self.params, "an engine of this model's params")
+        self.engine = engine
+
     @classmethod
     def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="auto",
                         freeze=(), block=None, lora_rank=None):
@@ -184,7 +189,7 @@ class GPT:
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
 
     def _forward(self, idx, targets, rng, mask, looking):
-        idx, targets = self.check_batch(idx, targets, targets is not None)
+        idx, targets = check_batch(self.config, idx, targets, targets is not None)
         (forward, backward), ops = self._lines(looking)
         logits, gpt = self._run_forward(idx, rng, mask, forward, ops)
         if targets is None:
@@ -207,7 +212,7 @@ class GPT:
 
         `backward(dhidden)` then gives the gradients. The arguments and errors are those of `forward`.
         """
-        idx, _ = self.check_batch(idx, None, with_targets=False)
+        idx, _ = check_batch(self.config, idx, None, with_targets=False)
         (forward, backward), ops = self.gpt, headless(self.ops)
         hidden, gpt = self._run_forward(idx, rng, mask, forward, ops)
         self._cache = (gpt, None, hidden.shape, backward, ops)
@@ -218,11 +223,11 @@ class GPT:
 
         T is from 2 to block_size + 1. Raises UserError otherwise, and for a model that is not causal.
         """
-        idx = self.check_ids(idx)
+        idx = check_ids(self.config, idx)
         if not self.config.causal:
             raise UserError("a model with causal=False sees the tokens that it would score: use a causal one")
         check("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
-        context, _ = self.check_batch(idx[:, :-1], None, with_targets=False)
+        context, _ = check_batch(self.config, idx[:, :-1], None, with_targets=False)
         logits, _ = self._run_forward(context, None, None, self.gpt[0], without_caches(self.ops))
         shifted = logits - logits.max(axis=-1, keepdims=True)
         total = np.exp(shifted).sum(axis=-1, keepdims=True)
@@ -230,7 +235,7 @@ class GPT:
 
     def _run_forward(self, idx, rng, mask, forward, ops):
         check_rng(rng, self.xp.random.Generator)
-        mask = self.check_mask(mask, *idx.shape)
+        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
             return forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
@@ -268,13 +273,13 @@ class GPT:
         with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
         Raises UserError, before anything is computed, also for an add_to that shares memory with the parameters.
         """
-        idx, targets = self.check_batch(idx, targets)
+        idx, targets = check_batch(self.config, idx, targets)
         check_rng(rng, self.engine.rng_type)
         if count is not None:
             check_whole("count", count, 1)
         if add_to is not None:
             self.params.check_add_to(add_to)
-        mask = self.check_mask(mask, *idx.shape)
+        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
         return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
 
     def evaluate(self, idx, targets, mask=None):
@@ -282,8 +287,9 @@ class GPT:
 
         A float; on a GPU, or by XLA, a 0-d array there.
         """
-        idx, targets = self.check_batch(idx, targets)
-        return self.engine.loss(idx, targets, self.check_mask(mask, *idx.shape))
+        idx, targets = check_batch(self.config, idx, targets)
+        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
+        return self.engine.loss(idx, targets, mask)
 
     def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
@@ -292,7 +298,8 @@ class GPT:
         reached `eos_token_id`; rows that have are filled up with it.
         """
         columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id))
-        return np.concatenate([self.check_ids(idx), *[column[:, None] for column in columns]], axis=1).astype(np.int64)
+        idx = check_ids(self.config, idx).astype(np.int64)
+        return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1, dtype=np.int64)
 
     def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
         """Return an iterator over the next token of each row, (B,) integers, each drawn when it is asked for.
@@ -302,61 +309,10 @@ class GPT:
         Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text. Raises UserError for values out of
         range, and for a model that is not causal: its earlier positions would change with each new token.
         """
-        idx = self.check_ids(idx)
+        idx = check_ids(self.config, idx)
         check_sampling(self.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
         return stream_tokens(self.engine.reader(len(idx)), idx, max_new_tokens, temperature, top_k, top_p, seed,
                              eos_token_id)
-
-    def check_ids(self, idx):
-        """Return token ids as an array on the host; UserError unless they are (B, T) integers in the vocabulary."""
-        idx, V = as_integers(idx, "idx"), self.config.vocab_size
-        if idx.ndim != 2 or idx.size == 0:
-            raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
-        if idx.min() < 0 or idx.max() >= V:
-            raise UserError(f"token ids must be from 0 to {V - 1}, but idx has {idx.min()} to {idx.max()}")
-        return idx
-
-    def check_batch(self, idx, targets, with_targets=True):
-        """Return the batch as integer arrays on the host; UserError if they do not fit the model, or each other.
-
-        Ids are checked before they go to a GPU: there an index out of range reads another row, without an error.
-        """
-        V = self.config.vocab_size
-        idx = self.check_ids(idx)
-        if idx.shape[1] > self.config.block_size:
-            raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {self.config.block_size}")
-        if not with_targets:
-            return idx, None
-        targets = as_integers(targets, "targets")
-        if targets.shape != idx.shape:
-            raise UserError(f"targets have the shape {targets.shape}, but idx has {idx.shape}")
-        if targets.min() < IGNORE_INDEX or targets.max() >= V:
-            raise UserError(f"targets must be from 0 to {V - 1}, or -1 to be ignored, "
-                            f"but there are {targets.min()} to {targets.max()}")
-        if targets.max() == IGNORE_INDEX:
-            raise UserError("every target is -1 (ignored): the loss would be the mean of nothing")
-        return idx, targets
-
-    def check_mask(self, mask, B, T):
-        """Return a mask as an array of the parameters' dtype on the host, (T, T), (B, 1, T, T) or (B, H, T, T).
-
-        None stays None. UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
-        """
-        if mask is None:
-            return None
-        mask = as_array("mask", mask)
-        if mask.dtype.kind in "biu" and mask.shape == (B, T) and mask.min() >= 0 and mask.max() <= 1:     # of padding
-            mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
-        what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf), or (B, T) of 0 and 1"
-        check("mask", mask, mask.dtype.kind == "f", what)
-        with np.errstate(over="ignore"):
-            mask = mask.astype(self.params.dtype)
-        check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
-        heads = self.config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
-        shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
-        right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
-        check("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, self.config.n_head, T, T)}")
-        return np.broadcast_to(mask, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -450,14 +406,3 @@ def check_rng(rng, kind):
     """Raise UserError if rng cannot draw dropout masks where the model runs: NumPy's generators draw on a CPU only."""
     wanted = "a np.random.Generator" if kind is np.random.Generator else "what engine.dropout_rng returns"
     check("rng", rng, rng is None or isinstance(rng, kind), f"{wanted}, or None")
-
-
-def as_integers(array, name):
-    """A copy of the array, integers on the host in the order of bytes that Numba knows; UserError if it holds others.
-
-    A copy, because the caller may change the array before `backward`, or a stream's first token, reads it again.
-    """
-    array = as_array(name, array)
-    if array.dtype.kind not in "iu":
-        raise UserError(f"{name} must be integers, not {array.dtype}")
-    return array.astype(array.dtype.newbyteorder("="))

@@ -63,9 +63,9 @@ class Scene:
     def step(self, grads=None, max_norm=None, **later):
         self.assigned(self.optimizer, later, lambda it: it.step(self.grads if grads is None else grads, max_norm))
 
-    def fused_step(self, max_norm=None, **later):
+    def train_step(self, max_norm=None, **later):
         batches = [(IDX, IDX)], [None], IDX.size
-        self.assigned(self.fused, later, lambda it: self.model.engine.step(it, *batches, max_norm))
+        self.assigned(self.fused, later, lambda it: it.train_step(*batches, max_norm))
 
     def assigned(self, optimizer, later, step):
         """A step after attributes of the optimizer were assigned to."""
@@ -117,10 +117,9 @@ ADD_TO = [*GRADS[1:], lambda s: s.model.params, lambda s: dict(s.model.params),
           lambda s: s.grads | {"ln_f.bias": np.broadcast_to(np.float32(0), 4)}]     # read-only
 LATER = {"lr": [None, 1e39, *ODD["float"]], "eps": [0, None, 1e39, 1e-60, *ODD["float"]],
          "weight_decay": [None, 1e39, *ODD["float"]],
-         "betas": [(0.9,), (0.9, 0.95, 0.99), 0.9, None, (), (1.0, 0.9), (0.9, -0.1), (NAN, 0.9), "ab"],
-         "engine": [5, "x", lambda s: GPT(s.model.config, threads=1).engine]}
-ASSIGNED = {**LATER, "t": STEP, "n_decay": [0, 3, None, "x", True], "threads": [0, *STEP],
-            "max_norm": [0, 1j, *ODD["float"]]}
+         "betas": [(0.9,), (0.9, 0.95, 0.99), 0.9, None, (), (1.0, 0.9), (0.9, -0.1), (NAN, 0.9), "ab"]}
+ENGINES = [5, "x", lambda s: GPT(s.model.config, threads=1).engine]
+ASSIGNED = {**LATER, "max_norm": [0, 1j, *ODD["float"]]}
 STREAM = [None, 5, "x", [1, 2, 3], range(60), *(TOKENS.astype(dtype) for dtype in (float, bool, complex, object, "V1")),
           TOKENS.reshape(6, 10), np.array(5), object()]
 PATHS = [None, 5, "", [], 1.5, b"x", "\0", "\ud800", "x" * 5000, "x/" * 5000]
@@ -162,9 +161,11 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "name": ["typo", 5, None, [], {}], "value": [None, True, 10**400, 1e39, "x", 1j, {}, [[1], [1, 2]], [1, 2],
                                                      np.full(4, 1e39), np.zeros((4, 1)), np.zeros(4, bool)]}),
     "AdamW": (lambda s, **odd: AdamW(**{"params": s.model.params} | odd), {
-        **LATER, "params": [None, {}, np.zeros(3)], "threads": COUNT, "decay": ["vectors", None, 5, []]}),
+        **LATER, "params": [None, {}, np.zeros(3)], "threads": COUNT, "decay": ["vectors", None, 5, []],
+        "engine": ENGINES}),
+    "use_engine": (lambda s, engine: s.model.use_engine(engine), {"engine": [None, *ENGINES]}),
     "AdamW.step": (Scene.step, {"grads": GRADS[1:], **ASSIGNED}),
-    "engine.step": (Scene.fused_step, ASSIGNED),
+    "AdamW.train_step": (Scene.train_step, ASSIGNED),
     "Trainer": (lambda s, **odd: Trainer(**{"model": s.model, "train_tokens": TOKENS, "val_tokens": TOKENS} | odd), {
         "train_tokens": [*STREAM, TOKENS[:6]], "val_tokens": [*STREAM[1:], TOKENS[:6]],
         "model": [None, 5, "x", [], GPT, lambda s: s.optimizer],

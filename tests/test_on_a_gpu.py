@@ -10,7 +10,7 @@ from npgpt.arrays import to_host
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import make_tokenizer
-from npgpt.engine.adamw import NotFiniteError
+from npgpt.engine.update import NotFiniteError
 from tests import strict_cupy
 
 pytestmark = pytest.mark.slow

@@ -32,7 +32,7 @@ def connect_ranks(args):
             raise UserError(f"--device {args.device} is one GPU, and several ranks use all: leave its number out")
         world.tell("connect", {})
         connect_by_jax()
-        world.idle = True
+        world.rest()
     elif world and args.device != "cpu":
         raise UserError(f"--device {args.device} on several ranks needs --kernels xla: add it, or leave the device out")
 
@@ -51,8 +51,8 @@ def distribute(model, args):
         world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "device": args.device,
                              "kernels": kernels, "threads": model.engine.threads,
                              "frozen": sorted(model.params.frozen)})
-        model.engine = engine_of_all(model, kernels, world)
-        world.idle = True
+        model.use_engine(engine_of_all(model, kernels, world))
+        world.rest()
 
 
 def follow(world):

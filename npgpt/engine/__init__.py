@@ -5,9 +5,10 @@ compiled loops in their place (`compiled`, `few_rows`) and Intel's matmuls (`mat
 compiles them, for any device that JAX has; `distributed` runs one of these in each of many processes. All have one
 interface:
 
-    step(optimizer, batches, rngs, count, max_norm) -> loss, norm       loss(idx, targets) -> loss
+    accumulated(batches, rngs, count) -> loss, grads of a step          loss(idx, targets) -> loss
     loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v
-    accumulated(batches, rngs, count) -> loss, grads of a step          dropout_rng(seed, step, micro_batch) -> rng
-    adamw_step(optimizer, grads, max_norm) -> norm                      waits: whether results are there at once
+    adamw_step(grads, moments, step) -> norm                            dropout_rng(seed, step, micro_batch) -> rng
     reader(B) -> read, a function: next tokens (B, T) -> logits (B, V)  where, threads, kernels: what computes
+    waits: whether results are ready when a call returns                fuses_steps: whether it has `step`, too:
+    step(batches, rngs, count, moments, step) -> loss, norm             a whole training step as one program
 """

@@ -1,16 +1,15 @@
 """The reference engine: every layer's lines as they stand, on whole arrays, called once. NumPy or CuPy."""
 
 import contextlib
-import math
 
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import is_on_host, number
-from npgpt.engine.adamw import NotFiniteError, adamw_step, adamw_update
+from npgpt.arrays import number
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import with_block, with_lora, without_caches
 from npgpt.engine.threads import sharing_cores
+from npgpt.engine.update import adamw_step, adamw_update
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 
@@ -25,6 +24,7 @@ class ReferenceEngine:
     """
 
     adamw_update, kernels = staticmethod(adamw_update), "reference"
+    fuses_steps = False         # whether `step` computes the gradients and AdamW in one program
     ranks = 1, 1                # how many processes train together, and how many of them on this machine
 
     def __init__(self, params, threads, tf32=False, block=None):
@@ -80,20 +80,6 @@ class ReferenceEngine:
             total = total + loss
         return total, grads
 
-    def step(self, optimizer, batches, rngs, count, max_norm, seen=None):
-        """Take a whole training step: `accumulated`, then that of an `AdamW`. Returns the loss and the gradient norm.
-
-        Both are `number`s. seen: a function that is called with the gradients, before the step; only if
-        `shows_gradients`. Raises NotFiniteError, before anything has changed, if one of them is not finite; on a GPU it
-        raises nothing, and the parameters become NaN.
-        """
-        loss, grads = self.accumulated(batches, rngs, count)
-        if is_on_host(loss) and not math.isfinite(loss):
-            raise NotFiniteError(f"the loss is {loss}")
-        if seen:
-            seen(grads)
-        return loss, optimizer.step(grads, max_norm)
-
     def run(self, idx, targets, rng, count, mask):
         """One forward and backward: the loss times its share of `count`, and the gradients."""
         share = counted(targets) / count
@@ -148,9 +134,9 @@ class ReferenceEngine:
             add_to[name] += grads[name]
         return add_to
 
-    def adamw_step(self, optimizer, grads, max_norm):
-        """Take a step of an `AdamW`; see `npgpt.engine.adamw.adamw_step`."""
-        return adamw_step(optimizer, grads, max_norm, self.threads, self.adamw_update)
+    def adamw_step(self, grads, moments, step):
+        """Update the parameters and AdamW's moments (m, v) by gradients, for a `Step`; return the gradient norm."""
+        return adamw_step(self.params, grads, moments, step, self.threads, self.adamw_update)
 
     def moments(self):
         """AdamW's two moments, zero."""

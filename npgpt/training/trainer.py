@@ -18,10 +18,11 @@ from npgpt.data.batches import crops_of
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.token_files import check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.memory import training_memory
+from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
 from npgpt.files import make_folder
+from npgpt.model.batch import check_batch
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
 from npgpt.training.metrics import append_metrics, write_metrics
@@ -104,9 +105,9 @@ class Trainer:
         """Continue from a `Checkpoint` of the same model shape and corpus."""
         check("checkpoint", checkpoint, isinstance(checkpoint, Checkpoint), "what read_checkpoint returns")
         checkpoint.load_parameters(self.model.params)
-        checkpoint.load_moments(self.optimizer.m, self.optimizer.v)
+        self.optimizer.restore(checkpoint)
         state = checkpoint.state
-        self.step = self.saved_step = self.optimizer.t = state["step"]
+        self.step = self.saved_step = state["step"]
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
 
     def run(self, progress=None):
@@ -155,38 +156,41 @@ class Trainer:
                 self.save()
         return self.step >= options.max_iters
 
-    def train_step(self):
+    def train_step(self, at=None):
         """Take one step: the mean loss and gradient over all micro-batches, then AdamW.
 
+        at: the step whose batches, dropout and learning rate are used, by default the next.
         Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`. If it is to be
         logged, and the engine can, it has the `layer_norms`, too.
         """
-        options, engine = self.options, self.model.engine
+        options, engine, params = self.options, self.model.engine, self.model.params
+        at = self.step if at is None else at
         crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
-        places = [self.places(i) for i in micro_batches]
-        self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
-                                          options.last_decay_step)
-        params, kept, seen = self.model.params, [], []
+        places = [self.places(i, at) for i in micro_batches]
+        batches = [check_batch(params.config, *crops.at(each)) for each in places]
+        rngs = [engine.dropout_rng(options.seed, at, i) for i in micro_batches]
+        lr = learning_rate(at, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
+        kept, seen = [], None
         if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
-            # Called when the activations are freed.
-            seen = [lambda grads: kept.extend([grads, params.flat[:params.n_trained].copy()])]
+            def seen(grads):        # called when the activations are freed
+                kept.extend([grads, params.flat[:params.n_trained].copy()])
         try:
-            loss, norm = engine.step(self.optimizer, [self.model.check_batch(*crops.at(each)) for each in places],
-                                     [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
-                                     sum(map(crops.count, places)), options.grad_clip or None, *seen)
+            loss, norm = self.optimizer.train_step(batches, rngs, sum(map(crops.count, places)),
+                                                   options.grad_clip or None, lr, seen)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
         norms = layer_norms(params, *kept) if kept else {}
-        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm, **norms}
+        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, **norms}
 
-    def places(self, i):
-        """Return the places of the crops of micro-batch i of the next step: a function of the step alone."""
+    def places(self, i, at=None):
+        """Return the places of the crops of micro-batch i of step `at`, by default the next: a function of the step."""
         options, crops = self.options, self.crops["train"]
+        step = self.step if at is None else at
         if options.sampling == "sequential":
-            return crops.in_order(self.step * options.gradient_accumulation_steps + i, options.batch_size,
+            return crops.in_order(step * options.gradient_accumulation_steps + i, options.batch_size,
                                   options.partial_batch)
-        return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, self.step, i]))
+        return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, step, i]))
 
     def read(self, record):
         """What `train_step` returned as plain numbers. On a GPU this waits for it, and only here it is seen that a loss
@@ -202,10 +206,10 @@ class Trainer:
         """Estimate how many seconds the run will take: time one pass, and count an evaluation's batch as a third of it.
         """
         options = self.options
-        places = self.places(0)
-        batch = self.crops["train"].at(places)
+        places, crops = self.places(0), self.crops["train"]
+        batch = check_batch(self.model.config, *crops.at(places))
         began = time.perf_counter()
-        self.model.engine.accumulated([self.model.check_batch(*batch)], [None], self.crops["train"].count(places))
+        self.model.engine.accumulated([batch], [None], crops.count(places))
         evaluated = (options.max_iters // options.eval_interval + 1) * len(self.crops) * options.eval_iters
         passes = options.max_iters * options.gradient_accumulation_steps + evaluated / 3
         return passes * (time.perf_counter() - began)

@@ -27,7 +27,7 @@ def losses(kernels, dtype):
     rng, curve = np.random.default_rng(0), []
     for step in range(200):
         crops = ids[rng.integers(0, len(ids) - 65, (12, 1)) + np.arange(65)]
-        curve.append(model.engine.step(optimizer, [(crops[:, :-1], crops[:, 1:])],
+        curve.append(optimizer.train_step([(crops[:, :-1], crops[:, 1:])],
                                        [model.engine.dropout_rng(0, step, 0)], 12 * 64, 1.0)[0])
     return np.array([float(loss) for loss in curve])
 

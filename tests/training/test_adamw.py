@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, TrainOptions, UserError
-from npgpt.engine.adamw import SLICE, NotFiniteError, adamw_update
+from npgpt.engine.update import SLICE, NotFiniteError, adamw_update
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_parameters, unit_scale
 
@@ -24,7 +24,7 @@ def params_of(**config):
 @pytest.mark.parametrize("decay", ["matrices", "all"])
 def test_twenty_steps_equal_torch(max_norm, values, decay, monkeypatch):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
-    monkeypatch.setattr("npgpt.engine.adamw.SLICE", values)
+    monkeypatch.setattr("npgpt.engine.update.SLICE", values)
     params = params_of()
     tensors = torch_parameters(params)
     groups = tensors.values() if decay == "all" else [
@@ -93,7 +93,7 @@ def test_schedule_ends():
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_the_bits_do_not_depend_on_the_threads(threads, monkeypatch):
-    monkeypatch.setattr("npgpt.engine.adamw.SLICE", 50)
+    monkeypatch.setattr("npgpt.engine.update.SLICE", 50)
     grads = params_of().zeros_like()
     grads.flat[:] = np.random.default_rng(0).standard_normal(grads.flat.size)
     updated = []

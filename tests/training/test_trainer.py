@@ -12,7 +12,7 @@ from npgpt.checkpoints.run import find_checkpoint, fingerprint, read_checkpoint,
 from npgpt.data.batches import StreamCrops, crops_of
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
-from npgpt.engine.adamw import NotFiniteError
+from npgpt.engine.update import NotFiniteError
 from npgpt.training.evaluation import evaluate_split
 from npgpt.training.metrics import append_metrics, read_metrics
 from npgpt.training.options import TrainOptions, load_preset, preset_names
@@ -41,8 +41,8 @@ def trainer_of(out_dir, dropout=0.0, train_tokens=TOKENS, val_tokens=TOKENS[:50]
 def loss_and_grads(trainer, step):
     """What a trainer gives to its optimizer at a step, which is not taken."""
     given = []
-    trainer.step, trainer.optimizer.step = step, lambda grads, max_norm: given.append(grads)
-    return trainer.train_step()["loss"], given[0]
+    trainer.optimizer.step = lambda grads, *_: given.append(grads)
+    return trainer.train_step(at=step)["loss"], given[0]
 
 
 def test_accumulated_micro_batches_equal_the_full_batch(tmp_path):

@@ -2,16 +2,15 @@
 
 import bisect
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 
-from npgpt.engine.adamw import SLICE, clip_factor, norm_of, slices, square_sums, update_slices
 from npgpt.engine.cpu import mask_part
 from npgpt.engine.distributed.moments import Moments
 from npgpt.engine.memory import ROUND, SENT
-from npgpt.engine.reference import ReferenceEngine, counted
+from npgpt.engine.reference import counted
 from npgpt.engine.threads import even_parts
+from npgpt.engine.update import SLICE, Step, clip_factor, norm_of, slices, square_sums, update_slices
 
 
 class Distributed:
@@ -21,7 +20,7 @@ class Distributed:
     engine: each tells the other ranks its name and arguments, an order, and all ranks call the method `_name`.
     """
 
-    waits, shows_gradients, rng_type, step = True, False, np.random.Generator, ReferenceEngine.step
+    waits, shows_gradients, fuses_steps, rng_type = True, False, False, np.random.Generator
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
@@ -87,12 +86,10 @@ class Distributed:
         masks = [] if mask is None else [np.ascontiguousarray(mask)]
         return self._lead("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
 
-    def adamw_step(self, optimizer, grads, max_norm):
-        """Take a step of an `AdamW`, with the gradients that `accumulated` computed last, on all ranks."""
-        clip_factor(self.norm, max_norm)        # raises if the norm is not finite
-        names = ("lr", "betas", "eps", "weight_decay", "n_decay", "t")
-        self._lead("step", {"max_norm": max_norm, **{name: getattr(optimizer, name) for name in names}})
-        optimizer.t += 1
+    def adamw_step(self, grads, moments, step):
+        """As in `ReferenceEngine`, on all ranks, with the gradients that `accumulated` computed last."""
+        clip_factor(self.norm, step.max_norm)       # raises if the norm is not finite
+        self._lead("step", step._asdict())
         return self.norm
 
     def _synchronize_once(self):
@@ -103,7 +100,7 @@ class Distributed:
         """Tell the other ranks what to do, and do it."""
         self.world.tell(name, order, *arrays)
         result = getattr(self, f"_{name}")(*arrays, **order)
-        self.world.idle = True          # they wait for the next order
+        self.world.rest()
         return result
 
     # What every rank does.
@@ -148,12 +145,11 @@ class Distributed:
             loss = self.engine.loss(*batch[:, parts[rank]], mask_part(mask, parts[rank]), count)
         return sum(self._of_all_ranks([loss], range(self.world.size + 1)))
 
-    def _step(self, max_norm, **optimizer):
+    def _step(self, **numbers):
         """AdamW on this rank's chunk, and the new parameters of all ranks."""
-        optimizer = SimpleNamespace(**optimizer)
-        optimizer.t += 1
-        update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
-                      self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads,
+        step = Step(**numbers)
+        update_slices(step, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
+                      self.pieces[self.world.rank], self.gs, clip_factor(self.norm, step.max_norm), self.engine.threads,
                       self.engine.adamw_update)
         self.world.all_gather(self.params.flat[:self.params.n_trained], self.chunks)
 

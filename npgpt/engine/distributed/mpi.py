@@ -73,6 +73,10 @@ class MPIWorld:
         for array in (np.array([len(text)]), np.frombuffer(text, np.uint8), *arrays):
             self.broadcast(array)
 
+    def rest(self):
+        """Rank 0: note that the others wait for the next order."""
+        self.idle = True
+
     def hear(self, seconds=None):
         """The others: wait so long for an order, by default LOST. Returns its name, the dict and the arrays."""
         length = np.zeros(1, np.int64)

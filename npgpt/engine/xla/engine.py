@@ -12,8 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from npgpt.arrays import DTYPES
-from npgpt.checks import check, in_gigabytes, machine_memory
-from npgpt.engine.adamw import bias_correction, check_numbers
+from npgpt.checks import in_gigabytes, machine_memory
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
@@ -77,14 +76,14 @@ class Draws:
 class XLAEngine(ReferenceEngine):
     """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
 
-    kernels, waits, shows_gradients, rng_type = "xla", False, False, Seeds
+    kernels, waits, shows_gradients, fuses_steps, rng_type = "xla", False, False, True, Seeds
 
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
         self.config, self.place, self.dtype = params.config, params.place, dtype
         if dtype == "tf32" and self.place.own.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
-        lesson, self.transformer, self.adamw = lines(dtype)
+        lesson, self.transformer, self.update = lines(dtype)
         self.lesson = with_lora(lesson, self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
         self._programs = {}         # what was compiled: by name, options and shapes
@@ -104,22 +103,20 @@ class XLAEngine(ReferenceEngine):
     def dropout_rng(self, seed, step, micro_batch):
         return Seeds(seed, step, micro_batch)
 
-    def step(self, optimizer, batches, rngs, count, max_norm):
-        """As in `ReferenceEngine`, as one program; nothing waits for it, and what is returned is on the device.
+    def step(self, batches, rngs, count, moments, step):
+        """Take a whole training step as one program; nothing waits for it, and what is returned is on the device.
 
-        rngs: of successive micro-batches, as `dropout_rng` numbers them, or None. Raises UserError for an optimizer
-        that was not made with `engine=`.
+        batches, count: as in `accumulated` of `ReferenceEngine`; rngs: of successive micro-batches, as `dropout_rng`
+        numbers them, or None; moments: those of `moments`; step: a `Step`. Returns the loss and the gradient norm.
         """
-        check("optimizer", optimizer.m, isinstance(optimizer.m, DeviceParameters), "AdamW(…, engine=model.engine)")
-        check_numbers(optimizer, max_norm)
-        state = [each.on_device() for each in (self.params, optimizer.m, optimizer.v)]
-        t = optimizer.t + 1
-        numbers = count, optimizer.lr, *bias_correction(t, optimizer.lr, *optimizer.betas, optimizer.eps)
-        arguments = state, *self._batch(batches), self._numbers(numbers), self._words(rngs[0])
-        options = (*optimizer.betas, optimizer.weight_decay, optimizer.n_decay == self.params.n_trained, max_norm)
-        (self.params.there, optimizer.m.there, optimizer.v.there), loss, norm = self.run(
-            "a training step", self.step_program(*options), arguments, options, 0, (0, None, None))
-        optimizer.t = t
+        state = self.params, *moments
+        numbers = self._numbers([count, step.lr, *step.corrected()])
+        arguments = [each.on_device() for each in state], *self._batch(batches), numbers, self._words(rngs[0])
+        options = (*step.betas, step.weight_decay, step.n_decay == self.params.n_trained, step.max_norm)
+        new, loss, norm = self.run("a training step", self.step_program(*options), arguments, options, 0,
+                                   (0, None, None))
+        for each, there in zip(state, new, strict=True):
+            each.replace(there)
         return loss, norm
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
@@ -163,8 +160,8 @@ class XLAEngine(ReferenceEngine):
                 zeros = jnp.zeros((), self.params.dtype), {name: jnp.zeros_like(p[name]) for name in m}
                 (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
             norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
-            clip = self.adamw.clip_factor(norm, max_norm)
-            new = {name: self.adamw.adamw_update(
+            clip = self.update.clip_factor(norm, max_norm)
+            new = {name: self.update.adamw_update(
                        p[name], grads[name], m[name], v[name], lr, step_size, eps, beta1, beta2,
                        weight_decay if decay_all or p[name].ndim == 2 else 0.0, clip) for name in m}
             return [each | {name: new[name][i] for name in m} for i, each in enumerate(state)], loss, norm

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from npgpt import layers
-from npgpt.engine import adamw
+from npgpt.engine import update
 from npgpt.engine.ops import table
 from npgpt.model import transformer
 
@@ -51,10 +51,10 @@ def matmul(dtype, a, b):
 
 
 def lines(dtype):
-    """The lesson's lines for XLA: its table of operations, the transformer, and AdamW."""
+    """The lesson's lines for XLA: its table of operations, the transformer, and AdamW's update."""
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
         again |= vars(loaded_again(module, np))
     ops = table(**{name: again[name] for name in layers.__all__})
-    return ops, loaded_again(transformer, np), loaded_again(adamw, np)
+    return ops, loaded_again(transformer, np), loaded_again(update, np)

@@ -217,10 +217,9 @@ def place_in(error, files):
     return place
 
 
-def use(backwards, trainer):
-    """Let a `Trainer` train with the `Backwards`. Raises UserError if one of them is wrong for its model."""
-    model = trainer.model
+def use(backwards, model):
+    """Let a model train with the `Backwards`. Raises UserError if one of them is wrong for it."""
     if model.params.frozen:
         raise UserError("--backward trains every parameter: leave --freeze and --lora out")
     check_on(model.config, backwards)
-    model.engine = trainer.optimizer.engine = OwnBackwardEngine(model.params, model.engine.threads, backwards)
+    model.use_engine(OwnBackwardEngine(model.params, model.engine.threads, backwards))

@@ -9,10 +9,11 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.token_files import Documents
-from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.distributed import engine as distributed
 from npgpt.engine.distributed.engine import divide, rng_of, seeds_of
 from npgpt.engine.threads import even_parts
+from npgpt.engine.update import NotFiniteError
+from npgpt.model.batch import check_batch
 from npgpt.model.parameters import Parameters
 from npgpt.training.metrics import read_metrics
 from tests.engine.distributed.world import ranks
@@ -39,7 +40,7 @@ def small_parts(monkeypatch):
     """A shard for each thread; several slices for each rank, and several rounds of an exchange. Not MKL's matmuls."""
     monkeypatch.setattr("npgpt.engine.cpu.is_intel", lambda: False)
     monkeypatch.setattr("npgpt.engine.cpu.number_of_shards", lambda config, B, T, threads: min(B, threads))
-    for module in ("adamw", "distributed.engine"):
+    for module in ("update", "distributed.engine"):
         monkeypatch.setattr(f"npgpt.engine.{module}.SLICE", 101)
     monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 700)
     monkeypatch.setattr("npgpt.engine.distributed.engine.SENT", 90)
@@ -96,7 +97,7 @@ def test_fewer_rows_than_ranks(tmp_path, n, rows):
 @pytest.mark.parametrize("values", [10**6, 10**5], ids=["slices", "rounds"])
 def test_fewer_slices_than_ranks_and_one_round(tmp_path, monkeypatch, values):
     """The matrices are one slice then, and the other parameters are one: the other ranks update nothing."""
-    for name in ("adamw.SLICE", "distributed.engine.SLICE"):
+    for name in ("update.SLICE", "distributed.engine.SLICE"):
         monkeypatch.setattr(f"npgpt.engine.{name}", values if values > 10**5 else 101)
     monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 1 << 22)
     expected = train_alone(tmp_path / "shards", {}, 4)
@@ -120,7 +121,7 @@ def step(model, optimizer, rows=5, seed=3):
     """A step on a random batch; some targets do not count. Returns the loss and the norm."""
     idx, targets = batch(model.config, seed, rows)
     rng = model.engine.dropout_rng(seed, 0, 0)
-    loss, grads = model.engine.accumulated([model.check_batch(idx, targets)], [rng], int((targets != -1).sum()))
+    loss, grads = model.engine.accumulated([check_batch(model.config, idx, targets)], [rng], int((targets != -1).sum()))
     return loss, optimizer.step(grads, 0.5)
 
 

@@ -22,7 +22,7 @@ from tests.conftest import TINY
 from tests.engine.distributed.jobs import Job, lines_of, mpiexec, why_no_jobs
 
 SECONDS = 10            # within which a job ends that has lost a rank
-SETTINGS = {"npgpt.engine.adamw.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90,
+SETTINGS = {"npgpt.engine.update.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90,
             "npgpt.engine.distributed.mpi.PATIENCE": 1}
 SMALL_PARTS = "".join(f"import {name.rpartition('.')[0]}; {name} = {value}\n" for name, value in SETTINGS.items())
 NPGPT = "import sys; from npgpt.cli.main import main; sys.exit(main())"
@@ -94,7 +94,7 @@ def job(tmp_path, text_file):
 @pytest.fixture
 def small_parts(monkeypatch):
     """What SMALL_PARTS does, in this process."""
-    monkeypatch.setattr("npgpt.engine.adamw.SLICE", 101)
+    monkeypatch.setattr("npgpt.engine.update.SLICE", 101)
 
 
 def content(out_dir):

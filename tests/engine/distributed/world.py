@@ -23,7 +23,7 @@ def ranks(n, config, dtype="float64", threads=1, kernels="auto", seed=0):
     worlds = together(n)
     models = [GPT(config, seed, dtype, threads=threads, kernels=kernels) for _ in worlds]
     for model, world in zip(models, worlds, strict=True):
-        model.engine = engine_of_all(model, cpu_kernels() if kernels == "auto" else kernels, world)
+        model.use_engine(engine_of_all(model, cpu_kernels() if kernels == "auto" else kernels, world))
         model.params.flat[...] = model.params.flat if world.rank == 0 else np.nan
     model, world = models[0], worlds[0]
     world.engines, failed = [each.engine for each in models], []
@@ -82,6 +82,9 @@ class World:
         self.idle, self.ended = False, name == "stop"
         text = json.dumps([name, order])
         self._share((text, [array.copy() for array in arrays]), lambda boxes: None)
+
+    def rest(self):
+        self.idle = True
 
     def hear(self):
         text, arrays = self._share(None, lambda boxes: boxes[0])

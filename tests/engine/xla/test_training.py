@@ -107,7 +107,7 @@ optimizer, losses, rng = AdamW(model.params, lr=1e-2, engine=model.engine), [], 
 for step in range(50):
     idx, targets = rng.integers(0, 11, (2, 6, 8))
     targets[:2] = -1
-    loss, _ = model.engine.step(optimizer, [(idx, targets)], [model.engine.dropout_rng(1, step, 0)], 32, 1.0)
+    loss, _ = optimizer.train_step([(idx, targets)], [model.engine.dropout_rng(1, step, 0)], 32, 1.0)
     losses.append(loss)
 divided = "h.0.mlp.c_fc.weight"
 arrays = optimizer.m.there["wte.weight"], optimizer.m.there[divided], model.params.there[divided]
@@ -151,7 +151,7 @@ def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
 
 @pytest.mark.slow
 def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path):
-    from npgpt.engine.adamw import NotFiniteError
+    from npgpt.engine.update import NotFiniteError
     made = trainer(tmp_path)
     made.run_to = made.train_step
 
