@@ -24,8 +24,8 @@ from npgpt.checks import (
     check_whole,
 )
 from npgpt.devices import array_module
-from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
+from npgpt.engine.memory import keep_freed_memory
 from npgpt.engine.ops import headless, with_block, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores

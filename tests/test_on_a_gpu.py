@@ -226,5 +226,5 @@ def test_a_full_gpu_is_one_line(train):
     strict_cupy.gpu.memory = 1 << 20
     code, _, err = train("--device", "gpu", "--batch-size", 64, "--n-embd", 256)
     assert code == 2
-    for words in ("memory is full", "needs", "are free", "--batch-size"):
+    for words in ("memory is full", "allocating", "--batch-size"):
         assert words in err.splitlines()[-1]

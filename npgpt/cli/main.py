@@ -10,7 +10,7 @@ import npgpt
 from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, look, plot, sample, score, study, train
 from npgpt.cli.ranks import follow
 from npgpt.engine.distributed.mpi import join
-from npgpt.engine.gpu_memory import out_of_memory
+from npgpt.engine.memory import out_of_memory
 from npgpt.errors import UserError, one_line
 from npgpt.interrupts import EXIT_CODE, interruptible
 from npgpt.launcher import first

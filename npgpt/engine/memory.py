@@ -1,13 +1,20 @@
-"""How much memory a model needs, computed from its configuration."""
+"""Memory: how much training needs, how freed memory is kept, and what to say if a GPU's is full."""
 
+import contextlib
+import ctypes
+import functools
 import math
+import platform
 
 from npgpt.engine.tiles import KEPT, QUERIES
+from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import parameter_shapes
 
 # The exchange between ranks:
 ROUND = 1 << 22     # values of the gradient that a rank sends at a time, which bounds the memory of the exchange
 SENT = 1 << 14      # but at least so many to each rank: smaller messages cost their latency
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3      # mallopt's names, from glibc's malloc.h
+OUT_OF_MEMORY = 2                                               # cudaErrorMemoryAllocation
 
 
 def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1, trained=None):
@@ -61,3 +68,30 @@ def number_of_shards(config, B, T, threads):
     parts = min(B, threads)
     parameters = sum(map(math.prod, parameter_shapes(config).values()))
     return parts if (parts - 1) * parameters <= activation_values(config, B, T) else 1
+
+
+@functools.cache
+def keep_freed_memory():
+    """Tell glibc not to return freed memory to the system. Done once; without glibc nothing happens.
+
+    By default glibc maps every array above 100 KB or so from the system and unmaps it when it is freed, and the system
+    clears each page when it is first touched. A training step makes hundreds of such temporaries, of the same sizes in
+    every step: this took a third of its time. The process keeps its highest memory use until it ends.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)     # smaller arrays come from the heap
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)   # which does not shrink,
+        libc.mallopt(M_TOP_PAD, 64 << 20)           # and grows 64 MB at a time
+
+
+@contextlib.contextmanager
+def out_of_memory(advice):
+    """Within it, a full GPU raises UserError with advice, a clause: "lower --batch-size". CuPy and JAX are optional."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        kind, full = type(error).__name__, str(error).startswith("RESOURCE_EXHAUSTED")      # what JAX says
+        if not (full or kind == "OutOfMemoryError" or kind == "CUDARuntimeError" and error.status == OUT_OF_MEMORY):
+            raise
+        raise UserError(f"the GPU's memory is full ({one_line(error, 200)}): {advice}") from error
