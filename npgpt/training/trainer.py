@@ -25,6 +25,7 @@ from npgpt.files import make_folder
 from npgpt.model.batch import check_batch
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
+from npgpt.training.loop import BATCHES
 from npgpt.training.metrics import append_metrics, write_metrics
 from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
@@ -32,7 +33,6 @@ from npgpt.training.schedule import learning_rate
 
 MOST_NAME = 4096    # characters in the name of a corpus: state.json, where it stands, is short
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
-BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
 class Trainer:
