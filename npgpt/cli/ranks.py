@@ -7,10 +7,18 @@ import warnings
 
 from npgpt.api import GPT
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
-from npgpt.engine.distributed.engine import Distributed
-from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError
+from npgpt.launcher import SIZES, number_in
 from npgpt.model.config import GPTConfig
+
+
+def join():
+    """The `MPIWorld` of the ranks that a launcher started; None if this process is alone."""
+    if number_in(SIZES, 1) < 2:
+        return None
+    from npgpt.engine.distributed import mpi
+
+    return mpi.join()
 
 
 def rank_threads(args, of_the_run=None):
@@ -76,5 +84,7 @@ def engine_of_all(model, kernels, world):
         from npgpt.engine.distributed.together import Together  # imports JAX
 
         return Together(model.engine, world)
+    from npgpt.engine.distributed.engine import Distributed
+
     engine = CPUEngine(model.params, model.engine.threads, kernels) if kernels != "reference" else model.engine
     return Distributed(engine, world)

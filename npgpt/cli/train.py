@@ -30,7 +30,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
-from npgpt.cli.ranks import connect_ranks, distribute, rank_threads
+from npgpt.cli.ranks import connect_ranks, distribute, join, rank_threads
 from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -39,12 +39,10 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.engine.cpu import cpu_kernels
-from npgpt.engine.distributed.mpi import join
-from npgpt.errors import UserError, one_line
+from npgpt.errors import BackwardError, UserError, one_line
 from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import frozen_names
-from npgpt.study.judge.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import (
     MODEL_FIELDS,
@@ -130,18 +128,26 @@ def backward_files(args):
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
     if join():
         raise UserError("--backward trains in one process: start it without mpiexec or srun")
+    from npgpt.study.judge.own_backward import exercise_files
+
     return exercise_files(args.backward)
 
 
 def own_backwards(args, files):
     """The learner's `Backwards`, checked and loaded; None without files. Raises UserError if one is wrong."""
-    return read_backwards(args.backward, files) if files else None
+    if files is None:
+        return None
+    from npgpt.study.judge.own_backward import read_backwards
+
+    return read_backwards(args.backward, files)
 
 
 def choose_engine(model, args, backwards):
     """Before an optimizer is made: let a model use the engine of all ranks, or the learner's `Backwards`."""
     distribute(model, args)
     if backwards:
+        from npgpt.study.judge.own_backward import use
+
         use(backwards, model)
         print(backwards.summary(model.config), flush=True)
 

@@ -7,12 +7,14 @@
 """
 
 import functools
+import importlib.metadata
+import platform
+from pathlib import Path
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.embedding import fast_embedding_backward
-from npgpt.engine.matmul import by_mkl, is_installed, is_intel
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
@@ -26,15 +28,30 @@ from npgpt.model.masks import draw_masks
 BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
 
 
+def is_intel():
+    """Whether this machine's CPU is Intel's. On AMD's, OpenBLAS is the faster one."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return "GenuineIntel" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
+
+
+def is_installed():
+    """Whether the package `mkl` is there."""
+    return any(importlib.metadata.distributions(name="mkl"))
+
+
 def cpu_kernels(kernels="auto"):
     """What runs the lines on this machine's CPU: "numpy", "numba" or "mkl".
 
     "auto" is "mkl" if the CPU is Intel's and the packages numba and mkl are installed, "numba" if that one is, or else
-    "numpy". Raises UserError, naming the extra, if what another choice needs is not installed.
+    "numpy".
+
+    Raises: UserError, naming the extra, if what another choice needs is not installed.
     """
     if kernels != "numpy":
         try:
             import numba
+
+            from npgpt.engine import compiled, few_rows, matmul  # noqa: F401 (this room may be deleted)
             if numba.config.DISABLE_JIT:
                 raise ImportError("NUMBA_DISABLE_JIT is set")
         except ImportError as error:
@@ -60,13 +77,13 @@ class CPUEngine(ReferenceEngine):
         pairs["head"] = in_eights(layers.head_forward), layers.head_backward
         attention = pair(layers, "attention")
         if kernels != "numpy":
-            from npgpt.engine import compiled, few_rows  # import Numba
+            from npgpt.engine import compiled, few_rows, matmul  # import Numba
             self.cross_entropy, self.adamw_update = compiled.cross_entropy_in_place, compiled.adamw_update
             pairs |= {name: pair(compiled, name) for name in ("layernorm", "gelu_tanh")}
             attention = pair(compiled, "attention")
         if kernels == "mkl":
-            pairs |= {name: by_mkl(*pairs[name]) for name in ("linear", "head")}
-            attention = by_mkl(*attention)
+            pairs |= {name: matmul.by_mkl(*pairs[name]) for name in ("linear", "head")}
+            attention = matmul.by_mkl(*attention)
         if kernels != "numpy":
             for name, multiply in (("linear", few_rows.times), ("head", few_rows.times_transposed)):
                 if name == "head" or is_intel():        # on AMD's CPUs, OpenBLAS with eight rows is as fast

@@ -132,7 +132,7 @@ def test_the_cores_go_to_the_shards_or_to_what_is_inside_the_layers(shards, seve
     model, seen = GPT(GPTConfig(n_layer=1), threads=3), []
 
     def note(*_):
-        libraries = {each["num_threads"] for each in threads._controller().info() if each["user_api"] == "blas"}
+        libraries = {each["num_threads"] for each in threads._controller().info() if each["internal_api"] == "openblas"}
         seen.append((len(set(spread(lambda _: threading.current_thread(), range(12)))) > 1, libraries))
         return 0.0, {}
 

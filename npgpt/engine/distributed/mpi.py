@@ -24,13 +24,11 @@ give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # there may 
 
 @functools.cache
 def join():
-    """The `MPIWorld` of this process; None if no launcher started it, or this process alone.
+    """Return the `MPIWorld` of this process.
 
-    Raises UserError if mpi4py is missing, or MPI does not see the ranks that the launcher started.
+    Raises: UserError if mpi4py is missing, or MPI does not see the ranks that the launcher started.
     """
     started = number_in(SIZES, 1)
-    if started < 2:
-        return None
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:        # RuntimeError: there is no library of MPI

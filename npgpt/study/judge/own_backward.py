@@ -19,7 +19,7 @@ from npgpt import layers
 from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
-from npgpt.errors import UserError
+from npgpt.errors import BackwardError, UserError
 from npgpt.files import read_bytes
 from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
@@ -29,10 +29,6 @@ from npgpt.study.judge.child import run_child
 from npgpt.study.judge.outcome import describe, raised_at
 
 TIME_LIMIT = 20.0       # seconds for the check of one file
-
-
-class BackwardError(UserError):
-    """A function of the learner failed during training."""
 
 
 @dataclasses.dataclass(frozen=True)
