@@ -2,9 +2,12 @@
 
 import dataclasses
 import math
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt import layers
 from npgpt.arrays import DTYPES, to_host
@@ -23,6 +26,7 @@ from npgpt.checks import (
     check_real,
     check_whole,
 )
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.devices import array_module
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.memory import keep_freed_memory
@@ -31,7 +35,7 @@ from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
-from npgpt.model.activations import Looking
+from npgpt.model.activations import Activations, Looking
 from npgpt.model.batch import check_batch, check_ids, check_mask
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
@@ -40,6 +44,11 @@ from npgpt.model.parameters import INITS, Parameters, frozen_names, initialize, 
 from npgpt.training.options import options_of
 
 KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
+Name = str | os.PathLike                                # of a model or a folder
+Names = str | Iterable[str]                             # of parameters
+Block = tuple[Callable, Callable]                       # a forward and its backward
+Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
+Rng = np.random.Generator | object                      # by XLA, and on a GPU, what engine.dropout_rng returns
 
 
 class GPT:
@@ -64,8 +73,9 @@ class GPT:
     Raises UserError for values that make no sense.
     """
 
-    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto", init="gpt2",
-                 freeze=(), block=None):
+    def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
+                 threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
+                 block: Block | None = None):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
             dtype = getattr(dtype, "__name__", str(dtype))
@@ -112,14 +122,15 @@ class GPT:
             return params, ReferenceEngine(params, threads, block=block)
         return params, CPUEngine(params, threads, cpu_kernels(kernels), block)
 
-    def use_engine(self, engine):
+    def use_engine(self, engine: ReferenceEngine) -> None:
         """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
         check("engine", engine, getattr(engine, "params", None) is self.params, "an engine of this model's params")
         self.engine = engine
 
     @classmethod
-    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="auto",
-                        freeze=(), block=None, lora_rank=None):
+    def from_pretrained(cls, name_or_path: Name, revision: str | None = None, dtype: str = "float32",
+                        device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
+                        block: Block | None = None, lora_rank: int | None = None) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
@@ -141,14 +152,14 @@ class GPT:
         if lora_rank:
             initialize(self.params, 0, names=[name for name in self.params if ".lora_" in name])
 
-    def save_pretrained(self, folder):
+    def save_pretrained(self, folder: Name) -> None:
         """Write model.safetensors and config.json, which transformers and `from_pretrained` read. LoRA is merged: A B
         becomes part of the weight. See `save_model`.
         """
         check_path("folder", folder)
         save_model(self.params, folder)
 
-    def merged(self):
+    def merged(self) -> "GPT":
         """Return the model without LoRA, on a CPU: A B is part of the weight, and every parameter is trained."""
         model = GPT(dataclasses.replace(self.config, lora_rank=0), None, self.dtype, threads=self.engine.threads)
         for name in model.params:
@@ -161,7 +172,8 @@ class GPT:
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
                 f"{self.engine.where})")
 
-    def forward(self, idx, targets=None, rng=None, mask=None, edit=None):
+    def forward(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
+                mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, float | None]:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
@@ -179,7 +191,8 @@ class GPT:
 
     __call__ = forward
 
-    def run_with_cache(self, idx, targets=None, rng=None, mask=None, edit=None):
+    def run_with_cache(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
+                       mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, Activations]:
         """Compute the logits, and keep every floating array of the forward: logits (B, T, V), `Activations`.
 
         activations["h.3.attn.att"] is the attention of block 3, `att` in the lines of its layer. With targets,
@@ -207,7 +220,7 @@ class GPT:
             raise UserError("a model with a block of your own shows no arrays: leave run_with_cache and edit out")
         return (looking.forward, looking.backward), with_lora(looking.ops, self.config, all_gradients=True)
 
-    def hidden(self, idx, rng=None, mask=None):
+    def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
         """Compute what the head would read, (B, T, C): the output of an encoder.
 
         `backward(dhidden)` then gives the gradients. The arguments and errors are those of `forward`.
@@ -218,7 +231,7 @@ class GPT:
         self._cache = (gpt, None, hidden.shape, backward, ops)
         return hidden
 
-    def score(self, idx):
+    def score(self, idx: ArrayLike) -> np.ndarray:
         """Compute the log-probability of each token given those before it, in nats: idx (B, T) -> (B, T - 1).
 
         T is from 2 to block_size + 1. Raises UserError otherwise, and for a model that is not causal.
@@ -241,7 +254,7 @@ class GPT:
             return forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
                            None if mask is None else self.xp.asarray(mask))
 
-    def backward(self, dhidden=None):
+    def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a dict with the names and shapes of `params`, newly made.
 
         Frozen parameters have none.
@@ -263,7 +276,9 @@ class GPT:
         with self.engine.running():
             return self.params.flatten(backward(dx, gpt, ops))
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
+    def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
+                       add_to: dict[str, np.ndarray] | None = None,
+                       mask: ArrayLike | None = None) -> tuple[float, dict[str, np.ndarray]]:
         """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.
 
         idx, targets, rng, mask as in `forward`; by XLA an rng comes from `engine.dropout_rng`. count: what the sum of
@@ -282,7 +297,7 @@ class GPT:
         mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
         return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
 
-    def evaluate(self, idx, targets, mask=None):
+    def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
         """Compute the mean loss of one batch, in nats, without dropout; nothing is kept, not even during the forward.
 
         A float; on a GPU, or by XLA, a 0-d array there.
@@ -291,7 +306,8 @@ class GPT:
         mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
         return self.engine.loss(idx, targets, mask)
 
-    def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
+    def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
+                 top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
 
         idx (B, T) integers, T at least 1 -> (B, T + n) int64 array, n = max_new_tokens, or fewer if every row has
@@ -301,7 +317,8 @@ class GPT:
         idx = check_ids(self.config, idx).astype(np.int64)
         return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1, dtype=np.int64)
 
-    def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
+    def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
+               top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None) -> Iterator[np.ndarray]:
         """Return an iterator over the next token of each row, (B,) integers, each drawn when it is asked for.
 
         temperature divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token. top_k keeps the k
@@ -320,13 +337,14 @@ class Loaded:
     """A model with its tokenizer, and where it came from. `checkpoint` is None for a model that npgpt did not train."""
 
     model: GPT
-    tokenizer: object
+    tokenizer: Tokenizer
     folder: Path
     checkpoint: Checkpoint | None
 
 
-def load(name_or_path="out", revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto",
-         block=None):
+def load(name_or_path: Name = "out", revision: str | None = None, which: str = "best", dtype: str | None = None,
+         device: str = "cpu", threads: int | None = None, kernels: str = "auto",
+         block: Block | None = None) -> tuple[GPT, Tokenizer]:
     """Load a model and its tokenizer: (GPT, tokenizer).
 
     name_or_path: a run of `npgpt train` or one of its checkpoints, or anything that `GPT.from_pretrained` takes. which:

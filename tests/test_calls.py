@@ -1,6 +1,7 @@
 """Calls of the API that make no sense: UserError of one line, with nothing changed, is the only right answer."""
 
 import dataclasses
+import inspect
 import itertools
 import math
 import types
@@ -27,6 +28,9 @@ from npgpt.data.tokenizers import (
 )
 from npgpt.errors import one_line
 from npgpt.training.evaluation import evaluate_split
+from npgpt.training.loop import train
+from npgpt.training.options import load_preset
+from npgpt.training.schedule import learning_rate
 from tests import strict_cupy
 
 pytestmark = pytest.mark.filterwarnings("error")        # a line of NumPy's beside ours is one too many
@@ -138,7 +142,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "GPTConfig": (lambda s, **odd: GPT(GPTConfig(**SHAPE | odd), threads=1), {
         **fields(GPTConfig), "n_head": [0, 3, *STEP], "layer_norm_epsilon": [1e-60, *ODD["float"]],
         "initializer_range": [1e39, *ODD["float"]]}),
-    "TrainOptions": (lambda s, **odd: TrainOptions(**odd), fields(TrainOptions)),
+    "TrainOptions": (lambda s, **odd: TrainOptions(**odd), {
+        **fields(TrainOptions), "min_lr": [1.0, *ODD["float"]], "lr_decay_iters": [100, *ODD["int"]]}),
     "GPT": (lambda s, **odd: GPT(**{"config": s.model.config} | odd), {
         "config": [None, 5, {}, "gpt2"], "seed": SEED, "init": [None, 5, [], "xavier"], "freeze": FREEZE, **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
@@ -227,6 +232,15 @@ def assert_refused(scene, name, arguments):
         pytest.fail(f"accepted without a word: {name} {arguments}")
     assert one_line(caught.value, 2000) == str(caught.value)
     assert scene.values() == before, arguments
+
+
+def test_the_public_api_has_type_hints():
+    calls = [AdamW, GPT, Trainer, load, load_preset, evaluate_split, learning_rate, train,
+             *(call for kind in (AdamW, GPT, Trainer) for name, call in inspect.getmembers(kind, callable)
+               if name[0] != "_")]
+    found = [(call, name, of.annotation) for call in calls for name, of in inspect.signature(call).parameters.items()]
+    assert [(call, name) for call, name, hint in found if hint is inspect.Parameter.empty
+            and name not in ("self", "model", "checkpoint")] == []
 
 
 @pytest.mark.parametrize(("name", "argument"), ALONE, ids=map(" ".join, ALONE))

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from npgpt.training.adamw import AdamW
+from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
-def train(model, tokens, options) -> Iterator[float]:
-    """Train a `GPT` on tokens, a 1-D integer array, as `TrainOptions` say; yield the loss of each step."""
+def train(model, tokens: np.ndarray, options: TrainOptions) -> Iterator[float]:
+    """Train a `GPT` on tokens, a 1-D integer array; yield the loss of each step."""
     optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
                       options.weight_decay, engine=model.engine, decay=options.decay)
     T = model.config.block_size

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 
 from npgpt.arrays import DTYPES
@@ -77,11 +78,11 @@ class TrainOptions:
                             "gradient_accumulation_steps out")
 
     @property
-    def last_decay_step(self):
-        """`lr_decay_iters`, or what it follows."""
+    def last_decay_step(self) -> int:
+        """`lr_decay_iters`, by default max_iters."""
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
-    def lasting(self, steps):
+    def lasting(self, steps: int) -> "TrainOptions":
         """Return these options with `steps` as max_iters, and as lr_decay_iters if both were equal.
 
         Raises: UserError, naming the epochs, if that is invalid.
@@ -93,18 +94,18 @@ class TrainOptions:
             raise UserError(f"epochs {self.epochs} are {steps:,} steps, but {error}") from None
 
 
-# Not those that come from the tokenizer, and those that only a model with weights, or a program, can have.
+# Without fields that come from the tokenizer, and those of models that exist already.
 MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id",
                                                                           "lora_rank", "block"}
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 
-def preset_names():
+def preset_names() -> list[str]:
     """Return the names of the built-in presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load_preset(name):
+def load_preset(name: str | os.PathLike) -> dict:
     """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
     The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer".
@@ -122,7 +123,7 @@ def load_preset(name):
     return fields
 
 
-def with_width_rule(fields):
+def with_width_rule(fields: dict) -> dict:
     """Return the fields of a preset and of flags, and those that follow from the width, if they are not among them.
 
     Wider models need smaller initial weights and smaller steps (Yang et al. 2022, arXiv:2203.03466). The values at 128
@@ -137,7 +138,7 @@ def with_width_rule(fields):
     return {"initializer_range": 0.08 * ratio**0.75, "learning_rate": rate, "min_lr": rate / 40, **fields}
 
 
-def options_of(state, path):
+def options_of(state: dict, path: Path) -> TrainOptions:
     """Return the `TrainOptions` in the state of a checkpoint (a dict), which was read from `path`.
 
     Raises: UserError if they are invalid.

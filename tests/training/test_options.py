@@ -67,7 +67,3 @@ def test_more_steps_for_such_a_run_move_the_end_of_its_decay(npgpt, text_file):
     assert npgpt("train", "--resume", "--max-iters", 40)[0] == 0
     rates = [record["lr"] for record in read_metrics("out") if "lr" in record]
     assert rates[19] < 2e-4 < rates[20] and rates[39] < 2e-4
-
-
-def test_the_optimizer_gets_eps(tmp_path):
-    assert trainer_of(tmp_path, eps=1e-3).optimizer.eps == 1e-3 and trainer_of(tmp_path).optimizer.eps == 1e-8

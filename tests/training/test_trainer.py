@@ -9,7 +9,7 @@ import pytest
 
 from npgpt import GPT, GPTConfig, UserError
 from npgpt.checkpoints.run import find_checkpoint, fingerprint, read_checkpoint, step_folders
-from npgpt.data.batches import StreamCrops, crops_of
+from npgpt.data.batches import crops_of
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.update import NotFiniteError
@@ -59,59 +59,11 @@ def test_accumulated_micro_batches_equal_the_full_batch(tmp_path):
         np.testing.assert_allclose(grads[name], gradient, rtol=1e-9, atol=1e-14, err_msg=name)
 
 
-def test_what_decays_is_an_option(tmp_path):
-    for decay in ("matrices", "all"):
-        trainer = trainer_of(tmp_path, decay=decay)
-        trainer.optimizer.lr, before = 0.1, trainer.model.params["ln_f.weight"].copy()
-        trainer.optimizer.step(trainer.model.params.zeros_like())
-        decayed = trainer.model.params["ln_f.weight"] / before
-        np.testing.assert_allclose(decayed, 1 - 0.1 * 0.1 if decay == "all" else 1.0, rtol=1e-12)
-
-
 def test_on_evaluation_is_called_after_each_checkpoint(tmp_path):
     trainer, seen = trainer_of(tmp_path), []
     trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
     assert trainer.run(progress=False)
     assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
-
-
-def test_the_estimate_times_one_pass_and_counts_all(tmp_path, monkeypatch):
-    trainer, clock, passes = trainer_of(tmp_path, max_iters=10, eval_interval=4, eval_iters=3,
-                                        gradient_accumulation_steps=2), [0.0], []
-    forward_and_backward = trainer.model.engine.accumulated
-
-    def taking_half_a_second(batches, rngs, count):
-        clock[0] += 0.5
-        passes.append((batches, count))
-        return forward_and_backward(batches, rngs, count)
-
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(trainer.model.engine, "accumulated", taking_half_a_second)
-    assert trainer.estimate() == pytest.approx(0.5 * (10 * 2 + 3 * 2 * 3 / 3))
-    [([(idx, targets)], count)] = passes
-    assert np.array_equal([idx, targets], drawn(trainer, 1)[0]) and count == idx.size == 4 * 8
-
-
-def test_each_step_draws_another_batch_and_each_seed_others(tmp_path):
-    def batch(seed, step):
-        return loss_and_grads(trainer_of(tmp_path, seed=seed), step)[0]
-
-    assert len({batch(1, 0), batch(1, 1), batch(2, 0)}) == 3
-    assert batch(1, 1) == batch(1, 1)
-
-
-def test_each_step_micro_batch_and_seed_drops_other_values(tmp_path, monkeypatch):
-    """On batches that are all the same, so that only the masks can make the losses differ."""
-    batch = TOKENS[None, :8].astype(int), TOKENS[None, 1:9].astype(int)
-    monkeypatch.setattr(StreamCrops, "at", lambda crops, places: batch)
-
-    def loss(step, micro_batches=1, seed=1):
-        trainer = trainer_of(tmp_path, dropout=0.5, seed=seed, gradient_accumulation_steps=micro_batches)
-        trainer.model.params.flat[:] = np.random.default_rng(0).standard_normal(trainer.model.params.flat.size)
-        return loss_and_grads(trainer, step)[0]
-
-    assert loss(0) == loss(0)
-    assert len({loss(0), loss(1), loss(2), loss(0, seed=2), loss(0, micro_batches=2)}) == 5
 
 
 def drawn(trainer, steps):
@@ -312,19 +264,6 @@ def test_presets_are_valid():
     assert preset_names() == ["bpe-small", "char-cpu", "char-gpu", "char-nanogpt", "finetune"]
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    ({"learning_rate": 0.0}, "learning_rate"), ({"max_iters": 0}, "max_iters"), ({"beta2": 1.0}, "beta2"),
-    ({"min_lr": 1.0}, "min_lr"), ({"lr_decay_iters": 100}, "lr_decay_iters"), ({"dtype": "int8"}, "dtype"),
-    ({"eval_iters": 0}, "eval_iters"), ({"sampling": "shuffled"}, "sampling must be one of random, sequential"),
-    ({"epochs": -1}, "epochs"),
-    ({"batch_size": 1.5}, "batch_size"),
-    ({"decay": "vectors"}, "decay must be one of matrices, all"), ({"decay": np.zeros(2)}, "decay must be one of"),
-])
-def test_options_that_make_no_sense_are_named(options, says):
-    with pytest.raises(UserError, match=says):
-        TrainOptions(**options)
-
-
 def test_a_preset_with_an_unknown_field_or_no_toml_is_refused(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("n_layers = 3")
@@ -353,13 +292,6 @@ def test_the_speed_is_that_of_the_steps_since_the_last_record(tmp_path, monkeypa
     trainer.run(progress=False)
     records = [record for record in read_metrics(tmp_path) if "tokens_per_second" in record]
     assert [record["tokens_per_second"] for record in records] == [4 * 8 / 0.5] * 2
-
-
-@pytest.mark.parametrize("dtype", ["i1", "u1", ">u2", "u4", "i8", "u8"])
-def test_tokens_may_be_of_any_integer_type(tmp_path, dtype):
-    for of in (TOKENS.astype, lambda dtype: Documents(TOKENS.astype(dtype), [0, 7, 50])):
-        expected, found = (loss_and_grads(trainer_of(tmp_path, train_tokens=of(each)), 0)[0] for each in ("u2", dtype))
-        assert found == expected
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere the file would take its size on the disk")

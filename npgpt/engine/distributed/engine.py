@@ -20,7 +20,7 @@ class Distributed:
     engine: each tells the other ranks its name and arguments, an order, and all ranks call the method `_name`.
     """
 
-    waits, shows_gradients, fuses_steps, rng_type = True, False, False, np.random.Generator
+    shows_gradients = False
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
@@ -52,26 +52,13 @@ class Distributed:
         """What computes, in words."""
         return f"{self.world.size} ranks, each {self.engine.where}"
 
-    @property
-    def kernels(self):
-        """As in the engine of each rank."""
-        return self.engine.kernels
+    def __getattr__(self, name):
+        """All else is as in this rank's engine: dropout; and rank 0 generates alone."""
+        return getattr(self.engine, name)
 
     def moments(self):
         """AdamW's moments, of which each rank holds its chunk."""
         return self.m, self.v
-
-    def dropout_rng(self, seed, step, micro_batch):
-        """As in `ReferenceEngine`; the ranks draw from generators that are spawned from it."""
-        return self.engine.dropout_rng(seed, step, micro_batch)
-
-    def running(self):
-        """As in `ReferenceEngine`, for what rank 0 runs alone."""
-        return self.engine.running()
-
-    def reader(self, B):
-        """As in `ReferenceEngine`; rank 0 generates alone."""
-        return self.engine.reader(B)
 
     def accumulated(self, batches, rngs, count):
         """As in `ReferenceEngine`, but the gradients are this rank's share. `adamw_step` uses the sum of all shares."""

@@ -1,7 +1,6 @@
 """Training on ranks has the bits of one process with as many shards. The ranks are threads here: see world.py."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.token_files import Documents
 from npgpt.engine.distributed import engine as distributed
-from npgpt.engine.distributed.engine import divide, rng_of, seeds_of
+from npgpt.engine.distributed.engine import divide
 from npgpt.engine.threads import even_parts
 from npgpt.engine.update import NotFiniteError
 from npgpt.model.batch import check_batch
@@ -102,19 +101,6 @@ def test_fewer_slices_than_ranks_and_one_round(tmp_path, monkeypatch, values):
     monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 1 << 22)
     expected = train_alone(tmp_path / "shards", {}, 4)
     assert train_on_ranks(tmp_path / "ranks", {}, 4) == expected
-
-
-def test_the_exchange_has_rounds_and_uneven_chunks():
-    """So that the tests above say something."""
-    with ranks(3, GPTConfig(**SMALL)) as model:
-        model.engine.world.sent.clear()
-        step(model, AdamW(model.params, engine=model.engine))
-        engine = model.engine
-        assert engine.chunks[-1] == model.params.flat.size == sum(map(sum, engine.world.sent))
-        assert len(engine.world.sent) > 4 and len({size for sizes in engine.world.sent for size in sizes}) > 2
-        assert len(set(np.diff(engine.chunks))) > 1 and min(map(len, engine.pieces)) > 4
-        first_without_decay = model.params.n_matrix
-        assert first_without_decay not in engine.chunks and engine.chunks[-2] < first_without_decay     # inside a chunk
 
 
 def step(model, optimizer, rows=5, seed=3):
@@ -242,27 +228,6 @@ def test_evaluation_is_divided(n):
             assert model.evaluate(idx, targets) == alone.evaluate(idx, targets)
 
 
-def test_rank_0_generates_alone_between_the_steps():
-    alone = GPT(GPTConfig(**SMALL), dtype="float64", threads=2)
-    optimizer = AdamW(alone.params, engine=alone.engine)
-    with ranks(2, alone.config) as model:
-        on_ranks = AdamW(model.params, engine=model.engine)
-        for seed in range(2):
-            assert step(alone, optimizer, seed=seed) == step(model, on_ranks, seed=seed)
-            texts = [each.generate([[1, 2]], 8, seed=seed) for each in (alone, model)]
-            assert (texts[0] == texts[1]).all()
-            assert model.engine.world.idle
-
-
-def test_an_error_of_rank_0_leaves_the_others_waiting():
-    """They have heard the order, so whoever ends rank 0 knows that they do not wait for the next one."""
-    with pytest.raises(ZeroDivisionError), ranks(2, GPTConfig(**SMALL)) as model:
-        model.engine.engine.loss = lambda *args: 1 / 0
-        assert model.engine.world.idle
-        model.evaluate(*batch(model.config))
-    assert not model.engine.world.idle
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 40])
 @pytest.mark.parametrize("values", [1, 64, 101, 1 << 16])
 @pytest.mark.parametrize("fields", [{}, {"bias": False}, {"tie_word_embeddings": False, "vocab_size": 3}], ids=str)
@@ -295,32 +260,3 @@ def test_a_rank_holds_its_part_of_the_moments_alone(n, monkeypatch):
             for moments in engine.moments():
                 assert moments.chunk.base is None and moments.chunk.size <= size / n + (1 << 10)
         assert sum(engine.m.chunk.size for engine in model.engine.world.engines) == size
-
-
-def test_moments_are_read_and_filled_as_whole_tensors():
-    """Whatever chunks a tensor lies in; the other moment stays as it is."""
-    with ranks(3, GPTConfig(**SMALL)) as model:
-        m, v = model.engine.moments()
-        rng, given = np.random.default_rng(5), {}
-        assert list(m) == list(model.params) and len(m) == len(model.params)
-        for name, shape in model.params.shapes.items():
-            assert (m[name].shape, m[name].dtype, m[name].nbytes) == (shape, np.float64, model.params[name].nbytes)
-            assert (m[name].get() == np.zeros(shape)).all()
-            given[name] = rng.standard_normal(shape)
-            m.fill(name, lambda array, name=name: np.copyto(array, given[name]))
-        for name in model.params:
-            assert (m[name].get() == given[name]).all() and not v[name].get().any()
-        chunks = [engine.m.chunk for engine in model.engine.world.engines]
-        flat = np.concatenate([given[name].reshape(-1) for name in model.params.flat_names])
-        assert (np.concatenate(chunks) == flat).all()
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_the_ranks_draw_what_shards_draw(n):
-    """What is sent to them is JSON."""
-    for seed in (7, [1337, 1, 3, 0], [2**40 + 1, 5]):
-        seeds = json.loads(json.dumps(seeds_of(np.random.default_rng(seed), n)))
-        rng = np.random.default_rng(seed)
-        shards = [rng] if n == 1 else rng.spawn(n)
-        assert [rng_of(each).random(3).tolist() for each in seeds] == [
-            shard.random(3).tolist() for shard in shards]

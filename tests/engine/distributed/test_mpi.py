@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npgpt.checkpoints.run import find_checkpoint, step_folders
+from npgpt.checkpoints.run import find_checkpoint
 from npgpt.engine.distributed.mpi import join, threads_of
 from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
@@ -58,18 +58,6 @@ def dies(*args, **order):
     return works(*args, **order)
 if join().rank == {rank}:
     Distributed.{method} = dies
-"""
-DISK_FULL = """
-import errno, os
-from npgpt.checkpoints import run
-from npgpt.engine.distributed.mpi import join
-right = run.save_tensors
-def save_tensors(path, sources):
-    right(path, sources)
-    if "optimizer" in path.name and run.checkpoints(path.parents[1]):
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-if join().rank == 0:
-    run.save_tensors = save_tensors
 """
 
 
@@ -133,21 +121,6 @@ def test_ranks_write_the_files_of_shards(job, train, npgpt, small_parts, n):
 
 
 @pytest.mark.slow
-def test_two_ranks_then_three_then_one_process(job, train, npgpt, small_parts):
-    options = ["--batch-size", 6, "--dropout", 0.2, "--gradient-accumulation-steps", 2, "--eval-interval", 10]
-    for n, steps in ((2, 20), (3, 45)):
-        resume = ["--resume"] * (n > 2)
-        given = ["--max-iters", steps, *options, *resume]
-        assert job(n, "train", *given, "--out-dir", "ranks", code=SMALL_PARTS).end()[0] == 0
-        assert train(*given, "--out-dir", "shards", "--threads", n)[0] == 0
-        assert content(Path("ranks")) == content(Path("shards"))
-    for run in ("ranks", "shards"):
-        resume = ["train", "--resume", "--out-dir", run, "--max-iters", 60, "--threads", 1]
-        assert f"resuming {run}/step-00000045" in npgpt(*resume)[1]
-    assert content(Path("ranks")) == content(Path("shards"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "says"), [
     (["train", "--n-layer", "x"], "argument --n-layer"), (["train", "--n-embd", "7"], "n_embd"),
     (["eval"], "npgpt eval runs in one process"), (["train", "--backward", "."], "without mpiexec")], ids=str)
@@ -196,18 +169,6 @@ def test_a_rank_that_raises_ends_all(job, tmp_path, rank, error, code, says):
     assert found == code and len(lines_of(err)) == 1 and re.fullmatch(says, lines_of(err)[0])
     assert err.count("Traceback (most recent call last)") == (code == 1)
     assert "step    20" not in out
-
-
-@pytest.mark.slow
-def test_a_full_disk_of_rank_0_loses_nothing(job, train, npgpt, small_parts):
-    options = ["--max-iters", 20, "--eval-interval", 4, "--batch-size", 4]
-    code, _, err = job(2, "train", *options, code=SMALL_PARTS + DISK_FULL).end()
-    assert code == 2 and len(lines_of(err)) == 1
-    assert re.search(r"^npgpt: step \d+ could not be saved in out .*No space left", lines_of(err)[0])
-    assert step_folders("out") and not list(Path("out").glob(".saving*"))
-    assert npgpt("train", "--resume", "--threads", 2)[0] == 0
-    assert train(*options, "--out-dir", "whole", "--threads", 2)[0] == 0
-    assert bits("out") == bits("whole")
 
 
 @pytest.mark.slow

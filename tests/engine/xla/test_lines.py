@@ -230,16 +230,6 @@ def test_what_is_refused(monkeypatch):
     model = GPT(config, kernels="xla")
     with pytest.raises(UserError, match="what engine.dropout_rng returns"):
         model.loss_and_grads(*batch(config), np.random.default_rng(0))
-    optimizer, before = AdamW(model.params, engine=model.engine), model.params.flat.copy()
-    for name, value in (("eps", np.nan), ("lr", 1e39), ("betas", (0.9, 1.0))):
-        kept = getattr(optimizer, name)
-        setattr(optimizer, name, value)
-        with pytest.raises(UserError, match=name):
-            optimizer.train_step([batch(config)], [None], 32, None)
-        setattr(optimizer, name, kept)
-    with pytest.raises(UserError, match="max_norm"):
-        optimizer.train_step([batch(config)], [None], 32, 0.0)
-    assert optimizer.t == 0 and (model.params.flat == before).all() and not optimizer.m.flat.any()
     from npgpt.engine.xla import engine
     monkeypatch.setattr(engine, "machine_memory", lambda: 1000)
     with pytest.raises(UserError, match=r"of 1 x 3 x 6 tokens needs .*GB, and cpu has .*lower the batch size"):
