@@ -119,8 +119,7 @@ ADD_TO = [*GRADS[1:], lambda s: s.model.params, lambda s: dict(s.model.params),
           lambda s: s.grads | {"ln_f.bias": s.model.params["ln_f.bias"]},
           lambda s: s.grads | {"ln_f.bias": s.model.params["wpe.weight"][1]},
           lambda s: s.grads | {"ln_f.bias": np.broadcast_to(np.float32(0), 4)}]     # read-only
-LATER = {"lr": [None, 1e39, *ODD["float"]], "eps": [0, None, 1e39, 1e-60, *ODD["float"]],
-         "weight_decay": [None, 1e39, *ODD["float"]],
+LATER = {"lr": [None, *ODD["float"]], "eps": [0, None, *ODD["float"]], "weight_decay": [None, *ODD["float"]],
          "betas": [(0.9,), (0.9, 0.95, 0.99), 0.9, None, (), (1.0, 0.9), (0.9, -0.1), (NAN, 0.9), "ab"]}
 ENGINES = [5, "x", lambda s: GPT(s.model.config, threads=1).engine]
 ASSIGNED = {**LATER, "max_norm": [0, 1j, *ODD["float"]]}
@@ -174,7 +173,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "Trainer": (lambda s, **odd: Trainer(**{"model": s.model, "train_tokens": TOKENS, "val_tokens": TOKENS} | odd), {
         "train_tokens": [*STREAM, TOKENS[:6]], "val_tokens": [*STREAM[1:], TOKENS[:6]],
         "model": [None, 5, "x", [], GPT, lambda s: s.optimizer],
-        "options": [5, {}, "x", TrainOptions(learning_rate=1e39), TrainOptions(crop_length=7)], "out_dir": PATHS[1:],
+        "options": [5, {}, "x", TrainOptions(crop_length=7)], "out_dir": PATHS[1:],
         "tokenizer": [5, 0, "char", [], CharTokenizer], "corpus_name": [5, 0, b"x", [], "x" * 5000],
         "on_step": [5, 0, "x"], "on_evaluation": [5, 0, "x"]}),
     "Trainer.restore": (lambda s, checkpoint: s.trainer.restore(checkpoint), {"checkpoint": [None, 5, {}, "x"]}),

@@ -66,7 +66,7 @@ def distribute(model, args):
 def follow(world):
     """Do what rank 0 says, until it stops. Signals are rank 0's to answer: after Ctrl-C it saves first."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)          # not ignored: the world notes when the first one came
+        signal.signal(number, signal.SIG_IGN)
     warnings.filterwarnings("ignore", category=RuntimeWarning)      # a run that diverges: rank 0 says so
     name, order, _ = world.hear(math.inf)       # rank 0 may have a corpus to turn into tokens first
     if name == "connect":

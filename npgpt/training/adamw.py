@@ -10,7 +10,6 @@ from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_wh
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.engine.update import NotFiniteError, Step
-from npgpt.errors import UserError
 from npgpt.model.parameters import Parameters
 
 DECAYS = ("matrices", "all")
@@ -89,7 +88,7 @@ class AdamW:
         self.t = checkpoint.state["step"]
 
     def _next(self, max_norm=None, lr=None):
-        """Return the `Step` to take now. Raises UserError if a number is out of range, also after its cast."""
+        """Return the `Step` to take now. Raises UserError if a number is out of range."""
         lr = self.lr if lr is None else lr
         check_real("lr", lr)
         check("betas", self.betas, isinstance(self.betas, tuple | list) and len(self.betas) == 2, "two numbers")
@@ -99,12 +98,5 @@ class AdamW:
         check_real("weight_decay", self.weight_decay)
         if max_norm is not None:
             check_real("max_norm", max_norm, above=0.0)
-        step = Step(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)
-        numbers = lr, eps, weight_decay = float(lr), float(self.eps), float(self.weight_decay)
-        with np.errstate(over="ignore"):
-            used = np.array([*numbers, lr * weight_decay, *step.corrected()]).astype(self.params.dtype)
-        if not np.isfinite(used).all() or used[-1] == 0.0:
-            raise UserError(f"lr {lr:g}, eps {eps:g} or weight_decay {weight_decay:g} is too large or too small "
-                            f"for {self.params.dtype}")
-        self.lr = step.lr
-        return step
+        self.lr = lr
+        return Step(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)

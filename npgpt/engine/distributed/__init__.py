@@ -18,6 +18,6 @@ A step has the bits of one process with as many shards, because every sum has a 
     mpi.py          ranks that mpiexec or srun started, through mpi4py
     together.py     XLA's programs on all ranks; JAX exchanges what they compute
 
-A rank that fails aborts the job; if one is killed, the launcher ends the others. A rank that does not answer is noticed
-after half an hour, or soon after Ctrl-C.
+A rank that fails aborts the job; if one is killed, the launcher ends the others. A rank that does not answer is given
+up after half an hour, or at the second Ctrl-C.
 """

@@ -4,8 +4,6 @@ import contextlib
 import functools
 import json
 import os
-import signal
-import socket
 import sys
 import threading
 import time
@@ -16,9 +14,8 @@ import numpy as np
 from npgpt.errors import UserError, one_line
 from npgpt.launcher import SIZES, number_in
 
-BUSY = 10           # seconds that a rank waits at full speed, as MPI itself does, before it sleeps in between
-PATIENCE = 5        # seconds that a rank waits for another after Ctrl-C, and twice as long as ever before
-LOST = 1800         # seconds without an answer after which a rank is lost: the default of torch.distributed, too
+BUSY = 10           # seconds that a rank polls at full speed, as MPI itself does, before it sleeps between polls
+LOST = 1800         # seconds without an answer after which a rank is given up, as in torch.distributed
 give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # there may be more ranks than cores
 
 
@@ -56,12 +53,6 @@ class MPIWorld:
         self.threads = threads_of(here)
         self.idle = True                # on rank 0: whether the others wait for an order
         self.ended = False              # whether they have been told to stop
-        self.longest = 0.0              # seconds that this rank has waited for another, at most
-        self.interrupted = None         # when Ctrl-C or SIGTERM came
-        self._signals, self._written = socket.socketpair()      # Python writes to it when a signal comes
-        for each in (self._signals, self._written):
-            each.setblocking(False)
-        signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
         self._sent, self._received = {}, {}
 
     def tell(self, name, order, *arrays):
@@ -123,27 +114,20 @@ class MPIWorld:
         return whole
 
     def wait(self, done, seconds=None, busy=BUSY):
-        """Wait until done() is true. Meanwhile Python answers signals, which the waits of MPI and JAX would delay.
+        """Wait until done() is true. Meanwhile Python handles signals, which the waits of MPI and JAX would delay.
 
-        Raises: UserError after so many seconds, by default LOST; after a signal, if it takes much longer than before.
+        Raises: UserError after so many seconds, by default LOST.
         """
-        began, seconds = time.monotonic(), seconds or LOST
+        began = time.monotonic()
         while not done():
-            now = time.monotonic()
-            with contextlib.suppress(BlockingIOError):
-                if self._signals.recv(1):
-                    self.interrupted = self.interrupted or now
-            if self.interrupted:        # the lowest rank that is alive says it before the others do
-                after = (1 + self.rank) * (PATIENCE + 2 * self.longest)
-                seconds = min(seconds, max(self.interrupted - began, 0) + after)
-            if now - began > seconds:
+            waited = time.monotonic() - began
+            if waited > (seconds or LOST):
                 raise UserError("another rank does not answer: it is stopped, or its machine is gone; training stops, "
                                 "continue with --resume")
-            if now - began > busy:
+            if waited > busy:
                 time.sleep(0.001)
             else:
                 give_way()
-        self.longest = max(self.longest, time.monotonic() - began)
 
     def end(self, code):
         """End this rank. Rank 0 tells the others to stop; if they do not wait for an order, or if another rank has
