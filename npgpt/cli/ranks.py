@@ -1,4 +1,4 @@
-"""`npgpt train` on many ranks: rank 0 runs the command, the others follow it."""
+"""`npgpt train` on many ranks: rank 0 runs the command, the others follow."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from npgpt.model.config import GPTConfig
 
 
 def join():
-    """The `MPIWorld` of the ranks that a launcher started; None if this process is alone."""
+    """Return the `MPIWorld` of a launcher's ranks; None if this process is alone."""
     if number_in(SIZES, 1) < 2:
         return None
     from npgpt.engine.distributed import mpi
@@ -22,8 +22,7 @@ def join():
 
 
 def rank_threads(args, of_the_run=None):
-    """The threads of a process: those that the user gave, or else its part of those of an earlier run, or of the cores.
-    """
+    """Return the threads of a process: the user's, or its share of an earlier run's, or of the cores."""
     world = join()
     if args.threads is not None:
         return args.threads
@@ -33,7 +32,7 @@ def rank_threads(args, of_the_run=None):
 
 
 def connect_ranks(args):
-    """Before a model is made: let JAX find the other ranks. args: those of the command."""
+    """Before a model is made, let JAX find the other ranks."""
     world = join()
     if world and args.kernels == "xla":
         if ":" in args.device:
@@ -52,7 +51,7 @@ def connect_by_jax():
 
 
 def distribute(model, args):
-    """Give a model the engine of all ranks; if this process is alone, nothing changes. args: those of the command."""
+    """Give a model the engine of all ranks, if there are several."""
     world = join()
     if world:
         kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
@@ -64,11 +63,11 @@ def distribute(model, args):
 
 
 def follow(world):
-    """Do what rank 0 says, until it stops. Signals are rank 0's to answer: after Ctrl-C it saves first."""
+    """Follow rank 0 until it stops. Only rank 0 handles signals: after Ctrl-C it saves first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a run that diverges: rank 0 says so
-    name, order, _ = world.hear(math.inf)       # rank 0 may have a corpus to turn into tokens first
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # rank 0 reports a run that diverges
+    name, order, _ = world.hear(math.inf)       # rank 0 may tokenize a corpus first
     if name == "connect":
         connect_by_jax()
         name, order, _ = world.hear(math.inf)
@@ -79,7 +78,7 @@ def follow(world):
 
 
 def engine_of_all(model, kernels, world):
-    """The engine of one rank, among all. Also one thread runs the lines in parts, as a shard of a process does."""
+    """Return the engine of one rank. Even one thread runs the lines in parts, like a shard of a process."""
     if kernels == "xla":
         from npgpt.engine.distributed.together import Together  # imports JAX
 

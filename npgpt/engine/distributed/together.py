@@ -1,7 +1,7 @@
 """XLA on many processes: all run the same programs at the same time, each on its rows of the batch.
 
-JAX exchanges what they computed. Left to do here: telling the other ranks which program is next, and giving them the
-parameters and moments that were changed on rank 0's host.
+JAX exchanges the results. This file tells the other ranks which program is next, and sends them parameters and moments
+that were changed on rank 0's host.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from npgpt.engine.xla.place import DeviceParameters, Place
 
 
 class Together:
-    """The `XLAEngine` of each rank, with devices of all ranks. Rank 0 calls `step` and `loss`; the others `follow`."""
+    """The `XLAEngine` of each rank, on the devices of all. Rank 0 calls `step` and `loss`; the others `follow`."""
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
@@ -28,7 +28,7 @@ class Together:
         return self.state[1:]
 
     def reader(self, B):
-        """Rank 0 generates alone, on a device of its own."""
+        """Rank 0 generates alone, on its own device."""
         self.alone.params.flat[...] = self.params.flat
         return self.alone.reader(B)
 
@@ -43,7 +43,7 @@ class Together:
         return self._done([self.engine.loss(idx, targets, mask, count)])[0]
 
     def _done(self, arrays):
-        """Wait for what the devices compute, by sleeping: they may need all cores."""
+        """Wait for the devices by sleeping, because they may need all cores."""
         for array in arrays:
             self.world.wait(array.is_ready, busy=0)
         self.world.rest()
@@ -55,7 +55,7 @@ class Together:
                 self.world.tell("values", {"which": i}, each.flat)
 
     def follow(self):
-        """Do what rank 0 says, until it says stop."""
+        """Carry out the orders of rank 0 until it sends stop."""
         while True:
             name, order, arrays = self.world.hear()
             if name == "values":

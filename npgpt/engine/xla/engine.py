@@ -1,4 +1,4 @@
-"""The engine: what is compiled, and how it is called."""
+"""The engine: the compiled programs and how they are called."""
 
 import os
 import sys
@@ -25,21 +25,21 @@ from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
 
-LOGITS_BYTES = 1 << 29      # of a block of the loss
+LOGITS_BYTES = 1 << 29      # at most, in a block of the loss
 LESS_MEMORY = "lower the batch size, or choose a smaller model or context"
 
 
 def on_xla(config, dtype, device, frozen):
-    """The parameters of a model, zero, and the engine that runs it. Raises UserError if there is no such device."""
+    """Return the parameters of a model, zero, and its engine. Raises UserError if there is no such device."""
     params = DeviceParameters(config, DTYPES[dtype], Place(find_devices(device)), frozen)
     return params, XLAEngine(params, dtype)
 
 
 def compile_program(program, arguments, platform, donated=None, results=None):
-    """Compile a program. Its argument number `donated` comes back changed, in the same memory and on the same devices.
+    """Compile a program. Its argument number `donated` is updated in place, on the same devices.
 
-    results: the program's results, with `donated` where that argument is, and None for others. On a GPU sums are added
-    in a fixed order, so that the same program gives the same bits again.
+    results: one entry for each result: `donated` for the updated argument, None for others. On a GPU, sums have a fixed
+    order, so that the same program gives the same bits again.
     """
     options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
     more = {}
@@ -51,7 +51,7 @@ def compile_program(program, arguments, platform, donated=None, results=None):
 
 
 class Seeds(NamedTuple):
-    """What the dropout masks of a micro-batch depend on."""
+    """The seeds of the dropout masks of a micro-batch."""
 
     seed: int
     step: int
@@ -59,9 +59,9 @@ class Seeds(NamedTuple):
 
 
 class Draws:
-    """Draws what `draw_masks` asks for; each call has a key of its own.
+    """A random generator for `draw_masks`; each call has its own key.
 
-    words: the seed's two halves, the step, and the number of the first micro-batch; micro_batch: counted from that.
+    words: the seed's two halves, the step, and the number of the first micro-batch; micro_batch counts from that.
     """
 
     def __init__(self, words, micro_batch):
@@ -86,7 +86,7 @@ class XLAEngine(ReferenceEngine):
         lesson, self.transformer, self.update = lines(dtype)
         self.lesson = with_lora(lesson, self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
-        self._programs = {}         # what was compiled: by name, options and shapes
+        self._programs = {}         # compiled, by name, options and shapes
         if jax.config.jax_compilation_cache_dir is None:
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npgpt" / "xla"
             jax.config.update("jax_compilation_cache_dir", str(cache))
@@ -104,10 +104,10 @@ class XLAEngine(ReferenceEngine):
         return Seeds(seed, step, micro_batch)
 
     def step(self, batches, rngs, count, moments, step):
-        """Take a whole training step as one program; nothing waits for it, and what is returned is on the device.
+        """Take a whole training step as one program; return loss and gradient norm, on the device, without waiting.
 
-        batches, count: as in `accumulated` of `ReferenceEngine`; rngs: of successive micro-batches, as `dropout_rng`
-        numbers them, or None; moments: those of `moments`; step: a `Step`. Returns the loss and the gradient norm.
+        batches, count: as in `accumulated` of `ReferenceEngine`; rngs: of successive micro-batches, from `dropout_rng`,
+        or None; moments: from `moments`; step: a `Step`.
         """
         state = self.params, *moments
         numbers = self._numbers([count, step.lr, *step.corrected()])
@@ -143,7 +143,7 @@ class XLAEngine(ReferenceEngine):
     def reader(self, B):
         return Reader(self, B)
 
-    # What is compiled: p, m, v are dicts name -> array.
+    # Programs; p, m, v are dicts name -> array.
 
     def step_program(self, beta1, beta2, weight_decay, decay_all, max_norm):
         def program(state, idx, targets, numbers, words):
@@ -169,7 +169,7 @@ class XLAEngine(ReferenceEngine):
         return program
 
     def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
-        """The loss of a micro-batch times its share of `count`, and its gradients. words: None without dropout."""
+        """Return the loss of a micro-batch times its share of `count`, and gradients. words: None without dropout."""
         rng = None if words is None else Draws(words, micro_batch)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         head, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
@@ -177,7 +177,7 @@ class XLAEngine(ReferenceEngine):
         return loss, self.params.flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))
 
     def _loss(self, x, weight, bias, targets, count, gradient):
-        """The sum of the losses divided by `count`, and the gradients of the head, by blocks of positions."""
+        """Return the summed losses divided by `count`, and the head's gradients, in blocks of positions."""
         B, T, C = x.shape
         logits_bytes = B * T * len(weight) * x.dtype.itemsize
         n = next(n for n in range(1, T + 1) if T % n == 0 and (logits_bytes <= n * LOGITS_BYTES or n == T))
@@ -205,10 +205,10 @@ class XLAEngine(ReferenceEngine):
             dx = dx.swapaxes(0, 1).reshape(B, T, C) if gradient else None
         return loss, (dx, *sums)
 
-    # How it is compiled and called.
+    # Calls and compilation.
 
     def _batch(self, batches):
-        """idx and targets of micro-batches, (n, B, T) on the devices; rows without targets make B divisible."""
+        """Copy idx and targets of micro-batches, (n, B, T), to the devices; ignored rows make B divisible."""
         idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
         more = ((0, 0), (0, -idx.shape[1] % self.place.n), (0, 0))
         return [self.place.put(np.pad(array, more, constant_values=fill), None, "batch")
@@ -234,7 +234,7 @@ class XLAEngine(ReferenceEngine):
             return self.compiled(what, program, arguments, options, *donated)(*arguments)
 
     def compiled(self, what, program, arguments, options=(), *donated):
-        """The compiled program, from now on kept. what: it is, in words; if empty, nothing is said."""
+        """Return the compiled program, from a cache if possible. what: its name in messages, empty for none."""
         key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
         with jax.enable_x64(self.dtype == "float64"):
             if key not in self._programs:
@@ -242,7 +242,7 @@ class XLAEngine(ReferenceEngine):
         return self._programs[key]
 
     def _compiled(self, what, program, arguments, *donated):
-        """Compile, say so, and check that the memory will do."""
+        """Compile, print that, and check that the memory is sufficient."""
         shape = " x ".join(map(str, arguments[1].shape))
         if what:
             self._say(f"XLA compiles {what} of {shape} tokens …")
@@ -253,7 +253,7 @@ class XLAEngine(ReferenceEngine):
                   + memory.temp_size_in_bytes)
         device = self.place.own
         stats = {"bytes_limit": machine_memory()} if device.platform == "cpu" else device.memory_stats() or {}
-        available = stats.get("bytes_limit", needed)        # some plugins do not say
+        available = stats.get("bytes_limit", needed)        # some plugins have none
         if needed > available:
             raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
                             f"{in_gigabytes(available)}: {LESS_MEMORY}")
