@@ -1,7 +1,5 @@
 """The whole model: every variant's logits, loss and every gradient against torch; what the API promises."""
 
-import dataclasses
-import math
 import tracemalloc
 from unittest import mock
 
@@ -10,7 +8,6 @@ import pytest
 
 from npgpt import GPT, GPTConfig, Trainer, TrainOptions, UserError, load
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
-from npgpt.model.parameters import parameter_shapes
 from npgpt.training.metrics import read_metrics
 from tests.cases import layer_calls, small_parts
 from tests.torch_gpt import ours_and_torchs, torch_gpt, torch_loss, torch_parameters, unit_scale
@@ -278,30 +275,6 @@ def test_scores_are_torchs_log_softmax_and_their_mean_the_loss(variant):
         GPT(GPTConfig(**SMALL, causal=False)).score(idx)
     with pytest.raises(UserError, match="length of idx must be at least 2"):
         model.score(idx[:, :1])
-
-
-def test_gpt2_has_124_million_parameters_of_which_tying_saves_38_6():
-    gpt2 = {"vocab_size": 50257, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}
-    tied, untied = (sum(map(math.prod, parameter_shapes(GPTConfig(**gpt2, tie_word_embeddings=tie)).values()))
-                    for tie in (True, False))
-    assert tied == 124439808
-    assert untied - tied == 38597376
-
-
-def test_initial_weights():
-    config = GPTConfig(vocab_size=500, block_size=64, n_layer=8, n_head=4, n_embd=128)
-    params = GPT(config, seed=1).params
-    assert params["wte.weight"].std() == pytest.approx(0.02, rel=0.02)
-    assert params["h.3.mlp.c_fc.weight"].std() == pytest.approx(0.02, rel=0.02)
-    for name in ("h.0.attn.c_proj.weight", "h.7.mlp.c_proj.weight"):
-        assert params[name].std() == pytest.approx(0.02 / 4, rel=0.02)
-    for name, array in params.items():
-        assert abs(array.mean() - (".ln" in f".{name}" and name.endswith("weight"))) < 0.002, name
-    np.testing.assert_array_equal(GPT(config, seed=1, dtype="float64").params.flat.astype("float32"), params.flat)
-    wide = GPT(dataclasses.replace(config, initializer_range=0.06), seed=1).params
-    for name, array in params.items():
-        np.testing.assert_allclose(wide[name], 3 * array if array.ndim == 2 else array, rtol=1e-6)
-    assert not np.array_equal(GPT(config, seed=2).params.flat, params.flat)
 
 
 def test_dropout_is_off_unless_a_generator_is_given():

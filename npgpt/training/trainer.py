@@ -33,7 +33,6 @@ from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
-MOST_NAME = 4096    # characters in the name of a corpus, which is stored in state.json
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
 
 
@@ -64,8 +63,7 @@ class Trainer:
             check_tokens("val_tokens", val_tokens)
         check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
         check("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
-        right = corpus_name is None or isinstance(corpus_name, str) and len(corpus_name) <= MOST_NAME
-        check("corpus_name", corpus_name, right, f"a string of at most {MOST_NAME:,} characters")
+        check("corpus_name", corpus_name, corpus_name is None or isinstance(corpus_name, str), "a string")
         for name, call in (("on_step", on_step), ("on_evaluation", on_evaluation)):
             check(name, call, call is None or callable(call), "a function")
         if out_dir is not None:
@@ -103,7 +101,7 @@ class Trainer:
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
-        self.stop_requested = self.has_folder = False
+        self.stop_requested = False
 
     def restore(self, checkpoint: Checkpoint):
         """Continue from a `Checkpoint` of the same model shape and corpus."""
@@ -123,7 +121,7 @@ class Trainer:
         options = self.options
         disable = None if progress is None else not progress
         if self.out_dir:
-            self.make_out_dir()
+            make_folder(self.out_dir)
         # Without smoothing the time left includes the evaluations to come.
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0) as bar:
@@ -238,7 +236,8 @@ class Trainer:
     def save(self):
         """Save a checkpoint of this step."""
         check("out_dir", self.out_dir, self.out_dir is not None, "a folder, given to the Trainer")
-        self.make_out_dir()
+        if self.saved_step is None:     # later, a folder that was deleted has lost its lock and metrics
+            make_folder(self.out_dir)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
         if self.model.params.frozen:
@@ -246,12 +245,6 @@ class Trainer:
         save_checkpoint(self.out_dir, self.step, self.model, self.optimizer, self.tokenizer, state,
                         replace=self.saved_step is None)
         self.saved_step = self.step
-
-    def make_out_dir(self):
-        """Make `out_dir`, but only once: if it is deleted during the run, its lock and metrics are gone."""
-        if not self.has_folder:
-            make_folder(self.out_dir)
-            self.has_folder = True
 
     def _not_finite(self, what):
         if self.optimizer.t == 0:

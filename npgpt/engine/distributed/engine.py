@@ -62,8 +62,7 @@ class Distributed:
 
     def accumulated(self, batches, rngs, count):
         """As in `ReferenceEngine`, but return this rank's share of the gradients; `adamw_step` uses the sum of all."""
-        active = len(even_parts(len(batches[0][0]), self.world.size))
-        seeds = [None if rng is None else seeds_of(rng, active) for rng in rngs]
+        seeds = [None if rng is None else list(map(int, rng.bit_generator.seed_seq.entropy)) for rng in rngs]
         self._synchronize_once()
         return self._lead("accumulate", {"count": count, "seeds": seeds}, np.array(batches, np.int32))
 
@@ -114,9 +113,12 @@ class Distributed:
         rank, loss, grads = self.world.rank, 0.0, None
         self.gs = None              # free the last step's
         if rank < len(parts):
+            drawn = [None if seed is None else np.random.default_rng(seed) for seed in seeds]
+            if len(parts) > 1:          # as the shards of one process draw
+                drawn = [None if rng is None else rng.spawn(len(parts))[rank] for rng in drawn]
             # If all targets are ignored, the mean would be 0 / 0, and there is no gradient.
-            mine = [(batch[:, parts[rank]], None if seed is None else rng_of(seed[rank]))
-                    for batch, seed in zip(batches, seeds, strict=True) if counted(batch[1, parts[rank]])]
+            mine = [(batch[:, parts[rank]], rng) for batch, rng in zip(batches, drawn, strict=True)
+                    if counted(batch[1, parts[rank]])]
             if mine:
                 loss, grads = self.engine.accumulated(*zip(*mine, strict=True), count)
         self.gs = self._summed(grads, len(parts))
@@ -201,16 +203,3 @@ def divide(params, n):
     middles = [first + (start + end) / 2 for _, first, start, end in parts]     # a cut is at the nearest end of a slice
     cuts = [0, *(bisect.bisect(middles, params.n_trained * rank / n) for rank in range(1, n)), len(parts)]
     return [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
-
-
-def seeds_of(rng, n):
-    """Return seeds for `rng_of`: of the generators that n shards of one process would have."""
-    children = [rng] if n == 1 else rng.spawn(n)
-    return [[list(map(int, np.atleast_1d(each.entropy))), list(each.spawn_key)]
-            for each in (child.bit_generator.seed_seq for child in children)]
-
-
-def rng_of(seed):
-    """Return a generator for dropout masks."""
-    entropy, spawn_key = seed
-    return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=spawn_key))

@@ -140,38 +140,6 @@ def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
     assert len(one) == len(two) == 10 and np.abs(np.subtract(one, two)).max() < 1e-5
 
 
-@pytest.mark.slow
-def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path):
-    from npgpt.engine.update import NotFiniteError
-    made = trainer(tmp_path)
-    made.run_to = made.train_step
-
-    def spoiling():
-        if made.step == 7:
-            made.model.params["ln_f.weight"][0] = np.inf
-        return made.run_to()
-
-    made.train_step = spoiling
-    with pytest.raises(NotFiniteError, match="nan at step 10.*the checkpoint of step 0"):
-        made.run(progress=False)
-    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000000"]
-
-
-@pytest.mark.slow
-def test_where_programs_are_kept(tmp_path):
-    """In the user's cache folder. Without --kernels xla JAX is not imported."""
-    code = ("import sys; from npgpt import GPT, GPTConfig; import numpy as np\n"
-            "config = GPTConfig(vocab_size=11, block_size=8, n_layer=4, n_head=2, n_embd=16)\n"
-            "GPT(config); assert 'jax' not in sys.modules\n"
-            "model = GPT(config, kernels='xla')\n"
-            "import jax; jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
-            "model.loss_and_grads(*np.zeros((2, 3, 8), int))")
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "JAX_ENABLE_COMPILATION_CACHE": "true"}
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
-    assert [path for path in (tmp_path / "npgpt" / "xla").iterdir() if path.name.startswith("jit_program")]
-
-
 def test_adamw_without_the_engine_works_too():
     """It steps on the host, as for any other model."""
     model, lesson = (GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64",
