@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, Trainer, TrainOptions, UserError, load
-from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
+from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.metrics import read_metrics
 from tests.cases import layer_calls, small_parts
 from tests.torch_gpt import ours_and_torchs, torch_gpt, torch_loss, torch_parameters, unit_scale
@@ -86,7 +86,7 @@ MASKS = {"of all entries": np.random.default_rng(8).standard_normal((6, 6)), "of
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
-    """The loss, the state that the head reads, and every gradient, from the loss and from a gradient of that state."""
+    """The loss, the last hidden state, and all gradients, of the loss and of that state."""
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     for options in ({"kernels": "reference"}, {"threads": 2}, {"threads": 2, "kernels": "numpy"}):
         model = model_of({"causal": causal, "tie_word_embeddings": False, "lm_head_bias": True}, **options)
@@ -119,7 +119,7 @@ def test_what_the_caller_changes_after_a_forward_changes_no_gradient(kernels):
     given = idx.copy(), targets.copy(), np.random.default_rng(8).standard_normal((6, 6))
 
     def backwards(change):
-        """The gradients of forward and of hidden, and a token; before each, `change` gets what the caller has."""
+        """Return the gradients of forward and of hidden, and a token; `change` first changes the caller's arrays."""
         ids, ys, mask = (array.copy() for array in given)
         change([ids, ys, mask, model.forward(ids, ys, mask=mask)[0]])
         grads = model.backward()
@@ -146,7 +146,7 @@ def test_ids_may_be_of_any_integer_type(kernels):
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
 def test_a_padding_mask_is_what_a_tokenizer_gives(dtype):
-    """Also where B = T, and it could be taken for a mask of entries; a row without a token gives no NaN."""
+    """Also if B = T, where it could be mistaken for a (T, T) mask; a row without a token gives no NaN."""
     model = model_of({"causal": False})
     idx, targets = batch(model.config, rows=6)
     texts = ["abcdef", "abc", "", "fedcba", "a", "ab"]
@@ -159,7 +159,7 @@ def test_a_padding_mask_is_what_a_tokenizer_gives(dtype):
 
 
 def assert_close(grads, expected):
-    """Each gradient to 1e-9, on the scale of its largest value; the names in the same order."""
+    """Compare gradients to 1e-9 of their largest value; the names are in the same order."""
     assert list(grads) == list(expected)
     for name, array in expected.items():
         np.testing.assert_allclose(grads[name], array, rtol=1e-9, atol=1e-12 * max(1.0, abs(array).max()), err_msg=name)
@@ -167,14 +167,14 @@ def assert_close(grads, expected):
 
 @EACH_VARIANT
 def test_the_cpu_engine_equals_the_reference_engine(variant):
-    """On any number of threads and shards; with dropout if the batch stays whole, as each shard draws its own."""
+    """On any number of threads and shards; with dropout only for one shard, because each draws its own masks."""
     without = {**variant, "dropout": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "mlp_pdrop": 0.0}
     for n_threads, shards, kernels in ((2, 1, "auto"), (3, 1, "numpy"), (2, 2, "auto"), (8, 5, "numpy")):
         fields = variant if shards == 1 else without
         reference = model_of(fields, kernels="reference", threads=2)
         model = model_of(fields, kernels=kernels, threads=n_threads)
         idx, targets = batch(model.config, rows=5)
-        targets[4] = -1                 # a shard whose targets do not count
+        targets[4] = -1                 # a shard whose targets are all ignored
         expected, expected_grads = reference.loss_and_grads(idx, targets, np.random.default_rng(1))
         with small_parts(), mock.patch("npgpt.engine.cpu.number_of_shards", lambda *_, n=shards: n):
             loss, grads = model.loss_and_grads(idx, targets, np.random.default_rng(1))
@@ -212,7 +212,7 @@ def test_micro_batches_add_up_to_the_whole(options):
     ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))], ids=[
     "one thread", "reference", "forward and backward"])
 def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
-    """As a breakpoint in a layer shows it, also with arrays of more than the megabyte of a row block."""
+    """As a breakpoint in a layer shows; also with arrays larger than a row block."""
     config = GPTConfig(vocab_size=65, block_size=256, n_layer=2, n_head=2, n_embd=64)
     B, T, C, V, D, L = 18, 256, 64, 65, 32, 2
     _, calls = layer_calls(lambda: run(GPT(config, **options), batch(config, rows=B, time=T)))
@@ -231,7 +231,7 @@ def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
 
 @pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 1}, {"threads": 2}], ids=str)
 def test_evaluation_and_prompts_keep_no_caches(options):
-    """Of six layers they need the memory of about one; a forward that may be followed by a backward needs all."""
+    """They need the memory of about one layer of six; a forward with caches needs all."""
     model = GPT(GPTConfig(vocab_size=65, block_size=128, n_layer=6, n_head=4, n_embd=64), **options)
     idx, targets = batch(model.config, rows=4, time=128)
 
@@ -296,20 +296,6 @@ def test_backward_before_forward_is_refused():
         model.backward()
 
 
-def test_a_stream_draws_a_token_when_it_is_asked_for():
-    model = model_of({})
-    idx = np.array([[1, 2], [3, 4]])
-    stream = model.stream(idx, 5, temperature=0.8, seed=4)
-    tokens = [next(stream) for _ in range(3)]
-    model.params.flat[:] = 0.0          # seen by the tokens that are drawn from now on
-    tokens += stream
-    unchanged = model_of({}).generate(idx, 5, temperature=0.8, seed=4)[:, 2:]
-    drawn = np.stack(tokens, axis=1)
-    assert drawn.shape == (2, 5) and (drawn[:, :3] == unchanged[:, :3]).all()
-    with pytest.raises(UserError, match="max_new_tokens"):
-        model.stream(idx, -1)           # at the call, not at the first token
-
-
 TEXT = "abcdefghijk" * 20
 
 
@@ -350,16 +336,3 @@ def test_load_gives_back_the_run_of_a_trainer(tmp_path, with_tokenizer):
             loaded.encode("badge")
     with pytest.raises(UserError, match="which"):
         load(tmp_path / "run", which="newest")
-
-
-def test_load_reads_a_saved_model_with_the_tokenizer_beside_it(tmp_path):
-    saved, tokenizer = GPT(GPTConfig(**SMALL), seed=1), trained()[1]
-    saved.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="tokenizer"):
-        load(tmp_path)
-    save_tokenizer(tokenizer, tmp_path / TOKENIZER_FILE)
-    for path in (tmp_path, tmp_path / "model.safetensors"):
-        model, loaded = load(path, threads=1)
-        assert model.config == saved.config and (model.params.flat == saved.params.flat).all()
-        assert (loaded.encode("badge") == tokenizer.encode("badge")).all()
-    assert (GPT.from_pretrained(tmp_path).params.flat == saved.params.flat).all()

@@ -1,4 +1,4 @@
-"""Calls of the API that make no sense: UserError of one line, with nothing changed, is the only right answer."""
+"""Invalid calls of the API must raise a one-line UserError and change nothing."""
 
 import dataclasses
 import inspect
@@ -33,7 +33,7 @@ from npgpt.training.options import load_preset
 from npgpt.training.schedule import learning_rate
 from tests import strict_cupy
 
-pytestmark = pytest.mark.filterwarnings("error")        # a line of NumPy's beside ours is one too many
+pytestmark = pytest.mark.filterwarnings("error")        # NumPy must not warn in addition
 
 SHAPE = {"vocab_size": 7, "block_size": 6, "n_layer": 1, "n_head": 2, "n_embd": 4}
 IDX = np.arange(6).reshape(2, 3)
@@ -46,7 +46,7 @@ if find_spec("tokenizers"):
 
 
 class Scene:
-    """A small model, and its optimizer after one step. The second optimizer is for the engine's whole steps."""
+    """A small model, and its optimizer after one step. The second optimizer takes whole training steps."""
 
     def __init__(self, folder, device):
         self.folder, self.model = folder, GPT(GPTConfig(**SHAPE), device=device, threads=1)
@@ -59,7 +59,7 @@ class Scene:
         save_tokenizer(CharTokenizer("abc"), folder / TOKENIZER_FILE)
 
     def values(self):
-        """All that a call could change."""
+        """Return all that a call could change."""
         optimizers = self.optimizer, self.fused, self.trainer.optimizer
         arrays = [each.flat for it in optimizers for each in (it.params, it.m, it.v)] + list(self.grads.values())
         return [it.t for it in optimizers], [to_host(array).tobytes() for array in arrays]
@@ -72,7 +72,7 @@ class Scene:
         self.assigned(self.fused, later, lambda it: it.train_step(*batches, max_norm))
 
     def assigned(self, optimizer, later, step):
-        """A step after attributes of the optimizer were assigned to."""
+        """Take a step after assignments to attributes of the optimizer."""
         before = dict(vars(optimizer))
         vars(optimizer).update(later)
         try:

@@ -80,7 +80,7 @@ def test_layers(name, cupy):
                                     {"final_layer_norm": False, "lm_head_bias": True}], ids=str)
 @pytest.mark.parametrize("decay", ["matrices", "all"])
 def test_a_step_waits_for_nothing(fields, decay, cupy):
-    """And has the numbers of the CPU, dropout masks included: the stand-in draws them as NumPy does."""
+    """And gives the CPU's numbers, also with dropout: the stand-in draws the same masks."""
     there, here = model(**fields), model("cpu", **fields)
     optimizers = AdamW(there.params, engine=there.engine, decay=decay), AdamW(here.params, decay=decay)
     records = []
@@ -98,7 +98,7 @@ def test_a_step_waits_for_nothing(fields, decay, cupy):
 
 @pytest.mark.parametrize(("dtype", "compute_type"), [("float32", "FP32"), ("tf32", "TF32")])
 def test_the_precision_of_matmuls(dtype, compute_type):
-    """It is set while the model runs, and then set back: another program may share the process."""
+    """It is set only while the model runs: another program may share the process."""
     there, linalg = model(dtype=dtype), strict_cupy.linalg
     (idx, targets), = batches()
     there.loss_and_grads(idx, targets)
@@ -151,7 +151,7 @@ def trainer(out_dir, device="gpu", dropout=0.0, documents=False, **changes):
 
 
 def test_the_trainer_waits_twice_a_log_interval(tmp_path, monkeypatch):
-    """For the loss, and for the gradient's norm, which is there by then. The last step is read to be saved."""
+    """For the loss, and for the gradient norm, which is ready by then. The last step is read before it is saved."""
     made = trainer(tmp_path, dropout=0.1)
     monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
     monkeypatch.setattr(made, "save", lambda: None)
@@ -180,7 +180,7 @@ def test_a_run_continues_on_the_other_device(tmp_path, data):
     ("loss", 7, {"stop_at": 7}), ("grad_norm", 7, {"stop_at": 7}), ("grad_norm", 4, {"eval_interval": 4}),
     ("loss", 4, {"log_interval": 4})], ids=["stopped", "stopped, norm", "evaluated", "logged"])
 def test_a_step_that_is_not_finite_is_seen_before_it_is_saved(tmp_path, name, at, options):
-    """Whatever makes the trainer save or go on from it: the end of an interval, or Ctrl-C in the middle of one."""
+    """At the end of an interval, and after Ctrl-C in the middle of one."""
     options = {"log_interval": 100, **options}
     stop_at = options.pop("stop_at", None)
     made = trainer(tmp_path, **options)

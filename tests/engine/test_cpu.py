@@ -1,4 +1,4 @@
-"""The CPU engine: each of its functions against the line of the lesson that it stands for, and how work is shared."""
+"""The CPU engine: each function against the lesson's, and how work is divided."""
 
 import threading
 from unittest import mock
@@ -39,7 +39,7 @@ def test_each_layer_equals_the_lesson_on_any_number_of_cores(lesson, one, three)
 
 
 def test_a_model_is_run_in_parts():
-    """No layer that can be cut gets more than a part: 4 rows of LayerNorm and of the loss, tiles of 2 queries."""
+    """Layers that can be divided get parts only: 4 rows of LayerNorm and of the loss, tiles of 2 queries."""
     model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=4, n_embd=12), dtype="float64", threads=2,
                 kernels="numpy")
     idx, targets = np.random.default_rng(0).integers(0, 11, (2, 3, 5))
@@ -143,7 +143,7 @@ def test_the_cores_go_to_the_shards_or_to_what_is_inside_the_layers(shards, seve
 
 
 def test_each_shard_draws_its_own_dropout():
-    """From generators of their own: threads that share one would draw in any order."""
+    """Each from its own generator: threads that share one would draw in any order."""
     model, rngs = GPT(GPTConfig(n_layer=1), threads=2), []
     with mock.patch.object(model.engine, "run_shard", lambda batches, drawn, *_: (rngs.extend(drawn) or 0.0, {})):
         model.engine.loss_and_grads(*np.zeros((2, 12, 64), int), np.random.default_rng(0))

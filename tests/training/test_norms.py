@@ -1,4 +1,4 @@
-"""The norms of each layer in metrics.jsonl: against differences of copies, and without a trace in the run."""
+"""The norms of each layer in metrics.jsonl: compared with copies, and without effect on the run."""
 
 import numpy as np
 import pytest

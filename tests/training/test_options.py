@@ -1,4 +1,4 @@
-"""What options and presets follow if they are not given."""
+"""Defaults that depend on other options."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_the_run_has_them(train, tmp_path):
 
 
 def test_the_decay_follows_max_iters():
-    """Also where the warm-up is longer than the run, which then ends within it."""
+    """Also if the run ends within the warm-up."""
     assert TrainOptions(max_iters=500).last_decay_step == 500
     assert TrainOptions(max_iters=50, warmup_iters=100).last_decay_step == 50
     assert [TrainOptions(max_iters=500, lr_decay_iters=n).last_decay_step for n in (0, 700)] == [0, 700]

@@ -1,4 +1,4 @@
-"""What the loop computes, keeps and refuses."""
+"""What the Trainer computes, saves and refuses."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def trainer_of(out_dir, dropout=0.0, train_tokens=TOKENS, val_tokens=TOKENS[:50]
 
 
 def loss_and_grads(trainer, step):
-    """What a trainer gives to its optimizer at a step, which is not taken."""
+    """Return the loss and the gradients that a trainer passes to its optimizer; no step is taken."""
     given = []
     trainer.optimizer.step = lambda grads, *_: given.append(grads)
     return trainer.train_step(at=step)["loss"], given[0]
@@ -59,15 +59,8 @@ def test_accumulated_micro_batches_equal_the_full_batch(tmp_path):
         np.testing.assert_allclose(grads[name], gradient, rtol=1e-9, atol=1e-14, err_msg=name)
 
 
-def test_on_evaluation_is_called_after_each_checkpoint(tmp_path):
-    trainer, seen = trainer_of(tmp_path), []
-    trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
-    assert trainer.run(progress=False)
-    assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
-
-
 def drawn(trainer, steps):
-    """The micro-batches [(x, y)] that a trainer draws in its first steps."""
+    """Return the micro-batches [(x, y)] of a trainer's first steps."""
     found, crops = [], trainer.crops["train"]
     for trainer.step in range(steps):
         found += [crops.at(trainer.places(i)) for i in range(trainer.options.gradient_accumulation_steps)]
@@ -75,7 +68,7 @@ def drawn(trainer, steps):
 
 
 def test_sequential_batches_follow_the_data_over_micro_batches_steps_and_its_end(tmp_path):
-    """300 tokens are 9 batches of 4 x 8, and a rest that is never read."""
+    """300 tokens are 9 batches of 4 x 8, and a remainder that is never read."""
     trainer = trainer_of(tmp_path, sampling="sequential", gradient_accumulation_steps=2)
     for n, (x, y) in enumerate(drawn(trainer, 7)):
         start = n % 9 * 32
@@ -89,7 +82,7 @@ def test_sequential_batches_follow_the_data_over_micro_batches_steps_and_its_end
 @pytest.mark.parametrize("data", [documents(LENGTHS), documents(LENGTHS, LENGTHS // 2),
                                   documents(LENGTHS, all_windows=True)], ids=["documents", "answers", "all windows"])
 def test_a_step_on_documents_is_that_of_torch_with_ignore_index(tmp_path, data):
-    """The mean over all targets of three micro-batches that count, and every gradient of it."""
+    """The mean over all targets of three micro-batches that are not ignored, and all its gradients."""
     torch = pytest.importorskip("torch")
     trainer = trainer_of(tmp_path, train_tokens=data, gradient_accumulation_steps=3)
     unit_scale(trainer.model.params)
@@ -158,25 +151,16 @@ def test_the_fingerprint_covers_documents():
     assert fingerprint(data) == fingerprint(documents(LENGTHS))
 
 
-@pytest.mark.usefixtures("ctrl_c")
-def test_a_signal_right_after_its_handler_is_set_stops_the_run(tmp_path, monkeypatch):
-    set_handler = signal.signal
-
-    def set_and_send(number, handler):
-        before = set_handler(number, handler)
-        if callable(handler) and handler.__name__ == "request_stop":
-            handler(number, None)
-        return before
-
-    monkeypatch.setattr(signal, "signal", set_and_send)
-    trainer = trainer_of(tmp_path)
-    assert not trainer.run(progress=False) and trainer.step == 0 and find_checkpoint(tmp_path).name == "step-00000000"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def test_on_evaluation_is_called_after_each_checkpoint(tmp_path):
+    trainer, seen = trainer_of(tmp_path), []
+    trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
+    assert trainer.run(progress=False)
+    assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
 
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    """As it is in a background job of a script."""
+    """As in a background job of a script."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trainer = trainer_of(tmp_path)
     trainer.on_step = lambda trainer, record: signal.raise_signal(signal.SIGINT)
@@ -237,7 +221,7 @@ def test_what_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(tm
 
 
 def test_a_run_that_was_restored_goes_on_in_a_new_folder(tmp_path):
-    """Its metrics come before its first checkpoint there."""
+    """Its metrics are written before its first checkpoint there."""
     assert trainer_of(tmp_path / "old", max_iters=2).run(progress=False)
     trainer = trainer_of(tmp_path / "new", max_iters=3)
     (tmp_path / "new").rmdir()
@@ -276,27 +260,9 @@ def test_a_preset_with_an_unknown_field_or_no_toml_is_refused(tmp_path):
         load_preset("char-tpu")
 
 
-def test_the_speed_is_that_of_the_steps_since_the_last_record(tmp_path, monkeypatch):
-    """The time of evaluations does not count."""
-    trainer, clock = trainer_of(tmp_path, max_iters=10, eval_interval=7, log_interval=5), [0.0]
-    step, evaluate = trainer.train_step, trainer.evaluate_and_save
-
-    def taking(seconds, function):
-        def timed(*arguments):
-            clock[0] += seconds
-            return function(*arguments)
-        return timed
-
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    trainer.train_step, trainer.evaluate_and_save = taking(0.5, step), taking(1000.0, evaluate)
-    trainer.run(progress=False)
-    records = [record for record in read_metrics(tmp_path) if "tokens_per_second" in record]
-    assert [record["tokens_per_second"] for record in records] == [4 * 8 / 0.5] * 2
-
-
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere the file would take its size on the disk")
 def test_a_large_memory_map_is_neither_read_nor_copied(tmp_path):
-    """256 GB, which would take minutes, or more memory than there is."""
+    """256 GB: reading it would take minutes, copying it more memory than there is."""
     with open(tmp_path / "tokens.bin", "wb") as file:
         file.truncate(256 << 30)
     began, tokens = time.perf_counter(), np.memmap(tmp_path / "tokens.bin", np.uint32, "r")

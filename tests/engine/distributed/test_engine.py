@@ -1,4 +1,4 @@
-"""Training on ranks has the bits of one process with as many shards. The ranks are threads here: see world.py."""
+"""Training on ranks gives the bits of one process with as many shards. Here the ranks are threads: see world.py."""
 
 import itertools
 
@@ -112,7 +112,7 @@ def step(model, optimizer, rows=5, seed=3):
 
 
 def test_runs_move_between_two_three_and_one_rank(tmp_path):
-    """Two ranks save, three go on, then one process; beside it two, three threads and one. All moments come along."""
+    """Two ranks save, three continue, then one process; compared with two, three threads and one."""
     fields, config = {"dropout": 0.2, "lm_head_bias": True}, GPTConfig(**SMALL, dropout=0.2, lm_head_bias=True)
     results = {"shards": [], "ranks": []}
     for n, max_iters in ((2, 4), (3, 9), (1, 12)):
@@ -168,7 +168,7 @@ def state_of(engine):
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 @pytest.mark.parametrize(("n", "threads"), [(2, 2), (3, 2), (2, 3)])
 def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
-    """To rounding: the order of the sums is another one. The reference lines are equal for any division, too."""
+    """Up to rounding, because sums have another order; also with the reference lines."""
     config = GPTConfig(**SMALL)
     alone = GPT(config, dtype="float64", threads=2, kernels="reference")
     unit_scale(alone.params)
@@ -185,8 +185,8 @@ def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_rank_whose_targets_do_not_count(rank):
-    """In one micro-batch of two, and in all of them. Other ranks do not see it."""
+def test_a_rank_whose_targets_are_all_ignored(rank):
+    """In one micro-batch of two, and in both."""
     alone = GPT(GPTConfig(**SMALL, dropout=0.2), dtype="float64", threads=3)
     with ranks(3, alone.config) as model:
         pairs = [(alone, AdamW(alone.params, engine=alone.engine)), (model, AdamW(model.params, engine=model.engine))]
@@ -232,7 +232,7 @@ def test_evaluation_is_divided(n):
 @pytest.mark.parametrize("values", [1, 64, 101, 1 << 16])
 @pytest.mark.parametrize("fields", [{}, {"bias": False}, {"tie_word_embeddings": False, "vocab_size": 3}], ids=str)
 def test_divide_gives_every_value_to_one_rank(n, values, fields, monkeypatch):
-    """In order, decay or none within a slice; no rank has more than one slice above its even part."""
+    """In order; a slice decays as a whole or not at all; no rank exceeds its even share by more than one slice."""
     monkeypatch.setattr(distributed, "SLICE", values)
     params = Parameters(GPTConfig(**SMALL | fields))
     pieces = divide(params, n)

@@ -1,4 +1,4 @@
-"""`npgpt train` on the ranks that mpiexec starts: the files of one process, and every way to fail ends the whole job.
+"""`npgpt train` on ranks started by mpiexec: the files of one process, and every failure ends the whole job.
 
 The ranks run `python -c CODE`, CODE being what a test changes in them first, and then npgpt.
 """
@@ -80,12 +80,12 @@ def job(tmp_path, text_file):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    """What SMALL_PARTS does, in this process."""
+    """Do what SMALL_PARTS does, in this process."""
     monkeypatch.setattr("npgpt.engine.update.SLICE", 101)
 
 
 def content(out_dir):
-    """The files of all checkpoints, and the records without the speed, and without norms, which ranks do not have."""
+    """Return the files of all checkpoints, and the records without speed and norms, which ranks do not have."""
     files = {path.relative_to(out_dir): path.read_bytes() for path in out_dir.rglob("step-*/*")}
     assert files and len(files) % 5 == 0
     return files, [{key: value for key, value in record.items() if key != "tokens_per_second" and "." not in key}

@@ -9,7 +9,7 @@ from npgpt.model.transformer import gpt_backward, gpt_forward
 from tests.cases import layer_cases
 from tests.test_api import SMALL, VARIANTS, batch, model_of
 
-# Of the tests of everyday, a few; the others are slow, because each model is compiled.
+# A few run every day; the others are slow, because each model is compiled.
 EVERY_DAY = {"untied head"}
 VARIANTS = [pytest.param(fields, id=name, marks=[] if name in EVERY_DAY else pytest.mark.slow)
             for name, fields in VARIANTS.items()]
@@ -17,7 +17,7 @@ VARIANTS = [pytest.param(fields, id=name, marks=[] if name in EVERY_DAY else pyt
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Several blocks of everything; and with them, the last block of queries is a smaller one."""
+    """Make several blocks of everything; the last block of queries is smaller."""
     from npgpt.engine.xla import engine, replaced
     monkeypatch.setattr(replaced, "KEPT", 4)
     monkeypatch.setattr(replaced, "QUERIES", 4)
@@ -32,7 +32,7 @@ def assert_equal(ours, expected, rtol=1e-9):
 
 
 def table_of(config):
-    """The lesson's operations as XLA gets them, but the head, which runs in the loss."""
+    """Return XLA's operations, but with the lesson's head, which XLA runs in the loss."""
     from npgpt.engine.ops import table
     from npgpt.engine.xla.lines import lines
     from npgpt.engine.xla.replaced import replaced
@@ -52,7 +52,7 @@ def xla_cases():
 
 @pytest.mark.parametrize("name", REPLACED)
 def test_each_layer_that_does_not_run_as_it_is_written(name, xla_cases, small_blocks, jax):
-    """Run without a compiler, so that a failure has a line."""
+    """Run without compilation, so that a failure shows the line."""
     lesson, case = LESSON[name], xla_cases[name]
     y, _ = lesson.run(lesson.inputs)
     dy = np.asarray(np.random.default_rng(1).standard_normal(np.shape(y)))
@@ -89,7 +89,7 @@ def test_whole_arrays_and_evaluation():
 
 @pytest.mark.slow
 def test_dropout(jax):
-    """The masks that are drawn inside the program, given to the lesson; each call, step and micro-batch has its own."""
+    """The lesson with the masks drawn by XLA; each call, step and micro-batch has its own."""
     from npgpt import layers
     from npgpt.engine.xla.engine import Draws, Seeds
     from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
@@ -137,7 +137,7 @@ def test_whole_steps(options, max_norm, n):
 
 
 def test_parameters_on_the_device_are_those_of_the_user():
-    """What is written counts at the next step, in every way to write; and what is read is what the step left."""
+    """Every kind of write counts at the next step, and reads give the values after the last step."""
     lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
     ours, theirs = AdamW(xla.params, engine=xla.engine), AdamW(lesson.params)
     held = xla.params["ln_f.weight"]
@@ -237,7 +237,7 @@ def test_what_is_refused(monkeypatch):
 
 
 def test_the_settings_of_a_users_jax_stay(jax):
-    """float64 is the engine's alone."""
+    """float64 is enabled only inside the engine."""
     model_of({}, kernels="xla").loss_and_grads(*batch(GPTConfig(**SMALL)))
     assert jax.numpy.ones(2).dtype == np.float32 and not jax.config.jax_enable_x64
     assert jax.config.jax_default_matmul_precision is None

@@ -1,4 +1,4 @@
-"""Training by XLA: resumed to the bit, without a wait, on several devices and processes, and from the command line."""
+"""Training by XLA: exact resume, no waiting, several devices and processes, and the command line."""
 
 import json
 import os
@@ -25,7 +25,7 @@ OPTIONS = {"batch_size": 6, "max_iters": 12, "lr_decay_iters": 12, "warmup_iters
 
 @pytest.mark.slow
 def test_the_command_line_and_ten_and_ten_are_twenty(train, npgpt):
-    """With dropout and accumulation: the same bits as without a stop. Then on by NumPy, and eval and sample by XLA."""
+    """With dropout and accumulation: the bits of an uninterrupted run. Then continued by NumPy."""
     options = [*XLA, "--dropout", 0.2, "--gradient-accumulation-steps", 3]
     assert train("--out-dir", "whole", "--max-iters", 20, *options)[0] == 0
     code, out, err = train("--out-dir", "parts", "--max-iters", 10, *options)
@@ -49,7 +49,7 @@ def trainer(tmp_path=None, kernels="xla", **options):
 
 
 def test_nothing_waits_between_log_intervals(monkeypatch, jax):
-    """Nothing is read but loss and norm at their end, and all that is sent is sent without being asked for by JAX."""
+    """Only loss and norm are read, at the end of an interval; JAX makes no implicit transfers."""
     from jax._src.array import ArrayImpl
 
     from npgpt.engine.xla.place import DeviceParameters
@@ -125,7 +125,7 @@ def test_four_devices_train_as_one():
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
-    """Started by mpiexec, they find each other by jax.distributed; each has half of each batch."""
+    """Started by mpiexec, connected by jax.distributed; each has half of each batch."""
     if why := why_no_jobs():
         pytest.skip(why)
     monkeypatch.chdir(tmp_path)
