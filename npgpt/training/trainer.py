@@ -126,8 +126,10 @@ class Trainer:
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
+                if not bar.disable and self.model.engine.waits:
+                    bar.set_postfix_str(f"about {bar.format_interval(self.estimate())} left")
                 self.evaluate_and_save(bar)
-                bar.reset()             # its clock: the first evaluation says nothing about the steps
+                bar.reset()             # its clock, to exclude the first evaluation
             tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
             began, first, record = time.perf_counter(), self.step, None
             while self.step < options.max_iters and not self.stop_requested:
@@ -201,6 +203,15 @@ class Trainer:
             if not math.isfinite(record[name]):
                 raise self._not_finite(f"{what} is {record[name]}")
         return record
+
+    def estimate(self) -> float:
+        """Estimate the seconds of the run: time one pass, and count a batch of an evaluation as a third of it."""
+        options, crops, places = self.options, self.crops["train"], self.places(0)
+        batch, began = check_batch(self.model.config, *crops.at(places)), time.perf_counter()
+        self.model.engine.accumulated([batch], [None], crops.count(places))
+        evaluated = (options.max_iters // options.eval_interval + 1) * len(self.crops) * options.eval_iters
+        passes = options.max_iters * options.gradient_accumulation_steps + evaluated / 3
+        return passes * (time.perf_counter() - began)
 
     def evaluate(self) -> dict[str, float]:
         """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly over each split."""
