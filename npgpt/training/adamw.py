@@ -18,16 +18,16 @@ DECAYS = ("matrices", "all")
 class AdamW:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); the update rule is `adamw_update` in npgpt/engine/update.py.
 
-    params: a model's `params`. lr: the step size; assign to it, or give `step` another one. betas: decay rates of the
-    two moments. eps: added to the root of the second moment. weight_decay: every step multiplies what decays by
-    1 - lr * weight_decay. decay: what that is, "matrices" (the embeddings too, but no biases, LayerNorm gains and other
-    vectors) or "all". threads: how many parts of the parameters are updated at once, by default one per core; the bits
-    do not depend on it. engine: `model.engine`, which then takes the steps, with its own threads; by default NumPy or
-    CuPy does. The README compares the defaults with those of torch and nanoGPT.
+    params: a model's `params`. lr: the step size; assign to it, or pass a new one to `step`. betas: decay rates of the
+    two moments. eps: added to the root of the second moment. weight_decay: every step multiplies the decaying
+    parameters by 1 - lr * weight_decay. decay: "matrices" (with the embeddings, without biases, LayerNorm gains and
+    other vectors) or "all". threads: parameters are updated in that many parts at once, by default one per core; the
+    bits do not depend on it. engine: `model.engine`, which then takes the steps, on its own threads; by default NumPy
+    or CuPy. The README compares the defaults with torch's and nanoGPT's.
     Raises UserError for values out of range.
 
-    The optimizer alone writes its state: lr, the number of steps `t`, and the moments m and v, which it hands to the
-    engine as arrays to update.
+    Only the optimizer writes its state: lr, the step count `t`, and the moments m and v, whose arrays it passes to the
+    engine to be updated.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.95),
@@ -44,7 +44,7 @@ class AdamW:
         self.params, self.engine = params, engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
-        self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # that many of `flat` decay
+        self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # the first of `flat` decay
         self._next()                        # raises for values out of range
         self.m, self.v = engine.moments()   # running means of the gradient and of its square
 

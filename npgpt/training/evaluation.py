@@ -71,7 +71,7 @@ def strided_windows(tokens: np.ndarray, block_size: int, stride: int) -> Iterato
     Raises: UserError for documents, a stride that is not from 1 to block_size, or fewer than two tokens.
     """
     if isinstance(tokens, Documents):
-        raise UserError("documents have windows of their own: leave the stride out")
+        raise UserError("documents have their own windows: leave the stride out")
     check_whole("the stride", stride, 1)
     if stride > block_size:
         raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")

@@ -112,7 +112,7 @@ def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
     assert trainer.evaluate()["val"] == pytest.approx(np.mean(losses), rel=1e-12)
     result = evaluate_split(trainer.model, data, progress=False)
     assert result.loss == pytest.approx(np.mean(losses), rel=1e-12) and result.tokens == len(losses)
-    with pytest.raises(UserError, match="documents have windows of their own"):
+    with pytest.raises(UserError, match="documents have their own windows"):
         evaluate_split(trainer.model, data, stride=2, progress=False)
 
 

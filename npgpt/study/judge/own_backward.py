@@ -170,7 +170,7 @@ def linked(names):
 
 
 class OwnBackwardEngine(ReferenceEngine):
-    """The reference engine with other backward functions: all on whole arrays, called once. On a CPU only."""
+    """The reference engine with other backward functions, on a CPU."""
 
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
@@ -192,7 +192,7 @@ class OwnBackwardEngine(ReferenceEngine):
             raise BackwardError(f"{place}: {describe(error)}") from None
 
     def own_backward(self, dlogits, cache, ops):
-        """The tree of gradients of the function that stands for `gpt_backward`, each an array of its own."""
+        """Return the tree of gradients of the learner's or the package's `gpt_backward`, each a new array."""
         grads = flatten(self.backwards.functions["gpt"](dlogits, cache, ops))
         for name, shape in self.params.shapes.items():
             if np.shape(grads.get(name)) != shape:
