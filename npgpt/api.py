@@ -2,9 +2,12 @@
 
 import dataclasses
 import math
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt import layers
 from npgpt.arrays import DTYPES, to_host
@@ -15,7 +18,6 @@ from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import (
     MOST_SEED,
     MOST_THREADS,
-    as_array,
     as_floats,
     check,
     check_choice,
@@ -24,15 +26,17 @@ from npgpt.checks import (
     check_real,
     check_whole,
 )
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.devices import array_module
-from npgpt.engine.allocator import keep_freed_memory
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
+from npgpt.engine.memory import keep_freed_memory
 from npgpt.engine.ops import headless, with_block, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
-from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_backward, cross_entropy_forward
-from npgpt.model.activations import Looking
+from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
+from npgpt.model.activations import Activations, Looking
+from npgpt.model.batch import check_batch, check_ids, check_mask
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, stream_tokens
 from npgpt.model.masks import draw_masks
@@ -40,6 +44,11 @@ from npgpt.model.parameters import INITS, Parameters, frozen_names, initialize, 
 from npgpt.training.options import options_of
 
 KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
+Name = str | os.PathLike                                # of a model or a folder
+Names = str | Iterable[str]                             # of parameters
+Block = tuple[Callable, Callable]                       # a forward and its backward
+Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
+Rng = np.random.Generator | object                      # by XLA, and on a GPU, what engine.dropout_rng returns
 
 
 class GPT:
@@ -49,25 +58,26 @@ class GPT:
     >>> logits, loss = model.forward(idx, targets)      # idx, targets: integers (B, T)
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
-    config: a GPTConfig. seed: of the initial weights, the same for all dtypes; None leaves them zero. init: how they
-    are drawn, "gpt2", "half-wpe" or "torch", see `initialize`.
-    kernels: what runs the lines. "auto": on a GPU through CuPy, on a CPU the best of what is installed. "numpy": in
-    parts that fit the cache; "numba": by compiled loops, too (extra fast); "mkl": and by Intel's matmuls (extra mkl,
-    "auto" on Intel's CPUs); "reference": as they stand; "xla": compiled by XLA (extra xla). dtype: "float32" or
-    "float64"; "tf32" (a GPU) and "bfloat16" (with "xla"), where parameters are float32 and the factors of matmuls are
-    rounded. device: "cpu", "gpu" (or "cuda"), "gpu:N" or "auto"; with "xla" also "tpu". threads: how many cores
-    `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1 "auto" is "reference", and every
-    layer runs once on whole arrays. XLA always uses all that the process may run on. freeze: names of parameters that
-    training leaves as they are, or what names begin with, "wte,wpe,h.0": they have no gradients and no moments; with
-    LoRA (`lora_rank`) only its matrices are trained. block: functions in place of `block_forward` and `block_backward`
-    of npgpt/model/transformer.py, with their arguments and results, run by NumPy or CuPy; its config notes their name.
-    Raises UserError for values that make no sense.
+    seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init: how weights are drawn,
+    "gpt2", "half-wpe" or "torch", see `initialize`. dtype: "float32" or "float64"; also "tf32" (on a GPU) and
+    "bfloat16" (with "xla"), which keep float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or
+    "cuda"), "gpu:N" or "auto"; with "xla" also "tpu".
+    kernels: what runs the layers. "auto": CuPy on a GPU, the fastest installed one on a CPU. "numpy": parts of arrays
+    that fit the cache; "numba": compiled loops as well (extra fast); "mkl": Intel's matmuls as well (extra mkl, "auto"
+    on Intel CPUs); "reference": the plain lines; "xla": compiled by XLA (extra xla).
+    threads: how many cores `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1, "auto" is
+    "reference", and every layer runs once on whole arrays. XLA always uses all cores of the process.
+    freeze: parameters that are not trained, by name or prefix, "wte,wpe,h.0": they have no gradients and no moments.
+    With LoRA (`lora_rank`) only its matrices are trained. block: replacements of `block_forward` and `block_backward`
+    in npgpt/model/transformer.py, run by NumPy or CuPy; the config stores their name.
+    Raises UserError for invalid values.
     """
 
-    def __init__(self, config, seed=0, dtype="float32", device="cpu", threads=None, kernels="auto", init="gpt2",
-                 freeze=(), block=None):
+    def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
+                 threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
+                 block: Block | None = None):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
-        if isinstance(dtype, type | np.dtype):          # np.float64 will do as well
+        if isinstance(dtype, type | np.dtype):          # such as np.float64
             dtype = getattr(dtype, "__name__", str(dtype))
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
@@ -79,13 +89,13 @@ class GPT:
         eps = np.dtype(DTYPES[dtype]).type(config.layer_norm_epsilon)
         check_real(f"layer_norm_epsilon in {dtype}", eps, above=0.0)
         if config.activation == "gelu":
-            check_scipy()       # now, not in the first forward
+            check_scipy()
         self.config, self.dtype = config_with_block(config, block), dtype
         self.gpt, frozen = with_block(block), frozen_names(config, freeze)
         self.xp = np if kernels == "xla" else array_module(device)      # the library of the parameters
         keep_freed_memory()
         if kernels == "xla" and block:
-            raise UserError("a block of your own is run by NumPy: leave kernels out")
+            raise UserError("your own block is run by NumPy: leave kernels out")
         if kernels != "xla" and dtype == "bfloat16":
             raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
         if kernels != "xla" and dtype == "tf32" and self.xp is np:
@@ -101,7 +111,7 @@ class GPT:
             initialize(self.params, seed, init)
 
     def _on_engine(self, device, threads, kernels, frozen, block):
-        """The parameters, zero, and the engine that runs the model."""
+        """Return the parameters, zero, and the engine that runs the model."""
         if kernels == "xla":
             from npgpt.engine.xla.engine import on_xla  # imports JAX
             return on_xla(self.config, self.dtype, device, frozen)
@@ -112,9 +122,15 @@ class GPT:
             return params, ReferenceEngine(params, threads, block=block)
         return params, CPUEngine(params, threads, cpu_kernels(kernels), block)
 
+    def use_engine(self, engine: ReferenceEngine) -> None:
+        """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
+        check("engine", engine, getattr(engine, "params", None) is self.params, "an engine of this model's params")
+        self.engine = engine
+
     @classmethod
-    def from_pretrained(cls, name_or_path, revision=None, dtype="float32", device="cpu", threads=None, kernels="auto",
-                        freeze=(), block=None, lora_rank=None):
+    def from_pretrained(cls, name_or_path: Name, revision: str | None = None, dtype: str = "float32",
+                        device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
+                        block: Block | None = None, lora_rank: int | None = None) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
@@ -131,20 +147,18 @@ class GPT:
         return model
 
     def _read(self, read, lora_rank):
-        """Take the weights of a checkpoint, and draw LoRA's, which it does not have."""
+        """Read the weights of a checkpoint, and draw LoRA's if they are new."""
         read(self.params)
         if lora_rank:
             initialize(self.params, 0, names=[name for name in self.params if ".lora_" in name])
 
-    def save_pretrained(self, folder):
-        """Write model.safetensors and config.json, which transformers and `from_pretrained` read. LoRA is merged: A B
-        becomes part of the weight. See `save_model`.
-        """
+    def save_pretrained(self, folder: Name) -> None:
+        """Write model.safetensors and config.json, for transformers and `from_pretrained`. LoRA is merged."""
         check_path("folder", folder)
         save_model(self.params, folder)
 
-    def merged(self):
-        """Return the model without LoRA, on a CPU: A B is part of the weight, and every parameter is trained."""
+    def merged(self) -> "GPT":
+        """Return a copy on the CPU with LoRA merged into the weights, all of which are trained."""
         model = GPT(dataclasses.replace(self.config, lora_rank=0), None, self.dtype, threads=self.engine.threads)
         for name in model.params:
             model.params[name] = to_host(merged(self.params, name))
@@ -156,35 +170,37 @@ class GPT:
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
                 f"{self.engine.where})")
 
-    def forward(self, idx, targets=None, rng=None, mask=None, edit=None):
+    def forward(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
+                mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, float | None]:
         """Compute the logits, and the loss if there are targets. `model(idx, targets)` is the same.
 
-        idx (B, T) integers in [0, V), targets the same shape, -1 for a position that does not count; a
-        np.random.Generator as rng turns dropout on. mask: floats that are added to the attention scores, (T, T),
-        (B, 1, T, T) or (B, H, T, T): 0 if a position sees another, -inf if not; a causal model still hides later
-        positions. A mask of integers or bools is one of padding, (B, T): 1 for a token, as `tokenizer.batch` returns
-        it. Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs as it stands, and
-        what `backward` needs is kept. Raises UserError for a context longer than `block_size` or ids out of range.
+        idx (B, T) integers in [0, V), targets the same shape, -1 for an ignored position; an rng turns dropout on.
+        mask: floats that are added to the attention scores, (T, T), (B, 1, T, T) or (B, H, T, T): 0 if a position sees
+        another, -inf if not; a causal model still hides later positions. A mask of integers or bools, (B, T), marks
+        padding: 1 for a token, as `tokenizer.batch` returns it. Returns logits (B, T, V) and the mean loss in nats (a
+        float, or None). Every layer runs once, on whole arrays, and keeps its cache for `backward`.
+        Raises UserError for a context longer than `block_size` or ids out of range.
 
-        edit: {"h.3.attn.mix": function, …} changes arrays on their way, named as by `run_with_cache`: each function is
-        given a copy of its array, and what it returns, of the same shape, takes the array's place. For `backward` each
-        row (along the last axis) that has changed is a constant: no gradient goes back through it.
+        edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each function gets a copy of
+        its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
+        a constant: no gradient flows through it.
         """
         return self._forward(idx, targets, rng, mask, None if edit is None else Looking(edit))
 
     __call__ = forward
 
-    def run_with_cache(self, idx, targets=None, rng=None, mask=None, edit=None):
-        """Compute the logits, and keep every floating array of the forward: logits (B, T, V), `Activations`.
+    def run_with_cache(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
+                       mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, Activations]:
+        """Compute the logits (B, T, V), and return every float array of the forward with them, as `Activations`.
 
-        activations["h.3.attn.att"] is the attention of block 3, `att` in the lines of its layer. With targets,
-        `backward` adds the gradients: activations.grads["h.3.attn.att"]. The arguments are those of `forward`.
+        activations["h.3.attn.att"] is the variable `att` in the attention of block 3. With targets, `backward` adds the
+        gradients: activations.grads["h.3.attn.att"]. The arguments are those of `forward`.
         """
         looking = Looking({} if edit is None else edit)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
 
     def _forward(self, idx, targets, rng, mask, looking):
-        idx, targets = self.check_batch(idx, targets, targets is not None)
+        idx, targets = check_batch(self.config, idx, targets, targets is not None)
         (forward, backward), ops = self._lines(looking)
         logits, gpt = self._run_forward(idx, rng, mask, forward, ops)
         if targets is None:
@@ -195,34 +211,34 @@ class GPT:
         return logits, float(loss)
 
     def _lines(self, looking):
-        """The forward and backward of the whole model, and their table of layers: as they stand, or with looks."""
+        """Return forward and backward of the model, and their table of layers; `looking` records or edits arrays."""
         if looking is None:
             return self.gpt, self.ops
         if self.config.block:
-            raise UserError("a model with a block of your own shows no arrays: leave run_with_cache and edit out")
+            raise UserError("run_with_cache and edit do not work on a model with your own block")
         return (looking.forward, looking.backward), with_lora(looking.ops, self.config, all_gradients=True)
 
-    def hidden(self, idx, rng=None, mask=None):
-        """Compute what the head would read, (B, T, C): the output of an encoder.
+    def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
+        """Compute the last hidden state (B, T, C), which the head would read: the output of an encoder.
 
-        `backward(dhidden)` then gives the gradients. The arguments and errors are those of `forward`.
+        `backward(dhidden)` then returns the gradients. Arguments and errors are those of `forward`.
         """
-        idx, _ = self.check_batch(idx, None, with_targets=False)
+        idx, _ = check_batch(self.config, idx, None, with_targets=False)
         (forward, backward), ops = self.gpt, headless(self.ops)
         hidden, gpt = self._run_forward(idx, rng, mask, forward, ops)
         self._cache = (gpt, None, hidden.shape, backward, ops)
         return hidden
 
-    def score(self, idx):
+    def score(self, idx: ArrayLike) -> np.ndarray:
         """Compute the log-probability of each token given those before it, in nats: idx (B, T) -> (B, T - 1).
 
-        T is from 2 to block_size + 1. Raises UserError otherwise, and for a model that is not causal.
+        Raises UserError unless T is from 2 to block_size + 1, and for a model that is not causal.
         """
-        idx = self.check_ids(idx)
+        idx = check_ids(self.config, idx)
         if not self.config.causal:
             raise UserError("a model with causal=False sees the tokens that it would score: use a causal one")
         check("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
-        context, _ = self.check_batch(idx[:, :-1], None, with_targets=False)
+        context, _ = check_batch(self.config, idx[:, :-1], None, with_targets=False)
         logits, _ = self._run_forward(context, None, None, self.gpt[0], without_caches(self.ops))
         shifted = logits - logits.max(axis=-1, keepdims=True)
         total = np.exp(shifted).sum(axis=-1, keepdims=True)
@@ -230,25 +246,23 @@ class GPT:
 
     def _run_forward(self, idx, rng, mask, forward, ops):
         check_rng(rng, self.xp.random.Generator)
-        mask = self.check_mask(mask, *idx.shape)
+        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
             return forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
                            None if mask is None else self.xp.asarray(mask))
 
-    def backward(self, dhidden=None):
-        """Compute the gradients of the last `forward`'s loss: a dict with the names and shapes of `params`, newly made.
+    def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
+        """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
 
-        Frozen parameters have none.
-
-        After `hidden`, it takes the gradient of what that returned, dhidden (B, T, C); the head's own gradients are 0.
-        Raises UserError if the last forward had no targets, or if dhidden is missing, extra, or of another shape.
+        After `hidden`, dhidden (B, T, C) is the gradient of its result; the head's gradients are 0.
+        Raises UserError if the last forward had no targets, or if dhidden is missing, unexpected, or of another shape.
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
         gpt, cross_entropy, shape, backward, ops = self._cache
         if cross_entropy is None:
-            what = f"an array of shape {shape}, as hidden returned"
+            what = f"an array of shape {shape}, like the result of hidden"
             check("dhidden", dhidden, dhidden is not None, what)
             dx = as_floats("dhidden", dhidden, self.params.dtype, self.xp)
             check("dhidden", dhidden, dx.shape == shape, what)
@@ -258,124 +272,80 @@ class GPT:
         with self.engine.running():
             return self.params.flatten(backward(dx, gpt, ops))
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
-        """Compute the loss and all gradients of one batch by the engine, as training does; no logits are kept.
+    def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
+                       add_to: dict[str, np.ndarray] | None = None,
+                       mask: ArrayLike | None = None) -> tuple[float, dict[str, np.ndarray]]:
+        """Compute the loss and all gradients of one batch by the engine, as in training; no logits are kept.
 
-        idx, targets, rng, mask as in `forward`; by XLA an rng comes from `engine.dropout_rng`. count: what the sum of
-        the losses is divided by, by default the number of targets that count. add_to: gradients of an earlier call, to
-        which these are added in place (for gradient accumulation, with the targets of all micro-batches as count).
-        Returns the loss, a float (through CuPy a 0-d array on the GPU: nothing waits for it), and the gradients, a dict
-        with the names and shapes of `params`, newly made or add_to. Equal arguments and threads give equal bits.
-        Raises UserError, before anything is computed, also for an add_to that shares memory with the parameters.
+        idx, targets, rng, mask: as in `forward`; for XLA, rng comes from `engine.dropout_rng`. count: the divisor of
+        the summed losses, by default the number of targets other than -1. add_to: gradients of an earlier call, to
+        which these are added in place (gradient accumulation; count is then that of all micro-batches).
+        Returns the loss, a float (with CuPy a 0-d array on the GPU: nothing waits), and the gradients, a dict
+        name -> array: a new one, or add_to. Equal arguments and threads give equal bits.
+        Raises UserError for invalid arguments, also for an add_to that shares memory with the parameters.
         """
-        idx, targets = self.check_batch(idx, targets)
+        idx, targets = check_batch(self.config, idx, targets)
         check_rng(rng, self.engine.rng_type)
         if count is not None:
             check_whole("count", count, 1)
         if add_to is not None:
             self.params.check_add_to(add_to)
-        mask = self.check_mask(mask, *idx.shape)
+        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
         return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
 
-    def evaluate(self, idx, targets, mask=None):
-        """Compute the mean loss of one batch, in nats, without dropout; nothing is kept, not even during the forward.
+    def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
+        """Compute the mean loss of one batch, in nats, without dropout and without caches.
 
-        A float; on a GPU, or by XLA, a 0-d array there.
+        Returns a float; on a GPU, or with XLA, a 0-d array there.
         """
-        idx, targets = self.check_batch(idx, targets)
-        return self.engine.loss(idx, targets, self.check_mask(mask, *idx.shape))
+        idx, targets = check_batch(self.config, idx, targets)
+        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
+        return self.engine.loss(idx, targets, mask)
 
-    def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
+    def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
+                 top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
 
-        idx (B, T) integers, T at least 1 -> (B, T + n) int64 array, n = max_new_tokens, or fewer if every row has
-        reached `eos_token_id`; rows that have are filled up with it.
+        idx (B, T) integers, T at least 1 -> (B, T + n) int64 array. n is max_new_tokens, or fewer if all rows have
+        reached `eos_token_id`; shorter rows are padded with it.
         """
         columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id))
-        return np.concatenate([self.check_ids(idx), *[column[:, None] for column in columns]], axis=1).astype(np.int64)
+        idx = check_ids(self.config, idx).astype(np.int64)
+        return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1, dtype=np.int64)
 
-    def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None, seed=0, eos_token_id=None):
-        """Return an iterator over the next token of each row, (B,) integers, each drawn when it is asked for.
+    def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
+               top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None) -> Iterator[np.ndarray]:
+        """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
 
-        temperature divides the logits: below 1 safer, above 1 wilder, 0 always the likeliest token. top_k keeps the k
-        likeliest tokens only, top_p the smallest set of likeliest tokens whose probabilities reach p (nucleus sampling,
-        Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text. Raises UserError for values out of
-        range, and for a model that is not causal: its earlier positions would change with each new token.
+        temperature divides the logits: below 1 safer, above 1 wilder, 0 always the most likely token. top_k: keep the
+        k most likely tokens only; top_p: keep the smallest set of most likely tokens whose probabilities reach p
+        (nucleus sampling, Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text.
+        Raises UserError for values out of range, and for a model that is not causal.
         """
-        idx = self.check_ids(idx)
+        idx = check_ids(self.config, idx)
         check_sampling(self.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
         return stream_tokens(self.engine.reader(len(idx)), idx, max_new_tokens, temperature, top_k, top_p, seed,
                              eos_token_id)
 
-    def check_ids(self, idx):
-        """Return token ids as an array on the host; UserError unless they are (B, T) integers in the vocabulary."""
-        idx, V = as_integers(idx, "idx"), self.config.vocab_size
-        if idx.ndim != 2 or idx.size == 0:
-            raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
-        if idx.min() < 0 or idx.max() >= V:
-            raise UserError(f"token ids must be from 0 to {V - 1}, but idx has {idx.min()} to {idx.max()}")
-        return idx
-
-    def check_batch(self, idx, targets, with_targets=True):
-        """Return the batch as integer arrays on the host; UserError if they do not fit the model, or each other.
-
-        Ids are checked before they go to a GPU: there an index out of range reads another row, without an error.
-        """
-        V = self.config.vocab_size
-        idx = self.check_ids(idx)
-        if idx.shape[1] > self.config.block_size:
-            raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {self.config.block_size}")
-        if not with_targets:
-            return idx, None
-        targets = as_integers(targets, "targets")
-        if targets.shape != idx.shape:
-            raise UserError(f"targets have the shape {targets.shape}, but idx has {idx.shape}")
-        if targets.min() < IGNORE_INDEX or targets.max() >= V:
-            raise UserError(f"targets must be from 0 to {V - 1}, or -1 to be ignored, "
-                            f"but there are {targets.min()} to {targets.max()}")
-        if targets.max() == IGNORE_INDEX:
-            raise UserError("every target is -1 (ignored): the loss would be the mean of nothing")
-        return idx, targets
-
-    def check_mask(self, mask, B, T):
-        """Return a mask as an array of the parameters' dtype on the host, (T, T), (B, 1, T, T) or (B, H, T, T).
-
-        None stays None. UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
-        """
-        if mask is None:
-            return None
-        mask = as_array("mask", mask)
-        if mask.dtype.kind in "biu" and mask.shape == (B, T) and mask.min() >= 0 and mask.max() <= 1:     # of padding
-            mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
-        what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf), or (B, T) of 0 and 1"
-        check("mask", mask, mask.dtype.kind == "f", what)
-        with np.errstate(over="ignore"):
-            mask = mask.astype(self.params.dtype)
-        check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
-        heads = self.config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
-        shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
-        right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
-        check("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, self.config.n_head, T, T)}")
-        return np.broadcast_to(mask, shape)
-
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A model with its tokenizer, and where it came from. `checkpoint` is None for a model that npgpt did not train."""
+    """A model with its tokenizer and origin. `checkpoint` is None for a model that npgpt did not train."""
 
     model: GPT
-    tokenizer: object
+    tokenizer: Tokenizer
     folder: Path
     checkpoint: Checkpoint | None
 
 
-def load(name_or_path="out", revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto",
-         block=None):
+def load(name_or_path: Name = "out", revision: str | None = None, which: str = "best", dtype: str | None = None,
+         device: str = "cpu", threads: int | None = None, kernels: str = "auto",
+         block: Block | None = None) -> tuple[GPT, Tokenizer]:
     """Load a model and its tokenizer: (GPT, tokenizer).
 
     name_or_path: a run of `npgpt train` or one of its checkpoints, or anything that `GPT.from_pretrained` takes. which:
-    the checkpoint of a run, "best" (of the lowest validation loss) or "latest". dtype: by default the one in which a
-    run's parameters are stored, else float32. The other arguments are those of GPT.
+    the checkpoint of a run, "best" (lowest validation loss) or "latest". dtype: by default that of the stored
+    parameters for a run, else float32. The other arguments are those of GPT.
     Raises UserError if there is no such model, or it is damaged or not supported.
     """
     check_choice("which", which, ("best", "latest"))
@@ -385,7 +355,7 @@ def load(name_or_path="out", revision=None, which="best", dtype=None, device="cp
 
 def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=(),
                block=None, lora_rank=None, **config_fields):
-    """Load a model as `load` does, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
+    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
     checkpoint = None
     if is_run(name):
         checkpoint = read_checkpoint(find_checkpoint(name, which))
@@ -405,29 +375,29 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
 
 
 def is_run(path):
-    """Whether a path is a run or one of its checkpoints, and not a model from elsewhere."""
+    """Return whether a path is a run or one of its checkpoints."""
     check_path("the model's name or path", path)
     path = Path(path)
     return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
 
 
 def with_rank(config, lora_rank):
-    """The config of a model to which LoRA's matrices are added, or the same without a rank."""
+    """Return the config with LoRA of a rank added, or unchanged without a rank."""
     if lora_rank is None:
         return config
     check_whole("lora_rank", lora_rank, 1)
     if config.lora_rank:
-        raise UserError(f"the model has LoRA of rank {config.lora_rank} already: go on training that one, or merge it "
+        raise UserError(f"the model has LoRA of rank {config.lora_rank} already: continue training it, or merge it "
                         "first with `npgpt export`")
     return dataclasses.replace(config, lora_rank=lora_rank)
 
 
 def config_with_block(config, block):
-    """The config, with the name of a block of one's own. Raises UserError if the model needs another one."""
+    """Return the config with the name of the user's block. Raises UserError if the model needs another one."""
     if block is None:
         if config.block is not None:
-            raise UserError(f"this model has a block of its own, {config.block}: in Python, give GPT or load "
-                            f"block=({config.block}, its backward)")
+            raise UserError(f"this model needs the user's block {config.block}: in Python, pass "
+                            f"block=({config.block}, its backward) to GPT or load")
         return config
     right = isinstance(block, tuple) and len(block) == 2 and all(map(callable, block))
     check("block", block, right, "two functions, like block_forward and block_backward")
@@ -447,17 +417,6 @@ def check_scipy():
 
 
 def check_rng(rng, kind):
-    """Raise UserError if rng cannot draw dropout masks where the model runs: NumPy's generators draw on a CPU only."""
+    """Raise UserError if rng cannot draw dropout masks where the model runs: NumPy's generators work on a CPU only."""
     wanted = "a np.random.Generator" if kind is np.random.Generator else "what engine.dropout_rng returns"
     check("rng", rng, rng is None or isinstance(rng, kind), f"{wanted}, or None")
-
-
-def as_integers(array, name):
-    """A copy of the array, integers on the host in the order of bytes that Numba knows; UserError if it holds others.
-
-    A copy, because the caller may change the array before `backward`, or a stream's first token, reads it again.
-    """
-    array = as_array(name, array)
-    if array.dtype.kind not in "iu":
-        raise UserError(f"{name} must be integers, not {array.dtype}")
-    return array.astype(array.dtype.newbyteorder("="))

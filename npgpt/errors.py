@@ -12,6 +12,10 @@ class UserError(ValueError):
         super().__init__(one_line(message))
 
 
+class BackwardError(UserError):
+    """A function of the learner failed during training."""
+
+
 def one_line(text, most=1000):
     """Return a text as one line of at most `most` printable characters.
 

@@ -18,8 +18,7 @@ from unittest import mock
 import numpy as np
 
 from npgpt import GPTConfig, layers
-from npgpt.engine.cpu import CPUEngine
-from npgpt.engine.matmul import is_installed
+from npgpt.engine.cpu import CPUEngine, is_installed
 from npgpt.engine.threads import using_cores
 from npgpt.model import transformer
 from npgpt.model.masks import BlockMasks, draw_masks, dropout_mask

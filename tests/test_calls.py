@@ -1,15 +1,13 @@
-"""Calls of the API that make no sense: UserError of one line, with nothing changed, is the only right answer."""
+"""Invalid calls of the API must raise a one-line UserError and change nothing."""
 
 import dataclasses
-import itertools
+import inspect
 import math
 import types
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, UserError, load
 from npgpt.arrays import to_host
@@ -27,9 +25,12 @@ from npgpt.data.tokenizers import (
 )
 from npgpt.errors import one_line
 from npgpt.training.evaluation import evaluate_split
+from npgpt.training.loop import train
+from npgpt.training.options import load_preset
+from npgpt.training.schedule import learning_rate
 from tests import strict_cupy
 
-pytestmark = pytest.mark.filterwarnings("error")        # a line of NumPy's beside ours is one too many
+pytestmark = pytest.mark.filterwarnings("error")        # NumPy must not warn in addition
 
 SHAPE = {"vocab_size": 7, "block_size": 6, "n_layer": 1, "n_head": 2, "n_embd": 4}
 IDX = np.arange(6).reshape(2, 3)
@@ -42,7 +43,7 @@ if find_spec("tokenizers"):
 
 
 class Scene:
-    """A small model, and its optimizer after one step. The second optimizer is for the engine's whole steps."""
+    """A small model, and its optimizer after one step. The second optimizer takes whole training steps."""
 
     def __init__(self, folder, device):
         self.folder, self.model = folder, GPT(GPTConfig(**SHAPE), device=device, threads=1)
@@ -55,7 +56,7 @@ class Scene:
         save_tokenizer(CharTokenizer("abc"), folder / TOKENIZER_FILE)
 
     def values(self):
-        """All that a call could change."""
+        """Return all that a call could change."""
         optimizers = self.optimizer, self.fused, self.trainer.optimizer
         arrays = [each.flat for it in optimizers for each in (it.params, it.m, it.v)] + list(self.grads.values())
         return [it.t for it in optimizers], [to_host(array).tobytes() for array in arrays]
@@ -63,12 +64,12 @@ class Scene:
     def step(self, grads=None, max_norm=None, **later):
         self.assigned(self.optimizer, later, lambda it: it.step(self.grads if grads is None else grads, max_norm))
 
-    def fused_step(self, max_norm=None, **later):
+    def train_step(self, max_norm=None, **later):
         batches = [(IDX, IDX)], [None], IDX.size
-        self.assigned(self.fused, later, lambda it: self.model.engine.step(it, *batches, max_norm))
+        self.assigned(self.fused, later, lambda it: it.train_step(*batches, max_norm))
 
     def assigned(self, optimizer, later, step):
-        """A step after attributes of the optimizer were assigned to."""
+        """Take a step after assignments to attributes of the optimizer."""
         before = dict(vars(optimizer))
         vars(optimizer).update(later)
         try:
@@ -115,12 +116,10 @@ ADD_TO = [*GRADS[1:], lambda s: s.model.params, lambda s: dict(s.model.params),
           lambda s: s.grads | {"ln_f.bias": s.model.params["ln_f.bias"]},
           lambda s: s.grads | {"ln_f.bias": s.model.params["wpe.weight"][1]},
           lambda s: s.grads | {"ln_f.bias": np.broadcast_to(np.float32(0), 4)}]     # read-only
-LATER = {"lr": [None, 1e39, *ODD["float"]], "eps": [0, None, 1e39, 1e-60, *ODD["float"]],
-         "weight_decay": [None, 1e39, *ODD["float"]],
-         "betas": [(0.9,), (0.9, 0.95, 0.99), 0.9, None, (), (1.0, 0.9), (0.9, -0.1), (NAN, 0.9), "ab"],
-         "engine": [5, "x", lambda s: GPT(s.model.config, threads=1).engine]}
-ASSIGNED = {**LATER, "t": STEP, "n_decay": [0, 3, None, "x", True], "threads": [0, *STEP],
-            "max_norm": [0, 1j, *ODD["float"]]}
+LATER = {"lr": [None, *ODD["float"]], "eps": [0, None, *ODD["float"]], "weight_decay": [None, *ODD["float"]],
+         "betas": [(0.9,), (0.9, 0.95, 0.99), 0.9, None, (), (1.0, 0.9), (0.9, -0.1), (NAN, 0.9), "ab"]}
+ENGINES = [5, "x", lambda s: GPT(s.model.config, threads=1).engine]
+ASSIGNED = {**LATER, "max_norm": [0, 1j, *ODD["float"]]}
 STREAM = [None, 5, "x", [1, 2, 3], range(60), *(TOKENS.astype(dtype) for dtype in (float, bool, complex, object, "V1")),
           TOKENS.reshape(6, 10), np.array(5), object()]
 PATHS = [None, 5, "", [], 1.5, b"x", "\0", "\ud800", "x" * 5000, "x/" * 5000]
@@ -139,7 +138,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "GPTConfig": (lambda s, **odd: GPT(GPTConfig(**SHAPE | odd), threads=1), {
         **fields(GPTConfig), "n_head": [0, 3, *STEP], "layer_norm_epsilon": [1e-60, *ODD["float"]],
         "initializer_range": [1e39, *ODD["float"]]}),
-    "TrainOptions": (lambda s, **odd: TrainOptions(**odd), fields(TrainOptions)),
+    "TrainOptions": (lambda s, **odd: TrainOptions(**odd), {
+        **fields(TrainOptions), "min_lr": [1.0, *ODD["float"]], "lr_decay_iters": [100, *ODD["int"]]}),
     "GPT": (lambda s, **odd: GPT(**{"config": s.model.config} | odd), {
         "config": [None, 5, {}, "gpt2"], "seed": SEED, "init": [None, 5, [], "xavier"], "freeze": FREEZE, **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
@@ -162,14 +162,16 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "name": ["typo", 5, None, [], {}], "value": [None, True, 10**400, 1e39, "x", 1j, {}, [[1], [1, 2]], [1, 2],
                                                      np.full(4, 1e39), np.zeros((4, 1)), np.zeros(4, bool)]}),
     "AdamW": (lambda s, **odd: AdamW(**{"params": s.model.params} | odd), {
-        **LATER, "params": [None, {}, np.zeros(3)], "threads": COUNT, "decay": ["vectors", None, 5, []]}),
+        **LATER, "params": [None, {}, np.zeros(3)], "threads": COUNT, "decay": ["vectors", None, 5, []],
+        "engine": ENGINES}),
+    "use_engine": (lambda s, engine: s.model.use_engine(engine), {"engine": [None, *ENGINES]}),
     "AdamW.step": (Scene.step, {"grads": GRADS[1:], **ASSIGNED}),
-    "engine.step": (Scene.fused_step, ASSIGNED),
+    "AdamW.train_step": (Scene.train_step, ASSIGNED),
     "Trainer": (lambda s, **odd: Trainer(**{"model": s.model, "train_tokens": TOKENS, "val_tokens": TOKENS} | odd), {
         "train_tokens": [*STREAM, TOKENS[:6]], "val_tokens": [*STREAM[1:], TOKENS[:6]],
         "model": [None, 5, "x", [], GPT, lambda s: s.optimizer],
-        "options": [5, {}, "x", TrainOptions(learning_rate=1e39), TrainOptions(crop_length=7)], "out_dir": PATHS[1:],
-        "tokenizer": [5, 0, "char", [], CharTokenizer], "corpus_name": [5, 0, b"x", [], "x" * 5000],
+        "options": [5, {}, "x", TrainOptions(crop_length=7)], "out_dir": PATHS[1:],
+        "tokenizer": [5, 0, "char", [], CharTokenizer], "corpus_name": [5, 0, b"x", []],
         "on_step": [5, 0, "x"], "on_evaluation": [5, 0, "x"]}),
     "Trainer.restore": (lambda s, checkpoint: s.trainer.restore(checkpoint), {"checkpoint": [None, 5, {}, "x"]}),
     "Trainer.save": (lambda s, out_dir: s.trainer.save(), {"out_dir": [None]}),
@@ -202,7 +204,6 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "save_pretrained": (lambda s, folder: s.model.save_pretrained(folder), {"folder": PATHS}),
 }
 ALONE = [(name, argument) for name, (_, odd) in CALLS.items() for argument in odd]
-PAIRS = [(name, *pair) for name, (_, odd) in CALLS.items() for pair in itertools.combinations(odd, 2)]
 
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
@@ -228,14 +229,16 @@ def assert_refused(scene, name, arguments):
     assert scene.values() == before, arguments
 
 
+def test_the_public_api_has_type_hints():
+    calls = [AdamW, GPT, Trainer, load, load_preset, evaluate_split, learning_rate, train,
+             *(call for kind in (AdamW, GPT, Trainer) for name, call in inspect.getmembers(kind, callable)
+               if name[0] != "_")]
+    found = [(call, name, of.annotation) for call in calls for name, of in inspect.signature(call).parameters.items()]
+    assert [(call, name) for call, name, hint in found if hint is inspect.Parameter.empty
+            and name not in ("self", "model", "checkpoint")] == []
+
+
 @pytest.mark.parametrize(("name", "argument"), ALONE, ids=map(" ".join, ALONE))
 def test_an_odd_value_is_refused_and_changes_nothing(scene, name, argument):
     for value in CALLS[name][1][argument]:
         assert_refused(scene, name, {argument: value})
-
-
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(st.sampled_from(PAIRS), st.data())
-def test_two_odd_values_are_refused_and_change_nothing(scene, pair, data):
-    name, *arguments = pair
-    assert_refused(scene, name, {each: data.draw(st.sampled_from(CALLS[name][1][each])) for each in arguments})

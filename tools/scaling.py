@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "bench"))
 from shapes import ROWS, Steps
 
 from npgpt import GPTConfig
-from npgpt.engine.adamw import SLICE
 from npgpt.engine.memory import ROUND, SENT
+from npgpt.engine.update import SLICE
 from npgpt.model.parameters import parameter_shapes
 
 MODELS = {"124M": Steps(T=1024, B=1), "1.5B": Steps(T=1024, B=1, n_layer=48, n_head=25, n_embd=1600)}

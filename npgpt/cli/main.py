@@ -7,17 +7,22 @@ import re
 import sys
 
 import npgpt
-from npgpt.cli import data, evaluate, exercise, export, gradcheck, info, learn, look, plot, sample, score, study, train
-from npgpt.cli.ranks import follow
-from npgpt.engine.distributed.mpi import join
-from npgpt.engine.gpu_memory import out_of_memory
+from npgpt.cli import data, evaluate, export, info, plot, sample, score, train
+from npgpt.cli.ranks import follow, join
+from npgpt.engine.memory import out_of_memory
 from npgpt.errors import UserError, one_line
 from npgpt.interrupts import EXIT_CODE, interruptible
 from npgpt.launcher import first
 
 COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "score": score, "export": export, "data": data,
-            "info": info, "plot": plot, "look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise,
-            "learn": learn}
+            "info": info, "plot": plot}
+try:
+    from npgpt.cli import exercise, gradcheck, learn, look, study
+except ModuleNotFoundError as error:
+    if not error.name.startswith("npgpt.study"):
+        raise
+    look = study = gradcheck = exercise = learn = None
+COMMANDS |= {"look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise, "learn": learn}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 ALIASES = {"--lr": "--learning-rate", "--wd": "--weight-decay", "--steps": "--max-iters", "--heads": "--n-head",
            "--seq-len": "--block-size"}      # what others call a flag
@@ -62,6 +67,8 @@ def main(arguments=None):
                 args = parse(arguments)
                 if world and args.command != "train":
                     raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
+                if COMMANDS[args.command] is None:
+                    raise UserError(f"npgpt {args.command} is not there: this installation lacks npgpt/study")
                 code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
         sys.stdout.flush()
         code = code or 0
@@ -90,6 +97,9 @@ def parse(arguments):
     parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
+        if module is None:
+            subparsers.add_parser(name, help="(not in this installation)")
+            continue
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
     arguments = sys.argv[1:] if arguments is None else arguments

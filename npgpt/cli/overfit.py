@@ -23,8 +23,7 @@ def overfit(trainer, fresh):
     losses = []
     with tqdm(total=options.max_iters, unit="step", disable=None, dynamic_ncols=True, smoothing=0) as bar:
         for step in range(options.max_iters):
-            trainer.step = 0            # at which the first batch is drawn
-            record = trainer.train_step()
+            record = trainer.train_step(at=0)
             bar.update()
             if step % options.log_interval == 0 or step == options.max_iters - 1:
                 losses.append(trainer.read(record)["loss"])

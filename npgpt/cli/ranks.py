@@ -1,4 +1,4 @@
-"""`npgpt train` on many ranks: rank 0 runs the command, the others follow it."""
+"""`npgpt train` on many ranks: rank 0 runs the command, the others follow."""
 
 import dataclasses
 import math
@@ -7,15 +7,22 @@ import warnings
 
 from npgpt.api import GPT
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
-from npgpt.engine.distributed.engine import Distributed
-from npgpt.engine.distributed.mpi import join
 from npgpt.errors import UserError
+from npgpt.launcher import SIZES, number_in
 from npgpt.model.config import GPTConfig
 
 
+def join():
+    """Return the `MPIWorld` of a launcher's ranks; None if this process is alone."""
+    if number_in(SIZES, 1) < 2:
+        return None
+    from npgpt.engine.distributed import mpi
+
+    return mpi.join()
+
+
 def rank_threads(args, of_the_run=None):
-    """The threads of a process: those that the user gave, or else its part of those of an earlier run, or of the cores.
-    """
+    """Return the threads of a process: the user's, or its share of an earlier run's, or of the cores."""
     world = join()
     if args.threads is not None:
         return args.threads
@@ -25,14 +32,14 @@ def rank_threads(args, of_the_run=None):
 
 
 def connect_ranks(args):
-    """Before a model is made: let JAX find the other ranks. args: those of the command."""
+    """Before a model is made, let JAX find the other ranks."""
     world = join()
     if world and args.kernels == "xla":
         if ":" in args.device:
             raise UserError(f"--device {args.device} is one GPU, and several ranks use all: leave its number out")
         world.tell("connect", {})
         connect_by_jax()
-        world.idle = True
+        world.rest()
     elif world and args.device != "cpu":
         raise UserError(f"--device {args.device} on several ranks needs --kernels xla: add it, or leave the device out")
 
@@ -44,23 +51,23 @@ def connect_by_jax():
 
 
 def distribute(model, args):
-    """Give a model the engine of all ranks; if this process is alone, nothing changes. args: those of the command."""
+    """Give a model the engine of all ranks, if there are several."""
     world = join()
     if world:
         kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
         world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "device": args.device,
                              "kernels": kernels, "threads": model.engine.threads,
                              "frozen": sorted(model.params.frozen)})
-        model.engine = engine_of_all(model, kernels, world)
-        world.idle = True
+        model.use_engine(engine_of_all(model, kernels, world))
+        world.rest()
 
 
 def follow(world):
-    """Do what rank 0 says, until it stops. Signals are rank 0's to answer: after Ctrl-C it saves first."""
+    """Follow rank 0 until it stops. Only rank 0 handles signals: after Ctrl-C it saves first."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)          # not ignored: the world notes when the first one came
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a run that diverges: rank 0 says so
-    name, order, _ = world.hear(math.inf)       # rank 0 may have a corpus to turn into tokens first
+        signal.signal(number, signal.SIG_IGN)
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # rank 0 reports a run that diverges
+    name, order, _ = world.hear(math.inf)       # rank 0 may tokenize a corpus first
     if name == "connect":
         connect_by_jax()
         name, order, _ = world.hear(math.inf)
@@ -71,10 +78,12 @@ def follow(world):
 
 
 def engine_of_all(model, kernels, world):
-    """The engine of one rank, among all. Also one thread runs the lines in parts, as a shard of a process does."""
+    """Return the engine of one rank. Even one thread runs the lines in parts, like a shard of a process."""
     if kernels == "xla":
         from npgpt.engine.distributed.together import Together  # imports JAX
 
         return Together(model.engine, world)
+    from npgpt.engine.distributed.engine import Distributed
+
     engine = CPUEngine(model.params, model.engine.threads, kernels) if kernels != "reference" else model.engine
     return Distributed(engine, world)

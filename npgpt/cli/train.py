@@ -30,7 +30,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
-from npgpt.cli.ranks import connect_ranks, distribute, rank_threads
+from npgpt.cli.ranks import connect_ranks, distribute, join, rank_threads
 from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -39,12 +39,10 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.engine.cpu import cpu_kernels
-from npgpt.engine.distributed.mpi import join
-from npgpt.errors import UserError, one_line
+from npgpt.errors import BackwardError, UserError, one_line
 from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import frozen_names
-from npgpt.study.judge.own_backward import BackwardError, exercise_files, read_backwards, use
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import (
     MODEL_FIELDS,
@@ -92,22 +90,20 @@ def run(args):
     check_path("--out-dir", args.out_dir)
     files = backward_files(args)            # raises before anything is downloaded or written
     if args.overfit:
-        trainer = new_run(overfitting(args))
-        use_backwards(trainer, own_backwards(args, files))
+        trainer = new_run(overfitting(args), own_backwards(args, files))
         return overfit(trainer, fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
             backwards = own_backwards(args, files)
             stack.enter_context(locked(args.out_dir))
-            trainer = resumed_run(args)
+            trainer = resumed_run(args, backwards)
         else:
-            trainer = new_run(args)
+            check_out_dir(args)
             backwards = own_backwards(args, files)
+            trainer = new_run(args, backwards)
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
-        use_backwards(trainer, backwards)
-        trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         if trainer.model.xp is not np:
             print("(--kernels xla compiles the same lines for a GPU; nobody has measured yet which is faster)")
@@ -132,19 +128,28 @@ def backward_files(args):
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
     if join():
         raise UserError("--backward trains in one process: start it without mpiexec or srun")
+    from npgpt.study.judge.own_backward import exercise_files
+
     return exercise_files(args.backward)
 
 
 def own_backwards(args, files):
     """The learner's `Backwards`, checked and loaded; None without files. Raises UserError if one is wrong."""
-    return read_backwards(args.backward, files) if files else None
+    if files is None:
+        return None
+    from npgpt.study.judge.own_backward import read_backwards
+
+    return read_backwards(args.backward, files)
 
 
-def use_backwards(trainer, backwards):
-    """Let a trainer use the learner's `Backwards`, if there are any, and say which they are."""
+def choose_engine(model, args, backwards):
+    """Before an optimizer is made: let a model use the engine of all ranks, or the learner's `Backwards`."""
+    distribute(model, args)
     if backwards:
-        use(backwards, trainer)
-        print(backwards.summary(trainer.model.config), flush=True)
+        from npgpt.study.judge.own_backward import use
+
+        use(backwards, model)
+        print(backwards.summary(model.config), flush=True)
 
 
 def stopped_by(error, trainer, args):
@@ -213,10 +218,8 @@ def overfitting(args):
     return argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
 
 
-def new_run(args):
+def new_run(args, backwards):
     """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir, if there is one."""
-    if args.out_dir is not None:
-        check_out_dir(args)
     if args.lora is not None and not args.init_from:
         raise UserError("--lora adapts a trained model: give one with --init-from")
     connect_ranks(args)
@@ -247,11 +250,12 @@ def new_run(args):
         config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
         model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init,
                     args.freeze or ())
-    distribute(model, args)     # before the optimizer is made
+    choose_engine(model, args, backwards)
     if corpus.text is None and "val_fraction" in given_train_fields(args):
         raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
-    return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
+    return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name,
+                   on_evaluation=print_line)
 
 
 def check_device(args):
@@ -295,7 +299,7 @@ def kernels_of_run(args, state):
         return "auto"
 
 
-def resumed_run(args):
+def resumed_run(args, backwards):
     """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
     if args.freeze is not None or args.lora is not None:
         raise UserError("a run goes on with the parameters that it froze: leave --freeze and --lora out")
@@ -320,9 +324,9 @@ def resumed_run(args):
     train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,
                 freeze=frozen_in(checkpoint))
-    distribute(model, args)
+    choose_engine(model, args, backwards)
     trainer = Trainer(model, train_tokens, val_tokens, options, args.out_dir, checkpoint.tokenizer,
-                      state["corpus"]["name"])
+                      state["corpus"]["name"], on_evaluation=print_line)
     trainer.restore(checkpoint)
     if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
         keep_only(args.out_dir, {trainer.step, trainer.best_step})  # after a kill between a save and its clean-up

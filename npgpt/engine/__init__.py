@@ -1,13 +1,14 @@
-"""Engines: how the model's lines are run. The lines know nothing of it.
+"""Engines run the model's lines, which know nothing about them.
 
-`reference` runs them as they stand, on NumPy or CuPy; `cpu` in parts that fit the cache, on several threads, or by
-compiled loops in their place (`compiled`, `few_rows`) and Intel's matmuls (`matmul`), where these are installed; `xla`
-compiles them, for any device that JAX has; `distributed` runs one of these in each of many processes. All have one
-interface:
+`reference` calls each line once on whole arrays, by NumPy or CuPy; `cpu` runs them on parts that fit the cache, on
+several threads, or replaces them by compiled loops (`compiled`, `few_rows`) and Intel's matmuls (`matmul`), if these
+are installed; `xla` compiles them for any device of JAX; `distributed` runs one of these in each of many processes.
+Only `reference` and `cpu` are needed: the other rooms may be deleted. All engines have one interface:
 
-    step(optimizer, batches, rngs, count, max_norm) -> loss, norm       loss(idx, targets) -> loss
+    accumulated(batches, rngs, count) -> loss, grads of a step          loss(idx, targets) -> loss
     loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v
-    accumulated(batches, rngs, count) -> loss, grads of a step          dropout_rng(seed, step, micro_batch) -> rng
-    adamw_step(optimizer, grads, max_norm) -> norm                      waits: whether results are there at once
+    adamw_step(grads, moments, step) -> norm                            dropout_rng(seed, step, micro_batch) -> rng
     reader(B) -> read, a function: next tokens (B, T) -> logits (B, V)  where, threads, kernels: what computes
+    waits: whether results are ready when a call returns                fuses_steps: whether it has `step`, too:
+    step(batches, rngs, count, moments, step) -> loss, norm             a whole training step as one program
 """

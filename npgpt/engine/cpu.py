@@ -1,18 +1,20 @@
-"""The CPU engine: the same lines on parts of the arrays that fit the cache, on several threads.
+"""The CPU engine: the lesson's lines on parts of arrays that fit the cache, on several threads.
 
 * Batch shards: each thread runs forward and backward on its part of the batch, with a single-threaded BLAS. If the
   gradients of a shard are larger than its activations, the batch stays whole, and the threads work inside the layers.
 * Row blocks for LayerNorm, GELU and the loss; tiles for attention; a matmul or a sort for the embedding's gradient.
-* kernels "numba": compiled loops instead of NumPy's operators; "mkl": and Intel's matmuls.
+* kernels "numba": compiled loops instead of NumPy's operators; "mkl": Intel's matmuls as well.
 """
 
 import functools
+import importlib.metadata
+import platform
+from pathlib import Path
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.embedding import fast_embedding_backward
-from npgpt.engine.matmul import by_mkl, is_installed, is_intel
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
@@ -26,15 +28,30 @@ from npgpt.model.masks import draw_masks
 BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
 
 
-def cpu_kernels(kernels="auto"):
-    """What runs the lines on this machine's CPU: "numpy", "numba" or "mkl".
+def is_intel():
+    """Return whether this machine's CPU is Intel's. On AMD's, OpenBLAS is faster than MKL."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return "GenuineIntel" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
 
-    "auto" is "mkl" if the CPU is Intel's and the packages numba and mkl are installed, "numba" if that one is, or else
-    "numpy". Raises UserError, naming the extra, if what another choice needs is not installed.
+
+def is_installed():
+    """Return whether the package `mkl` is installed."""
+    return any(importlib.metadata.distributions(name="mkl"))
+
+
+def cpu_kernels(kernels="auto"):
+    """Return the kernels to use on this machine's CPU: "numpy", "numba" or "mkl".
+
+    "auto" is "mkl" if the CPU is Intel's and the packages numba and mkl are installed, else "numba" if it is installed,
+    else "numpy".
+
+    Raises: UserError, naming the extra, if what another choice needs is not installed.
     """
     if kernels != "numpy":
         try:
             import numba
+
+            from npgpt.engine import compiled, few_rows, matmul  # noqa: F401 (this room may be deleted)
             if numba.config.DISABLE_JIT:
                 raise ImportError("NUMBA_DISABLE_JIT is set")
         except ImportError as error:
@@ -60,13 +77,13 @@ class CPUEngine(ReferenceEngine):
         pairs["head"] = in_eights(layers.head_forward), layers.head_backward
         attention = pair(layers, "attention")
         if kernels != "numpy":
-            from npgpt.engine import compiled, few_rows  # import Numba
+            from npgpt.engine import compiled, few_rows, matmul  # import Numba
             self.cross_entropy, self.adamw_update = compiled.cross_entropy_in_place, compiled.adamw_update
             pairs |= {name: pair(compiled, name) for name in ("layernorm", "gelu_tanh")}
             attention = pair(compiled, "attention")
         if kernels == "mkl":
-            pairs |= {name: by_mkl(*pairs[name]) for name in ("linear", "head")}
-            attention = by_mkl(*attention)
+            pairs |= {name: matmul.by_mkl(*pairs[name]) for name in ("linear", "head")}
+            attention = matmul.by_mkl(*attention)
         if kernels != "numpy":
             for name, multiply in (("linear", few_rows.times), ("head", few_rows.times_transposed)):
                 if name == "head" or is_intel():        # on AMD's CPUs, OpenBLAS with eight rows is as fast
@@ -88,7 +105,7 @@ class CPUEngine(ReferenceEngine):
             return loss, self.added(grads, add_to)
 
     def accumulated(self, batches, rngs, count, mask=None):
-        """As in `ReferenceEngine`; each shard adds up its own micro-batches, and then the shards are added up."""
+        """As in `ReferenceEngine`; each shard sums over its micro-batches, then the shards are summed."""
         shape = batches[0][0].shape
         parts = even_parts(shape[0], number_of_shards(self.params.config, *shape, self.threads))
         n = len(parts)
@@ -104,12 +121,12 @@ class CPUEngine(ReferenceEngine):
         return sum(loss for loss, _ in results), grads
 
     def run_shard(self, batches, rngs, count, mask):
-        """Forward and backward of a shard of each micro-batch: the sums of the losses and of the gradients."""
+        """Run a shard of each micro-batch; return the sums of the losses and of the gradients."""
         config, total, grads = self.params.config, 0.0, None
         for (idx, targets), rng in zip(batches, rngs, strict=True):
             masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
             logits, gpt = self.gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
-            total += self.cross_entropy(logits, targets, count, gradient=True)      # the logits are dlogits now
+            total += self.cross_entropy(logits, targets, count, gradient=True)      # in place: dlogits
             grads = self.added(self.params.flatten(self.gpt_backward(logits, gpt, self.ops)), grads)
         return total, grads
 
@@ -137,17 +154,17 @@ class CPUEngine(ReferenceEngine):
 
 
 def pair(functions, name):
-    """The forward and the backward of a layer, from a module or a table."""
+    """Return forward and backward of a layer, from a module or a table."""
     return getattr(functions, f"{name}_forward"), getattr(functions, f"{name}_backward")
 
 
 def mask_part(mask, part):
-    """What is added to the attention scores of some batch entries: mask (T, T) or (B, 1 or H, T, T), or None."""
+    """Return the mask of some batch entries; mask: (T, T), (B, 1 or H, T, T) or None."""
     return mask if mask is None or mask.ndim == 2 else mask[part]
 
 
 def linear_forward_in_place(x, weight, bias=None):
-    """Compute what `linear_forward` does; the bias is added in place, which saves an array as large as y."""
+    """Compute `linear_forward`, but add the bias in place, which saves an array of the size of y."""
     y, cache = layers.linear_forward(x, weight)
     if bias is not None:
         y += bias
@@ -155,7 +172,7 @@ def linear_forward_in_place(x, weight, bias=None):
 
 
 def in_eights(forward):
-    """A forward of `linear` or `head`, to be called like it: 2 to 15 rows are padded to 8 or 16.
+    """Wrap a forward of `linear` or `head`: pad 2 to 15 rows to 8 or 16.
 
     BLAS multiplies 8 rows by a large matrix faster than 5, and often faster than 2.
     """
@@ -171,9 +188,9 @@ def in_eights(forward):
 
 
 def loss_in_blocks(logits, targets, count, gradient):
-    """The sum of the losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace the logits.
+    """Return the summed losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace logits.
 
-    The logits are the largest array of all. Block by block, neither the probabilities nor dlogits need another one.
+    The logits are the largest array of all. In blocks, neither probabilities nor dlogits need another one.
     """
     rows, row_targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
 

@@ -1,4 +1,4 @@
-"""The embedding's gradient without np.add.at, which takes four times as long as a matmul or a sort."""
+"""The embedding's gradient without np.add.at, which is four times slower than a matmul or a sort."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ ONE_HOT_LIMIT = 512     # up to this vocabulary a matmul with a one-hot matrix i
 
 
 class TokenRows:
-    """A gradient (V, C), zero but for the rows of some tokens. `rows + dense` adds them to dense, in place."""
+    """A gradient (V, C), zero except in the rows of some tokens. `rows + dense` adds them to dense, in place."""
 
     def __init__(self, tokens, rows):
         self.tokens, self.rows = tokens, rows
@@ -19,8 +19,8 @@ class TokenRows:
 def fast_embedding_backward(dx, cache, tied):
     """Compute what `embedding_backward` computes, in a fixed order of summation.
 
-    tied: the transformer will add dwte to the head's gradient, so dwte may be a `TokenRows`: for a large vocabulary the
-    addition of two dense matrices would take longer than the rest of this function.
+    tied: the transformer adds dwte to the head's gradient, so dwte may be a `TokenRows`: for a large vocabulary, adding
+    two dense matrices would take longer than the rest of this function.
     """
     idx, vocab_size, block_size = cache
     B, T, C = dx.shape

@@ -1,4 +1,4 @@
-"""The KV cache: a table of operations with which a model reads only the tokens that are new."""
+"""The KV cache: a table of operations with which a model reads only new tokens."""
 
 import math
 
@@ -12,29 +12,29 @@ from npgpt.model.masks import draw_masks
 
 
 class KVCache:
-    """The tokens of B texts so far, and the keys and values that each layer computed from them.
+    """The tokens of B texts so far, and each layer's keys and values of them.
 
-    With it the next token costs the work of one position instead of the whole context. When the tokens no longer fit
-    into `block_size`, only the last block_size // 2 are kept and read again: one long pass for many short ones.
-    (GPT-2's positions are learned and absolute, so a cached key cannot move to an earlier position.)
+    The next token then costs the work of one position instead of the whole context. When the tokens no longer fit into
+    `block_size`, the last block_size // 2 are read again: one long pass for many short ones. (GPT-2's positions are
+    learned and absolute, so a cached key cannot move to an earlier position.)
     """
 
     def __init__(self, engine, B):
         self.engine, self.params = engine, engine.params
         config, params = engine.params.config, engine.params
         self.tokens = np.empty((B, 0), dtype=np.int64)
-        self.length = 0                         # how many positions the arrays hold
+        self.length = 0                         # positions in the arrays
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
         if params.xp is np:
             check_memory(math.prod(shape) * params.dtype.itemsize, f"the keys and values of {B} texts")
         self.arrays = params.xp.zeros(shape, dtype=params.dtype)
-        self.layers = iter(())                  # the layers that the forward in progress has still to run
+        self.layers = iter(())                  # the layers that the current forward has yet to run
         self.layer_ops = without_caches(engine.ops)
 
     def read(self, idx):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
 
-        Both are on the host, where tokens are drawn; on a GPU this is the one wait per token.
+        Both are on the host, where tokens are drawn; on a GPU this is the only wait per token.
         """
         config = self.params.config
         self.tokens = np.concatenate([self.tokens, idx], axis=1)
@@ -43,7 +43,7 @@ class KVCache:
             self.length = 0
         T = idx.shape[1]
         self.layers = iter(range(config.n_layer))
-        # Made for each read: kept, the table would hold this cache, and this cache the table, and free no memory.
+        # A new table for each read: kept in self, it would be a reference cycle, which delays freeing the arrays.
         ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
                     attention_forward=self.attention_forward, head_forward=self.head_forward)
         masks = draw_masks(config, *idx.shape, self.params.dtype)
@@ -52,24 +52,24 @@ class KVCache:
         return to_host(logits[:, 0])
 
     def embedding_forward(self, idx, wte, wpe):
-        """The embedding of tokens that come after `length` others."""
+        """Embed tokens that follow `length` others."""
         return self.layer_ops.embedding_forward(idx, wte, wpe[self.length:])
 
     def attention_forward(self, q, k, v, scale, mask, dropout_mask):
-        """Attention of the new queries on all keys: the new ones are stored behind the earlier ones."""
+        """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
         T, end = q.shape[2], self.length + q.shape[2]
         layer = next(self.layers, None)
         if layer is None:
-            raise UserError("a block that writes text must call ops.attention_forward only once")
+            raise UserError("a block used for generation must call ops.attention_forward only once")
         keys, values = self.arrays[layer]                               # 2 x (B, H, block_size, D)
         keys[:, :, self.length:end] = k
         values[:, :, self.length:end] = v
         if T == 1:
-            mask = None                                                 # the last position sees all others
-        elif self.length:                                               # (T, end): the earlier keys are all seen
+            mask = None                                                 # the last position sees all keys
+        elif self.length:                                               # (T, end): all earlier keys are visible
             mask = np.concatenate([np.zeros_like(mask, shape=(T, self.length)), mask], axis=1)
         return self.layer_ops.attention_forward(q, keys[:, :, :end], values[:, :, :end], scale, mask, dropout_mask)
 
     def head_forward(self, x, weight, bias):
-        """The logits of the last position only: the head is the largest matmul."""
+        """Compute the logits of the last position only: the head is the largest matmul."""
         return self.layer_ops.head_forward(x[:, -1:], weight, bias)

@@ -7,9 +7,7 @@ import ctypes
 import functools
 import importlib.metadata
 import itertools
-import platform
 import re
-from pathlib import Path
 
 import numpy as np
 
@@ -26,17 +24,6 @@ class Intel(np.ndarray):
 
     def __rmatmul__(self, other):
         return matmul(other, self)
-
-
-def is_intel():
-    """Whether this machine's CPU is Intel's. On AMD's, OpenBLAS is the faster one."""
-    cpuinfo = Path("/proc/cpuinfo")
-    return "GenuineIntel" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
-
-
-def is_installed():
-    """Whether the package `mkl` is there."""
-    return any(importlib.metadata.distributions(name="mkl"))
 
 
 @functools.cache

@@ -1,22 +1,28 @@
-"""How much memory a model needs, computed from its configuration."""
+"""Memory: how much training needs, how freed memory is kept, and the error for a full GPU."""
 
+import contextlib
+import ctypes
+import functools
 import math
+import platform
 
 from npgpt.engine.tiles import KEPT, QUERIES
+from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import parameter_shapes
 
 # The exchange between ranks:
-ROUND = 1 << 22     # values of the gradient that a rank sends at a time, which bounds the memory of the exchange
-SENT = 1 << 14      # but at least so many to each rank: smaller messages cost their latency
+ROUND = 1 << 22     # gradient values that a rank sends at a time, which bounds the memory of the exchange
+SENT = 1 << 14      # but at least this many to each rank: smaller messages are dominated by latency
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3      # mallopt's names, from glibc's malloc.h
+OUT_OF_MEMORY = 2                                               # cudaErrorMemoryAllocation
 
 
 def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1, trained=None):
-    """Bytes that a training step holds at once in each of `ranks` processes, a dict: what for -> how many.
+    """Return the peak memory of a training step in each of `ranks` processes: a dict purpose -> bytes.
 
-    batch_size sequences of `block_size` tokens in each of `micro_batches`; threads: those of a rank, up to so many
-    batch shards have gradients of their own, and with 1 (and one rank) the layers run on whole arrays; itemsize: 4 for
-    float32; trained: how many values AdamW changes, by default all. The activations are the caches of the backward, and
-    what the loss needs.
+    batch_size: sequences of `block_size` tokens in each of `micro_batches`; threads: of a rank; each batch shard, at
+    most one a thread, has its own gradients, and with 1 (and one rank) the layers run on whole arrays; itemsize: 4 for
+    float32; trained: number of values that AdamW updates, by default all. Activations: caches, and the loss's arrays.
     """
     parameters, rows = sum(map(math.prod, parameter_shapes(config).values())), -(-batch_size // ranks)
     sets = number_of_shards(config, rows, config.block_size, threads) * (1 if micro_batches == 1 else 2)
@@ -32,7 +38,7 @@ def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ra
 
 
 def activation_values(config, B, T, whole=False):
-    """How many values a step on B rows of T tokens keeps from the forward for the backward, and for the loss.
+    """Return how many values a step on B rows of T tokens keeps for the backward and the loss.
 
     whole: the layers run on whole arrays, not on tiles and row blocks.
     """
@@ -46,18 +52,45 @@ def activation_values(config, B, T, whole=False):
     block += C * sum(config.used(name) > 0.0 for name in ("resid_pdrop", "mlp_pdrop"))      # masks
     if config.used("attn_pdrop"):
         block += 2 * H * T                  # a mask, and the float32 random numbers it is drawn from
-    # Besides the caches: the logits (and the loss's temporaries), and the temporaries of the last block's backward: six
-    # of the MLP's width, or four of the attention's.
+    # In addition: the logits (and the loss's temporaries), and the temporaries of the last block's backward: six of the
+    # MLP's width, or four of the attention's.
     outside = 4 * C + config.vocab_size * (4 if whole else 1) + max(6 * F, 4 * H * (T if whole else min(T, QUERIES)))
     return B * T * (config.n_layer * block + outside)
 
 
 def number_of_shards(config, B, T, threads):
-    """How many shards a batch of B rows of T tokens is divided into, each with gradients of its own.
+    """Return how many shards a batch of B rows of T tokens is divided into, each with its own gradients.
 
-    One per thread, unless the gradients of a shard are larger than the activations: then adding them up would cost more
+    One per thread, unless the gradients of a shard are larger than the activations: then summing them would cost more
     than shards gain, and the threads share the work inside the layers instead.
     """
     parts = min(B, threads)
     parameters = sum(map(math.prod, parameter_shapes(config).values()))
     return parts if (parts - 1) * parameters <= activation_values(config, B, T) else 1
+
+
+@functools.cache
+def keep_freed_memory():
+    """Tell glibc not to return freed memory to the system. Done once; without glibc nothing happens.
+
+    By default glibc maps every array above about 100 KB from the system and unmaps it when it is freed, and the system
+    clears each page at its first use. A training step makes hundreds of such temporaries, of the same sizes in every
+    step: this took a third of its time. The process keeps its peak memory until it ends.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)     # smaller arrays come from the heap
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)   # which does not shrink,
+        libc.mallopt(M_TOP_PAD, 64 << 20)           # and grows 64 MB at a time
+
+
+@contextlib.contextmanager
+def out_of_memory(advice):
+    """Within it, a full GPU raises UserError with advice, a clause: "lower --batch-size". CuPy and JAX are optional."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        kind, full = type(error).__name__, str(error).startswith("RESOURCE_EXHAUSTED")      # what JAX says
+        if not (full or kind == "OutOfMemoryError" or kind == "CUDARuntimeError" and error.status == OUT_OF_MEMORY):
+            raise
+        raise UserError(f"the GPU's memory is full ({one_line(error, 200)}): {advice}") from error

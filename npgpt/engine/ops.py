@@ -9,12 +9,12 @@ from npgpt.model import transformer
 
 
 def table(ops=layers, **replaced):
-    """The layers of a table by name, with some of them replaced."""
+    """Return the layers of a table by name, with some of them replaced."""
     return SimpleNamespace(**{name: getattr(ops, name) for name in layers.__all__} | replaced)
 
 
 def without_caches(ops):
-    """A table for forwards that have no backward: each layer's cache is None, and its memory free again at once."""
+    """Return a table for forwards without a backward: all caches are None, and their memory is freed at once."""
     def forget(forward):
         return lambda *arguments, **named: (forward(*arguments, **named)[0], None)
 
@@ -23,11 +23,11 @@ def without_caches(ops):
 
 
 def with_lora(ops, config, all_gradients=False):
-    """The table for a model: linear layers whose parameters include LoRA's matrices are `lora`, if the model has them.
+    """Return the table for a model: linear layers with LoRA's matrices become `lora`.
 
-    The gradients of A and B come in place of the weight's, as a tree: the transformer's lines know nothing of LoRA. All
-    other weights are frozen, so the large matmuls of their gradients are left out, unless all_gradients; dy W^T is what
-    a head computes.
+    The gradients of A and B take the place of the weight's, as a tree: the transformer's lines know nothing of LoRA.
+    All other weights are frozen, so the large matmuls of their gradients are skipped, unless all_gradients; dx = dy W^T
+    is what a head computes.
     """
     if not config.lora_rank:
         return ops
@@ -54,9 +54,9 @@ def with_lora(ops, config, all_gradients=False):
 
 
 def with_block(block):
-    """(gpt_forward, gpt_backward) whose lines call a pair of functions in place of block_forward and block_backward.
+    """Return (gpt_forward, gpt_backward), calling a pair of functions instead of block_forward and block_backward.
 
-    None: the functions as they are.
+    block: the pair, or None for the original.
     """
     pair = transformer.gpt_forward, transformer.gpt_backward
     if block is None:
@@ -66,16 +66,16 @@ def with_block(block):
 
 
 def pass_forward(x, weight, bias):
-    """Stand in for `head_forward`: return x itself."""
+    """Replace `head_forward`: return x itself."""
     return x, (weight, bias)
 
 
 def pass_backward(dx, cache):
-    """Undo `pass_forward`: the head's parameters, which were not used, have gradients of 0."""
+    """Undo `pass_forward`: the head's parameters were not used, so their gradients are 0."""
     weight, bias = cache
     return dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
 
 
 def headless(ops):
-    """The table without the head: the model's output is what the head would read."""
+    """Return the table without the head: the model's output is the last hidden state."""
     return table(ops, head_forward=pass_forward, head_backward=pass_backward)

@@ -1,16 +1,15 @@
-"""The reference engine: every layer's lines as they stand, on whole arrays, called once. NumPy or CuPy."""
+"""The reference engine: the lesson's lines, called once on whole arrays, by NumPy or CuPy."""
 
 import contextlib
-import math
 
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import is_on_host, number
-from npgpt.engine.adamw import NotFiniteError, adamw_step, adamw_update
+from npgpt.arrays import number
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import with_block, with_lora, without_caches
 from npgpt.engine.threads import sharing_cores
+from npgpt.engine.update import adamw_step, adamw_update
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 
@@ -18,14 +17,15 @@ DROPOUT = 1         # the stream of random numbers for dropout; the trainer draw
 
 
 class ReferenceEngine:
-    """Runs a model's lines as they stand, so that `print` and breakpoints in a layer show whole arrays, once a call.
+    """Runs each layer once on whole arrays, so that `print` and breakpoints in a layer show what a learner expects.
 
-    params: the model's `Parameters`, in memory or on a GPU. threads: for BLAS, on a CPU. tf32: on a GPU, whether the
+    params: the model's `Parameters`, in memory or on a GPU. threads: of BLAS, on a CPU. tf32: on a GPU, whether the
     factors of matmuls of matrices are rounded to 10 bits of mantissa. block: as in `with_block`.
     """
 
     adamw_update, kernels = staticmethod(adamw_update), "reference"
-    ranks = 1, 1                # how many processes train together, and how many of them on this machine
+    fuses_steps = False         # whether `step` computes the gradients and AdamW in one program
+    ranks = 1, 1                # processes that train together: in all, and on this machine
 
     def __init__(self, params, threads, tf32=False, block=None):
         self.params, self.threads, self.tf32 = params, threads, tf32
@@ -34,7 +34,7 @@ class ReferenceEngine:
 
     @property
     def waits(self):
-        """Whether results are there when a call returns; on a GPU they are still being computed."""
+        """Whether results are ready when a call returns; on a GPU they are still being computed."""
         return self.params.xp is np
 
     @property
@@ -44,12 +44,12 @@ class ReferenceEngine:
 
     @property
     def rng_type(self):
-        """What `dropout_rng` returns."""
+        """The type that `dropout_rng` returns."""
         return self.params.xp.random.Generator
 
     @property
     def where(self):
-        """What computes, in words."""
+        """Describe what computes."""
         if self.params.xp is np:
             return f"{self.threads} thread{'s' * (self.threads > 1)}, reference lines"
         device = self.params.xp.cuda.Device()
@@ -58,10 +58,10 @@ class ReferenceEngine:
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
         """Compute the loss and all gradients of one batch.
 
-        idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: what the sum of the
-        losses is divided by, by default the number of targets that count; add_to: gradients that a call returned, to
-        which these are added in place; mask: what is added to the attention scores, (T, T) or (B, 1 or H, T, T) on the
-        host, or None. Returns the loss, a `number`, and the gradients, a dict name -> array.
+        idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: the divisor of the summed
+        losses, by default the number of targets that are not ignored; add_to: gradients of an earlier call, to which
+        these are added in place; mask: added to the attention scores, (T, T) or (B, 1 or H, T, T) on the host, or None.
+        Returns the loss, a `number`, and the gradients, a dict name -> array.
         """
         count = count or counted(targets)
         with self.running():
@@ -69,10 +69,10 @@ class ReferenceEngine:
         return number(loss), self.added(grads, add_to)
 
     def accumulated(self, batches, rngs, count):
-        """Compute the loss and all gradients of a step: the sums over its micro-batches.
+        """Compute the loss and all gradients of a step: the sums over its micro-batches, which have equal shapes.
 
-        batches: pairs (idx, targets); rngs: what draws the dropout masks of each, or None; the rest as in
-        `loss_and_grads`. Several micro-batches have the shape of the first.
+        batches: pairs (idx, targets); rngs: one for the dropout masks of each, or None; the rest as in
+        `loss_and_grads`.
         """
         total, grads = 0.0, None
         for (idx, targets), rng in zip(batches, rngs, strict=True):
@@ -80,22 +80,8 @@ class ReferenceEngine:
             total = total + loss
         return total, grads
 
-    def step(self, optimizer, batches, rngs, count, max_norm, seen=None):
-        """Take a whole training step: `accumulated`, then that of an `AdamW`. Returns the loss and the gradient norm.
-
-        Both are `number`s. seen: a function that is called with the gradients, before the step; only if
-        `shows_gradients`. Raises NotFiniteError, before anything has changed, if one of them is not finite; on a GPU it
-        raises nothing, and the parameters become NaN.
-        """
-        loss, grads = self.accumulated(batches, rngs, count)
-        if is_on_host(loss) and not math.isfinite(loss):
-            raise NotFiniteError(f"the loss is {loss}")
-        if seen:
-            seen(grads)
-        return loss, optimizer.step(grads, max_norm)
-
     def run(self, idx, targets, rng, count, mask):
-        """One forward and backward: the loss times its share of `count`, and the gradients."""
+        """Run one forward and backward; return the loss times its share of `count`, and the gradients."""
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype, rng)
@@ -105,15 +91,12 @@ class ReferenceEngine:
         return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
 
     def loss(self, idx, targets, mask=None, count=None):
-        """The mean loss of one batch, a `number`, without dropout; no layer's cache is kept.
-
-        count: what the sum of the losses is divided by, by default the number of targets that count.
-        """
+        """Compute the mean loss of one batch, a `number`, without dropout and caches; count: as in `loss_and_grads`."""
         with self.running():
             return number(self.run_forward(idx, targets, count or counted(targets), mask))
 
     def run_forward(self, idx, targets, count, mask):
-        """One forward without caches: the loss times its share of `count`."""
+        """Run one forward without caches; return the loss times its share of `count`."""
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
@@ -123,12 +106,12 @@ class ReferenceEngine:
 
     @contextlib.contextmanager
     def running(self):
-        """Within it, the lines run: BLAS has the threads; or CuPy multiplies matrices with this model's precision."""
+        """Within it, BLAS has this engine's threads, or CuPy's matmuls have its precision."""
         if self.params.xp is np:
             with sharing_cores(1, self.threads):
                 yield
             return
-        from cupy._core import _routines_linalg as linalg  # where CuPy has the setting, for all of a process
+        from cupy._core import _routines_linalg as linalg  # CuPy's setting for the whole process
         before = linalg.get_compute_type(np.float32)
         linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if self.tf32 else linalg.COMPUTE_TYPE_FP32)
         try:
@@ -137,32 +120,32 @@ class ReferenceEngine:
             linalg.set_compute_type(np.float32, before)
 
     def on_device(self, *arrays):
-        """Arrays that may be None, where the model is."""
+        """Copy arrays to the model's device; None stays None."""
         return [None if array is None else self.params.xp.asarray(array) for array in arrays]
 
     def added(self, grads, add_to):
-        """grads, or add_to with grads added to it."""
+        """Return grads, or add_to with grads added in place."""
         if add_to is None:
             return grads
         for name in grads:
             add_to[name] += grads[name]
         return add_to
 
-    def adamw_step(self, optimizer, grads, max_norm):
-        """Take a step of an `AdamW`; see `npgpt.engine.adamw.adamw_step`."""
-        return adamw_step(optimizer, grads, max_norm, self.threads, self.adamw_update)
+    def adamw_step(self, grads, moments, step):
+        """Update the parameters and AdamW's moments (m, v) by gradients, for a `Step`; return the gradient norm."""
+        return adamw_step(self.params, grads, moments, step, self.threads, self.adamw_update)
 
     def moments(self):
-        """AdamW's two moments, zero."""
+        """Return AdamW's two moments, zero."""
         return self.params.zeros_like(), self.params.zeros_like()
 
     def dropout_rng(self, seed, step, micro_batch):
-        """What draws the dropout masks of one micro-batch: the same for the same numbers, on one kind of device."""
+        """Return a generator for the dropout masks of a micro-batch: reproducible for one kind of device."""
         xp, numbers = self.params.xp, [seed, DROPOUT, step, micro_batch]
         return np.random.default_rng(numbers) if xp is np else xp.random.Generator(xp.random.Philox4x3210(numbers))
 
     def reader(self, B):
-        """A function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) of the next ones."""
+        """Return a function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) after them."""
         cache = KVCache(self, B)
 
         def read(idx):
@@ -173,5 +156,5 @@ class ReferenceEngine:
 
 
 def counted(targets):
-    """How many targets count."""
+    """Return the number of targets that are not ignored."""
     return int((targets != IGNORE_INDEX).sum())

@@ -1,62 +1,102 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
+import math
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
-from npgpt.checks import MOST_THREADS, check, check_choice, check_whole
-from npgpt.engine.adamw import adamw_step, check_numbers
+from npgpt.arrays import is_on_host
+from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole
+from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
+from npgpt.engine.update import NotFiniteError, Step
 from npgpt.model.parameters import Parameters
 
 DECAYS = ("matrices", "all")
 
 
 class AdamW:
-    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); the update rule is `adamw_update` in npgpt/engine/adamw.py.
+    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101); the update rule is `adamw_update` in npgpt/engine/update.py.
 
-    params: a model's `params`. lr: the step size, an attribute that a schedule may set before each step. betas: decay
-    rates of the two moments. eps: added to the root of the second moment. weight_decay: every step multiplies what
-    decays by 1 - lr * weight_decay. decay: what that is, "matrices" (the embeddings too, but no biases, LayerNorm gains
-    and other vectors) or "all". threads: how many parts of the parameters are updated at once, by default one per core;
-    the bits do not depend on it. engine: `model.engine` if it takes whole training steps (`engine.step`); by default
-    NumPy or CuPy takes the step. The README compares the defaults with those of torch and nanoGPT.
+    params: a model's `params`. lr: the step size; assign to it, or pass a new one to `step`. betas: decay rates of the
+    two moments. eps: added to the root of the second moment. weight_decay: every step multiplies the decaying
+    parameters by 1 - lr * weight_decay. decay: "matrices" (with the embeddings, without biases, LayerNorm gains and
+    other vectors) or "all". threads: parameters are updated in that many parts at once, by default one per core; the
+    bits do not depend on it. engine: `model.engine`, which then takes the steps, on its own threads; by default NumPy
+    or CuPy. The README compares the defaults with torch's and nanoGPT's.
     Raises UserError for values out of range.
+
+    Only the optimizer writes its state: lr, the step count `t`, and the moments m and v, whose arrays it passes to the
+    engine to be updated.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, threads=None, engine=None,
-                 decay="matrices"):
+    def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.95),
+                 eps: float = 1e-8, weight_decay: float = 0.1, threads: int | None = None,
+                 engine: ReferenceEngine | None = None, decay: str = "matrices"):
         check("params", params, isinstance(params, Parameters), "a model's params")
         check_choice("decay", decay, DECAYS)
         if threads is not None:
             check_whole("threads", threads, 1, MOST_THREADS)
+        right = engine is None or getattr(engine, "params", None) is params
+        check("engine", engine, right, "the engine of the model whose params these are")
+        if engine is None:
+            engine = ReferenceEngine(params, (threads or available_cores()) if params.xp is np else 1)
         self.params, self.engine = params, engine
-        self.threads = (threads or available_cores()) if params.xp is np else 1
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken
-        self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # that many of `flat` decay
-        self.check()
-        # Running means of the gradient and of its square.
-        self.m, self.v = engine.moments() if engine else (params.zeros_like(), params.zeros_like())
+        self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # the first of `flat` decay
+        self._next()                        # raises for values out of range
+        self.m, self.v = engine.moments()   # running means of the gradient and of its square
 
-    def step(self, grads, max_norm=None):
-        """Clip, take a step, and return the gradient norm before clipping, a float.
+    def step(self, grads: Mapping, max_norm: float | None = None, lr: float | None = None) -> float:
+        """Clip, take a step, and return the gradient norm before clipping.
 
         grads: a mapping with the names, shapes and dtype of `params`, as `backward` and `loss_and_grads` return; it is
-        not changed. max_norm: gradients of a larger global norm are scaled down to it. Raises NotFiniteError if the
-        norm is not finite, and UserError for gradients of another model or a max_norm that is not above 0; then nothing
-        has changed.
+        not changed. max_norm: gradients of a larger global norm are scaled down to it. lr: the step size from now on.
+        Raises NotFiniteError if the norm is not finite, and UserError for gradients of another model or values out of
+        range; then neither parameters nor moments have changed.
 
         On a GPU nothing waits: the norm is a 0-d array there. If it is not finite, no error is raised, and the
         parameters become NaN.
         """
         self.params.check_gradients("grads", grads)
-        self.check(max_norm)
-        if self.engine is not None:
-            return self.engine.adamw_step(self, grads, max_norm)
-        return adamw_step(self, grads, max_norm, self.threads)
+        norm = self.engine.adamw_step(grads, (self.m, self.v), self._next(max_norm, lr))
+        self.t += 1
+        return norm
 
-    def check(self, max_norm=None):
-        """Raise UserError if an attribute is out of range: they may be assigned to between steps."""
-        check_numbers(self, max_norm)
-        check_whole("threads", self.threads, 1, MOST_THREADS)
-        right = self.engine is None or getattr(self.engine, "params", None) is self.params
-        check("engine", self.engine, right, "the engine of the model whose params these are")
+    def train_step(self, batches: list, rngs: list, count: int, max_norm: float | None = None, lr: float | None = None,
+                   seen: Callable | None = None) -> tuple[float, float]:
+        """Take a whole training step by the engine: loss and gradients of all micro-batches, then `step`.
+
+        batches, rngs, count: as in `accumulated` of npgpt/engine/reference.py. seen: called with the gradients before
+        the step, if the engine `shows_gradients`. Returns the loss and the gradient norm. Raises as `step` does.
+        """
+        if self.engine.fuses_steps:
+            loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr))
+            self.t += 1
+            return loss, norm
+        loss, grads = self.engine.accumulated(batches, rngs, count)
+        if is_on_host(loss) and not math.isfinite(loss):
+            raise NotFiniteError(f"the loss is {loss}")
+        if seen:
+            seen(grads)
+        return loss, self.step(grads, max_norm, lr)
+
+    def restore(self, checkpoint):
+        """Continue from the moments and the step of a `Checkpoint`."""
+        checkpoint.load_moments(self.m, self.v)
+        self.t = checkpoint.state["step"]
+
+    def _next(self, max_norm=None, lr=None):
+        """Return the `Step` to take now. Raises UserError if a number is out of range."""
+        lr = self.lr if lr is None else lr
+        check_real("lr", lr)
+        check("betas", self.betas, isinstance(self.betas, tuple | list) and len(self.betas) == 2, "two numbers")
+        for beta in self.betas:
+            check_real("each of betas", beta, below=1.0)
+        check_real("eps", self.eps, above=0.0)
+        check_real("weight_decay", self.weight_decay)
+        if max_norm is not None:
+            check_real("max_norm", max_norm, above=0.0)
+        self.lr = lr
+        return Step(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+from collections.abc import Iterator
 
 import numpy as np
 from tqdm import tqdm
@@ -25,16 +26,17 @@ class Evaluation:
     tokens: int
 
     @property
-    def perplexity(self):
+    def perplexity(self) -> float:
         """Return exp(loss); infinity for a loss above 709, where float64 overflows."""
         return math.exp(self.loss) if self.loss < 709.0 else math.inf
 
 
-def evaluate_split(model, tokens, stride=None, progress=None):
+def evaluate_split(model, tokens: np.ndarray | Documents, stride: int | None = None,
+                   progress: bool | None = None) -> Evaluation:
     """Return the `Evaluation` of a model on a split, 1-D token ids or `Documents`.
 
-    Without a stride the windows do not overlap, and documents have theirs. Every token of a stream but the first is
-    predicted once. Tokens at the beginning of a window have little context, so the loss is an upper estimate.
+    Without a stride the windows do not overlap, and no window of documents crosses their ends. Every token of a stream
+    but the first is predicted once. Early tokens of a window have little context, so the loss is an upper bound.
     With a stride the windows are those of `strided_windows`.
     """
     check_tokens("tokens", tokens)
@@ -60,7 +62,7 @@ def evaluate_split(model, tokens, stride=None, progress=None):
     return Evaluation(sum(map(operator.mul, counts, map(float, losses))) / sum(counts), sum(counts))
 
 
-def strided_windows(tokens, block_size, stride):
+def strided_windows(tokens: np.ndarray, block_size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield windows (x, y) that begin `stride` tokens apart. y is -1 for tokens that an earlier window predicted.
 
     These are the windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
@@ -69,7 +71,7 @@ def strided_windows(tokens, block_size, stride):
     Raises: UserError for documents, a stride that is not from 1 to block_size, or fewer than two tokens.
     """
     if isinstance(tokens, Documents):
-        raise UserError("documents have windows of their own: leave the stride out")
+        raise UserError("documents have their own windows: leave the stride out")
     check_whole("the stride", stride, 1)
     if stride > block_size:
         raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
 from npgpt.checks import is_real
@@ -11,7 +12,7 @@ from npgpt.files import append, open_regular, parse_json, remedy, write_atomical
 METRICS_FILE = "metrics.jsonl"
 
 
-def append_metrics(out_dir, record):
+def append_metrics(out_dir: str | os.PathLike, record: dict) -> None:
     """Append one record, a dict with a "step".
 
     Raises: UserError if the file cannot be written.
@@ -20,7 +21,7 @@ def append_metrics(out_dir, record):
         append(path, (json.dumps(record) + "\n").encode())
 
 
-def write_metrics(out_dir, records):
+def write_metrics(out_dir: str | os.PathLike, records: list[dict]) -> None:
     """Replace the file by one with these records.
 
     Raises: UserError if it cannot be written.
@@ -40,7 +41,7 @@ def writing(out_dir):
                         "--resume") from None
 
 
-def read_metrics(out_dir):
+def read_metrics(out_dir: str | os.PathLike) -> list[dict]:
     """Return the list of records. Lines that a kill or damage made invalid are skipped.
 
     Raises: UserError if the file cannot be read.
@@ -63,7 +64,7 @@ def read_record(line):
     return record if whole and record["step"] >= 0 else None
 
 
-def drop_metrics_after(out_dir, step):
+def drop_metrics_after(out_dir: str | os.PathLike, step: int) -> None:
     """Delete the records after a step, because the resumed run repeats them."""
     there = (Path(out_dir) / METRICS_FILE).is_file()
     write_metrics(out_dir, [record for record in read_metrics(out_dir) if record["step"] <= step] if there else [])

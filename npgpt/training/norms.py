@@ -1,18 +1,23 @@
-"""How large each layer's gradient, parameters and update are: what metrics.jsonl has of every logged step."""
+"""The norms of each layer's gradient, parameters and update, for metrics.jsonl."""
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from npgpt.model.parameters import Parameters
 
 KINDS = {"grad_norm": "gradient, before clipping", "param_norm": "parameters", "update_norm": "update"}
 
 
-def layer_of(name):
+def layer_of(name: str) -> str:
     """Return "h.0" for "h.0.ln_1.weight", and "wte" for "wte.weight"."""
     first, second, *_ = name.split(".")
     return f"{first}.{second}" if first == "h" else first
 
 
-def layer_norms(params, grads, before):
+def layer_norms(params: Parameters, grads: Mapping, before: np.ndarray) -> dict[str, float]:
     """Compute {"grad_norm.wte": …, "param_norm.wte": …, "update_norm.wte": …, …} after a step, on a CPU.
 
     params: `Parameters`; before: a copy of `flat[:n_trained]` from before the step, which is overwritten.

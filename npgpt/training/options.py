@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 
 from npgpt.arrays import DTYPES
@@ -26,14 +27,14 @@ class TrainOptions:
     batch_size: int = 12                    # sequences in a micro-batch
     crop_length: int = 0                    # tokens in a sequence; 0: the model's block_size
     gradient_accumulation_steps: int = 1    # micro-batches in a step
-    sampling: str = "random"                # random, or sequential: batches in the order of the data, again and again
+    sampling: str = "random"                # random, or sequential: batches in the order of the data, repeatedly
     epochs: int = 0                         # passes over the data, instead of max_iters
     learning_rate: float = 1e-3             # the maximum rate, reached at the end of the warm-up
     min_lr: float = 1e-4                    # the minimum rate, at the end of the cosine decay
     max_iters: int = 2000                   # steps in total
     lr_decay_iters: int | None = None       # the step at which the rate reaches min_lr; None: max_iters; 0: no decay
     warmup_iters: int = 100                 # steps of linear warm-up
-    weight_decay: float = 0.1               # each step multiplies what decays by 1 - learning rate * this
+    weight_decay: float = 0.1               # each step multiplies decaying parameters by 1 - learning rate * this
     decay: str = "matrices"                 # matrices, or all: also biases and LayerNorm gains, as in torch
     beta1: float = 0.9                      # AdamW's decay rate of the mean of gradients
     beta2: float = 0.99                     # AdamW's decay rate of the mean of squared gradients
@@ -46,7 +47,7 @@ class TrainOptions:
     eps: float = 1e-8                       # AdamW's; added to the root of the mean of squared gradients
     partial_batch: bool = False             # sequential: the last batch of an epoch may be smaller, as in torch
     init: str = "gpt2"                      # fresh weights: gpt2, half-wpe (positions at half) or torch (its modules')
-    val_fraction: float = 0.1               # of a text, at its end, to validate on; 0: nothing is evaluated on
+    val_fraction: float = 0.1               # the end of a text that is used for validation; 0: no validation
 
     def __post_init__(self):
         plain_numbers(self)
@@ -77,11 +78,11 @@ class TrainOptions:
                             "gradient_accumulation_steps out")
 
     @property
-    def last_decay_step(self):
-        """`lr_decay_iters`, or what it follows."""
+    def last_decay_step(self) -> int:
+        """`lr_decay_iters`, by default max_iters."""
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
-    def lasting(self, steps):
+    def lasting(self, steps: int) -> "TrainOptions":
         """Return these options with `steps` as max_iters, and as lr_decay_iters if both were equal.
 
         Raises: UserError, naming the epochs, if that is invalid.
@@ -93,18 +94,18 @@ class TrainOptions:
             raise UserError(f"epochs {self.epochs} are {steps:,} steps, but {error}") from None
 
 
-# Not those that come from the tokenizer, and those that only a model with weights, or a program, can have.
+# Without fields that come from the tokenizer, and those of models that exist already.
 MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id",
                                                                           "lora_rank", "block"}
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 
-def preset_names():
+def preset_names() -> list[str]:
     """Return the names of the built-in presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load_preset(name):
+def load_preset(name: str | os.PathLike) -> dict:
     """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
     The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer".
@@ -122,12 +123,12 @@ def load_preset(name):
     return fields
 
 
-def with_width_rule(fields):
-    """Return the fields of a preset and of flags, and those that follow from the width, if they are not among them.
+def with_width_rule(fields: dict) -> dict:
+    """Return the fields of a preset and of flags, with defaults for those that depend on the width.
 
-    Wider models need smaller initial weights and smaller steps (Yang et al. 2022, arXiv:2203.03466). The values at 128
-    were searched, the exponents measured (README.md); at 768 they give nearly GPT-2's 0.02 and 6e-4. Narrower models
-    have those of 128.
+    Wider models need smaller initial weights and smaller steps (Yang et al. 2022, arXiv:2203.03466). Those at width
+    128 were searched, the exponents measured (README.md); at 768 they give nearly GPT-2's 0.02 and 6e-4. Narrower
+    models use the values at 128.
 
     Raises: UserError if n_embd or learning_rate is invalid.
     """
@@ -137,7 +138,7 @@ def with_width_rule(fields):
     return {"initializer_range": 0.08 * ratio**0.75, "learning_rate": rate, "min_lr": rate / 40, **fields}
 
 
-def options_of(state, path):
+def options_of(state: dict, path: Path) -> TrainOptions:
     """Return the `TrainOptions` in the state of a checkpoint (a dict), which was read from `path`.
 
     Raises: UserError if they are invalid.

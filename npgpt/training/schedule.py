@@ -3,7 +3,7 @@
 import math
 
 
-def learning_rate(step, learning_rate, min_lr, warmup_iters, lr_decay_iters):
+def learning_rate(step: int, learning_rate: float, min_lr: float, warmup_iters: int, lr_decay_iters: int) -> float:
     """Return the learning rate of a step, counted from 0 (Loshchilov & Hutter 2016, arXiv:1608.03983).
 
     The rate rises linearly to `learning_rate` at step `warmup_iters`. It then decays along a cosine to `min_lr` at

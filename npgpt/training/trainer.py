@@ -1,12 +1,14 @@
-"""The training loop: draw a batch, loss and gradients, step; now and then evaluate and save."""
+"""The training loop of a real run: the steps of `loop.train`, with evaluation, checkpoints and metrics in between."""
 
 import contextlib
 import dataclasses
 import math
 import operator
+import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,42 +18,44 @@ from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
 from npgpt.checks import check, check_memory, check_path
 from npgpt.data.batches import crops_of
 from npgpt.data.no_tokenizer import NoTokenizer
-from npgpt.data.token_files import check_tokens
+from npgpt.data.token_files import Documents, check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.memory import training_memory
+from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
 from npgpt.files import make_folder
+from npgpt.model.batch import check_batch
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
+from npgpt.training.loop import BATCHES
 from npgpt.training.metrics import append_metrics, write_metrics
 from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
 
-MOST_NAME = 4096    # characters in the name of a corpus: state.json, where it stands, is short
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
-BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
 class Trainer:
     """One training run.
 
-    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; val_tokens may be None: then the latest
-    checkpoint is the best. options: a TrainOptions; if its epochs are given, they replace its max_iters. out_dir: a
-    folder for checkpoints and metrics.jsonl, which is made if need be; the first checkpoint replaces all that are
-    there; None: nothing is saved. tokenizer, corpus_name: saved with the checkpoints, for `load` and for --resume.
-    on_step: called after each step as on_step(trainer, record), record a dict with "step", "loss", "lr" and
-    "grad_norm", and at log_interval `layer_norms`. on_evaluation: called after each evaluation as
-    on_evaluation(trainer), when its checkpoint is saved.
-    Raises UserError for values that make no sense, too few tokens, or a step that this machine's memory cannot hold.
+    model: a GPT. train_tokens, val_tokens: 1-D integer arrays, or `Documents`; without val_tokens the latest checkpoint
+    is the best. options: epochs, if given, replace max_iters. out_dir: a folder for checkpoints and metrics.jsonl,
+    created if needed; the first checkpoint replaces all earlier ones; None: nothing is saved. tokenizer, corpus_name:
+    saved with the checkpoints, for `load` and for --resume. on_step: called after each step as on_step(trainer,
+    record), record a dict with "step", "loss", "lr" and "grad_norm", and at log_interval `layer_norms`. on_evaluation:
+    called as on_evaluation(trainer) after each evaluation, when its checkpoint is saved.
+    Raises UserError for invalid values, too few tokens, or a step that does not fit into this machine's memory.
 
     Every random number comes from a generator seeded with (seed, stream, step, …). So the seed and the step determine
     all random streams and the position in the data, and a resumed run continues with the same bits.
     """
 
-    def __init__(self, model, train_tokens, val_tokens, options=None, out_dir=None, tokenizer=None, corpus_name=None,
-                 on_step=None, on_evaluation=None):
+    def __init__(self, model, train_tokens: np.ndarray | Documents, val_tokens: np.ndarray | Documents | None,
+                 options: TrainOptions | None = None, out_dir: str | os.PathLike | None = None,
+                 tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
+                 on_step: Callable[["Trainer", dict], None] | None = None,
+                 on_evaluation: Callable[["Trainer"], None] | None = None):
         right = isinstance(getattr(model, "params", None), Parameters) and hasattr(model, "evaluate")
         check("model", model, right, "a GPT")
         check_tokens("train_tokens", train_tokens)
@@ -59,15 +63,14 @@ class Trainer:
             check_tokens("val_tokens", val_tokens)
         check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
         check("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
-        right = corpus_name is None or isinstance(corpus_name, str) and len(corpus_name) <= MOST_NAME
-        check("corpus_name", corpus_name, right, f"a string of at most {MOST_NAME:,} characters")
+        check("corpus_name", corpus_name, corpus_name is None or isinstance(corpus_name, str), "a string")
         for name, call in (("on_step", on_step), ("on_evaluation", on_evaluation)):
             check(name, call, call is None or callable(call), "a function")
         if out_dir is not None:
             check_path("out_dir", out_dir)
         if not model.config.causal:
-            raise UserError("a model with causal=False sees the next token, which it would learn to predict: train it "
-                            "from Python on targets of its own, with loss_and_grads and AdamW.step")
+            raise UserError("a model with causal=False sees the next token, which it would have to predict: train it "
+                            "in Python on other targets, with loss_and_grads and AdamW.step")
         self.model, self.options = model, options or TrainOptions()
         self.on_step, self.on_evaluation = on_step, on_evaluation
         self.out_dir = None if out_dir is None else Path(out_dir)
@@ -98,27 +101,27 @@ class Trainer:
         self.step = 0                   # steps taken
         self.saved_step = None          # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
-        self.stop_requested = self.has_folder = False
+        self.stop_requested = False
 
-    def restore(self, checkpoint):
+    def restore(self, checkpoint: Checkpoint):
         """Continue from a `Checkpoint` of the same model shape and corpus."""
         check("checkpoint", checkpoint, isinstance(checkpoint, Checkpoint), "what read_checkpoint returns")
         checkpoint.load_parameters(self.model.params)
-        checkpoint.load_moments(self.optimizer.m, self.optimizer.v)
+        self.optimizer.restore(checkpoint)
         state = checkpoint.state
-        self.step = self.saved_step = self.optimizer.t = state["step"]
+        self.step = self.saved_step = state["step"]
         self.best_step, self.best_loss = state["best_step"], state["best_loss"]
 
-    def run(self, progress=None):
-        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Returns True if it reached the end.
+    def run(self, progress: bool | None = None) -> bool:
+        """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Return True if it reached the end.
 
-        progress: True or False for a bar or none; None shows one on a terminal. Raises NotFiniteError, leaving the last
+        progress: whether to show a progress bar; by default, on a terminal. Raises NotFiniteError, leaving the last
         checkpoint, when the loss or the gradient is not finite, and UserError when a checkpoint cannot be written.
         """
         options = self.options
         disable = None if progress is None else not progress
         if self.out_dir:
-            self.make_out_dir()
+            make_folder(self.out_dir)
         # Without smoothing the time left includes the evaluations to come.
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0) as bar:
@@ -126,7 +129,7 @@ class Trainer:
                 if not bar.disable and self.model.engine.waits:
                     bar.set_postfix_str(f"about {bar.format_interval(self.estimate())} left")
                 self.evaluate_and_save(bar)
-                bar.reset()             # its clock: the first evaluation says nothing about the steps
+                bar.reset()             # its clock, to exclude the first evaluation
             tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
             began, first, record = time.perf_counter(), self.step, None
             while self.step < options.max_iters and not self.stop_requested:
@@ -155,42 +158,45 @@ class Trainer:
                 self.save()
         return self.step >= options.max_iters
 
-    def train_step(self):
-        """Take one step: the mean loss and gradient over all micro-batches, then AdamW.
+    def train_step(self, at: int | None = None) -> dict:
+        """Take one step: the mean loss and gradient over all micro-batches, then AdamW; return its record.
 
-        Returns the record of the step, a dict; on a GPU its values are still being computed, see `read`. If it is to be
-        logged, and the engine can, it has the `layer_norms`, too.
+        at: the step whose batches, dropout and learning rate are used, by default the next. On a GPU the values of the
+        record are still being computed, see `read`. A logged step also has the `layer_norms`, if the engine can.
         """
-        options, engine = self.options, self.model.engine
+        options, engine, params = self.options, self.model.engine, self.model.params
+        at = self.step if at is None else at
         crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
-        places = [self.places(i) for i in micro_batches]
-        self.optimizer.lr = learning_rate(self.step, options.learning_rate, options.min_lr, options.warmup_iters,
-                                          options.last_decay_step)
-        params, kept, seen = self.model.params, [], []
+        places = [self.places(i, at) for i in micro_batches]
+        batches = [check_batch(params.config, *crops.at(each)) for each in places]
+        rngs = [engine.dropout_rng(options.seed, at, i) for i in micro_batches]
+        lr = learning_rate(at, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
+        kept, seen = [], None
         if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
-            # Called when the activations are freed.
-            seen = [lambda grads: kept.extend([grads, params.flat[:params.n_trained].copy()])]
+            def seen(grads):        # called when the activations are freed
+                kept.extend([grads, params.flat[:params.n_trained].copy()])
         try:
-            loss, norm = engine.step(self.optimizer, [self.model.check_batch(*crops.at(each)) for each in places],
-                                     [engine.dropout_rng(options.seed, self.step, i) for i in micro_batches],
-                                     sum(map(crops.count, places)), options.grad_clip or None, *seen)
+            loss, norm = self.optimizer.train_step(batches, rngs, sum(map(crops.count, places)),
+                                                   options.grad_clip or None, lr, seen)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
         norms = layer_norms(params, *kept) if kept else {}
-        return {"step": self.step, "loss": loss, "lr": self.optimizer.lr, "grad_norm": norm, **norms}
+        return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, **norms}
 
-    def places(self, i):
-        """Return the places of the crops of micro-batch i of the next step: a function of the step alone."""
+    def places(self, i: int, at: int | None = None) -> np.ndarray:
+        """Return the places of the crops of micro-batch i of step `at`, by default the next: a function of the step."""
         options, crops = self.options, self.crops["train"]
+        step = self.step if at is None else at
         if options.sampling == "sequential":
-            return crops.in_order(self.step * options.gradient_accumulation_steps + i, options.batch_size,
+            return crops.in_order(step * options.gradient_accumulation_steps + i, options.batch_size,
                                   options.partial_batch)
-        return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, self.step, i]))
+        return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, step, i]))
 
-    def read(self, record):
-        """What `train_step` returned as plain numbers. On a GPU this waits for it, and only here it is seen that a loss
-        or a gradient was not finite: then NotFiniteError, before anything is evaluated or saved.
+    def read(self, record: dict) -> dict:
+        """Return the record of `train_step` with plain numbers. On a GPU this waits.
+
+        Raises: NotFiniteError if loss or gradient were not finite, which on a GPU is noticed only here.
         """
         record = {**record, "loss": float(record["loss"]), "grad_norm": float(record["grad_norm"])}
         for name, what in (("loss", "the loss"), ("grad_norm", "the gradient norm")):
@@ -198,20 +204,17 @@ class Trainer:
                 raise self._not_finite(f"{what} is {record[name]}")
         return record
 
-    def estimate(self):
-        """Estimate how many seconds the run will take: time one pass, and count an evaluation's batch as a third of it.
-        """
-        options = self.options
-        places = self.places(0)
-        batch = self.crops["train"].at(places)
-        began = time.perf_counter()
-        self.model.engine.accumulated([self.model.check_batch(*batch)], [None], self.crops["train"].count(places))
+    def estimate(self) -> float:
+        """Estimate the seconds of the run: time one pass, and count a batch of an evaluation as a third of it."""
+        options, crops, places = self.options, self.crops["train"], self.places(0)
+        batch, began = check_batch(self.model.config, *crops.at(places)), time.perf_counter()
+        self.model.engine.accumulated([batch], [None], crops.count(places))
         evaluated = (options.max_iters // options.eval_interval + 1) * len(self.crops) * options.eval_iters
         passes = options.max_iters * options.gradient_accumulation_steps + evaluated / 3
         return passes * (time.perf_counter() - began)
 
-    def evaluate(self):
-        """{"train": mean loss, "val": mean loss} over `eval_iters` batches, spread over each split that there is."""
+    def evaluate(self) -> dict[str, float]:
+        """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly over each split."""
         options, losses = self.options, {}
         for split, crops in self.crops.items():
             found, weights = [], []
@@ -221,8 +224,8 @@ class Trainer:
             losses[split] = sum(map(operator.mul, weights, map(float, found))) / sum(weights)
         return losses
 
-    def evaluate_and_save(self, bar):
-        """Evaluate, note the result, and save a checkpoint."""
+    def evaluate_and_save(self, bar: tqdm) -> None:
+        """Evaluate, log the losses, and save a checkpoint."""
         losses = self.evaluate()
         split, loss = list(losses.items())[-1]
         if not math.isfinite(loss):
@@ -233,7 +236,7 @@ class Trainer:
         if self.step > 0 and self.out_dir:
             append_metrics(self.out_dir, record)
             self.save()
-        elif self.out_dir:          # at step 0 the checkpoint comes first: it replaces an earlier run, then its metrics
+        elif self.out_dir:          # at step 0 the checkpoint comes first, because it replaces an earlier run
             if self.saved_step is None:
                 self.save()
             write_metrics(self.out_dir, [record])
@@ -244,7 +247,8 @@ class Trainer:
     def save(self):
         """Save a checkpoint of this step."""
         check("out_dir", self.out_dir, self.out_dir is not None, "a folder, given to the Trainer")
-        self.make_out_dir()
+        if self.saved_step is None:     # later, a folder that was deleted has lost its lock and metrics
+            make_folder(self.out_dir)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
         if self.model.params.frozen:
@@ -253,19 +257,12 @@ class Trainer:
                         replace=self.saved_step is None)
         self.saved_step = self.step
 
-    def make_out_dir(self):
-        """Make `out_dir`, but once: without its lock and its metrics, a folder that was deleted is no run any more."""
-        if not self.has_folder:
-            make_folder(self.out_dir)
-            self.has_folder = True
-
     def _not_finite(self, what):
         if self.optimizer.t == 0:
-            return NotFiniteError(f"{what} before the first step: the model's own weights give that, choose another "
-                                  "model")
+            return NotFiniteError(f"{what} before the first step: the initial weights are bad, choose another model")
         saved = f", the checkpoint of step {self.saved_step} in {self.out_dir} is good" if self.out_dir else ""
         return NotFiniteError(f"{what} at step {self.step}: training stopped{saved}; "
-                              "begin again with a lower --learning-rate")
+                              "start again with a lower --learning-rate")
 
     @contextlib.contextmanager
     def _stopping_on_signals(self):
@@ -275,11 +272,11 @@ class Trainer:
             signal.signal(number, previous[number])
 
         previous = {}
-        if threading.current_thread() is threading.main_thread():       # only there may handlers be set
+        if threading.current_thread() is threading.main_thread():       # Python allows handlers only there
             previous = {number: handler for number in (signal.SIGINT, signal.SIGTERM)
                         if (handler := signal.getsignal(number)) != signal.SIG_IGN}     # as in a background job
             for number in previous:
-                signal.signal(number, request_stop)         # which may be called before the next line
+                signal.signal(number, request_stop)
         try:
             yield
         finally:

@@ -82,7 +82,7 @@ def test_a_step_has_the_matmuls_of_a_transformer(tool, monkeypatch):
     model, found = GPT(config, kernels="xla"), []
     right = model.engine._compiled
     monkeypatch.setattr(model.engine, "_compiled", lambda *given: found.append(right(*given)) or found[0])
-    model.engine.step(AdamW(model.params, engine=model.engine), [batch(config, rows=4, time=32)], [None], 126, 1.0)
+    AdamW(model.params, engine=model.engine).train_step([batch(config, rows=4, time=32)], [None], 126, 1.0)
     done = sum(times * ops for _, times, _, ops in tool.kernels(tool.computations(found[0].as_text())))
     L, C, V, B, T = 2, 32, 40, 4, 32
     assert done == 6 * B * T * (12 * L * C * C + V * C) + L * 6 * 2 * B * T * T * C

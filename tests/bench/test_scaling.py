@@ -15,9 +15,9 @@ from scaling import MODELS, RANKS, Network, Rank, Steps, efficiency, rounds, ste
 from scaling_parts.measured import Timed, fit
 
 from npgpt import AdamW
-from npgpt.engine.adamw import SLICE, slices
 from npgpt.engine.distributed import engine
 from npgpt.engine.memory import SENT
+from npgpt.engine.update import SLICE, slices
 from npgpt.model.parameters import Parameters
 from tests.engine.distributed.world import ranks
 
@@ -112,7 +112,7 @@ def test_the_bytes_of_the_formula_are_those_that_the_ranks_send(monkeypatch, n):
         for each, world in zip(model.engine.world.engines, worlds, strict=True):
             each.world = world
         _, grads = model.engine.accumulated(SMALL.batches()[:2], [None] * 2, 2 * SMALL.tokens)
-        model.engine.adamw_step(optimizer, grads, 1.0)
+        optimizer.step(grads, 1.0)
     sent = sum((world.bytes for world in worlds), collections.Counter())
     expected = traffic(parameters, n, 2 * SMALL.tokens)
     assert sent["broadcast"] == expected["broadcast"] and worlds[0].calls["broadcast"] == 2       # two orders

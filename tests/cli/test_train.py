@@ -142,7 +142,7 @@ def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
     loss, bits = (float(line.split()[column]) for line, column in ((out.splitlines()[1], 1), (out.splitlines()[3], 3)))
     assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
     assert "192 tokens predicted" in npgpt("eval", "--corpus", "lines", "--split", "all")[1]
-    refused(npgpt("eval", "--stride", 4), "documents have windows of their own")
+    refused(npgpt("eval", "--stride", 4), "documents have their own windows")
     np.array([0, 50], "<u8").tofile(tmp_path / "lines/train.documents.bin")
     refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run began with")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, layers
-from npgpt.engine import adamw, cpu
+from npgpt.engine import cpu, update
 from npgpt.engine.threads import blas_threads, using_cores
 from tests.cases import LAYOUTS, small_parts, unchanged, uncompiled
 
@@ -153,7 +153,7 @@ def test_adamw(clip, weight_decay, dtype):
         for size in (1.0, 1e-15, 1e15):
             g = (size * rng.standard_normal(n)).astype(dtype)
             with unchanged(g):
-                for rule, (p, m, v) in ((compiled.adamw_update, ours), (adamw.adamw_update, theirs)):
+                for rule, (p, m, v) in ((compiled.adamw_update, ours), (update.adamw_update, theirs)):
                     found = rule(p, g, m, v, 0.01, 0.02, 1e-8, 0.9, 0.95, weight_decay, clip)
                     assert all(a is b for a, b in zip(found, (p, m, v), strict=True))
             for a, b in zip(ours, theirs, strict=True):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from npgpt import UserError
-from npgpt.engine import cpu, matmul
-from npgpt.engine.cpu import cpu_kernels
-from npgpt.engine.matmul import Intel, is_installed, is_intel, library
+from npgpt.engine import cpu
+from npgpt.engine.cpu import cpu_kernels, is_installed, is_intel
+from npgpt.engine.matmul import Intel, library
 from npgpt.engine.threads import using_cores
 from tests.cases import LAYOUTS, unchanged
 
@@ -99,6 +99,6 @@ def test_the_maker_of_the_cpu(tmp_path, monkeypatch, text, expected):
     """Where Linux's list is missing, as Windows names it."""
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(matmul, "Path", lambda name: tmp_path / "cpuinfo")
-    monkeypatch.setattr(matmul.platform, "processor", lambda: "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel")
+    monkeypatch.setattr(cpu, "Path", lambda name: tmp_path / "cpuinfo")
+    monkeypatch.setattr(cpu.platform, "processor", lambda: "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel")
     assert is_intel() is expected

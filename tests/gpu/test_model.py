@@ -67,7 +67,7 @@ def test_training_steps(kernels):
     start, pair = here.params.flat.copy(), batches(2, SMALL, 3, 77)
     optimizers = [AdamW(model.params, lr=1e-2, eps=1e-3, engine=model.engine) for model in (here, there)]
     for step in range(4):
-        (loss, norm), found = (each.engine.step(each, pair, [each.engine.dropout_rng(0, step, i) for i in range(2)],
+        (loss, norm), found = (each.train_step(pair, [each.engine.dropout_rng(0, step, i) for i in range(2)],
                                                 2 * (3 * 77 - 3), 0.1) for each in optimizers)
         assert [float(value) for value in found] == pytest.approx([loss, norm], rel=1e-4)
     error = to_host(there.params.flat) - here.params.flat
@@ -84,7 +84,7 @@ def test_dropout(kernels):
         import cupyx
     for numbers in ((1, 0, 0), (1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1)):
         with cupyx.allow_synchronize(False) if kernels == "reference" else contextlib.nullcontext():
-            loss, _ = model.engine.step(optimizer, batch, [model.engine.dropout_rng(*numbers)], 3 * 77 - 3, 1.0)
+            loss, _ = optimizer.train_step(batch, [model.engine.dropout_rng(*numbers)], 3 * 77 - 3, 1.0)
         losses.append(float(loss))
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert len({round(loss, 4) for loss in losses}) == 4

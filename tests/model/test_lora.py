@@ -75,7 +75,7 @@ def test_steps_are_torchs_and_the_frozen_stay_as_they_are_without_moments(config
             tensor.grad = tensors[name].grad
         norm = torch.nn.utils.clip_grad_norm_(theirs.values(), 0.5)
         other.step()
-        _, ours = model.engine.step(optimizer, [batch(config)], [None], int((batch(config)[1] != -1).sum()), 0.5)
+        _, ours = optimizer.train_step([batch(config)], [None], int((batch(config)[1] != -1).sum()), 0.5)
         assert float(ours) == pytest.approx(float(norm), rel=1e-9)
         for name, array in model.params.items():
             if name in theirs:

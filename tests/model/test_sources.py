@@ -223,7 +223,7 @@ def test_a_run_names_the_block_and_asks_for_it(tmp_path, npgpt):
     np.testing.assert_array_equal(model.forward(idx)[0], trained.model.forward(idx)[0])
     for command in ("sample", "eval", "export"):
         code, _, err = npgpt(command, tmp_path / "run", *["--out", "exported"] * (command == "export"))
-        assert code == 2 and "has a block of its own, post_forward: in Python, give" in err and err.count("\n") == 1
+        assert code == 2 and "needs the user's block post_forward: in Python, pass" in err and err.count("\n") == 1
     with pytest.raises(UserError, match="has the block post_forward, but twice_forward was given"):
         load(tmp_path / "run", block=(twice_forward, post_backward))
     with pytest.raises(UserError, match="no counterpart in transformers"):

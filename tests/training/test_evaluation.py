@@ -1,4 +1,4 @@
-"""The loss on a whole split, against a loop that knows nothing of batches."""
+"""The loss on a whole split, compared with a loop without batches."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What options and presets follow if they are not given."""
+"""Defaults that depend on other options."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_the_run_has_them(train, tmp_path):
 
 
 def test_the_decay_follows_max_iters():
-    """Also where the warm-up is longer than the run, which then ends within it."""
+    """Also if the run ends within the warm-up."""
     assert TrainOptions(max_iters=500).last_decay_step == 500
     assert TrainOptions(max_iters=50, warmup_iters=100).last_decay_step == 50
     assert [TrainOptions(max_iters=500, lr_decay_iters=n).last_decay_step for n in (0, 700)] == [0, 700]
@@ -67,7 +67,3 @@ def test_more_steps_for_such_a_run_move_the_end_of_its_decay(npgpt, text_file):
     assert npgpt("train", "--resume", "--max-iters", 40)[0] == 0
     rates = [record["lr"] for record in read_metrics("out") if "lr" in record]
     assert rates[19] < 2e-4 < rates[20] and rates[39] < 2e-4
-
-
-def test_the_optimizer_gets_eps(tmp_path):
-    assert trainer_of(tmp_path, eps=1e-3).optimizer.eps == 1e-3 and trainer_of(tmp_path).optimizer.eps == 1e-8

@@ -1,4 +1,4 @@
-"""A run that is cut off goes on as if it had not been: to the last bit. Kills are in test_found.py, test_torture.py."""
+"""An interrupted run resumes to the last bit. Kills are in test_found.py and test_torture.py."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def nothing_left(out_dir):
 
 
 def bits(out_dir):
-    """What a checkpoint's tensors are, byte for byte."""
+    """Return the bytes of a checkpoint's tensors."""
     folder = find_checkpoint(out_dir)
     return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
 
@@ -61,7 +61,7 @@ def test_ten_and_ten_are_twenty(npgpt, train, text_file, options):
 
 
 def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
-    """With others its bits would be others. Older runs do not name them."""
+    """Others would give other bits. Older runs do not store them."""
     pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
 
     def resumed(threads, named, *more):
@@ -102,7 +102,7 @@ def test_two_epochs_and_one_are_three(npgpt, train):
 
 @pytest.mark.slow
 def test_a_full_disk_in_mid_save_loses_nothing(tmp_path, text_file):
-    """A limit on the size of files stands in for the full disk; the run says one line and can go on afterwards."""
+    """Simulated by a limit on file sizes; the run prints one line and can be resumed."""
     resource = pytest.importorskip("resource", reason="limits on file sizes are Unix's")
     out_dir = tmp_path / "out"
     run = command(out_dir, text_file, "--max-iters", 3, "--eval-interval", 1)

@@ -81,7 +81,7 @@ def training(shape, folder, threads, side="npgpt"):
 
         free = cupy.cuda.Device().mem_info[0]
     model = pretrained(shape, folder, threads, side)
-    if not hasattr(getattr(model, "engine", None), "step"):
+    if not hasattr(AdamW, "train_step") and not hasattr(getattr(model, "engine", None), "step"):
         return older_training(model, shape, threads)
     step = trainers_step(model, model.engine, shape)
     if shape.device == "cpu":
@@ -98,8 +98,11 @@ def trainers_step(model, engine, shape):
     optimizer, batches = AdamW(model.params, lr=LR, engine=engine), shape.batches()
 
     def step(i):
-        idx, targets = model.check_batch(*batches[i % len(batches)])
-        return engine.step(optimizer, [(idx, targets)], [engine.dropout_rng(SEED, i, 0)], targets.size, 1.0)[0]
+        idx, targets = batches[i % len(batches)]
+        given = [(idx, targets)], [engine.dropout_rng(SEED, i, 0)], targets.size, 1.0
+        if hasattr(optimizer, "train_step"):
+            return optimizer.train_step(*given)[0]
+        return engine.step(optimizer, *given)[0]        # an earlier version
 
     return step
 

@@ -1,83 +1,68 @@
-"""The engine of many ranks: it wraps an engine, and exchanges what the ranks computed."""
+"""The engine of many ranks: it wraps an engine, and exchanges the results of the ranks."""
 
 import bisect
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 
-from npgpt.engine.adamw import SLICE, clip_factor, norm_of, slices, square_sums, update_slices
 from npgpt.engine.cpu import mask_part
 from npgpt.engine.distributed.moments import Moments
 from npgpt.engine.memory import ROUND, SENT
-from npgpt.engine.reference import ReferenceEngine, counted
+from npgpt.engine.reference import counted
 from npgpt.engine.threads import even_parts
+from npgpt.engine.update import SLICE, Step, clip_factor, norm_of, slices, square_sums, update_slices
 
 
 class Distributed:
-    """Runs an engine on every rank, each on its rows; the package's docstring has the steps.
+    """Runs an engine on every rank, each on its rows; the package's docstring lists the steps.
 
-    engine: what runs on this rank, on a CPU. world: the ranks, such as an `MPIWorld`. Rank 0 calls the methods of an
-    engine: each tells the other ranks its name and arguments, an order, and all ranks call the method `_name`.
+    engine: this rank's, on a CPU. world: the ranks, such as an `MPIWorld`. Rank 0 calls the methods of an engine. Each
+    sends its name and arguments, an order, to the other ranks, and all ranks call the method `_name`.
     """
 
-    waits, shows_gradients, rng_type, step = True, False, np.random.Generator, ReferenceEngine.step
+    shows_gradients = False
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
         self.starts = [0, *itertools.accumulate(self.params[name].size for name in self.params.flat_names)]
         self.pieces = divide(self.params, world.size)
         sizes = [sum(end - start for *_, start, end in pieces) for pieces in self.pieces]
-        self.chunks = [0, *itertools.accumulate(sizes)]         # where in params.flat the ranks' chunks begin
+        self.chunks = [0, *itertools.accumulate(sizes)]         # where the ranks' chunks begin in params.flat
         self.begin, self.end = self.chunks[world.rank:world.rank + 2]
-        # Each rank tells all others its loss and the sums of squares of its slices: where in their list a rank's begin.
+        # Each rank sends its loss and the sums of squares of its slices: where they begin in the list of all.
         self.numbers = [0, *itertools.accumulate(len(pieces) + 1 for pieces in self.pieces)]
         self.m, self.v = Moments(self, 0), Moments(self, 1)
-        self.gs, self.norm = None, None         # this rank's slices of the gradient, and the norm of the whole
+        self.gs, self.norm = None, None         # this rank's slices of the gradient; the norm of all
         self.synchronized = False               # whether all ranks have rank 0's parameters
 
-    # What the program calls, on rank 0.
+    # Called by the program, on rank 0.
 
     @property
     def ranks(self):
-        """How many ranks there are, and how many of them on this machine."""
+        """The number of ranks: in all, and on this machine."""
         return self.world.size, self.world.local_size
 
     @property
     def threads(self):
-        """The threads of all ranks: one process would have so many shards."""
+        """The threads of all ranks together."""
         return self.engine.threads * self.world.size
 
     @property
     def where(self):
-        """What computes, in words."""
+        """Describe what computes."""
         return f"{self.world.size} ranks, each {self.engine.where}"
 
-    @property
-    def kernels(self):
-        """As in the engine of each rank."""
-        return self.engine.kernels
+    def __getattr__(self, name):
+        """Take everything else from this rank's engine: so rank 0 generates alone."""
+        return getattr(self.engine, name)
 
     def moments(self):
-        """AdamW's moments, of which each rank holds its chunk."""
+        """Return AdamW's moments; each rank holds its chunk."""
         return self.m, self.v
 
-    def dropout_rng(self, seed, step, micro_batch):
-        """As in `ReferenceEngine`; the ranks draw from generators that are spawned from it."""
-        return self.engine.dropout_rng(seed, step, micro_batch)
-
-    def running(self):
-        """As in `ReferenceEngine`, for what rank 0 runs alone."""
-        return self.engine.running()
-
-    def reader(self, B):
-        """As in `ReferenceEngine`; rank 0 generates alone."""
-        return self.engine.reader(B)
-
     def accumulated(self, batches, rngs, count):
-        """As in `ReferenceEngine`, but the gradients are this rank's share. `adamw_step` uses the sum of all shares."""
-        active = len(even_parts(len(batches[0][0]), self.world.size))
-        seeds = [None if rng is None else seeds_of(rng, active) for rng in rngs]
+        """As in `ReferenceEngine`, but return this rank's share of the gradients; `adamw_step` uses the sum of all."""
+        seeds = [None if rng is None else list(map(int, rng.bit_generator.seed_seq.entropy)) for rng in rngs]
         self._synchronize_once()
         return self._lead("accumulate", {"count": count, "seeds": seeds}, np.array(batches, np.int32))
 
@@ -87,12 +72,10 @@ class Distributed:
         masks = [] if mask is None else [np.ascontiguousarray(mask)]
         return self._lead("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
 
-    def adamw_step(self, optimizer, grads, max_norm):
-        """Take a step of an `AdamW`, with the gradients that `accumulated` computed last, on all ranks."""
-        clip_factor(self.norm, max_norm)        # raises if the norm is not finite
-        names = ("lr", "betas", "eps", "weight_decay", "n_decay", "t")
-        self._lead("step", {"max_norm": max_norm, **{name: getattr(optimizer, name) for name in names}})
-        optimizer.t += 1
+    def adamw_step(self, grads, moments, step):
+        """As in `ReferenceEngine`, on all ranks, with the last gradients of `accumulated`."""
+        clip_factor(self.norm, step.max_norm)       # raises if the norm is not finite
+        self._lead("step", step._asdict())
         return self.norm
 
     def _synchronize_once(self):
@@ -100,16 +83,16 @@ class Distributed:
             self._lead("synchronize", {})
 
     def _lead(self, name, order, *arrays):
-        """Tell the other ranks what to do, and do it."""
+        """Send the other ranks an order, and carry it out."""
         self.world.tell(name, order, *arrays)
         result = getattr(self, f"_{name}")(*arrays, **order)
-        self.world.idle = True          # they wait for the next order
+        self.world.rest()
         return result
 
-    # What every rank does.
+    # Called on every rank.
 
     def follow(self):
-        """Do what rank 0 says, until it says stop."""
+        """Carry out the orders of rank 0 until it sends stop."""
         while True:
             name, order, arrays = self.world.hear()
             if name == "stop":
@@ -117,22 +100,25 @@ class Distributed:
             getattr(self, f"_{name}")(*arrays, **order)
 
     def _synchronize(self):
-        """Give all ranks the parameters of rank 0."""
+        """Copy the parameters of rank 0 to all ranks."""
         self.world.broadcast(self.params.flat)
         self.synchronized = True
 
     def _accumulate(self, batches, count, seeds):
-        """Loss and gradients of this rank's rows, their sums over the ranks, and the norm of the gradient.
+        """Compute loss and gradients of this rank's rows, sum them over the ranks, and compute the norm.
 
-        batches (micro-batches, 2, B, T): idx and targets of each.
+        batches: (micro-batches, 2, B, T), idx and targets of each.
         """
         parts = even_parts(batches.shape[2], self.world.size)
         rank, loss, grads = self.world.rank, 0.0, None
-        self.gs = None              # frees the memory of the last step's
+        self.gs = None              # free the last step's
         if rank < len(parts):
-            # Without a target that counts, a mean would be 0 / 0, and nothing has a gradient.
-            mine = [(batch[:, parts[rank]], None if seed is None else rng_of(seed[rank]))
-                    for batch, seed in zip(batches, seeds, strict=True) if counted(batch[1, parts[rank]])]
+            drawn = [None if seed is None else np.random.default_rng(seed) for seed in seeds]
+            if len(parts) > 1:          # as the shards of one process draw
+                drawn = [None if rng is None else rng.spawn(len(parts))[rank] for rng in drawn]
+            # If all targets are ignored, the mean would be 0 / 0, and there is no gradient.
+            mine = [(batch[:, parts[rank]], rng) for batch, rng in zip(batches, drawn, strict=True)
+                    if counted(batch[1, parts[rank]])]
             if mine:
                 loss, grads = self.engine.accumulated(*zip(*mine, strict=True), count)
         self.gs = self._summed(grads, len(parts))
@@ -142,25 +128,24 @@ class Distributed:
         return sum(numbers[first] for first in self.numbers[:-1]), grads or self.params.zeros_like()
 
     def _evaluate(self, batch, mask=None, *, count):
-        """The loss of a batch (2, B, T), each rank on its rows."""
+        """Compute the loss of a batch (2, B, T), each rank on its rows."""
         rank, parts, loss = self.world.rank, even_parts(batch.shape[1], self.world.size), 0.0
         if rank < len(parts) and counted(batch[1, parts[rank]]):
             loss = self.engine.loss(*batch[:, parts[rank]], mask_part(mask, parts[rank]), count)
         return sum(self._of_all_ranks([loss], range(self.world.size + 1)))
 
-    def _step(self, max_norm, **optimizer):
-        """AdamW on this rank's chunk, and the new parameters of all ranks."""
-        optimizer = SimpleNamespace(**optimizer)
-        optimizer.t += 1
-        update_slices(optimizer, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
-                      self.pieces[self.world.rank], self.gs, clip_factor(self.norm, max_norm), self.engine.threads,
+    def _step(self, **numbers):
+        """Update this rank's chunk, and gather the new parameters of all ranks."""
+        step = Step(**numbers)
+        update_slices(step, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
+                      self.pieces[self.world.rank], self.gs, clip_factor(self.norm, step.max_norm), self.engine.threads,
                       self.engine.adamw_update)
         self.world.all_gather(self.params.flat[:self.params.n_trained], self.chunks)
 
     def _summed(self, grads, active):
-        """The slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
+        """Return the slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
 
-        grads: this rank's share, None if it has none. Each round exchanges a part of every chunk.
+        grads: this rank's share, or None. Each round exchanges a part of every chunk.
         """
         chunk = np.empty(self.end - self.begin, self.params.dtype)
         most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
@@ -183,20 +168,20 @@ class Distributed:
                 for _, first, start, end in self.pieces[self.world.rank]]
 
     def _between(self, grads, begin, end):
-        """The gradients from begin to end, in the order of params.flat: views of arrays, to be put side by side."""
+        """Yield the gradients from begin to end, in the order of params.flat: views to be concatenated."""
         for i in range(bisect.bisect(self.starts, begin) - 1, bisect.bisect_left(self.starts, end)):
             flat = grads[self.params.flat_names[i]].reshape(-1)
             yield flat[max(begin - self.starts[i], 0):end - self.starts[i]]
 
     def _of_all_ranks(self, values, bounds):
-        """The numbers of all ranks, a list; those of rank r come to the places from bounds[r] to bounds[r + 1]."""
+        """Gather the numbers of all ranks, a list; rank r's are at bounds[r] to bounds[r + 1]."""
         numbers = np.zeros(bounds[-1])
         numbers[slice(*bounds[self.world.rank:self.world.rank + 2])] = values
         self.world.all_gather(numbers, bounds)
         return numbers.tolist()
 
     def _moment(self, which, name):
-        """Rank 0 gets a tensor of m or v from the ranks that hold it; on the host."""
+        """Gather a tensor of m or v on rank 0."""
         moments, place = (self.m, self.v)[which], self.params.flat_names.index(name)
         begin, end = self.starts[place:place + 2]
         cuts = [min(max(chunk, begin), end) for chunk in self.chunks]
@@ -204,7 +189,7 @@ class Distributed:
         return self.world.gather(mine, [cut - begin for cut in cuts])
 
     def _set_moment(self, array, which, name):
-        """Each rank takes its part of a tensor of m or v."""
+        """Store this rank's part of a tensor of m or v."""
         moments, place = (self.m, self.v)[which], self.params.flat_names.index(name)
         begin, end = self.starts[place:place + 2]
         first, last = (min(max(chunk, begin), end) for chunk in (self.begin, self.end))
@@ -213,21 +198,8 @@ class Distributed:
 
 
 def divide(params, n):
-    """The slices of the parameters that each of n ranks updates: n lists, as even as whole slices can be."""
+    """Divide the slices of the parameters among n ranks, as evenly as whole slices allow: n lists."""
     parts = slices(params, SLICE)
     middles = [first + (start + end) / 2 for _, first, start, end in parts]     # a cut is at the nearest end of a slice
     cuts = [0, *(bisect.bisect(middles, params.n_trained * rank / n) for rank in range(1, n)), len(parts)]
     return [parts[begin:end] for begin, end in itertools.pairwise(cuts)]
-
-
-def seeds_of(rng, n):
-    """What `rng_of` makes n generators from: those that n shards of one process would have."""
-    children = [rng] if n == 1 else rng.spawn(n)
-    return [[list(map(int, np.atleast_1d(each.entropy))), list(each.spawn_key)]
-            for each in (child.bit_generator.seed_seq for child in children)]
-
-
-def rng_of(seed):
-    """A generator for dropout masks."""
-    entropy, spawn_key = seed
-    return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=spawn_key))

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor whose values are on several ranks: `get` returns them as an array, as that of an array on a GPU does."""
+    """A tensor whose values are on several ranks: `get` returns them, like the `get` of an array on a GPU."""
 
     shape: tuple
     dtype: np.dtype
@@ -21,9 +21,9 @@ class Tensor:
 
 
 class Moments(Mapping):
-    """A mapping name -> `Tensor`, in place of `Parameters`. Rank 0 uses it.
+    """A mapping name -> `Tensor` with the interface of `Parameters`, for rank 0.
 
-    So a checkpoint is that of one process, and is written and read with one tensor at a time in rank 0's memory.
+    So checkpoints are those of one process; rank 0 holds one tensor at a time while writing and reading them.
     """
 
     def __init__(self, engine, which):
@@ -36,7 +36,7 @@ class Moments(Mapping):
         return Tensor(shape, self.dtype, lambda: self.engine._lead("moment", order).reshape(shape))
 
     def fill(self, name, read):
-        """Set a tensor to what read(array) writes into an array."""
+        """Fill a tensor with what read(array) writes into an array."""
         array = np.empty(self.shapes[name], self.dtype)
         read(array)
         self.engine._lead("set_moment", {"which": self.which, "name": name}, array)

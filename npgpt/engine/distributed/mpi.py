@@ -1,11 +1,9 @@
-"""Ranks that a launcher of MPI started (mpiexec, srun), through mpi4py."""
+"""Ranks started by an MPI launcher (mpiexec, srun), through mpi4py."""
 
 import contextlib
 import functools
 import json
 import os
-import signal
-import socket
 import sys
 import threading
 import time
@@ -16,21 +14,18 @@ import numpy as np
 from npgpt.errors import UserError, one_line
 from npgpt.launcher import SIZES, number_in
 
-BUSY = 10           # seconds that a rank waits at full speed, as MPI itself does, before it sleeps in between
-PATIENCE = 5        # seconds that a rank waits for another after Ctrl-C, and twice as long as ever before
-LOST = 1800         # seconds without an answer after which a rank is lost: the default of torch.distributed, too
-give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # there may be more ranks than cores
+BUSY = 10           # seconds that a rank polls at full speed, as MPI itself does, before it sleeps between polls
+LOST = 1800         # seconds without an answer after which a rank is given up, as in torch.distributed
+give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # in case there are more ranks than cores
 
 
 @functools.cache
 def join():
-    """The `MPIWorld` of this process; None if no launcher started it, or this process alone.
+    """Return the `MPIWorld` of this process.
 
-    Raises UserError if mpi4py is missing, or MPI does not see the ranks that the launcher started.
+    Raises: UserError if mpi4py is missing, or MPI does not see the launcher's ranks.
     """
     started = number_in(SIZES, 1)
-    if started < 2:
-        return None
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:        # RuntimeError: there is no library of MPI
@@ -43,10 +38,10 @@ def join():
 
 
 class MPIWorld:
-    """The ranks of MPI.COMM_WORLD. Only arrays and JSON are sent, no Python objects: nothing is unpickled.
+    """The ranks of MPI.COMM_WORLD. They exchange arrays and JSON, never pickled objects.
 
-    rank, size; host and local_size: this machine, and how many ranks are on it; threads: this rank's part of the
-    machine's cores. All ranks make theirs at the same time.
+    rank, size; host and local_size: this machine, and its number of ranks; threads: this rank's share of the machine's
+    cores. All ranks must create theirs at the same time.
     """
 
     def __init__(self, MPI):
@@ -56,25 +51,23 @@ class MPIWorld:
         here = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_size = here.size
         self.threads = threads_of(here)
-        self.idle = True                # on rank 0: whether the others wait for an order
+        self.idle = True                # on rank 0: whether the others are waiting for an order
         self.ended = False              # whether they have been told to stop
-        self.longest = 0.0              # seconds that this rank has waited for another, at most
-        self.interrupted = None         # when Ctrl-C or SIGTERM came
-        self._signals, self._written = socket.socketpair()      # Python writes to it when a signal comes
-        for each in (self._signals, self._written):
-            each.setblocking(False)
-        signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
         self._sent, self._received = {}, {}
 
     def tell(self, name, order, *arrays):
-        """Rank 0: send an order, a dict that JSON can hold, and arrays."""
+        """On rank 0: send an order, a dict for JSON, and arrays."""
         self.idle = False
         text = json.dumps([name, order, [[array.shape, str(array.dtype)] for array in arrays]]).encode()
         for array in (np.array([len(text)]), np.frombuffer(text, np.uint8), *arrays):
             self.broadcast(array)
 
+    def rest(self):
+        """On rank 0: note that the others are waiting for the next order."""
+        self.idle = True
+
     def hear(self, seconds=None):
-        """The others: wait so long for an order, by default LOST. Returns its name, the dict and the arrays."""
+        """On other ranks: wait for an order, by default for LOST seconds; return its name, the dict and the arrays."""
         length = np.zeros(1, np.int64)
         self.broadcast(length, seconds)
         text = np.empty(length[0], np.uint8)
@@ -87,23 +80,23 @@ class MPIWorld:
         return name, order, arrays
 
     def broadcast(self, array, seconds=None):
-        """Fill every rank's array with rank 0's."""
+        """Copy rank 0's array to every rank's."""
         self.wait(self.comm.Ibcast(array).Test, seconds)
 
     def buffer(self, size, dtype):
-        """An array for `exchange`, whose values are what they were."""
+        """Return an uninitialized array for `exchange`."""
         return reused(self._sent, size, dtype)
 
     def exchange(self, send, offsets):
-        """Send each rank r the values of `send` from offsets[r] to offsets[r + 1]; what each rank sends this one.
+        """Send each rank r the values of `send` from offsets[r] to offsets[r + 1].
 
-        Returns a list of arrays, which the next call overwrites.
+        Returns what each rank sent to this one, a list of arrays, which the next call overwrites.
         """
         counts = np.diff(offsets)
         n, mine = counts[self.rank], slice(*offsets[self.rank:self.rank + 2])
         received = reused(self._received, n * self.size, send.dtype)
         expected = np.full(self.size, n)
-        counts[self.rank] = expected[self.rank] = 0         # MPICH is slow to send a rank its own part
+        counts[self.rank] = expected[self.rank] = 0         # MPICH is slow at sending a rank its own part
         self.wait(self.comm.Ialltoallv([send, (counts, offsets[:-1])],
                                        [received, (expected, n * np.arange(self.size))]).Test)
         shares = list(received.reshape(self.size, n))
@@ -111,41 +104,35 @@ class MPIWorld:
         return shares
 
     def all_gather(self, array, bounds):
-        """Fill every rank's array: rank r has the values from bounds[r] to bounds[r + 1]."""
+        """Complete every rank's array: rank r provides the values from bounds[r] to bounds[r + 1]."""
         self.wait(self.comm.Iallgatherv(self.MPI.IN_PLACE, [array, (np.diff(bounds), bounds[:-1])]).Test)
 
     def gather(self, part, bounds):
-        """Rank 0: an array of the parts of all ranks, which come to the places that bounds gives."""
+        """On rank 0: return one array of the parts of all ranks; rank r's begins at bounds[r]."""
         whole = np.empty(bounds[-1], part.dtype)
         self.wait(self.comm.Igatherv(part, [whole, (np.diff(bounds), bounds[:-1])]).Test)
         return whole
 
     def wait(self, done, seconds=None, busy=BUSY):
-        """Wait until done() is true. Meanwhile Python answers signals, which the waits of MPI and JAX would delay.
+        """Wait until done() is true. Meanwhile Python handles signals, which the waits of MPI and JAX would delay.
 
-        Raises: UserError after so many seconds, by default LOST; after a signal, if it takes much longer than before.
+        Raises: UserError after so many seconds, by default LOST.
         """
-        began, seconds = time.monotonic(), seconds or LOST
+        began = time.monotonic()
         while not done():
-            now = time.monotonic()
-            with contextlib.suppress(BlockingIOError):
-                if self._signals.recv(1):
-                    self.interrupted = self.interrupted or now
-            if self.interrupted:        # the lowest rank that is alive says it before the others do
-                after = (1 + self.rank) * (PATIENCE + 2 * self.longest)
-                seconds = min(seconds, max(self.interrupted - began, 0) + after)
-            if now - began > seconds:
+            waited = time.monotonic() - began
+            if waited > (seconds or LOST):
                 raise UserError("another rank does not answer: it is stopped, or its machine is gone; training stops, "
                                 "continue with --resume")
-            if now - began > busy:
+            if waited > busy:
                 time.sleep(0.001)
             else:
                 give_way()
-        self.longest = max(self.longest, time.monotonic() - began)
 
     def end(self, code):
-        """End this rank. Rank 0 tells the others to stop; if they do not wait for an order, or if another rank has
-        failed or does not answer, the whole job is aborted.
+        """End this rank. Rank 0 tells the others to stop.
+
+        If they are not waiting for an order, or if another rank failed or does not answer, the whole job is aborted.
         """
         if error := sys.exception():
             traceback.print_exc()
@@ -156,7 +143,7 @@ class MPIWorld:
                 self.tell("stop", {})
                 self.ended = True
             if self.ended:
-                self.wait(self.comm.Ibarrier().Test)        # MPI waits, too, when it ends, but would not answer Ctrl-C
+                self.wait(self.comm.Ibarrier().Test)        # MPI's own wait at exit would ignore Ctrl-C
                 return
         self.abort(code)
 
@@ -164,16 +151,16 @@ class MPIWorld:
         """End all ranks at once."""
         sys.stdout.flush()
         sys.stderr.flush()
-        time.sleep(0.5)         # a launcher that is told to abort does not read what was printed just before
-        end = threading.Timer(1.0, os._exit, [code])    # if MPI cannot any more
+        time.sleep(0.5)         # a launcher that aborts may drop what was printed just before
+        end = threading.Timer(1.0, os._exit, [code])    # if MPI hangs
         end.daemon = True
         end.start()
         self.comm.Abort(code)
-        os._exit(code)          # it has returned: do not go on
+        os._exit(code)
 
 
 def threads_of(here):
-    """How many cores each of the ranks on this machine has for itself, if all share them alike."""
+    """Return the cores per rank on this machine, if all ranks share them evenly."""
     cores = np.zeros(4096, np.uint8)
     for core in os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1):
         cores[core] = 1
@@ -183,7 +170,7 @@ def threads_of(here):
 
 
 def reused(arrays, size, dtype):
-    """An array that is kept in a dict and made anew if it is too small."""
+    """Return an array from a dict, which is replaced if it is too small."""
     if dtype not in arrays or arrays[dtype].size < size:
         arrays[dtype] = np.empty(size, dtype)
     return arrays[dtype][:size]

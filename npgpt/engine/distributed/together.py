@@ -1,19 +1,18 @@
 """XLA on many processes: all run the same programs at the same time, each on its rows of the batch.
 
-JAX exchanges what they computed. Left to do here: telling the other ranks which program is next, and giving them the
-parameters and moments that were changed on rank 0's host.
+JAX exchanges the results. This file tells the other ranks which program is next, and sends them parameters and moments
+that were changed on rank 0's host.
 """
-
-from types import SimpleNamespace
 
 import numpy as np
 
+from npgpt.engine.update import Step
 from npgpt.engine.xla.engine import Seeds, XLAEngine
 from npgpt.engine.xla.place import DeviceParameters, Place
 
 
 class Together:
-    """The `XLAEngine` of each rank, with devices of all ranks. Rank 0 calls `step` and `loss`; the others `follow`."""
+    """The `XLAEngine` of each rank, on the devices of all. Rank 0 calls `step` and `loss`; the others `follow`."""
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
@@ -29,17 +28,14 @@ class Together:
         return self.state[1:]
 
     def reader(self, B):
-        """Rank 0 generates alone, on a device of its own."""
+        """Rank 0 generates alone, on its own device."""
         self.alone.params.flat[...] = self.params.flat
         return self.alone.reader(B)
 
-    def step(self, optimizer, batches, rngs, count, max_norm):
+    def step(self, batches, rngs, count, moments, step):
         self._share(self.state)
-        names = ("lr", "betas", "eps", "weight_decay", "n_decay", "t")
-        order = {"count": count, "max_norm": max_norm, "seeds": rngs,
-                 **{each: getattr(optimizer, each) for each in names}}
-        self.world.tell("step", order, np.array(batches, np.int32))
-        return self._done(self.engine.step(optimizer, batches, rngs, count, max_norm))
+        self.world.tell("step", {"count": count, "seeds": rngs, "step": step}, np.array(batches, np.int32))
+        return self._done(self.engine.step(batches, rngs, count, moments, step))
 
     def loss(self, idx, targets, mask=None, count=None):
         self._share(self.state[:1])
@@ -47,10 +43,10 @@ class Together:
         return self._done([self.engine.loss(idx, targets, mask, count)])[0]
 
     def _done(self, arrays):
-        """Wait for what the devices compute, by sleeping: they may need all cores."""
+        """Wait for the devices by sleeping, because they may need all cores."""
         for array in arrays:
             self.world.wait(array.is_ready, busy=0)
-        self.world.idle = True
+        self.world.rest()
         return arrays
 
     def _share(self, state):
@@ -59,19 +55,15 @@ class Together:
                 self.world.tell("values", {"which": i}, each.flat)
 
     def follow(self):
-        """Do what rank 0 says, until it says stop."""
+        """Carry out the orders of rank 0 until it sends stop."""
         while True:
             name, order, arrays = self.world.hear()
             if name == "values":
-                each = self.state[order["which"]]
-                each.there = None
-                each.flat[...] = arrays[0]
+                self.state[order["which"]].flat[...] = arrays[0]
             elif name == "loss":
                 self.engine.loss(*arrays[0])
             elif name == "step":
-                params, m, v = self.state
-                optimizer = SimpleNamespace(params=params, m=m, v=v, **order)
-                rngs = [Seeds(*seed) for seed in order["seeds"]]
-                self.engine.step(optimizer, arrays[0], rngs, order["count"], order["max_norm"])
+                rngs, step = [Seeds(*seed) for seed in order["seeds"]], Step(*order["step"])
+                self.engine.step(arrays[0], rngs, order["count"], self.moments(), step)
             else:
                 return

@@ -1,12 +1,12 @@
-"""The XLA engine: the lesson's own lines, compiled for whatever JAX runs on: CPUs, GPUs, TPUs.
+"""The XLA engine: the lesson's own lines, compiled for all devices of JAX: CPUs, GPUs, TPUs.
 
     lines.py    the lesson's files, loaded a second time with `np` = `jax.numpy`
-    replaced.py what runs otherwise than it is written
+    replaced.py layers that are replaced
     place.py    the devices, and the parameters that stay on them
     engine.py   a training step as one program: forward, loss, our backward, accumulation, clipping, AdamW
     reader.py   generation, with a KV cache of fixed shapes
 
-JAX is the compiler here: its own derivatives are never asked for. It is imported only if this engine is.
+JAX is only the compiler: its automatic differentiation is never used. It is imported only with this engine.
 """
 
 import os

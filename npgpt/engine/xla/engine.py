@@ -1,4 +1,4 @@
-"""The engine: what is compiled, and how it is called."""
+"""The engine: the compiled programs and how they are called."""
 
 import os
 import sys
@@ -12,8 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from npgpt.arrays import DTYPES
-from npgpt.checks import check, in_gigabytes, machine_memory
-from npgpt.engine.adamw import bias_correction, check_numbers
+from npgpt.checks import in_gigabytes, machine_memory
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import available_cores
@@ -26,21 +25,21 @@ from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
 
-LOGITS_BYTES = 1 << 29      # of a block of the loss
+LOGITS_BYTES = 1 << 29      # at most, in a block of the loss
 LESS_MEMORY = "lower the batch size, or choose a smaller model or context"
 
 
 def on_xla(config, dtype, device, frozen):
-    """The parameters of a model, zero, and the engine that runs it. Raises UserError if there is no such device."""
+    """Return the parameters of a model, zero, and its engine. Raises UserError if there is no such device."""
     params = DeviceParameters(config, DTYPES[dtype], Place(find_devices(device)), frozen)
     return params, XLAEngine(params, dtype)
 
 
 def compile_program(program, arguments, platform, donated=None, results=None):
-    """Compile a program. Its argument number `donated` comes back changed, in the same memory and on the same devices.
+    """Compile a program. Its argument number `donated` is updated in place, on the same devices.
 
-    results: the program's results, with `donated` where that argument is, and None for others. On a GPU sums are added
-    in a fixed order, so that the same program gives the same bits again.
+    results: one entry for each result: `donated` for the updated argument, None for others. On a GPU, sums have a fixed
+    order, so that the same program gives the same bits again.
     """
     options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
     more = {}
@@ -52,7 +51,7 @@ def compile_program(program, arguments, platform, donated=None, results=None):
 
 
 class Seeds(NamedTuple):
-    """What the dropout masks of a micro-batch depend on."""
+    """The seeds of the dropout masks of a micro-batch."""
 
     seed: int
     step: int
@@ -60,9 +59,9 @@ class Seeds(NamedTuple):
 
 
 class Draws:
-    """Draws what `draw_masks` asks for; each call has a key of its own.
+    """A random generator for `draw_masks`; each call has its own key.
 
-    words: the seed's two halves, the step, and the number of the first micro-batch; micro_batch: counted from that.
+    words: the seed's two halves, the step, and the number of the first micro-batch; micro_batch counts from that.
     """
 
     def __init__(self, words, micro_batch):
@@ -77,17 +76,17 @@ class Draws:
 class XLAEngine(ReferenceEngine):
     """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
 
-    kernels, waits, shows_gradients, rng_type = "xla", False, False, Seeds
+    kernels, waits, shows_gradients, fuses_steps, rng_type = "xla", False, False, True, Seeds
 
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
         self.config, self.place, self.dtype = params.config, params.place, dtype
         if dtype == "tf32" and self.place.own.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
-        lesson, self.transformer, self.adamw = lines(dtype)
+        lesson, self.transformer, self.update = lines(dtype)
         self.lesson = with_lora(lesson, self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
-        self._programs = {}         # what was compiled: by name, options and shapes
+        self._programs = {}         # compiled, by name, options and shapes
         if jax.config.jax_compilation_cache_dir is None:
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npgpt" / "xla"
             jax.config.update("jax_compilation_cache_dir", str(cache))
@@ -104,22 +103,20 @@ class XLAEngine(ReferenceEngine):
     def dropout_rng(self, seed, step, micro_batch):
         return Seeds(seed, step, micro_batch)
 
-    def step(self, optimizer, batches, rngs, count, max_norm):
-        """As in `ReferenceEngine`, as one program; nothing waits for it, and what is returned is on the device.
+    def step(self, batches, rngs, count, moments, step):
+        """Take a whole training step as one program; return loss and gradient norm, on the device, without waiting.
 
-        rngs: of successive micro-batches, as `dropout_rng` numbers them, or None. Raises UserError for an optimizer
-        that was not made with `engine=`.
+        batches, count: as in `accumulated` of `ReferenceEngine`; rngs: of successive micro-batches, from `dropout_rng`,
+        or None; moments: from `moments`; step: a `Step`.
         """
-        check("optimizer", optimizer.m, isinstance(optimizer.m, DeviceParameters), "AdamW(…, engine=model.engine)")
-        check_numbers(optimizer, max_norm)
-        state = [each.on_device() for each in (self.params, optimizer.m, optimizer.v)]
-        t = optimizer.t + 1
-        numbers = count, optimizer.lr, *bias_correction(t, optimizer.lr, *optimizer.betas, optimizer.eps)
-        arguments = state, *self._batch(batches), self._numbers(numbers), self._words(rngs[0])
-        options = (*optimizer.betas, optimizer.weight_decay, optimizer.n_decay == self.params.n_trained, max_norm)
-        (self.params.there, optimizer.m.there, optimizer.v.there), loss, norm = self.run(
-            "a training step", self.step_program(*options), arguments, options, 0, (0, None, None))
-        optimizer.t = t
+        state = self.params, *moments
+        numbers = self._numbers([count, step.lr, *step.corrected()])
+        arguments = [each.on_device() for each in state], *self._batch(batches), numbers, self._words(rngs[0])
+        options = (*step.betas, step.weight_decay, step.n_decay == self.params.n_trained, step.max_norm)
+        new, loss, norm = self.run("a training step", self.step_program(*options), arguments, options, 0,
+                                   (0, None, None))
+        for each, there in zip(state, new, strict=True):
+            each.replace(there)
         return loss, norm
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
@@ -146,7 +143,7 @@ class XLAEngine(ReferenceEngine):
     def reader(self, B):
         return Reader(self, B)
 
-    # What is compiled: p, m, v are dicts name -> array.
+    # Programs; p, m, v are dicts name -> array.
 
     def step_program(self, beta1, beta2, weight_decay, decay_all, max_norm):
         def program(state, idx, targets, numbers, words):
@@ -163,8 +160,8 @@ class XLAEngine(ReferenceEngine):
                 zeros = jnp.zeros((), self.params.dtype), {name: jnp.zeros_like(p[name]) for name in m}
                 (loss, grads), _ = jax.lax.scan(accumulate, zeros, (idx, targets, jnp.arange(len(idx))))
             norm = jnp.sqrt(sum((g * g).sum() for g in grads.values()))
-            clip = self.adamw.clip_factor(norm, max_norm)
-            new = {name: self.adamw.adamw_update(
+            clip = self.update.clip_factor(norm, max_norm)
+            new = {name: self.update.adamw_update(
                        p[name], grads[name], m[name], v[name], lr, step_size, eps, beta1, beta2,
                        weight_decay if decay_all or p[name].ndim == 2 else 0.0, clip) for name in m}
             return [each | {name: new[name][i] for name in m} for i, each in enumerate(state)], loss, norm
@@ -172,7 +169,7 @@ class XLAEngine(ReferenceEngine):
         return program
 
     def _loss_and_grads(self, p, idx, targets, mask, count, words, micro_batch):
-        """The loss of a micro-batch times its share of `count`, and its gradients. words: None without dropout."""
+        """Return the loss of a micro-batch times its share of `count`, and gradients. words: None without dropout."""
         rng = None if words is None else Draws(words, micro_batch)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         head, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
@@ -180,7 +177,7 @@ class XLAEngine(ReferenceEngine):
         return loss, self.params.flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))
 
     def _loss(self, x, weight, bias, targets, count, gradient):
-        """The sum of the losses divided by `count`, and the gradients of the head, by blocks of positions."""
+        """Return the summed losses divided by `count`, and the head's gradients, in blocks of positions."""
         B, T, C = x.shape
         logits_bytes = B * T * len(weight) * x.dtype.itemsize
         n = next(n for n in range(1, T + 1) if T % n == 0 and (logits_bytes <= n * LOGITS_BYTES or n == T))
@@ -208,10 +205,10 @@ class XLAEngine(ReferenceEngine):
             dx = dx.swapaxes(0, 1).reshape(B, T, C) if gradient else None
         return loss, (dx, *sums)
 
-    # How it is compiled and called.
+    # Calls and compilation.
 
     def _batch(self, batches):
-        """idx and targets of micro-batches, (n, B, T) on the devices; rows without targets make B divisible."""
+        """Copy idx and targets of micro-batches, (n, B, T), to the devices; ignored rows make B divisible."""
         idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
         more = ((0, 0), (0, -idx.shape[1] % self.place.n), (0, 0))
         return [self.place.put(np.pad(array, more, constant_values=fill), None, "batch")
@@ -237,7 +234,7 @@ class XLAEngine(ReferenceEngine):
             return self.compiled(what, program, arguments, options, *donated)(*arguments)
 
     def compiled(self, what, program, arguments, options=(), *donated):
-        """The compiled program, from now on kept. what: it is, in words; if empty, nothing is said."""
+        """Return the compiled program, from a cache if possible. what: its name in messages, empty for none."""
         key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
         with jax.enable_x64(self.dtype == "float64"):
             if key not in self._programs:
@@ -245,7 +242,7 @@ class XLAEngine(ReferenceEngine):
         return self._programs[key]
 
     def _compiled(self, what, program, arguments, *donated):
-        """Compile, say so, and check that the memory will do."""
+        """Compile, print that, and check that the memory is sufficient."""
         shape = " x ".join(map(str, arguments[1].shape))
         if what:
             self._say(f"XLA compiles {what} of {shape} tokens …")
@@ -256,7 +253,7 @@ class XLAEngine(ReferenceEngine):
                   + memory.temp_size_in_bytes)
         device = self.place.own
         stats = {"bytes_limit": machine_memory()} if device.platform == "cpu" else device.memory_stats() or {}
-        available = stats.get("bytes_limit", needed)        # some plugins do not say
+        available = stats.get("bytes_limit", needed)        # some plugins have none
         if needed > available:
             raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
                             f"{in_gigabytes(available)}: {LESS_MEMORY}")

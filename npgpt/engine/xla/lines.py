@@ -1,4 +1,4 @@
-"""The lesson's lines for XLA: called on arrays without values, they say what they compute, and XLA compiles that."""
+"""The lesson's lines for XLA: JAX traces them on abstract arrays, and XLA compiles the trace."""
 
 import ast
 import functools
@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from npgpt import layers
-from npgpt.engine import adamw
+from npgpt.engine import update
 from npgpt.engine.ops import table
 from npgpt.model import transformer
 
 
 class Spelled(ast.NodeTransformer):
-    """Write a @ b as np.matmul(a, b), which it means: `matmul` below decides how precise it is."""
+    """Replace a @ b by np.matmul(a, b), which is `matmul` below: it sets the precision."""
 
     def visit_BinOp(self, node):
         self.generic_visit(node)
@@ -27,7 +27,7 @@ class Spelled(ast.NodeTransformer):
 
 
 def loaded_again(module, np):
-    """The functions of a module whose NumPy is another one: a namespace."""
+    """Load a module a second time, with another NumPy."""
     path = inspect.getsourcefile(module)
     source = Path(path).read_text(encoding="utf-8").replace("import numpy as np", "")
     tree = Spelled().visit(ast.parse(source.replace("from scipy.", "from jax.scipy.")))
@@ -38,12 +38,12 @@ def loaded_again(module, np):
 
 
 def rounded(dtype, a):
-    """What a matmul reads of an array."""
+    """Round an array to what a matmul reads."""
     return a.astype(jnp.bfloat16) if dtype == "bfloat16" else a
 
 
 def matmul(dtype, a, b):
-    """a @ b of float arrays; with "tf32" or "bfloat16" of rounded ones, summed in float32."""
+    """Compute a @ b of float arrays; "tf32" and "bfloat16" round the factors and sum in float32."""
     if dtype == "bfloat16":
         return jnp.matmul(rounded(dtype, a), rounded(dtype, b), preferred_element_type=jnp.float32)
     tf32 = jax.lax.DotAlgorithmPreset.TF32_TF32_F32
@@ -51,10 +51,10 @@ def matmul(dtype, a, b):
 
 
 def lines(dtype):
-    """The lesson's lines for XLA: its table of operations, the transformer, and AdamW."""
+    """Return the lesson for XLA: its table of operations, the transformer, and AdamW's update."""
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
         again |= vars(loaded_again(module, np))
     ops = table(**{name: again[name] for name in layers.__all__})
-    return ops, loaded_again(transformer, np), loaded_again(adamw, np)
+    return ops, loaded_again(transformer, np), loaded_again(update, np)

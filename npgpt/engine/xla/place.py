@@ -1,4 +1,4 @@
-"""Devices, and the parameters that stay on them from step to step."""
+"""Devices, and parameters that stay on them between steps."""
 
 import re
 
@@ -13,7 +13,7 @@ from npgpt.model.parameters import Parameters
 
 
 def find_devices(name):
-    """The devices that "cpu", "gpu", "cuda", "tpu", "gpu:N" or "auto" means. Raises UserError if there are none."""
+    """Return the devices of "cpu", "gpu", "cuda", "tpu", "gpu:N" or "auto". Raises UserError if there are none."""
     check_text("device", name)
     check("device", name, re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
           '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "tpu" or "auto"')
@@ -28,20 +28,20 @@ def find_devices(name):
 
 
 def connect():
-    """Join the processes that a launcher of MPI started, and find the devices of all; all call it at the same time."""
+    """Connect the processes of an MPI launcher and find the devices of all; all must call it at the same time."""
     jax.distributed.initialize(cluster_detection_method="mpi4py")
     jax.devices()
 
 
 class Place:
-    """Devices, and how arrays get there."""
+    """Devices, and how arrays are copied to them."""
 
     def __init__(self, devices):
         self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
         self.own = next(each for each in devices if each.process_index == jax.process_index())
 
     def put(self, array, *axes):
-        """Copy an array of the host to the devices; axes: "batch" for the one that is divided, by default none is."""
+        """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
         with jax.enable_x64(array.dtype == np.float64):
             if jax.process_count() > 1:
@@ -49,30 +49,34 @@ class Place:
             return jax.device_put(array, sharding)
 
     def axes_of_moment(self, shape):
-        """How one of AdamW's moments is divided: by its first axis, if that can be, and all parts can be fetched."""
+        """Return how a moment of AdamW is divided: by its first axis if possible, and if all parts can be fetched."""
         return ("batch",) if shape[0] % self.n == 0 and jax.process_count() == 1 else ()
 
 
 class DeviceParameters(Parameters):
-    """Parameters that a step leaves on the device.
+    """Parameters that stay on the device after a step.
 
-    Whoever looks at one gets all of them on the host, where they stay until the next step, so what is written to them
-    counts. An array from an earlier look has the new values after another one; what is written to it before is lost.
+    Any access copies all of them to the host, where they stay until the next step, so writes to them count. An array
+    from an earlier access gets the new values at the next access; until then, writes to it are lost.
     """
 
     def __init__(self, config, dtype, place, frozen=(), moment=False):
         super().__init__(config, dtype, np, frozen, moment)
         self.place, self.moment = place, moment
-        self.there = None           # name -> array on the device, if that is where the values are
+        self.there = None           # name -> array on the device, if the values are there
 
     def axes(self, name):
         return self.place.axes_of_moment(self.shapes[name]) if self.moment else ()
 
     def on_device(self):
-        """The arrays on the device: those of the last step, or copies of what is on the host."""
+        """Return the arrays on the device: those of the last step, or copies of the host's."""
         if self.there is not None:
             return self.there
         return {name: self.place.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
+
+    def replace(self, there):
+        """Replace all values by arrays on the device."""
+        self.there = there
 
     def _fetch(self):
         if self.there is not None:

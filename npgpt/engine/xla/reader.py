@@ -22,12 +22,12 @@ class Reader:
         shape = B, self.config.n_head, self.config.block_size, self.config.head_size
         self.kept = [[engine.place.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
                      for _ in range(self.config.n_layer)]
-        # Now, and not when the first token has been printed.
+        # Compile now, not after the first token has been printed.
         engine.compiled("generation", *self._call(np.zeros((B, 1), np.int32), 0))
 
     def __call__(self, idx):
         """idx (B, T) -> logits (B, V) of the token after them, on the host."""
-        what = "" if self.length else "generation"              # later a line about it would stand amid the text
+        what = "" if self.length else "generation"              # later a message would interrupt the text
         self.tokens = np.concatenate([self.tokens, idx], axis=1, dtype=np.int32)
         if self.length + idx.shape[1] > self.config.block_size:
             self.tokens, self.length = self.tokens[:, -max(1, self.config.block_size // 2):], 0
@@ -42,7 +42,7 @@ class Reader:
         return np.asarray(logits)
 
     def _call(self, idx, last):
-        """What `XLAEngine.run` needs to read idx, whose last token is at `last`."""
+        """Return the arguments of `XLAEngine.run` that read idx, whose last token is at `last`."""
         put, places = self.engine.place.put, np.array([self.length, last], np.int32)
         return self._program, (self.p, put(idx), self.kept, put(places)), (), 2, (None, 2)
 

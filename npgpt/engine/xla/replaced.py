@@ -1,7 +1,7 @@
-"""The layers that do not run as they are written: the tests hold each equal to the lesson's.
+"""Layers that replace the lesson's; the tests compare each pair.
 
-Two backwards write to an array, which XLA's arrays do not allow. Attention runs on blocks of queries, and GELU is
-computed again in its backward, to save memory. The head runs in the loss, block by block (engine.py).
+Two backwards write to an array, which XLA's arrays do not allow. To save memory, attention runs on blocks of queries,
+and GELU is recomputed in its backward. The head runs in the loss, block by block (engine.py).
 """
 
 import jax
@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from npgpt.engine.ops import table
 from npgpt.engine.xla.lines import rounded
 
-QUERIES = 256       # attention runs on so many queries at a time, if there are more than KEPT
+QUERIES = 256       # attention runs on this many queries at a time, if there are more than KEPT
 KEPT = 512          # keys: with more of them the attention weights are recomputed in the backward
 
 
 def replaced(ops, causal, dtype):
-    """The table of operations that is compiled. ops: the lesson's for XLA; dtype: what matmuls read."""
+    """Return the table of operations to compile. ops: the lesson's for XLA; dtype: what matmuls read."""
     attention = attention_in_blocks(ops.attention_forward, ops.attention_backward, causal, dtype)
-    gelu_tanh = computed_again(ops.gelu_tanh_forward, ops.gelu_tanh_backward, dtype)
-    gelu_exact = computed_again(ops.gelu_exact_forward, ops.gelu_exact_backward, dtype)
+    gelu_tanh = recomputed(ops.gelu_tanh_forward, ops.gelu_tanh_backward, dtype)
+    gelu_exact = recomputed(ops.gelu_exact_forward, ops.gelu_exact_backward, dtype)
     return table(ops, embedding_backward=embedding_backward, cross_entropy_backward=cross_entropy_backward,
                  attention_forward=attention[0], attention_backward=attention[1],
                  gelu_tanh_forward=gelu_tanh[0], gelu_tanh_backward=gelu_tanh[1],
@@ -28,24 +28,23 @@ def replaced(ops, causal, dtype):
 
 
 def embedding_backward(dx, cache):
-    """Compute what `embedding_backward` of the lesson does."""
+    """Compute the lesson's `embedding_backward`."""
     idx, vocab_size, block_size = cache
     dwte, dwpe = (jnp.zeros((n, dx.shape[-1]), dx.dtype) for n in (vocab_size, block_size))
     return dwte.at[idx].add(dx), dwpe.at[:dx.shape[1]].set(dx.sum(axis=0))
 
 
 def cross_entropy_backward(dloss, cache):
-    """Compute what `cross_entropy_backward` of the lesson does."""
+    """Compute the lesson's `cross_entropy_backward`."""
     probs, column, counted, count = cache
     dlosses = jnp.where(counted, dloss / count, 0.0)                                        # (..., 1)
     return probs * dlosses - jnp.where(jnp.arange(probs.shape[-1]) == column, dlosses, 0.0)     # (..., V)
 
 
 def attention_in_blocks(forward, backward, causal, dtype):
-    """The pair of attention on blocks of queries: no more of the scores than those of a block exist at a time."""
+    """Return attention on blocks of queries: only the scores of one block exist at a time."""
     def blocks(T, S):
-        """Queries and keys of each block, two slices. In training (T = S) no query of a causal model sees later keys.
-        """
+        """Yield the slices of queries and keys of each block. In causal training (T = S) no query sees later keys."""
         for start in range(0, T, QUERIES):
             end = min(start + QUERIES, T)
             yield slice(start, end), slice(0, end if causal and T == S else S)
@@ -56,7 +55,7 @@ def attention_in_blocks(forward, backward, causal, dtype):
         return forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], scale, mask, dropout_mask)
 
     def attention_forward(q, k, v, *others):
-        arguments = *(rounded(dtype, each) for each in (q, k, v)), *others      # all that its matmuls read of them
+        arguments = *(rounded(dtype, each) for each in (q, k, v)), *others
         if k.shape[2] <= KEPT:
             return forward(*arguments)
         mixes = [block_forward(arguments, *block)[0] for block in blocks(q.shape[2], k.shape[2])]
@@ -68,7 +67,7 @@ def attention_in_blocks(forward, backward, causal, dtype):
             return backward(dmix, cache)
         dq, dk, dv = [], *(jnp.zeros(k.shape, dmix.dtype) for _ in range(2))
         for rows, keys in blocks(q.shape[2], k.shape[2]):
-            # After the block before, and computed again: without the barrier XLA would keep the forward's weights.
+            # Recompute in order: without the barrier XLA would keep the forward's weights.
             q, k, v, dk, dv = jax.lax.optimization_barrier((q, k, v, dk, dv))
             _, block = block_forward((q, k, v, *others), rows, keys)
             dq_rows, dk_keys, dv_keys = backward(dmix[:, :, rows], block)
@@ -80,8 +79,8 @@ def attention_in_blocks(forward, backward, causal, dtype):
     return attention_forward, attention_backward
 
 
-def computed_again(forward, backward, dtype):
-    """The pair of GELU that keeps x alone, as matmuls round it, and computes tanh or phi again in the backward."""
+def recomputed(forward, backward, dtype):
+    """Return GELU that caches only x, rounded as for matmuls, and recomputes tanh or phi in the backward."""
     def gelu_forward(x):
         y, _ = forward(x)
         return y, rounded(dtype, x)

@@ -19,7 +19,7 @@ from npgpt import layers
 from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
-from npgpt.errors import UserError
+from npgpt.errors import BackwardError, UserError
 from npgpt.files import read_bytes
 from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
@@ -29,10 +29,6 @@ from npgpt.study.judge.child import run_child
 from npgpt.study.judge.outcome import describe, raised_at
 
 TIME_LIMIT = 20.0       # seconds for the check of one file
-
-
-class BackwardError(UserError):
-    """A function of the learner failed during training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +170,7 @@ def linked(names):
 
 
 class OwnBackwardEngine(ReferenceEngine):
-    """The reference engine with other backward functions: all on whole arrays, called once. On a CPU only."""
+    """The reference engine with other backward functions, on a CPU."""
 
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
@@ -196,7 +192,7 @@ class OwnBackwardEngine(ReferenceEngine):
             raise BackwardError(f"{place}: {describe(error)}") from None
 
     def own_backward(self, dlogits, cache, ops):
-        """The tree of gradients of the function that stands for `gpt_backward`, each an array of its own."""
+        """Return the tree of gradients of the learner's or the package's `gpt_backward`, each a new array."""
         grads = flatten(self.backwards.functions["gpt"](dlogits, cache, ops))
         for name, shape in self.params.shapes.items():
             if np.shape(grads.get(name)) != shape:
@@ -217,10 +213,9 @@ def place_in(error, files):
     return place
 
 
-def use(backwards, trainer):
-    """Let a `Trainer` train with the `Backwards`. Raises UserError if one of them is wrong for its model."""
-    model = trainer.model
+def use(backwards, model):
+    """Let a model train with the `Backwards`. Raises UserError if one of them is wrong for it."""
     if model.params.frozen:
         raise UserError("--backward trains every parameter: leave --freeze and --lora out")
     check_on(model.config, backwards)
-    model.engine = trainer.optimizer.engine = OwnBackwardEngine(model.params, model.engine.threads, backwards)
+    model.use_engine(OwnBackwardEngine(model.params, model.engine.threads, backwards))

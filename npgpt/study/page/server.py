@@ -50,7 +50,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Serves a page until Ctrl-C, or until no request came for `idle` seconds.
 
     actions: path -> function from the JSON object of a request to that of the answer; it raises UserError for content
-    that is not valid. page: bytes, set before `run`; token: for the page; address: what the browser opens.
+    that is not valid. token: for the page; address: what the browser opens.
     """
 
     daemon_threads = True
@@ -66,6 +66,10 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         port = self.server_address[1]
         self.hosts = [f"{HOST}:{port}", f"localhost:{port}"]
         self.address = f"http://{self.hosts[0]}/?token={self.token}"
+
+    def show(self, page):
+        """Serve this page, bytes."""
+        self.page = page
 
     def run(self):
         """Answer requests. Returns when the server was idle for long enough, and after Ctrl-C."""

@@ -1,4 +1,4 @@
-"""Jobs of several ranks that mpiexec starts: how long they take to end, what they print, which processes are left.
+"""Jobs of several ranks, started by mpiexec: how they end, what they print, which processes are left.
 
 Every process of a job inherits a mark in its environment, so none can hide. Linux only.
 """
@@ -22,7 +22,7 @@ LEFT = 5            # seconds until the last process of a job must have ended
 
 @functools.cache
 def mpiexec():
-    """How a command begins that starts ranks, a list without their number; None if there is no mpiexec."""
+    """Return the beginning of a command that starts ranks, a list; None if there is no mpiexec."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
@@ -32,7 +32,7 @@ def mpiexec():
 
 
 def why_no_jobs():
-    """Why there can be no jobs here, or None."""
+    """Return the reason why jobs cannot run here, or None."""
     if not Path("/proc/self/environ").exists():
         return "there is no /proc"
     if mpiexec() is None:
@@ -99,7 +99,7 @@ class Job:
         return code, *self.printed()
 
     def clean(self):
-        """End whatever still runs."""
+        """Kill the processes that are still running."""
         if self.process.poll() is None:
             self.process.kill()
         for process in processes(self.mark):
@@ -110,7 +110,7 @@ class Job:
 
 
 def processes(mark):
-    """Process -> what it is, such as "rank 1", of all that have a mark in their environment and still run."""
+    """Return process id -> name, such as "rank 1", of all running processes with a mark in their environment."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -126,7 +126,7 @@ def processes(mark):
 
 
 def sweep(since):
-    """Delete the shared memory that MPICH has left of killed jobs since a time, some megabytes of each."""
+    """Delete the shared memory, some megabytes each, that MPICH left after killed jobs since a time."""
     left = {path for path in Path("/dev/shm").glob("mpich_shm_*") if path.stat().st_mtime > since and path.is_file()}
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -138,5 +138,5 @@ def sweep(since):
 
 
 def lines_of(err):
-    """The lines of standard error that npgpt has written; the others are the launcher's and MPI's."""
+    """Return npgpt's lines of standard error; the others are the launcher's and MPI's."""
     return [line for line in err.splitlines() if line.startswith("npgpt: ")]

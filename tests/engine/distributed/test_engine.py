@@ -1,7 +1,6 @@
-"""Training on ranks has the bits of one process with as many shards. The ranks are threads here: see world.py."""
+"""Training on ranks gives the bits of one process with as many shards. Here the ranks are threads: see world.py."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -9,10 +8,10 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.token_files import Documents
-from npgpt.engine.adamw import NotFiniteError
 from npgpt.engine.distributed import engine as distributed
-from npgpt.engine.distributed.engine import divide, rng_of, seeds_of
-from npgpt.engine.threads import even_parts
+from npgpt.engine.distributed.engine import divide
+from npgpt.engine.update import NotFiniteError
+from npgpt.model.batch import check_batch
 from npgpt.model.parameters import Parameters
 from npgpt.training.metrics import read_metrics
 from tests.engine.distributed.world import ranks
@@ -39,7 +38,7 @@ def small_parts(monkeypatch):
     """A shard for each thread; several slices for each rank, and several rounds of an exchange. Not MKL's matmuls."""
     monkeypatch.setattr("npgpt.engine.cpu.is_intel", lambda: False)
     monkeypatch.setattr("npgpt.engine.cpu.number_of_shards", lambda config, B, T, threads: min(B, threads))
-    for module in ("adamw", "distributed.engine"):
+    for module in ("update", "distributed.engine"):
         monkeypatch.setattr(f"npgpt.engine.{module}.SLICE", 101)
     monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 700)
     monkeypatch.setattr("npgpt.engine.distributed.engine.SENT", 90)
@@ -96,36 +95,23 @@ def test_fewer_rows_than_ranks(tmp_path, n, rows):
 @pytest.mark.parametrize("values", [10**6, 10**5], ids=["slices", "rounds"])
 def test_fewer_slices_than_ranks_and_one_round(tmp_path, monkeypatch, values):
     """The matrices are one slice then, and the other parameters are one: the other ranks update nothing."""
-    for name in ("adamw.SLICE", "distributed.engine.SLICE"):
+    for name in ("update.SLICE", "distributed.engine.SLICE"):
         monkeypatch.setattr(f"npgpt.engine.{name}", values if values > 10**5 else 101)
     monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 1 << 22)
     expected = train_alone(tmp_path / "shards", {}, 4)
     assert train_on_ranks(tmp_path / "ranks", {}, 4) == expected
 
 
-def test_the_exchange_has_rounds_and_uneven_chunks():
-    """So that the tests above say something."""
-    with ranks(3, GPTConfig(**SMALL)) as model:
-        model.engine.world.sent.clear()
-        step(model, AdamW(model.params, engine=model.engine))
-        engine = model.engine
-        assert engine.chunks[-1] == model.params.flat.size == sum(map(sum, engine.world.sent))
-        assert len(engine.world.sent) > 4 and len({size for sizes in engine.world.sent for size in sizes}) > 2
-        assert len(set(np.diff(engine.chunks))) > 1 and min(map(len, engine.pieces)) > 4
-        first_without_decay = model.params.n_matrix
-        assert first_without_decay not in engine.chunks and engine.chunks[-2] < first_without_decay     # inside a chunk
-
-
 def step(model, optimizer, rows=5, seed=3):
     """A step on a random batch; some targets do not count. Returns the loss and the norm."""
     idx, targets = batch(model.config, seed, rows)
     rng = model.engine.dropout_rng(seed, 0, 0)
-    loss, grads = model.engine.accumulated([model.check_batch(idx, targets)], [rng], int((targets != -1).sum()))
+    loss, grads = model.engine.accumulated([check_batch(model.config, idx, targets)], [rng], int((targets != -1).sum()))
     return loss, optimizer.step(grads, 0.5)
 
 
 def test_runs_move_between_two_three_and_one_rank(tmp_path):
-    """Two ranks save, three go on, then one process; beside it two, three threads and one. All moments come along."""
+    """Two ranks save, three continue, then one process; compared with two, three threads and one."""
     fields, config = {"dropout": 0.2, "lm_head_bias": True}, GPTConfig(**SMALL, dropout=0.2, lm_head_bias=True)
     results = {"shards": [], "ranks": []}
     for n, max_iters in ((2, 4), (3, 9), (1, 12)):
@@ -181,7 +167,7 @@ def state_of(engine):
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 @pytest.mark.parametrize(("n", "threads"), [(2, 2), (3, 2), (2, 3)])
 def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
-    """To rounding: the order of the sums is another one. The reference lines are equal for any division, too."""
+    """Up to rounding, because sums have another order; also with the reference lines."""
     config = GPTConfig(**SMALL)
     alone = GPT(config, dtype="float64", threads=2, kernels="reference")
     unit_scale(alone.params)
@@ -198,8 +184,8 @@ def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_rank_whose_targets_do_not_count(rank):
-    """In one micro-batch of two, and in all of them. Other ranks do not see it."""
+def test_a_rank_whose_targets_are_all_ignored(rank):
+    """In one micro-batch of two, and in both."""
     alone = GPT(GPTConfig(**SMALL, dropout=0.2), dtype="float64", threads=3)
     with ranks(3, alone.config) as model:
         pairs = [(alone, AdamW(alone.params, engine=alone.engine)), (model, AdamW(model.params, engine=model.engine))]
@@ -219,54 +205,26 @@ def test_a_rank_whose_targets_do_not_count(rank):
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_evaluation_is_divided(n):
-    """With every kind of mask. A rank whose rows have no targets computes nothing."""
+    """With every kind of mask, ignored rows, and fewer rows than ranks."""
     alone = GPT(GPTConfig(**SMALL, causal=False), dtype="float64", threads=n)
     masks = [None, np.random.default_rng(2).standard_normal((6, 6)),
              np.random.default_rng(3).standard_normal((5, 1, 6, 6)),
              np.random.default_rng(4).standard_normal((5, alone.config.n_head, 6, 6))]
     with ranks(n, alone.config) as model:
-        calls = [[] for _ in range(n)]
-        for engine, rows in zip(model.engine.world.engines, calls, strict=True):
-            engine.engine.loss = lambda *args, engine=engine.engine, rows=rows: (
-                rows.append(len(args[0])), type(engine).loss(engine, *args))[1]
         for mask in masks:
             idx, targets = batch(alone.config, rows=5)
             targets[-2:] = -1
             assert model.evaluate(idx, targets, mask) == alone.evaluate(idx, targets, mask)
-        parts = even_parts(5, n)
-        assert [sum(rows) for rows in calls] == [
-            len(masks) * len(targets[part]) * (targets[part] != -1).any() for part in parts]
         for rows in (1, 3):
             idx, targets = (each[:rows] for each in batch(alone.config))
             assert model.evaluate(idx, targets) == alone.evaluate(idx, targets)
-
-
-def test_rank_0_generates_alone_between_the_steps():
-    alone = GPT(GPTConfig(**SMALL), dtype="float64", threads=2)
-    optimizer = AdamW(alone.params, engine=alone.engine)
-    with ranks(2, alone.config) as model:
-        on_ranks = AdamW(model.params, engine=model.engine)
-        for seed in range(2):
-            assert step(alone, optimizer, seed=seed) == step(model, on_ranks, seed=seed)
-            texts = [each.generate([[1, 2]], 8, seed=seed) for each in (alone, model)]
-            assert (texts[0] == texts[1]).all()
-            assert model.engine.world.idle
-
-
-def test_an_error_of_rank_0_leaves_the_others_waiting():
-    """They have heard the order, so whoever ends rank 0 knows that they do not wait for the next one."""
-    with pytest.raises(ZeroDivisionError), ranks(2, GPTConfig(**SMALL)) as model:
-        model.engine.engine.loss = lambda *args: 1 / 0
-        assert model.engine.world.idle
-        model.evaluate(*batch(model.config))
-    assert not model.engine.world.idle
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 40])
 @pytest.mark.parametrize("values", [1, 64, 101, 1 << 16])
 @pytest.mark.parametrize("fields", [{}, {"bias": False}, {"tie_word_embeddings": False, "vocab_size": 3}], ids=str)
 def test_divide_gives_every_value_to_one_rank(n, values, fields, monkeypatch):
-    """In order, decay or none within a slice; no rank has more than one slice above its even part."""
+    """In order; a slice decays as a whole or not at all; no rank exceeds its even share by more than one slice."""
     monkeypatch.setattr(distributed, "SLICE", values)
     params = Parameters(GPTConfig(**SMALL | fields))
     pieces = divide(params, n)
@@ -294,32 +252,3 @@ def test_a_rank_holds_its_part_of_the_moments_alone(n, monkeypatch):
             for moments in engine.moments():
                 assert moments.chunk.base is None and moments.chunk.size <= size / n + (1 << 10)
         assert sum(engine.m.chunk.size for engine in model.engine.world.engines) == size
-
-
-def test_moments_are_read_and_filled_as_whole_tensors():
-    """Whatever chunks a tensor lies in; the other moment stays as it is."""
-    with ranks(3, GPTConfig(**SMALL)) as model:
-        m, v = model.engine.moments()
-        rng, given = np.random.default_rng(5), {}
-        assert list(m) == list(model.params) and len(m) == len(model.params)
-        for name, shape in model.params.shapes.items():
-            assert (m[name].shape, m[name].dtype, m[name].nbytes) == (shape, np.float64, model.params[name].nbytes)
-            assert (m[name].get() == np.zeros(shape)).all()
-            given[name] = rng.standard_normal(shape)
-            m.fill(name, lambda array, name=name: np.copyto(array, given[name]))
-        for name in model.params:
-            assert (m[name].get() == given[name]).all() and not v[name].get().any()
-        chunks = [engine.m.chunk for engine in model.engine.world.engines]
-        flat = np.concatenate([given[name].reshape(-1) for name in model.params.flat_names])
-        assert (np.concatenate(chunks) == flat).all()
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_the_ranks_draw_what_shards_draw(n):
-    """What is sent to them is JSON."""
-    for seed in (7, [1337, 1, 3, 0], [2**40 + 1, 5]):
-        seeds = json.loads(json.dumps(seeds_of(np.random.default_rng(seed), n)))
-        rng = np.random.default_rng(seed)
-        shards = [rng] if n == 1 else rng.spawn(n)
-        assert [rng_of(each).random(3).tolist() for each in seeds] == [
-            shard.random(3).tolist() for shard in shards]

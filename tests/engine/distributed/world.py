@@ -23,7 +23,7 @@ def ranks(n, config, dtype="float64", threads=1, kernels="auto", seed=0):
     worlds = together(n)
     models = [GPT(config, seed, dtype, threads=threads, kernels=kernels) for _ in worlds]
     for model, world in zip(models, worlds, strict=True):
-        model.engine = engine_of_all(model, cpu_kernels() if kernels == "auto" else kernels, world)
+        model.use_engine(engine_of_all(model, cpu_kernels() if kernels == "auto" else kernels, world))
         model.params.flat[...] = model.params.flat if world.rank == 0 else np.nan
     model, world = models[0], worlds[0]
     world.engines, failed = [each.engine for each in models], []
@@ -55,23 +55,21 @@ def ranks(n, config, dtype="float64", threads=1, kernels="auto", seed=0):
 
 
 def together(n):
-    """The worlds of n ranks, which can talk to each other."""
+    """Return the connected worlds of n ranks."""
     barrier, boxes = threading.Barrier(n, timeout=SECONDS), [None] * n
     return [World(rank, n, barrier, boxes) for rank in range(n)]
 
 
 class World:
-    """What an `MPIWorld` is for a `Distributed`. Arrays without values yet, and arrays that a rank may not read any
-    more, are full of NaN.
-    """
+    """Replaces `MPIWorld`. Arrays that have no values yet, or must not be read again, are filled with NaN."""
 
     def __init__(self, rank, size, barrier, boxes):
         self.rank, self.size, self.local_size, self.barrier, self.boxes = rank, size, size, barrier, boxes
         self.idle, self.ended, self._received = True, False, []
-        self.sent = []                  # how many values each exchange has sent to each rank
+        self.sent = []                  # values sent to each rank by each exchange
 
     def _share(self, value, use):
-        """use(what each rank calls `_share` with), while no rank goes on."""
+        """Return use(the values of all ranks); all ranks wait for each other."""
         self.boxes[self.rank] = value
         self.barrier.wait()
         result = use(self.boxes)
@@ -82,6 +80,9 @@ class World:
         self.idle, self.ended = False, name == "stop"
         text = json.dumps([name, order])
         self._share((text, [array.copy() for array in arrays]), lambda boxes: None)
+
+    def rest(self):
+        self.idle = True
 
     def hear(self):
         text, arrays = self._share(None, lambda boxes: boxes[0])

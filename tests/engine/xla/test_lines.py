@@ -9,7 +9,7 @@ from npgpt.model.transformer import gpt_backward, gpt_forward
 from tests.cases import layer_cases
 from tests.test_api import SMALL, VARIANTS, batch, model_of
 
-# Of the tests of everyday, a few; the others are slow, because each model is compiled.
+# A few run every day; the others are slow, because each model is compiled.
 EVERY_DAY = {"untied head"}
 VARIANTS = [pytest.param(fields, id=name, marks=[] if name in EVERY_DAY else pytest.mark.slow)
             for name, fields in VARIANTS.items()]
@@ -17,7 +17,7 @@ VARIANTS = [pytest.param(fields, id=name, marks=[] if name in EVERY_DAY else pyt
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Several blocks of everything; and with them, the last block of queries is a smaller one."""
+    """Make several blocks of everything; the last block of queries is smaller."""
     from npgpt.engine.xla import engine, replaced
     monkeypatch.setattr(replaced, "KEPT", 4)
     monkeypatch.setattr(replaced, "QUERIES", 4)
@@ -32,7 +32,7 @@ def assert_equal(ours, expected, rtol=1e-9):
 
 
 def table_of(config):
-    """The lesson's operations as XLA gets them, but the head, which runs in the loss."""
+    """Return XLA's operations, but with the lesson's head, which XLA runs in the loss."""
     from npgpt.engine.ops import table
     from npgpt.engine.xla.lines import lines
     from npgpt.engine.xla.replaced import replaced
@@ -52,7 +52,7 @@ def xla_cases():
 
 @pytest.mark.parametrize("name", REPLACED)
 def test_each_layer_that_does_not_run_as_it_is_written(name, xla_cases, small_blocks, jax):
-    """Run without a compiler, so that a failure has a line."""
+    """Run without compilation, so that a failure shows the line."""
     lesson, case = LESSON[name], xla_cases[name]
     y, _ = lesson.run(lesson.inputs)
     dy = np.asarray(np.random.default_rng(1).standard_normal(np.shape(y)))
@@ -89,7 +89,7 @@ def test_whole_arrays_and_evaluation():
 
 @pytest.mark.slow
 def test_dropout(jax):
-    """The masks that are drawn inside the program, given to the lesson; each call, step and micro-batch has its own."""
+    """The lesson with the masks drawn by XLA; each call, step and micro-batch has its own."""
     from npgpt import layers
     from npgpt.engine.xla.engine import Draws, Seeds
     from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
@@ -114,7 +114,7 @@ def test_dropout(jax):
     # Micro-batches of a step: the first one's number is sent, the others are counted from it.
     pair = [Seeds(7, 0, 0), Seeds(7, 0, 1)]
     losses = [xla.loss_and_grads(idx, targets, seed, count=32)[0] for seed in pair]
-    loss, _ = xla.engine.step(AdamW(xla.params, engine=xla.engine), [(idx, targets)] * 2, pair, 32, None)
+    loss, _ = AdamW(xla.params, engine=xla.engine).train_step([(idx, targets)] * 2, pair, 32, None)
     assert float(loss) == pytest.approx(sum(losses), rel=1e-12) and losses[0] != losses[1]
 
 
@@ -128,8 +128,8 @@ def test_whole_steps(options, max_norm, n):
         ours.lr = theirs.lr = 0.1 / (step + 1)
         batches = [batch(lesson.config, seed=10 * step + i) for i in range(n)]
         count = sum(int((targets != -1).sum()) for _, targets in batches)
-        expected = lesson.engine.step(theirs, batches, [None] * n, count, max_norm)
-        found = xla.engine.step(ours, batches, [xla.engine.dropout_rng(1, step, i) for i in range(n)], count, max_norm)
+        expected = theirs.train_step(batches, [None] * n, count, max_norm)
+        found = ours.train_step(batches, [xla.engine.dropout_rng(1, step, i) for i in range(n)], count, max_norm)
         assert [float(each) for each in found] == pytest.approx(expected, rel=1e-10)
     for a, b in ((xla.params, lesson.params), (ours.m, theirs.m), (ours.v, theirs.v)):
         assert_equal(dict(a), dict(b), rtol=1e-9)
@@ -137,15 +137,15 @@ def test_whole_steps(options, max_norm, n):
 
 
 def test_parameters_on_the_device_are_those_of_the_user():
-    """What is written counts at the next step, in every way to write; and what is read is what the step left."""
+    """Every kind of write counts at the next step, and reads give the values after the last step."""
     lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
     ours, theirs = AdamW(xla.params, engine=xla.engine), AdamW(lesson.params)
     held = xla.params["ln_f.weight"]
     one = batch(lesson.config)
 
     def step():
-        lesson.engine.step(theirs, [one], [None], 16, None)
-        xla.engine.step(ours, [one], [None], 16, None)
+        theirs.train_step([one], [None], 16, None)
+        ours.train_step([one], [None], 16, None)
         assert xla.params.there is not None and ours.m.there is not None
 
     step()
@@ -214,7 +214,7 @@ def test_a_step_lowers_for_other_platforms(platform, dtype, jax):
     optimizer = AdamW(xla.params, engine=xla.engine)
     programs = []
     xla.engine.run = lambda what, *given: programs.append(given[:2]) or ([{}] * 3, 0, 0)
-    xla.engine.step(optimizer, [batch(xla.config)] * 2, [xla.engine.dropout_rng(1, 0, 0)] * 2, 32, 1.0)
+    optimizer.train_step([batch(xla.config)] * 2, [xla.engine.dropout_rng(1, 0, 0)] * 2, 32, 1.0)
     (program, arguments), = programs
     text = jax.jit(program).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
     assert "stablehlo.dot_general" in text and ("bf16" in text) == (dtype == "bfloat16")
@@ -230,16 +230,6 @@ def test_what_is_refused(monkeypatch):
     model = GPT(config, kernels="xla")
     with pytest.raises(UserError, match="what engine.dropout_rng returns"):
         model.loss_and_grads(*batch(config), np.random.default_rng(0))
-    optimizer, before = AdamW(model.params, engine=model.engine), model.params.flat.copy()
-    for name, value in (("eps", np.nan), ("lr", 1e39), ("betas", (0.9, 1.0)), ("n_decay", 3), ("t", -1)):
-        kept = getattr(optimizer, name)
-        setattr(optimizer, name, value)
-        with pytest.raises(UserError, match=name):
-            model.engine.step(optimizer, [batch(config)], [None], 32, None)
-        setattr(optimizer, name, kept)
-    with pytest.raises(UserError, match="max_norm"):
-        model.engine.step(optimizer, [batch(config)], [None], 32, 0.0)
-    assert optimizer.t == 0 and (model.params.flat == before).all() and not optimizer.m.flat.any()
     from npgpt.engine.xla import engine
     monkeypatch.setattr(engine, "machine_memory", lambda: 1000)
     with pytest.raises(UserError, match=r"of 1 x 3 x 6 tokens needs .*GB, and cpu has .*lower the batch size"):
@@ -247,7 +237,7 @@ def test_what_is_refused(monkeypatch):
 
 
 def test_the_settings_of_a_users_jax_stay(jax):
-    """float64 is the engine's alone."""
+    """float64 is enabled only inside the engine."""
     model_of({}, kernels="xla").loss_and_grads(*batch(GPTConfig(**SMALL)))
     assert jax.numpy.ones(2).dtype == np.float32 and not jax.config.jax_enable_x64
     assert jax.config.jax_default_matmul_precision is None

@@ -1,0 +1,134 @@
+"""AdamW's update on arrays: the rule, and how engines apply it to all parameters."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from npgpt.arrays import is_on_host
+from npgpt.engine.threads import even_parts, in_threads
+from npgpt.errors import UserError
+
+SLICE = 1 << 16     # values updated at a time: few enough that the temporaries of a slice stay in the cache
+
+
+class NotFiniteError(UserError):
+    """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing."""
+
+
+class Step(NamedTuple):
+    """The numbers of one step. n_decay: how many values of `Parameters.flat`, from its start, decay; t: from 1."""
+
+    lr: float
+    betas: tuple
+    eps: float
+    weight_decay: float
+    n_decay: int
+    t: int
+    max_norm: float | None
+
+    def corrected(self):
+        """Return step_size and eps for `adamw_update`.
+
+        Both moments begin at zero; without m / (1 - beta1^t) and v / (1 - beta2^t) the first steps would be too small.
+        As Kingma & Ba 2014 (arXiv:1412.6980, end of section 2) note, the two factors can be moved out of the arrays:
+
+            lr m_hat / (sqrt(v_hat) + eps) = step_size m / (sqrt(v) + eps correction)
+        """
+        beta1, beta2 = self.betas
+        correction = math.sqrt(1.0 - beta2**self.t)
+        return self.lr * correction / (1.0 - beta1**self.t), self.eps * correction
+
+
+def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, clip=1.0):
+    """Apply one step to arrays of equal shape, in place, and return p, m, v; g clip is the gradient.
+
+    step_size, eps: from `Step.corrected`. XLA's arrays cannot be written to: there, new ones are returned.
+    """
+    m *= beta1                                  # m = beta1 m + (1 - beta1) g
+    m += ((1.0 - beta1) * clip) * g
+    v *= beta2                                  # v = beta2 v + (1 - beta2) g^2
+    v += ((1.0 - beta2) * clip * clip) * (g * g)
+    p *= 1.0 - lr * weight_decay
+    p -= step_size * m / (np.sqrt(v) + eps)
+    return p, m, v
+
+
+def adamw_step(params, grads, moments, step, threads, rule=adamw_update):
+    """Clip the gradients, and update params and moments (m, v) in slices on several threads; return the gradient norm.
+
+    Raises NotFiniteError, before anything has changed, if the norm is not finite; on a GPU it raises nothing, and the
+    parameters become NaN. The bits of the result do not depend on the number of threads.
+    """
+    parts = slices(params, SLICE if params.xp is np else params.size)
+    gs = [slice_of(grads, part) for part in parts]
+    norm = norm_of(square_sums(gs, threads))
+    flats = params.flat, *(each.flat for each in moments)
+    update_slices(step, *flats, 0, parts, gs, clip_factor(norm, step.max_norm), threads, rule)
+    return norm
+
+
+def slices(params, size):
+    """Divide all parameters into parts of at most `size` values: (names, their offset in `flat`, start, end).
+
+    A large array is cut from start to end. Small neighbours are one part: fewer calls.
+    """
+    groups, end = [], 0
+    for name in params.flat_names:
+        begin, end = end, end + params[name].size
+        if groups and groups[-1][1] < params.n_matrix <= begin or not groups or end - groups[-1][1] > size:
+            groups.append(([], begin))
+        groups[-1][0].append(name)
+    ends = [first for _, first in groups[1:]] + [end]
+    return [(names, first, start, min(start + size, last - first))
+            for (names, first), last in zip(groups, ends, strict=True) for start in range(0, last - first, size)]
+
+
+def slice_of(grads, part):
+    """Return the gradients of a part of the parameters, 1-D: a view of one array, or small arrays concatenated."""
+    names, _, start, end = part
+    flat = [grads[name].reshape(-1) for name in names]
+    return flat[0][start:end] if len(flat) == 1 else np.concatenate(flat)
+
+
+def square_sums(gs, threads):
+    """Return the sum of squares of each slice of the gradient, a list of `number`s.
+
+    One per slice, so that the norm has the same bits whichever thread or machine computes a sum.
+    """
+    def some(part):
+        return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]]
+
+    return [square for squares in in_threads(some, even_parts(len(gs), threads)) for square in squares]
+
+
+def norm_of(squares):
+    """Return the norm of all gradients as one vector, a `number`, from the sum of squares of each slice."""
+    total = sum(squares)
+    return math.sqrt(total) if is_on_host(total) else np.sqrt(total)
+
+
+def clip_factor(norm, max_norm):
+    """Return the factor of the gradients, min(1, max_norm / norm).
+
+    Raises: NotFiniteError if the norm is not finite.
+    """
+    if is_on_host(norm) and not math.isfinite(norm):
+        raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
+    if max_norm is None:
+        return 1.0
+    factor = max_norm / (norm + 1e-6)
+    return min(1.0, factor) if is_on_host(factor) else np.minimum(1.0, factor)
+
+
+def update_slices(step, p, m, v, begin, parts, gs, clip, threads, rule):
+    """Update consecutive slices on several threads. p, m and v are 1-D and begin at the index `begin` of `flat`."""
+    step_size, eps = step.corrected()
+
+    def update(some):
+        for (_, first, start, end), g in zip(parts[some], gs[some], strict=True):
+            there = slice(first + start - begin, first + end - begin)
+            weight_decay = step.weight_decay if first < step.n_decay else 0.0
+            rule(p[there], g, m[there], v[there], step.lr, step_size, eps, *step.betas, weight_decay, clip)
+
+    in_threads(update, even_parts(len(parts), threads))

@@ -1,0 +1,73 @@
+"""Check what a model reads: token ids, targets and masks. GPT and the trainer both call these functions."""
+
+import numpy as np
+
+from npgpt.checks import as_array, check
+from npgpt.errors import UserError
+from npgpt.layers.loss import IGNORE_INDEX
+
+
+def check_ids(config, idx):
+    """Return token ids (B, T) as an array on the host, in the byte order that Numba knows. It is a copy: the caller may
+    change the array before `backward` or a stream reads it again.
+
+    Raises: UserError unless they are (B, T) integers in the vocabulary.
+    """
+    idx, V = as_integers(idx, "idx"), config.vocab_size
+    if idx.ndim != 2 or idx.size == 0:
+        raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
+    if idx.min() < 0 or idx.max() >= V:
+        raise UserError(f"token ids must be from 0 to {V - 1}, but idx has {idx.min()} to {idx.max()}")
+    return idx
+
+
+def check_batch(config, idx, targets, with_targets=True):
+    """Return idx and targets (B, T) as integer arrays on the host; without targets, idx and None.
+
+    Ids are checked before they go to a GPU: there an index out of range reads another row, without an error.
+
+    Raises: UserError if they do not fit the model, or each other.
+    """
+    V, idx = config.vocab_size, check_ids(config, idx)
+    if idx.shape[1] > config.block_size:
+        raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {config.block_size}")
+    if not with_targets:
+        return idx, None
+    targets = as_integers(targets, "targets")
+    if targets.shape != idx.shape:
+        raise UserError(f"targets have the shape {targets.shape}, but idx has {idx.shape}")
+    if targets.min() < IGNORE_INDEX or targets.max() >= V:
+        raise UserError(f"targets must be from 0 to {V - 1}, or -1 to be ignored, "
+                        f"but there are {targets.min()} to {targets.max()}")
+    if targets.max() == IGNORE_INDEX:
+        raise UserError("every target is -1 (ignored): the loss would be the mean of nothing")
+    return idx, targets
+
+
+def check_mask(config, mask, B, T, dtype):
+    """Return a mask on the host, an array of a dtype, (T, T), (B, 1, T, T) or (B, H, T, T); None stays None.
+
+    Raises: UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
+    """
+    if mask is None:
+        return None
+    mask = as_array("mask", mask)
+    if mask.dtype.kind in "biu" and mask.shape == (B, T) and mask.min() >= 0 and mask.max() <= 1:     # padding
+        mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
+    what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf), or (B, T) of 0 and 1"
+    check("mask", mask, mask.dtype.kind == "f", what)
+    with np.errstate(over="ignore"):
+        mask = mask.astype(dtype)
+    check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
+    heads = config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
+    shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
+    right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
+    check("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, config.n_head, T, T)}")
+    return np.broadcast_to(mask, shape)
+
+
+def as_integers(array, name):
+    array = as_array(name, array)
+    if array.dtype.kind not in "iu":
+        raise UserError(f"{name} must be integers, not {array.dtype}")
+    return array.astype(array.dtype.newbyteorder("="))

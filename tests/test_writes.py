@@ -1,0 +1,71 @@
+"""Only an object's own methods write its attributes. The check knows the attributes of npgpt's own classes."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import npgpt
+
+ROOT = Path(npgpt.__file__).parent
+ALLOWED = {     # the judge fills in its records line by line; an exception carries the checks made before it
+    "study/gradcheck/check.py": {"checks"}, "study/judge/child.py": {"notes"},
+    "study/judge/explain.py": {"line", "diagnosis", "evidence", "message"}, "study/judge/judge.py": {"notes", "record"}}
+
+
+def files():
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+
+
+def own_attributes(tree):
+    """The attributes that the classes of a module have: fields, and what methods assign to self."""
+    for each in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(each):
+            if isinstance(node, ast.Attribute) and is_written(node) and ast.unparse(node.value) == "self":
+                yield node.attr
+        yield from (target.id for node in each.body if isinstance(node, ast.AnnAssign | ast.Assign)
+                    for target in ([node.target] if isinstance(node, ast.AnnAssign) else node.targets)
+                    if isinstance(target, ast.Name))
+
+
+def is_written(node):
+    return isinstance(node.ctx, ast.Store | ast.Del)
+
+
+def made_in(function):
+    """The names that a function binds to what a call returns."""
+    made = [node for node in ast.walk(function) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    return {target.id for node in made for target in node.targets if isinstance(target, ast.Name)}
+
+
+def writes(tree):
+    """(object, attribute, line) of each write to an attribute of what is neither self nor made in the same function."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    made = {id(node) for function in functions for node in ast.walk(function) if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name) and node.value.id in made_in(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_written(node) and id(node) not in made:
+            if ast.unparse(node.value) not in ("self", "cls", "args", "namespace"):     # the last two are argparse's
+                yield ast.unparse(node.value), node.attr, node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            yield ast.unparse(node.args[0]), ast.unparse(node.args[1]), node.lineno
+
+
+def written_from_outside(trees, allowed):
+    owners = defaultdict(set)
+    for name, tree in trees.items():
+        for attribute in own_attributes(tree):
+            owners[attribute].add(name)
+    return [f"{name}, line {line}: {owner}.{attribute}" for name, tree in trees.items()
+            for owner, attribute, line in writes(tree)
+            if owners[attribute] and name not in owners[attribute] and attribute not in allowed.get(name, ())]
+
+
+def test_no_module_writes_an_attribute_of_another_modules_object():
+    assert written_from_outside(files(), ALLOWED) == []
+
+
+def test_the_check_finds_such_writes():
+    trees = {"a.py": "class A:\n    x: int\n    def __init__(self):\n        self.t = 0",
+             "b.py": "def f(a, b):\n    a.t += 1\n    b.a.x, c = 1, 2\n    new = A()\n    new.t = 1\n    a.other = 1"}
+    found = written_from_outside({name: ast.parse(text) for name, text in trees.items()}, {})
+    assert found == ["b.py, line 2: a.t", "b.py, line 3: b.a.x"]
