@@ -53,7 +53,7 @@ PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dw
 
 
 def setup_files(folder):
-    """Make the folders of READERS, and "commands" with something of each kind. Returns [(folder, command)]."""
+    """Make the folders of READERS. Returns [(folder, command)]."""
     train_tokenizers(folder)
     for name in ("char", *FAMILIES):
         tokenizer = name if name == "char" else f"hf:../{name}.json"
@@ -72,12 +72,6 @@ def setup_files(folder):
     (new_folder(folder / "preset") / "preset.toml").write_text("".join(lines))
     (new_folder(folder / "exercise") / "exercises").mkdir()
     (folder / "exercise/exercises/progress.json").write_text(json.dumps({"exercises": PROGRESS}))
-
-    everything = new_folder(folder / "commands")
-    for source, name in (("char/out", "run"), ("char-model/model", "model"), ("tokens/tokens", "tokens")):
-        shutil.copytree(folder / source, everything / name)
-    for file in ("preset/preset.toml", "bpe.json"):
-        shutil.copy(folder / file, everything)
     return [(folder / name, command.split()) for name, commands in READERS.items() for command in commands]
 
 
