@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
