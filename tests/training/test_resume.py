@@ -1,4 +1,4 @@
-"""A run that is cut off goes on as if it had not been: to the last bit. Kills are in test_found.py, test_torture.py."""
+"""A run that is cut off continues as if it had not been: to the last bit. Kills are in test_stopped_runs.py."""
 
 import json
 import os
