@@ -1,8 +1,8 @@
 """A strict stand-in for CuPy 14.2: tests without a GPU use it to show that all lines stay on the GPU.
 
-Its arrays hold NumPy arrays, but do only what CuPy's do, and it has only the functions that npgpt needs. Silent errors
-are refused, recorded or imitated: a NumPy array in an operation raises; a wait for the GPU is recorded (`gpu.waits`); an
-index out of range wraps; new memory is NaN. Random numbers are those of NumPy's default generator.
+Its arrays hold NumPy arrays, but do only what CuPy's do, and it has only the functions that npgpt needs. A NumPy array
+in an operation raises; a wait for the GPU is recorded (`gpu.waits`); an index out of range wraps, as on a GPU; new
+memory is NaN. Random numbers are those of NumPy's default generator.
 
 >>> xp = strict_cupy.install(monkeypatch)       # from now on `import cupy` gives the stand-in
 """
