@@ -1,9 +1,8 @@
-"""A strict stand-in for CuPy 14.2, so that tests without a GPU can show that lines stay on one.
+"""A strict stand-in for CuPy 14.2: tests without a GPU use it to show that all lines stay on the GPU.
 
-Its arrays hold NumPy arrays, but do only what CuPy's do. It has no function that CuPy lacks, and only those that npgpt
-needs. What goes wrong silently on a GPU is refused, counted, or goes wrong here too: a NumPy array in an operation
-raises; a wait for the GPU is noted (`gpu.waits`); an index out of range wraps; new memory is NaN; an assignment to a
-repeated index raises. Random numbers are those of NumPy's default generator with the same seed.
+Its arrays hold NumPy arrays, but do only what CuPy's do, and it has only the functions that npgpt needs. A NumPy array
+in an operation raises; a wait for the GPU is recorded (`gpu.waits`); an index out of range wraps, as on a GPU; new
+memory is NaN. Random numbers are those of NumPy's default generator.
 
 >>> xp = strict_cupy.install(monkeypatch)       # from now on `import cupy` gives the stand-in
 """
@@ -28,7 +27,7 @@ class State:
 
 
 def install(monkeypatch):
-    """Put the stand-in in the place of CuPy until the test ends, and nothing on the GPU; returns the module."""
+    """Replace CuPy by the stand-in until the test ends, with an empty GPU. Returns the module."""
     gpu.__init__()
     for name, stand_in in MODULES.items():
         monkeypatch.setitem(sys.modules, name, stand_in)
@@ -36,7 +35,7 @@ def install(monkeypatch):
 
 
 def wait():
-    """Note the line outside this file that makes the host wait for the GPU."""
+    """Record the line outside this file that makes the host wait for the GPU."""
     frame = sys._getframe()
     while frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -54,7 +53,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 def on_gpu(value):
-    """Wrap what a NumPy function returned: 0-d arrays too, since CuPy never returns a scalar."""
+    """Wrap the result of a NumPy function. CuPy never returns a scalar, so 0-d arrays are wrapped too."""
     array = ndarray.__new__(ndarray)
     array._array = np.asarray(value)
     if array._array.base is None and array.nbytes > gpu.memory:         # no view: it takes memory
@@ -63,7 +62,7 @@ def on_gpu(value):
 
 
 def _from_gpu(value):
-    """Unwrap an argument for NumPy. A NumPy array is refused, as CuPy refuses it, whatever its size."""
+    """Unwrap an argument for NumPy. Refuse a NumPy array of any size, as CuPy does."""
     if isinstance(value, ndarray):
         return value._array
     if isinstance(value, tuple | list):
@@ -81,7 +80,7 @@ class ndarray:
                                         for name in ("shape", "ndim", "size", "dtype", "nbytes"))
     T = property(lambda self: on_gpu(self._array.T))
 
-    def __array__(self, dtype=None, copy=None):     # NumPy asks for this wherever it wants an array of its own
+    def __array__(self, dtype=None, copy=None):     # NumPy calls this to convert
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
@@ -107,13 +106,9 @@ class ndarray:
         return on_gpu(self._array[key].copy() if advanced else self._array[key])
 
     def __setitem__(self, key, value):
-        key, advanced = _host_key(key, self.shape)
+        key, _ = _host_key(key, self.shape)
         if not isinstance(value, ndarray) and np.ndim(value):
             raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
-        if advanced and np.size(getattr(value, "_array", value)) > 1:
-            written = np.arange(self.size).reshape(self.shape)[key]
-            if np.unique(written).size < written.size:
-                raise ValueError("an index repeats: which of its values is stored is undefined on a GPU")
         self._array[key] = getattr(value, "_array", value)
 
     def get(self, stream=None, order="C", out=None, blocking=True):
@@ -122,20 +117,20 @@ class ndarray:
 
 
 def _host_key(key, shape):
-    """Return an index for NumPy that reads what CuPy would, and whether it holds an array; out of range it wraps."""
+    """Return an index for NumPy with out-of-range values wrapped, as in CuPy; and whether it has an array."""
     keys = key if isinstance(key, tuple) else (key,)
     n_axes = sum(k is not None and k is not Ellipsis for k in keys)
     axis, host_keys = 0, []
     for k in keys:
         if isinstance(k, list | np.ndarray | bool | np.bool_) or getattr(k, "dtype", None) == np.bool_:
-            raise TypeError("an index that CuPy would copy to the GPU, or whose number of True it would wait for")
+            raise TypeError("an index that CuPy would copy to the GPU, or wait for")
         host_keys.append(k._array % shape[axis] if isinstance(k, ndarray) else k)
         axis += len(shape) - n_axes if k is Ellipsis else k is not None
     return tuple(host_keys), any(isinstance(k, ndarray) for k in keys)
 
 
 class ufunc:
-    """An elementwise function of arrays on the GPU and scalars, Python's or NumPy's; of no NumPy array, 0-d or not."""
+    """An elementwise function of arrays on the GPU and of scalars; NumPy arrays are refused, also 0-d ones."""
 
     def __init__(self, function, name):
         self._function, self.__name__ = function, name
@@ -144,7 +139,7 @@ class ufunc:
         for arg in args:
             if not isinstance(arg, ndarray | np.generic) and type(arg) not in (bool, int, float, complex):
                 raise TypeError(f"Unsupported type {type(arg)}")
-        with np.errstate(all="ignore"):         # a GPU warns of nothing
+        with np.errstate(all="ignore"):         # a GPU does not warn
             result = self._function(*map(_from_gpu, args), out=_from_gpu(out), dtype=dtype, casting=casting)
         return on_gpu(result) if out is None else out
 
@@ -189,7 +184,7 @@ def empty(shape, dtype=float, order="C"):
 
 
 def _wrapped(name, parameters):
-    """NumPy's function of a name, for arrays on the GPU and with the parameters that CuPy's has."""
+    """NumPy's function of this name, for arrays on the GPU, with CuPy's parameters only."""
     parameters, numpys = parameters.split(), getattr(np, name)
 
     def function(*args, **named):

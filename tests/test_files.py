@@ -177,3 +177,24 @@ def test_the_advice_fits_the_error(tmp_path, monkeypatch, number, says):
             write()
         assert os.strerror(number) in str(error.value) and says in str(error.value)
         assert ("disk space" in str(error.value)) == (number in (errno.ENOSPC, errno.EDQUOT))
+
+
+@posix
+def test_a_pipe_that_the_user_named_is_written_to(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_atomically(pipe, b"new", follow=True)
+    reader.join()
+    assert read == [b"new"] and pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError) as error:
+        write_atomically(tmp_path / "file", b"x")
+    assert error.value.filename == str(tmp_path / "file") and not list(tmp_path.iterdir())

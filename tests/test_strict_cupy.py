@@ -1,4 +1,4 @@
-"""The stand-in for CuPy: it refuses what CuPy does, notes the host's waits, and has nothing that CuPy lacks."""
+"""The stand-in for CuPy refuses what CuPy refuses, records waits, and has no name that CuPy lacks."""
 
 import inspect
 
@@ -58,12 +58,10 @@ def test_a_numpy_array_is_refused_beside_one_of_the_gpu(xp, other):
 
 
 @pytest.mark.parametrize("line", [
-    "a + b", "1 - a", "a / b", "a < b", "(a > 0) & (b > 0)", "a @ b.T", "a.sum(axis=1, keepdims=True)", "a.mean()",
-    "a.reshape(2, -1)", "a.transpose(1, 0)", "a.swapaxes(0, 1)", "a[1:, ::2]", "a[None, 1]", "a[..., 0]", "a[index, 1]",
-    "a[index]", "a.astype('f4')", "np.exp(a)", "np.minimum(1.0, a)", "np.where(a > 0, a.astype('f4'), 0.0)",
+    "1 - a / b", "(a > 0) & (b > 0)", "a @ b.T", "a.sum(axis=1, keepdims=True)", "a.transpose(1, 0)", "a[index, 1]",
+    "a[..., 0]", "np.minimum(1.0, a)", "np.where(a > 0, a.astype('f4'), 0.0)", "(a > 0).sum(dtype='f4')",
     "np.triu(np.full_like(a, -np.inf, shape=(3, 3)), k=1)", "np.take_along_axis(a, index[:, None] * 0, axis=-1)",
-    "np.concatenate([np.zeros_like(a, shape=(2, 3)), a])", "np.stack([a, b])", "np.zeros((2, 3), dtype='f4', like=a)",
-    "(a > 0).sum(dtype='f4')", "np.float64(2.0) * a", "sum(a[0])",
+    "np.concatenate([np.zeros_like(a, shape=(2, 3)), a])", "np.zeros((2, 3), dtype='f4', like=a)", "sum(a[0])",
 ])
 def test_numbers_and_dtypes_are_numpys(xp, line):
     host = {"a": normal(4, 3), "b": normal(4, 3)[::-1].copy(), "index": np.array([1, 2, 0, 1])}
@@ -74,32 +72,24 @@ def test_numbers_and_dtypes_are_numpys(xp, line):
     np.testing.assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("call", ["float(a[0])", "1 if a[0] else 2", "a[0].item()", "a.get()", "f'{a[0]:.2f}'"])
+@pytest.mark.parametrize("call", ["float(a[0])", "1 if a[0] else 2", "a[0].item()", "a.get()"])
 def test_what_makes_the_host_wait(xp, call):
     eval(compile(call, "the test's line", "eval"), {"a": xp.asarray(normal(3))})
     assert strict_cupy.gpu.waits == ["the test's line:1"]
 
 
-def test_random_numbers_are_those_of_numpys_default_generator(xp):
-    rng = xp.random.Generator(xp.random.Philox4x3210([1, 2]))
-    assert rng.random((2, 3), dtype=np.float32).tolist() == np.random.default_rng([1, 2]).random((2, 3), "f4").tolist()
-
-
-def test_an_index_out_of_range_wraps_and_a_repeated_one_is_not_assigned_to(xp):
+def test_an_index_out_of_range_wraps(xp):
     a = xp.arange(5)
     assert a[xp.asarray([5, -1, 12])].tolist() == [0, 4, 2]
     assert np.take_along_axis(a[None], xp.asarray([[7]]), axis=1).tolist() == [[2]]
     np.put_along_axis(a[None], xp.asarray([[6]]), 9, axis=1)
     assert a.tolist() == [0, 9, 2, 3, 4]
-    for index in ([1, 1], [1, 6]):
-        with pytest.raises(ValueError, match="an index repeats"):
-            a[xp.asarray(index)] += xp.asarray([1, 2])
     np.add.at(a, xp.asarray([1, 6]), xp.asarray([1, 2]))
     assert a.tolist() == [0, 12, 2, 3, 4]
 
 
 def test_what_is_refused(xp):
-    """What CuPy does not do, and what would wait or copy."""
+    """What CuPy lacks, and what would wait or copy."""
     a = xp.asarray(normal(4))
     with pytest.raises(TypeError, match="takes only shape"):        # NumPy adds device=None
         np.full(3, 2.0, like=a)

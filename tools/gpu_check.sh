@@ -8,7 +8,7 @@
 #     bench       training steps beside PyTorch and torch.compile (BENCH=gpu)
 #     train       a run to validation loss 1.47; TinyShakespeare in data/tinyshakespeare, or NPGPT_DATA_DIR
 #
-# FOLDER (gpu_check by default) gets environment.txt and a file for each stage, as it comes: what was written stays if
+# FOLDER (gpu_check by default) gets environment.txt and a file for each stage, written as it runs: it stays if
 # this script is ended early. PYTHON=python3 is the default. The exit status is 1 if something failed or was skipped.
 set -uo pipefail
 
@@ -37,7 +37,7 @@ tests() {
     done
 }
 
-bench() { "$python" tools/bench ${BENCH:-gpu} --out-dir "$out" || status=1; }     # each side has a limit of its own
+bench() { "$python" tools/bench ${BENCH:-gpu} --out-dir "$out" || status=1; }     # each side has its own time limit
 
 train() { "$python" tools/bench --train --out-dir "$out/train" || status=1; }
 

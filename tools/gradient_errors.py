@@ -1,8 +1,8 @@
-"""Print how far every gradient is from torch's: the cases and variants of the tests, in float64.
+"""Print the error of every gradient against torch, for the cases and variants of the tests, in float64.
 
     python tools/gradient_errors.py
 
-For each array the largest absolute difference divided by the largest value of torch's array.
+The error of an array is the largest absolute difference divided by the largest absolute value of torch's.
 """
 
 import sys

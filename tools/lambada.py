@@ -2,9 +2,9 @@
 
     python tools/lambada.py gpt2 lambada_test.jsonl
 
-The file has one {"text": …} a line, as OpenAI's version of LAMBADA. The last word is what follows the last blank. It is
-right if the model, given the rest, finds each of its tokens the most probable one. The perplexity is that of the word:
-exp of minus the mean log-probability of all its tokens together.
+Each line of the file is {"text": …}, as in OpenAI's version of LAMBADA. The last word follows the last space. It counts
+as right if, given the rest, greedy decoding gives all its tokens. The perplexity is exp of minus the mean
+log-probability of the words.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def tokens_of(line, tokenizer, block_size):
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError('it is not {"text": "…"}, give a file of JSON lines') from None
     if not rest or not word:
-        raise UserError("it has no last word: the text must be words with blanks between them, and end with one")
+        raise UserError("it has no last word: the text must end with a space and a word")
     before, after = tokenizer.encode(rest), tokenizer.encode(blank + word)
     if len(after) > block_size:
         raise UserError(f"its last word has {len(after)} tokens, more than the context of {block_size}")
@@ -46,7 +46,7 @@ def read_passages(path, tokenizer, block_size):
 
 
 def score(model, before, after):
-    """Return whether greedy decoding gives the tokens `after` the others, and their log-probability."""
+    """Return whether greedy decoding after `before` gives the tokens `after`, and their log-probability."""
     tokens = np.concatenate([before, after]).astype(np.int64)[-model.config.block_size - 1:]
     logits = model.forward(tokens[None, :-1])[0][0, -len(after):].astype(np.float64)        # (n, V)
     largest = logits.max(axis=-1, keepdims=True)

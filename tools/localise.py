@@ -1,11 +1,11 @@
-"""Does the gradient check say where a mistake is? It judges every mutant of every backward of the lessons.
+"""Does the gradient check report the right line? Run it on every mutant of every backward of the lessons.
 
     python tools/localise.py [LAYER] [--verbose]
 
-For each mutant the first line that the check calls wrong is compared with the line of the mistake: "exactly" there (or
-the code raised an exception there), at the "next" line that has a gradient (the mistake is in a line without one, such
-as `dot = …`), or "elsewhere". Mutants that the check does not see are equivalent, or concern a branch that the lesson
-does not take, such as a bias that is None.
+For each mutant, compare the first line that the check calls wrong with the line of the mistake: "exactly" (or the code
+raised an exception there), the "next" line that has a gradient (the mistake is in a line without one, such as
+`dot = …`), or "elsewhere". Mutants that the check does not see are equivalent, or in a branch that the lesson does not
+take, such as a bias that is None.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TIME_LIMIT = 5      # seconds; a mutant may loop forever
 
 
 def where(lesson, mutant, known):
-    """The line of the backward where the check, or an exception, says that a mutant is wrong; None for nowhere."""
+    """Return the line of the backward that the check, or an exception, reports for a mutant; None if there is none."""
     signal.alarm(TIME_LIMIT)
     try:
         with swapped_in(mutant, lesson.backward):
@@ -44,7 +44,7 @@ def where(lesson, mutant, known):
 
 
 def place(lesson, mutant, line):
-    """"exactly", "next" or "elsewhere"; "unseen" if nothing was found."""
+    """Return "exactly", "next" or "elsewhere"; "unseen" if line is None."""
     if line is None:
         return "unseen"
     statements = read_source(lesson.backward).statements
@@ -57,7 +57,7 @@ def place(lesson, mutant, line):
 
 
 def users(lesson, i):
-    """The statements with a gradient that use what statement i assigns, directly or through statements without one."""
+    """Return the statements with a gradient that use the result of statement i, directly or through others without."""
     statements, forward = read_source(lesson.backward).statements, read_source(lesson.forward).statements
     gradients = {f"d{name}" for name in lesson.inputs} | {f"d{name}" for each in forward for name in each.targets}
     names, found = set(statements[i].targets), []

@@ -3,13 +3,13 @@
     python tools/mutate.py                                  every line of every backward and of every compiled loop
     python tools/mutate.py linear_backward head_backward    only these
 
-For every line of every backward it makes each small mistake that npgpt/study/exercises/mutants.py knows. Each such
-mutant takes the function's place, and the tests that call the function run until one fails. A loop runs uncompiled, in
-its own tests. A mutant that passes all tests is either a gap in the tests ("missed") or no mistake, because the line
-computes the same. The latter are listed in `equivalent.txt`, each with the reason, and must give the same results in
-these tests. Exit code 1 if one is missed.
+For every line of every backward it makes each small mistake that npgpt/study/exercises/mutants.py knows. Each mutant
+replaces the function, and the tests that call the function run until one fails. A compiled loop runs as Python, in its
+own tests. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the line computes the
+same. Equivalent mutants are listed in `equivalent.txt`, each with the reason, and must give the same results in these
+tests. The exit code is 1 if one is missed.
 
-Needs the extra `test`, and a system with fork: each mutant lives in a forked child of its own.
+Needs the extra `test`, and a system with fork: each mutant runs in a forked child.
 """
 
 import argparse
@@ -39,21 +39,21 @@ TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tes
          "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers",
          "tests/test_api.py::test_every_gradient_equals_torch",
          "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine"]
-FAST = 0.05             # seconds: the tests on whose results equivalent mutants are compared
+FAST = 0.05             # seconds: tests as fast as this compare the results of equivalent mutants
 TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught
 ALIKE = re.compile(r"(?:\w+\.dtype\.type|np\.uint64)\(([^()]+)\)|\w+(?=\.(?:dtype|shape|size)\b)")
-ROUNDING = 32           # units in the last place by which an equivalent mutant, adding in another order, may differ
+ROUNDING = 32           # units in the last place: an equivalent mutant may add in another order
 
 
 def functions_under_test():
-    """name -> (function, name of the function inside it that is meant, or None)."""
+    """Return name -> (function, name of the inner function to mutate, or None)."""
     found = {}
     for module in (importlib.import_module(f"npgpt.{name}") for name in MODULES):
         found |= {name: (value, None) for name, value in vars(module).items()
                   if name.endswith("_backward") and inspect.isfunction(value) and value.__module__ == module.__name__}
     from npgpt.engine import cpu, embedding, row_blocks, tiles, update
 
-    def at_each_call(make):         # it makes its closures, so that tables made before have the mutant, too
+    def at_each_call(make):         # closures are made at each call: tables made earlier also run the mutant
         return lambda *pair: [lambda *a, i=i, **named: make(*pair)[i](*a, **named) for i in (0, 1)]
 
     cpu.in_row_blocks, cpu.in_tiles = at_each_call(row_blocks.in_row_blocks), at_each_call(tiles.in_tiles)
@@ -63,7 +63,7 @@ def functions_under_test():
 
 
 def tests():
-    """name -> function without arguments, for each test of `TESTS` that needs no fixture but these two."""
+    """Return name -> function without arguments for each test of `TESTS` whose only fixture is cupy or monkeypatch."""
     import pytest
 
     from tests import strict_cupy
@@ -88,7 +88,7 @@ def tests():
 
 
 def failure(test):
-    """The exception that a test raises, or None."""
+    """Run a test. Returns the exception that it raises, or None."""
     try:
         test()
     except BaseException as error:
@@ -97,7 +97,7 @@ def failure(test):
 
 
 def run_once(all_tests, functions):
-    """Run every test unmutated: for each function the tests that call it, name -> seconds, the fastest first."""
+    """Run every test without mutants. Returns {function: {test that calls it: seconds}}, the fastest first."""
     callers = {name: {} for name in functions}
     for name, test in all_tests.items():
         called = set()
@@ -123,7 +123,7 @@ def run_once(all_tests, functions):
 
 
 def results(name, some_tests):
-    """The floating arrays that a function returned, and those it was given, at every return in the main thread."""
+    """Return the float arrays that a function returned or was given, at every return in the main thread."""
     from tests.cases import arrays_in
     found = []
 
@@ -140,7 +140,7 @@ def results(name, some_tests):
 
 
 def difference(ours, theirs):
-    """The largest difference of two lists of arrays, in units in the last place of each array's largest value."""
+    """Return the largest difference of two lists of arrays, in units in the last place of each array's maximum."""
     import numpy as np
     if [(a.shape, a.dtype) for a in ours] != [(b.shape, b.dtype) for b in theirs]:
         return float("inf")
@@ -149,9 +149,9 @@ def difference(ours, theirs):
 
 
 def judge(mutant, function, some_tests, fast, reason=None):
-    """A dict on a mutant with its outcome, "caught" ("by": a test), "equivalent" or "missed".
+    """Return a dict with the outcome of a mutant: "caught" ("by": a test), "equivalent" or "missed".
 
-    some_tests: name -> test; fast: those of them on which the results of an equivalent mutant must be the same.
+    some_tests: name -> test. fast: the tests in which an equivalent mutant must give the same results.
     """
     from npgpt.study.exercises.mutants import swapped_in
     signal.alarm(TIME_LIMIT)
@@ -175,10 +175,10 @@ def too_long(*_):
 
 def in_children(work, n, jobs):
     """Yield work(0), …, work(n - 1), each from a forked child of its own."""
-    global WORK         # a function inside a function cannot be pickled: the children have it from their parent
+    global WORK         # inner functions cannot be pickled: the children inherit it
     WORK = work
     signal.signal(signal.SIGALRM, too_long)
-    gc.freeze()         # the children's garbage collector leaves alone what they share with their parent
+    gc.freeze()         # the children's garbage collectors then leave shared memory alone
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
         yield from pool.imap(call_work, range(n))
 
@@ -188,7 +188,7 @@ def call_work(i):
 
 
 def equivalent():
-    """(function, statement, mutated statement) -> why it computes the same, from equivalent.txt."""
+    """Return (function, statement, mutated statement) -> the reason in equivalent.txt."""
     found, function, reason, before = {}, "", "", ""
     for line in (Path(__file__).parent / "equivalent.txt").read_text(encoding="utf-8").splitlines():
         mark, text = line[:2], line[2:]
@@ -204,7 +204,7 @@ def equivalent():
 
 
 def reason_of(mutant, listed, loops):
-    """Why a mutant computes the same, as `equivalent` lists it; or because all arrays of a loop are alike."""
+    """Return why a mutant computes the same: the listed reason, or that all arrays of a loop are alike."""
     if mutant.function in loops and ALIKE.sub(r"\1", mutant.original) == ALIKE.sub(r"\1", mutant.mutated):
         return "the arrays of a loop have one dtype and equally many rows; the type of a number is not its value"
     return listed.get((mutant.function, mutant.original, mutant.mutated))
@@ -213,7 +213,7 @@ def reason_of(mutant, listed, loops):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("function", nargs="*", help="only mutants of these functions")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="children at a time; by default the cores")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel children; default: one a core")
     args = parser.parse_args(arguments)
 
     os.environ["OPENBLAS_NUM_THREADS"] = "1"        # before NumPy is imported: the children use the cores
@@ -243,7 +243,7 @@ def main(arguments=None):
 
     def judge_one(i):
         mutant, seconds = todo[i], callers[todo[i].function]
-        # Other threads may not have filled the arrays of a loop yet when it returns: the tests compare them.
+        # When a loop returns, other threads may still be writing its arrays: only its tests compare them.
         fast = [all_tests[name] for name in seconds if seconds[name] < FAST and mutant.function not in loops]
         with uncompiled() if mutant.function in loops else contextlib.nullcontext():
             return judge(mutant, functions[mutant.function][0], {name: all_tests[name] for name in seconds}, fast,
@@ -264,7 +264,7 @@ def main(arguments=None):
                   f"> {mutant.mutated}")
     stale = [key for key in stale if key[0] in functions]
     for key in stale:
-        print(f"\nin equivalent.txt, but the tests catch it, or there is no such mutant: {key}")
+        print(f"\nin equivalent.txt, but caught or not made: {key}")
     print(f"\n{time.perf_counter() - start:.0f} s")
     return 1 if stale or any(row["outcome"] == "missed" for row in rows) else 0
 

@@ -1,11 +1,11 @@
-"""Turn a checkpoint of nanoGPT into a folder that npgpt and transformers load.
+"""Convert a nanoGPT checkpoint to a folder that npgpt and transformers load.
 
     python tools/nanogpt_to_safetensors.py out/ckpt.pt FOLDER [--text input.txt]
     npgpt sample FOLDER
     npgpt train --init-from FOLDER
 
-A checkpoint holds no tokenizer. With a vocabulary of 50257 or 50304 it is GPT-2's. For a model of characters give the
-text that it was trained on: nanoGPT's meta.pkl is not read, because reading a pickle can run code.
+A checkpoint has no tokenizer. For a vocabulary of 50257 or 50304 GPT-2's is used. For a character model give the
+training text: nanoGPT's meta.pkl is not read, because reading a pickle can run code.
 
 Needs torch, which reads the checkpoint with weights_only=True.
 """
@@ -26,19 +26,19 @@ LINEAR = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
 
 def read_checkpoint(path):
-    """Return (model_args, name -> tensor) of a checkpoint. Raises UserError, and OSError where there is no file."""
+    """Return (model_args, name -> tensor) of a checkpoint. Raises UserError, and OSError if there is no file."""
     import torch
 
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:          # of many types, and its text advises to run the code
-        raise UserError(f"{path} is damaged, or is no checkpoint that torch reads without running its code "
+    except Exception as error:          # of many types; the message would advise running the code
+        raise UserError(f"{path} is damaged, or torch cannot read it without running its code "
                         f"({type(error).__name__}): give nanoGPT's ckpt.pt") from None
     match found:
         case {"model": dict(state), "model_args": dict(args)} if args.keys() >= {*SIZES}:
-            # torch.compile puts a prefix in front; h.0.attn.bias is the causal mask of older versions.
+            # torch.compile adds a prefix; h.0.attn.bias is the causal mask of older versions.
             state = {str(name).removeprefix("_orig_mod.").removeprefix("transformer."): value
                      for name, value in state.items() if not str(name).endswith(".attn.bias")}
             return args, {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
@@ -64,7 +64,7 @@ def model_from(path):
 
 
 def tokenizer_for(vocab_size, text):
-    """Return the tokenizer of a model; text: the path of what it was trained on, or None. Raises UserError."""
+    """Return the tokenizer of a model. text: the path of its training text, or None. Raises UserError."""
     if text is None and vocab_size in GPT2_VOCABULARIES:
         return GPT2Tokenizer()
     if text is None:
@@ -82,7 +82,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkpoint", metavar="ckpt.pt")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--text", help="what a model of characters was trained on")
+    parser.add_argument("--text", help="the training text of a character model")
     args = parser.parse_args(arguments)
     try:
         model = model_from(args.checkpoint)

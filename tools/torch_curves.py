@@ -3,9 +3,9 @@
     python tools/torch_curves.py [--steps 200] [--corpus pydocs]
     python tools/torch_curves.py --gpt2 --steps 20
 
-The recipe is nanoGPT's for characters on a CPU, as README.md ports it. Both sides are in float32: torch's autograd,
-AdamW and clipping against ours. With --gpt2 it is fine-tuning: random weights of GPT-2's 124M shape, its tokens,
-batches of 4 x 64 and a constant low rate.
+The recipe is nanoGPT's character model for a CPU. Both sides are in float32: torch's autograd, AdamW and clipping
+against ours. --gpt2 is fine-tuning: random weights of GPT-2's 124M shape, its tokens, batches of 4 x 64 and a constant
+low rate.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters
 
 
 def curves(steps, corpus, gpt2):
-    """(our losses, torch's losses), two lists of `steps` numbers."""
+    """Return our losses and torch's, two lists of `steps` numbers."""
     tokens, _, tokenizer = open_dataset(open_corpus(corpus), "gpt2" if gpt2 else "char")
     if gpt2:
         config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=1024, n_layer=12, n_head=12, n_embd=768)

@@ -1,14 +1,16 @@
-"""Torture npgpt: kill it, starve it, feed it damaged files and odd command lines; report what is lost or let in.
+"""Torture test: kill npgpt, limit its disk and memory, and give it damaged files; report every loss and every crash.
 
-    python tools/torture.py                                     all parts, about twenty minutes
-    python tools/torture.py kills files --share 0.1 --seed 7    a tenth of some parts, with another seed
-    python tools/torture.py files --case 4711                   one case again, step by step; its folder is kept
+    python tools/torture.py                                     all parts, about fifteen minutes
+    python tools/torture.py kills files --share 0.1 --seed 7    a tenth of two parts, with another seed
+    python tools/torture.py files --case 4711                   repeat one case, with its output; keep its folder
 
-kills: a run that is killed goes on to the same bits. replaced: so do --overwrite, export and data prepare. ranks: so
-does a run on many ranks, one of which is killed; it needs mpi4py and mpiexec. limits: full disks, little memory, two
-processes at once. files: damaged ones, and links and pipes instead of them. commands: random command lines. A case
-depends on (seed, part, number) alone, but for the moments of timed kills. The exit code is 1 if anything was found.
-Unix only; memory is measured and limited on Linux only. Odd calls of the API are in tests/test_calls.py.
+kills:      a training run that is killed and resumed ends with the same bits
+replaced:   the same for --overwrite, export and data prepare
+limits:     full disks, little memory, two processes in one folder
+files:      damaged files, and links, pipes and folders instead of files
+
+A case depends only on (seed, part, number), except for the moments of timed kills. The exit code is 1 if anything was
+found. Unix only; memory is measured and limited on Linux only.
 """
 
 import argparse
@@ -32,28 +34,26 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from torture_parts import running
-from torture_parts.commands import commands
 from torture_parts.files import files, setup_files
-from torture_parts.ranks import ranks, setup_ranks
 from torture_parts.runs import kills, limits, new_folder, setup_runs
 from tqdm import tqdm
 
 import npgpt.cli.train
 
-PARTS = {       # name -> (a case, what makes the folders that cases share, how many cases)
+PARTS = {       # name -> (function for a case, function that makes the shared folders, number of cases)
     "kills": (kills, setup_runs, 600), "limits": (limits, setup_runs, 400),
     "replaced": (functools.partial(kills, names=["overwrite", "export", "prepare"]), setup_runs, 1000),
-    "ranks": (ranks, setup_ranks, 60), "files": (files, setup_files, 5000), "commands": (commands, setup_files, 1500)}
+    "files": (files, setup_files, 5000)}
 WORKERS = 2
-IGNORE_CTRL_C = signal.SIGINT, signal.SIG_IGN      # it is for the process above
+IGNORE_CTRL_C = signal.SIGINT, signal.SIG_IGN      # only the parent handles it
 
 
 def do_case(part, seed, folder, made, number):
-    """In a worker: do a case. Returns its findings."""
+    """Run a case in a worker. Returns its findings."""
     here = new_folder(folder / f"{part}-{number}")
     try:
         found = PARTS[part][0](random.Random(f"{seed} {part} {number}"), number, here, made)
-    except Exception as error:      # this program's own, or of a product so broken that it cannot be asked
+    except Exception as error:      # in this program, or in npgpt called directly
         found = [f"the case itself fails: {error!r} | {traceback.format_exc()[-600:]}"]
     if not running.verbose:
         shutil.rmtree(here, ignore_errors=True)
@@ -62,24 +62,23 @@ def do_case(part, seed, folder, made, number):
 
 
 def quiet_world(folder):
-    """From now on nothing of the user's home, no network, no locks that forks share; and some waits are skipped."""
+    """Use no file of the user's home, no network, and no locks shared by forks; skip slow steps."""
     os.environ.update({
         **dict.fromkeys(("HF_HOME", "MPLCONFIGDIR", "TIKTOKEN_CACHE_DIR"), str(folder)), "NPGPT_DATA_DIR": "",
         "HF_HUB_OFFLINE": "1", "RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",        # it would be in the home
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")})
     npgpt.cli.train.SAMPLE_TOKENS = 2
     sys.dont_write_bytecode = True
-    tqdm.set_lock(threading.RLock())            # tqdm's own is shared by forks, and a killed one would keep it
+    tqdm.set_lock(threading.RLock())            # a killed fork would keep tqdm's own lock
     tqdm.monitor_interval = 0
-    for module in ("matplotlib.figure", "tokenizers"):      # once, not in every fork
+    for module in ("matplotlib.figure", "tokenizers"):      # import once, not in every fork
         with contextlib.suppress(ImportError):
             __import__(module)
-    gc.freeze()                                 # so that no fork copies what it inherits
+    gc.freeze()                                 # forks then copy less memory
 
 
 def report(findings):
-    """Print each kind of finding once, with a command that does its first case again."""
+    """Print each kind of finding once, with a command that repeats its first case."""
     kinds = collections.defaultdict(list)
     for part, text, again in findings:
         kinds[part, re.sub(r"\.[0-9a-f]{8}\b|\d+", "N", text.split(" | ")[0])].append((text, again))
@@ -92,7 +91,7 @@ def main(argv=None):
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"{', '.join(PARTS)}")
     parser.add_argument("--share", type=float, default=1.0, help="of all cases")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", type=int, help="do one case of one part again, and tell what happens")
+    parser.add_argument("--case", type=int, help="repeat one case of one part, with its output")
     args = parser.parse_args(argv)
     memory = "/dev/shm" if "TMPDIR" not in os.environ and os.access("/dev/shm", os.W_OK) else None      # fast, on Linux
     scratch = Path(tempfile.mkdtemp(prefix="torture-", dir=memory)).resolve()

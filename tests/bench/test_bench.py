@@ -1,18 +1,14 @@
-"""tools/bench measures the same work on all sides, and writes down the right ratios and what failed."""
+"""tools/bench: all sides do the same work, ratios are right, and failures are reported."""
 
-import contextlib
 import json
 import os
-import re
 import runpy
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
@@ -22,14 +18,12 @@ sys.path.insert(0, str(ROOT / "tools" / "bench"))
 import measure  # noqa: E402
 from instructions import installed  # noqa: E402
 from report import markdown  # noqa: E402
-from shapes import MPIEXEC, PRESETS, ROWS, Recipe  # noqa: E402
+from shapes import PRESETS, ROWS, Recipe  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 MACHINE = {"CPU": "Some CPU", "GPU": None}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the program reads /proc")
-numba = pytest.mark.skipif(not find_spec("numba"), reason="needs Numba")
-mpi = pytest.mark.skipif(not (find_spec("mpi4py") and MPIEXEC), reason="needs mpi4py and mpiexec")
 torch = pytest.mark.skipif(not find_spec("torch"), reason="the peer")
 xla = pytest.mark.skipif(not find_spec("jax"), reason="needs JAX")
 
@@ -122,13 +116,6 @@ def test_a_whole_run_takes_its_round_as_seed_and_returns_the_losses_by_step(tmp_
         assert curves[0] != curves[1] and all(2.5 < loss < 4.0 for curve in curves for _, loss in curve)
 
 
-@pytest.mark.parametrize("side", [pytest.param("ranks", marks=mpi), pytest.param("xla", marks=xla)])
-def test_a_whole_run_on_two_ranks_or_by_xla_has_the_losses_of_one_on_two_threads(side, tmp_path, worker):
-    recipe = short_runs(tmp_path, "npgpt", side)
-    expected, found = (worker.whole_run(each, recipe, tmp_path, 2).step(0) for each in recipe.sides)
-    assert len(expected) == 2 and np.abs(np.subtract(found, expected)).max() <= (1e-3 if side == "xla" else 0.0)
-
-
 def test_a_side_has_the_kernels_of_its_name_and_an_older_npgpt_is_asked_for_none(tmp_path, monkeypatch, worker):
     shape = ROWS["tiny"]
     worker.prepare(shape, tmp_path, 1)
@@ -146,11 +133,6 @@ def test_a_gpus_ratios_are_to_the_side_xla_and_its_failure_leaves_none():
     assert [side["ratio"]["median"] for side in sides.values()] == [1.0, 4.0]
     sides = measure.figures(ROWS["tiny-gpu"], {"reference": found["reference"]}, {"xla": "Traceback"})["sides"]
     assert sides["reference"]["ratio"] is None and sides["xla"] == {"failed": "Traceback"}
-
-
-def test_the_powers_of_the_scaling():
-    rows = {f"T={T}": measure.figures(ROWS[f"T={T}"], {"npgpt": answers(1e-3 * T**1.5)}, {}) for T in (64, 256, 1024)}
-    assert "Time grows as T^1.50 (npgpt)." in markdown({"machine": MACHINE, "rows": rows})
 
 
 def test_npgpt_is_measured_before_torch_compile_on_a_gpu():
@@ -186,66 +168,18 @@ def test_xla_has_no_more_cores_than_the_other_sides(tmp_path):
     assert tokens == measure.Side("npgpt", "tiny-gen", tmp_path, setup(tmp_path)).ask_once()
 
 
-@linux
-@pytest.mark.parametrize("side", [pytest.param("ranks", marks=mpi), pytest.param("ddp", marks=torch)])
-def test_two_ranks_do_the_same_work_and_leave_the_cores_to_the_next_side(side, tmp_path, monkeypatch):
-    """3 rows, so 1 and 2; no process of the side runs between its turns, and none is left at the end."""
-    def ticks():
-        """Hundredths of a second that each process of the side has run."""
-        found = {}
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):      # it has ended
-                if str(tmp_path) in (process / "cmdline").read_text():
-                    times = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
-                    found[process.name] = sum(map(int, times))
-        return found
-
-    monkeypatch.setattr(measure, "CHUNK_SECONDS", 1e-3)
-    found, failed = measure.measure("tiny", ["npgpt", side], 2, setup(tmp_path, threads=2))
-    assert failed == {}
-    losses = [[answer["result"] for answer in of_side] for of_side in found.values()]
-    assert losses[1][:2] == pytest.approx(losses[0][:2], rel=1e-5) and losses[0][0] != losses[0][1]
-    measure.Side("prepare", "tiny", tmp_path, setup(tmp_path)).ask_once()
-    with measure.Side(side, "tiny", tmp_path, setup(tmp_path, threads=2)) as asked:
-        asked.ask(2)
-        before = ticks()
-        time.sleep(1)
-        assert len(before) >= 2 and sum(ticks().values()) - sum(before.values()) <= 20
-    deadline = time.monotonic() + 10
-    while ticks() and time.monotonic() < deadline:      # the launcher ends its ranks
-        time.sleep(0.1)
-    assert ticks() == {}
-
-
-@linux
-@mpi
-def test_a_rank_that_fails_ends_its_side(tmp_path):
-    """There is no model in the folder."""
-    with measure.Side("ranks", "tiny", tmp_path, setup(tmp_path, threads=2)) as side, pytest.raises(
-            measure.Failed, match=r"Traceback(?s:.*)UserError(?s:.*)the process ended with code"):
-        side.ask(1, limit=60)
-
-
-def test_ranks_are_named_and_are_no_sides_of_the_other_rows(monkeypatch, capsys):
-    def parsed(*arguments, installed=True, intel=False):
+def test_the_sides_that_are_measured_by_default(monkeypatch):
+    def sides(*arguments, intel=False):
         monkeypatch.setattr(sys, "argv", ["bench", *arguments])
         program = runpy.run_path(str(ROOT / "tools" / "bench" / "__main__.py"))
-        program["parse"].__globals__.update(MPIEXEC="mpiexec" if installed else None, installed=lambda name: True,
-                                            INTEL=intel)
-        return program["parse"]()
+        program["parse"].__globals__.update(installed=lambda name: True, INTEL=intel)
+        return program["parse"]().sides
 
-    assert (parsed("ranks").rows, parsed("ranks").sides) == (["A", "B", "C"], ["npgpt", "ranks", "torch", "ddp"])
     others = ["reference", "equal", "floor", "torch", "compile", "transformers"]
-    assert parsed("A").sides == ["npgpt", "fast", "first", "xla", *others]
-    assert parsed("A", "--instructions", "avx2").sides == ["npgpt", "fast", "first", *others]
-    assert parsed("A", intel=True).sides == ["npgpt", "fast", "first", "mkl", "xla", *others]
-    assert parsed("A", "--sides", "npgpt,mkl").sides == ["npgpt", "mkl"]
-    with pytest.raises(SystemExit):
-        parsed("ranks", installed=False)
-    assert re.search(r"error: .*pip install mpi4py mpich\n$", capsys.readouterr().err)
-    row = measure.figures(ROWS["tiny"], {"npgpt": answers(2.0), "ranks": answers(1.0), "ddp": answers(3.0)}, {})
-    text = markdown({"machine": {**MACHINE, "threads": 2}, "rows": {"A": row}})
-    assert "| npgpt, 2 ranks | " in text and "| PyTorch DDP, 2 ranks | " in text and text.count("1 MB a rank |") == 2
+    assert sides("A") == ["npgpt", "fast", "first", "xla", *others]
+    assert sides("A", "--instructions", "avx2") == ["npgpt", "fast", "first", *others]
+    assert sides("A", intel=True) == ["npgpt", "fast", "first", "mkl", "xla", *others]
+    assert sides("A", "--sides", "npgpt,mkl") == ["npgpt", "mkl"]
 
 
 def test_pytorchs_training_steps_are_npgpts(tmp_path, monkeypatch):

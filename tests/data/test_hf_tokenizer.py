@@ -206,3 +206,17 @@ def test_token_files_know_their_tokenizer(bpe, bert, tmp_path, poem):
     for other in names[1:]:
         with pytest.raises(UserError, match=f"hf tokenizer, not {other}"):
             folder_tokenizer(folder, other)
+
+
+@pytest.mark.parametrize("change", [
+    {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}},
+    {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "x" * 999}]}},
+    {"decoder": {"type": ["WordPiece"]}}, {"decoder": {"type": "Sequence", "decoders": None}}], ids=str)
+def test_a_file_on_which_the_library_panics_is_refused(tmp_path, capfd, change):
+    """Without the library's own message, which it writes past Python."""
+    path = word_pieces(tmp_path / "tokenizer.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    capfd.readouterr()
+    with pytest.raises(UserError, match="tokenizer.json"):
+        make_tokenizer(f"hf:{path}").encode("to be or not to be")
+    assert capfd.readouterr().err == ""

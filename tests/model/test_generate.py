@@ -159,3 +159,8 @@ def test_the_cache_is_freed_as_soon_as_nobody_holds_it():
         assert freed() is None
     finally:
         gc.enable()
+
+
+def test_a_tiny_temperature_takes_the_likeliest_token():
+    logits = np.array([[-3.0, 1.0, 2.0, 0.0], [5.0, -1e30, 4.999, 0.0]], dtype=np.float32)
+    assert sample(logits, np.random.default_rng(0), temperature=1e-320).tolist() == [2, 0]

@@ -1,4 +1,4 @@
-"""With this folder first in PYTHONPATH, a program's CuPy is the stand-in."""
+"""If this folder is first in PYTHONPATH, `import cupy` gives the stand-in."""
 
 import os
 import sys

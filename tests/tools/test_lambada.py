@@ -1,4 +1,4 @@
-"""tools/lambada.py against transformers, one passage and one token at a time; and strided perplexity as a command."""
+"""tools/lambada.py against transformers, one passage and one token at a time."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def test_accuracy_and_perplexity_of_the_last_word(npgpt, theirs, capsys):
     import torch
 
     rng = random.Random(1)
-    texts = [words(rng, rng.randint(2, 9)) for _ in range(300)]
+    texts = [words(rng, rng.randint(2, 9)) for _ in range(100)]
     Path("file.jsonl").write_text("".join(json.dumps({"text": text, "more": 1}) + "\n" for text in texts))
     right, logs = [], []
     for text in texts:
@@ -60,15 +60,15 @@ def test_accuracy_and_perplexity_of_the_last_word(npgpt, theirs, capsys):
             found.append((int(log_p.argmax()) == ids[i], float(log_p[ids[i]])))
         right.append(all(each for each, _ in found))
         logs.append(sum(log for _, log in found))
-    assert 5 < sum(right) < 295 and max(map(len, texts)) > 12
+    assert 0 < sum(right) < 100 and max(map(len, texts)) > 12
     assert main(["theirs", "file.jsonl"]) == 0
     count, accuracy, perplexity = measured(capsys.readouterr().out)
-    assert count == 300 and accuracy == round(100 * sum(right) / 300, 2)
-    assert perplexity == pytest.approx(math.exp(-sum(logs) / 300), abs=2e-4)
+    assert count == 100 and accuracy == round(100 * sum(right) / 100, 2)
+    assert perplexity == pytest.approx(math.exp(-sum(logs) / 100), abs=2e-4)
 
 
 @pytest.mark.parametrize(("line", "says"), [
-    ("ab", "it is not"), ("[1]", "it is not"), ('{"text": 1}', "it is not"), ("", "it is not"),
+    ("ab", "it is not"), ("[1]", "it is not"), ('{"text": 1}', "it is not"),
     ('{"text": "ab"}', "it has no last word"), ('{"text": "ab "}', "it has no last word"),
     ('{"text": "a babababab"}', "more than the context of 8"), ('{"text": "a d"}', "character 'd'")])
 def test_a_bad_line_is_named(npgpt, theirs, capsys, line, says):
@@ -76,27 +76,3 @@ def test_a_bad_line_is_named(npgpt, theirs, capsys, line, says):
     capsys.readouterr()
     refused((main(["theirs", "file.jsonl"]), *capsys.readouterr()), "file.jsonl, line 2: ", says)
     refused((main(["theirs", "gone.jsonl"]), *capsys.readouterr()), "gone.jsonl cannot be read")
-
-
-def test_eval_with_a_stride_is_the_perplexity_of_transformers_documentation(npgpt, theirs):
-    """Their loop: overlapping windows, earlier labels masked, the model's own loss; rows are joined by blank lines."""
-    import torch
-
-    rng = random.Random(2)
-    text = "\n\n".join(words(rng, rng.randint(0, 9)) for _ in range(20))
-    Path("wiki.txt").write_text(text)
-    ids = torch.from_numpy(TOKENIZER.encode(text).astype(int))[None]
-    total, count, seen = 0.0, 0, 0
-    for begin in range(0, ids.shape[1], 3):
-        end = min(begin + 8, ids.shape[1])
-        labels = ids[:, begin:end].clone()
-        labels[:, :end - begin - (end - seen)] = -100
-        with torch.no_grad():
-            loss = theirs(ids[:, begin:end], labels=labels).loss
-        counted = int((labels[:, 1:] != -100).sum())
-        total, count, seen = total + float(loss) * counted, count + counted, end
-        if end == ids.shape[1]:
-            break
-    code, out, _ = npgpt("eval", "theirs", "--corpus", "wiki.txt", "--stride", 3)
-    assert code == 0 and f"{count:,} tokens predicted" in out and count == ids.shape[1] - 1
-    assert float(out.partition("perplexity")[2].split()[0]) == pytest.approx(math.exp(total / count), abs=2e-4)

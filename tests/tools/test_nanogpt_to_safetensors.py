@@ -1,4 +1,4 @@
-"""tools/nanogpt_to_safetensors.py: a model with nanoGPT's names, in torch, and the same one in npgpt."""
+"""tools/nanogpt_to_safetensors.py: the converted model has the logits of nanoGPT's."""
 
 import sys
 from pathlib import Path

@@ -30,3 +30,8 @@ def test_every_target_counts_once(tokens_at_once, length, stride, monkeypatch):
     assert result.tokens == length - 1
     assert result.loss == pytest.approx(total / (length - 1), rel=1e-9)
     assert result.perplexity == pytest.approx(math.exp(total / (length - 1)), rel=1e-9)
+
+
+def test_the_perplexity_of_a_hopeless_model_is_infinite():
+    assert evaluation.Evaluation(709.0, 1).perplexity == math.inf
+    assert evaluation.Evaluation(700.0, 1).perplexity == math.exp(700.0)

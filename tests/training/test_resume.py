@@ -1,4 +1,4 @@
-"""An interrupted run resumes to the last bit. Kills are in test_found.py and test_torture.py."""
+"""An interrupted run resumes to the last bit. Kills are in test_stopped_runs.py."""
 
 import json
 import os

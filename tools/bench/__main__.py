@@ -1,14 +1,13 @@
 """Measure npgpt beside PyTorch and transformers, or beside an older npgpt: speed, memory, results. Linux only.
 
-    python tools/bench                      rows A B C D gen1 gen5; more: E, scaling, a single row of it such as T=512
-    python tools/bench --instructions avx2  hold all sides to AVX2 on a CPU that has AVX-512; without xla
+    python tools/bench                      rows A B C D gen1 gen5; one more: E, whole runs
+    python tools/bench --instructions avx2  restrict all sides to AVX2 on a CPU that has AVX-512; without xla
     python tools/bench A --sides npgpt,fast,mkl,torch       npgpt by NumPy, by Numba, and by Numba and MKL; PyTorch
     python tools/bench --old FOLDER A B     beside another checkout of npgpt instead
-    python tools/bench ranks                rows A B C on two processes beside two threads, npgpt's and PyTorch's
     python tools/bench gpu --train          on a GPU: 124M and baby GPT, and a run to validation loss 1.47
 
-After each row, on a GPU after each side, bench.json, bench.md and bench.png in --out-dir have what is measured so far;
-its folder stderr has what the sides' processes wrote. The exit status is 1 if a side failed or had another result.
+bench.json, bench.md and bench.png in --out-dir are rewritten after each row, on a GPU after each side; the folder
+stderr has the processes' standard error. The exit status is 1 if a side failed or had another result.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from pathlib import Path
 from instructions import installed
 from measure import Side, figures, jobs, measure
 from report import markdown, write_report
-from shapes import DEFAULT, GROUPS, MPIEXEC, OF_RANKS, ROWS, SIDES, TINYSHAKESPEARE, Recipe
+from shapes import DEFAULT, GROUPS, ROWS, SIDES, TINYSHAKESPEARE, Recipe
 
 INTEL = "GenuineIntel" in Path("/proc/cpuinfo").read_text()      # on AMD's CPUs OpenBLAS is faster than MKL
 
@@ -29,26 +28,22 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join([*ROWS, *GROUPS]))
     parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed "
-                                        "but ranks and ddp, mkl on Intel's CPUs only; with --old npgpt,old,floor; "
-                                        f"with the rows ranks {','.join(OF_RANKS)}")
+                                        "(mkl on Intel's CPUs only); with --old npgpt,old,floor")
     parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old; on a CPU")
     parser.add_argument("--train", action="store_true", help="the row train as well")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each side that count; whole runs have 3, "
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each side; whole runs have 3, "
                                                                "each with another seed")
-    parser.add_argument("--instructions", choices=["avx2"], help="hold all sides to these; default: what the CPU has")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)),
-                        help="of every side; ranks and ddp have so many processes instead")
+    parser.add_argument("--instructions", choices=["avx2"], help="restrict all sides to these; default: the CPU's")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every side")
     parser.add_argument("--out-dir", type=Path, default=Path("bench"))
     args = parser.parse_args()
-    of_ranks = "ranks" in args.rows
     args.rows = [row for name in args.rows or (() if args.train else DEFAULT) for row in GROUPS.get(name, (name,))]
     args.rows += ["train"] if args.train else []
     packages = {"fast": "numba", "first": "numba", "mkl": "mkl", "xla": "jax", "reference": "cupy", "torch": "torch",
-                "ddp": "torch", "compile": "torch", "transformers": "transformers"}
-    other = {"old", "ranks", "ddp", *(["xla"] if args.instructions else []), *([] if INTEL else ["mkl"])}
-    wanted = OF_RANKS if of_ranks else [side for side in SIDES if side not in other]
+                "compile": "torch", "transformers": "transformers"}
+    other = {"old", *(["xla"] if args.instructions else []), *([] if INTEL else ["mkl"])}
     default = ["npgpt", "old", "floor"] if args.old else [
-        side for side in wanted if installed(packages.get(side, "numpy"))]
+        side for side in SIDES if side not in other and installed(packages.get(side, "numpy"))]
     args.sides = args.sides.split(",") if args.sides else default
     if unknown := [*({*args.rows} - {*ROWS}), *({*args.sides} - {*SIDES})]:
         parser.error(f"not known: {', '.join(unknown)}")
@@ -56,8 +51,6 @@ def parse():
         parser.error("XLA's matmuls choose their instructions themselves: leave the side xla out, or --instructions")
     if "old" in args.sides and not (args.old and (args.old / "npgpt" / "__init__.py").exists()):
         parser.error(f"no npgpt in --old {args.old}")
-    if "ranks" in args.sides and not (installed("mpi4py") and MPIEXEC):
-        parser.error("the side ranks needs mpi4py and mpiexec: pip install mpi4py mpich")
     if any(isinstance(ROWS[row], Recipe) for row in args.rows) and not TINYSHAKESPEARE.exists():
         parser.error(f"{TINYSHAKESPEARE} is missing: put TinyShakespeare there, or set NPGPT_DATA_DIR")
     return args

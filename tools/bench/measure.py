@@ -1,4 +1,4 @@
-"""The sides of a row take turns, each in its own process; and what their times say."""
+"""Let the sides of a row take turns, each in its own process, and compute figures from their times."""
 
 import contextlib
 import json
@@ -13,41 +13,39 @@ from pathlib import Path
 
 import numpy as np
 from instructions import environment
-from shapes import MPIEXEC, PEERS, ROOT, ROWS, SIDES, Recipe
+from shapes import PEERS, ROOT, ROWS, SIDES, Recipe
 
-CHUNK_SECONDS = 1.5     # how long a side works before it is another's turn
-PAUSE_SECONDS = 0.1     # between turns: the threads of the last side go on looking for work for a while
+CHUNK_SECONDS = 1.5     # length of a turn
+PAUSE_SECONDS = 0.1     # between turns: the last side's threads keep spinning for a while
 
 
 class Failed(Exception):
-    """Why a side's process has ended, with its traceback."""
+    """A side's process ended; the message has its traceback."""
 
 
 class Side:
-    """The process of one side (see worker.py). It ends with the `with` block, and so does what it has started."""
+    """The process of one side (see worker.py). It and its children end with the `with` block."""
 
     def __init__(self, side, row, folder, setup):
         """setup: a dict of "threads", "old" (the folder of the older npgpt), "out_dir" and "instructions"."""
         self.log = Path(setup["out_dir"]) / "stderr" / f"{row}-{side}.txt"
         self.log.parent.mkdir(exist_ok=True)
         threads = str(setup["threads"])
-        of_blas = "1" if side in ("ranks", "ddp") else threads
-        launcher = [MPIEXEC, "-n", threads] if side == "ranks" and not isinstance(ROWS[row], Recipe) else []
         paths = [str(setup["old"] if side == "old" else ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {**environment(setup["instructions"]),
                      "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
-                     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), of_blas)}
+                     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)}
         with open(self.log, "w") as log:
-            # In a session of its own: a signal to its group ends torch.compile's and `npgpt train`'s processes, too.
+            # In a new session: a signal to its group also ends the processes of torch.compile and `npgpt train`.
             self.process = subprocess.Popen(
-                [*launcher, sys.executable, Path(__file__).with_name("worker.py"), side, row, folder, threads],
+                [sys.executable, Path(__file__).with_name("worker.py"), side, row, folder, threads],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=variables, encoding="utf-8",
                 start_new_session=True)
 
     def ask(self, steps, limit=120):
-        """Let it do so many steps: {"seconds" of a step, "result" of the last, "memory"}. Raises Failed."""
+        """Run this many steps: {"seconds" of a step, "result" of the last one, "memory"}. Raises Failed."""
         deadline, timer = time.monotonic() + limit, threading.Timer(limit, self.kill)
-        timer.daemon = True         # it keeps nobody waiting who interrupts this process
+        timer.daemon = True         # an interrupt does not wait for it
         timer.start()
         with contextlib.suppress(BrokenPipeError):
             print(steps, file=self.process.stdin, flush=True)
@@ -110,12 +108,11 @@ def measure(row, sides, rounds, setup):
 
 
 def figures(shape, answers, failed):
-    """What the answers of a row's sides say, a dict for JSON.
+    """Compute the figures of a row from its sides' answers, as a dict for JSON.
 
-    A side's time is the median of its rounds; its ratio the median of its rounds' times, each divided by that of the
-    row's first side, npgpt's, in the same round; its speedup that of the peer's times, each divided by its own. Its
-    result after the first turn must be that of the first side that has not failed. Whole runs draw batches of their
-    own; their results are the validation losses, one list for each round.
+    time: the median of the rounds. ratio: the median over the rounds of this side's time / npgpt's in the same round.
+    speedup: the same of the peer's time / this side's. same: whether the result after the first turn agrees with the
+    first side that has not failed. Whole runs draw other batches; their results are lists of validation losses.
     """
     passes, first = shape.new_tokens or 1, next(iter(shape.sides))      # passes: through the model, in a step
     rounds = {side: [answer["seconds"] / passes for answer in of_side[shape.warm_up:]]
@@ -142,5 +139,5 @@ def figures(shape, answers, failed):
 
 
 def spread(values):
-    """The median of some numbers, and their 10th and 90th percentile."""
+    """The median, and the 10th and 90th percentile."""
     return dict(zip(("low", "median", "high"), np.percentile(values, (10, 50, 90)).tolist(), strict=True))

@@ -1,8 +1,9 @@
-"""The peers: GPT-2 in PyTorch as nanoGPT has it, and transformers. Imports nothing of npgpt, which would change how
-memory is allocated. As a program it is nanoGPT's training loop: python peers.py PRESET FOLDER OUT_DIR THREADS SEED."""
+"""The peers: nanoGPT's GPT-2 in PyTorch, and transformers. Does not import npgpt, which changes memory allocation.
+
+As a program it is nanoGPT's training loop: python peers.py PRESET FOLDER OUT_DIR THREADS SEED
+"""
 
 import math
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from shapes import LR, Work, preset_fields
-from torch import distributed, nn
+from torch import nn
 from torch.nn import functional as F
 
 PRECISION = {"tf32": "high"}        # torch's name of it
@@ -104,23 +105,6 @@ def training(shape, folder, compiled):
         return train_step(forward, model, optimizer, *batches[i % len(batches)])
 
     return Work(step, torch.cuda.synchronize, lambda: free - torch.cuda.mem_get_info()[0]) if on_gpu else Work(step)
-
-
-def data_parallel(shape, folder, rank, ranks):
-    """The part of one rank of PyTorch's training step: its rows, and the mean of all ranks' gradients over gloo."""
-    if shape.B < ranks:
-        raise ValueError(f"{shape.B} rows cannot be divided between {ranks} ranks")
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=ranks)
-    model = initial_model(shape, folder)
-    optimizer, called = adamw(model, LR), nn.parallel.DistributedDataParallel(model)
-    batches = [[torch.from_numpy(np.array_split(array, ranks)[rank]) for array in batch] for batch in shape.batches()]
-    share = len(batches[0][0]) * ranks / shape.B        # 1 if all ranks have as many rows
-
-    def forward(idx, targets):
-        return called(idx, targets) * share
-
-    return Work(lambda i: train_step(forward, model, optimizer, *batches[i % len(batches)]))
 
 
 def gpu_matmul(shape, folder):

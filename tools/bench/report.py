@@ -8,10 +8,8 @@ import numpy as np
 from shapes import PEERS
 
 LABELS = {"npgpt": "npgpt", "fast": "npgpt, fast", "first": "npgpt, fast, first run", "mkl": "npgpt, mkl",
-          "xla": "npgpt, XLA", "reference": "npgpt, reference lines", "ranks": "npgpt, {} ranks",
-          "equal": "npgpt, equal work", "old": "npgpt, older", "torch": "PyTorch", "ddp": "PyTorch DDP, {} ranks",
-          "compile": "torch.compile", "transformers": "transformers"}
-PROCESSES = ("ranks", "ddp")        # the memory is that of the largest process
+          "xla": "npgpt, XLA", "reference": "npgpt, reference lines", "equal": "npgpt, equal work",
+          "old": "npgpt, older", "torch": "PyTorch", "compile": "torch.compile", "transformers": "transformers"}
 HEADER = ("row", "what", "side", "time", "times the first's", "PyTorch's time / this", "tokens/s", "floor / time",
           "memory")
 RATIO = "{median:.2f} ({low:.2f} to {high:.2f})"
@@ -25,20 +23,14 @@ def write_report(results, folder):
     draw(results, folder / "bench.png")
 
 
-def labels_of(results):
-    """{side: what it is called}; ranks are as many as the threads of the other sides."""
-    return {side: label.format(results["machine"].get("threads")) for side, label in LABELS.items()}
-
-
 def markdown(results):
     """The machine, tables of the rows and of whole runs' losses, and the tracebacks of the sides that failed."""
-    machine, called = dict(results["machine"]), labels_of(results)
+    machine = dict(results["machine"])
     in_use = "; ".join(f"{library}: {says}" for library, says in machine.pop("in use", {}).items())
     parts = [", ".join(f"{key} {value}" for key, value in machine.items() if value),
              f"Instructions, as the libraries say: {in_use}." if in_use else "",
-             table(HEADER, [line for name, row in results["rows"].items() for line in lines(name, row, called)])]
-    parts += [losses(name, row["sides"], called) for name, row in results["rows"].items()]
-    parts += [f"Time grows as {power}." for power in [powers(results["rows"], called)] if power]
+             table(HEADER, [line for name, row in results["rows"].items() for line in lines(name, row)])]
+    parts += [losses(name, row["sides"]) for name, row in results["rows"].items()]
     parts += [f"{name}, {side}:\n\n```\n{figures['failed']}\n```" for name, row in results["rows"].items()
               for side, figures in row["sides"].items() if "failed" in figures]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -49,35 +41,35 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
 
 
-def lines(name, row, called):
+def lines(name, row):
     """The cells of a row, a line for each side."""
     for i, (side, figures) in enumerate(row["sides"].items()):
         first = ("", "") if i else (name, row["description"])
         if "failed" in figures:
-            yield (*first, called[side], "**failed**, see below", *[""] * 5)
+            yield (*first, LABELS[side], "**failed**, see below", *[""] * 5)
             continue
         seconds = figures["seconds"]
         unit, factor = ("s", 1) if seconds["median"] >= 1 else ("ms", 1000)
         median, low, high = (digits(factor * seconds[key]) for key in ("median", "low", "high"))
-        yield (*first, called[side] + remark(figures), f"{median} {unit} ({low} to {high})",
+        yield (*first, LABELS[side] + remark(figures), f"{median} {unit} ({low} to {high})",
                RATIO.format(**figures["ratio"]) if figures["ratio"] and i else "",
                RATIO.format(**figures["speedup"]) if figures["speedup"] and side not in PEERS else "",
                digits(figures["tokens_per_second"]) if figures["tokens_per_second"] else "",
                f"{row['floor_seconds'] / seconds['median']:.0%}" if row["floor_seconds"] else "",
-               (f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "") + " a rank" * (side in PROCESSES))
+               f"{figures['memory'] / 1e6:,.0f} MB" if figures["memory"] else "")
 
 
 def remark(figures):
-    """What a side's result says: nothing if it is the first's; of whole runs the mean of their last losses."""
+    """A remark if a side's result differs from the first's; for whole runs, the mean of their last losses."""
     if "curves" in figures:
         loss = np.mean([curve[-1][1] for curve in figures["curves"]])
         return f", {figures['preset']}, validation loss {loss:.4f}" + ("" if figures["same"] else ", **not reached**")
     return "" if figures["same"] else ", **other result**"
 
 
-def losses(name, sides, called):
+def losses(name, sides):
     """A table of the validation losses by step of whole runs, a line for each side and seed; or None."""
-    runs = {(called[side], figures["preset"], str(seed)): dict(curve) for side, figures in sides.items()
+    runs = {(LABELS[side], figures["preset"], str(seed)): dict(curve) for side, figures in sides.items()
             for seed, curve in enumerate(figures.get("curves", ()))}
     steps = sorted({step for curve in runs.values() for step in curve})
     header = (f"{name}: validation loss at step", "preset", "seed", *map(str, steps))
@@ -86,26 +78,13 @@ def losses(name, sides, called):
 
 
 def digits(number):
-    """A number in three digits, or in all digits before the point."""
+    """A number with three significant digits, or as an integer."""
     return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}".rstrip(".")
 
 
-def powers(rows, called):
-    """By which powers of T, B and C the time of a step grows, if rows of the scaling were measured."""
-    found = []
-    for axis in ("T=", "B=", "C="):
-        for side in called:
-            points = [(int(name[2:]), row["sides"][side]["seconds"]["median"]) for name, row in rows.items()
-                      if name.startswith(axis) and "seconds" in row["sides"].get(side, {})]
-            if len(points) > 1:
-                found.append(f"{axis[0]}^{np.polyfit(*np.log(points).T, 1)[0]:.2f} ({called[side]})")
-    return ", ".join(found)
-
-
 def draw(results, path):
-    """A bar for the time of each side of each row, as a multiple of the first's."""
-    called = labels_of(results)
-    bars = [(f"{name}, {called[side]}", figures["ratio"]["median"], f"C{list(LABELS).index(side)}")
+    """Draw a bar for each side of each row: its time as a multiple of the first side's."""
+    bars = [(f"{name}, {LABELS[side]}", figures["ratio"]["median"], f"C{list(LABELS).index(side)}")
             for name, row in results["rows"].items() for side, figures in row["sides"].items() if figures.get("ratio")]
     if bars and find_spec("matplotlib"):
         from matplotlib.figure import Figure

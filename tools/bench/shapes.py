@@ -2,8 +2,6 @@
 
 import dataclasses
 import os
-import shutil
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TINYSHAKESPEARE = Path(os.environ.get("NPGPT_DATA_DIR") or ROOT / "data") / "tinyshakespeare" / "input.txt"
 PRESETS = ROOT / "npgpt" / "training" / "presets"
 # In the order of their turns. "npgpt" has --kernels numpy, "fast" numba, and "first" is the same with nothing compiled
-# yet; "mkl", "xla" and, on a GPU, "reference" have those --kernels. "ranks" and "ddp" are as many processes as the
-# others have threads.
-SIDES = ("npgpt", "fast", "first", "mkl", "xla", "reference", "ranks", "equal", "old", "floor", "torch", "ddp",
-         "compile", "transformers")
+# yet; "mkl", "xla" and, on a GPU, "reference" have those --kernels.
+SIDES = ("npgpt", "fast", "first", "mkl", "xla", "reference", "equal", "old", "floor", "torch", "compile",
+         "transformers")
 PEERS = ("torch", "transformers")       # of training and of generation
-OF_RANKS = ("npgpt", "ranks", "torch", "ddp")
-MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]))
 SEED = 0            # of the weights, batches and prompts: every side has the same; a whole run's is its round
 LR = 3e-4
 N_BATCHES = 8       # they are repeated
@@ -28,20 +23,18 @@ N_BATCHES = 8       # they are repeated
 
 @dataclasses.dataclass
 class Work:
-    """What a side does: step(i) is timed, and returns a loss, tokens, or another value that JSON can hold."""
+    """The work of a side: step(i) is timed, and returns a loss, tokens, or another value that fits JSON."""
 
     step: Callable
-    synchronize: Callable = lambda: None        # wait for the GPU, if more is to do there than the loss
+    synchronize: Callable = lambda: None        # wait for the GPU
     memory: Callable | None = None              # memory() gives the bytes in use; None: the process's peak
-    begin: Callable = lambda n: None            # wake the other ranks for a turn of n steps
-    end: Callable = lambda result: result       # let them sleep; the result of all ranks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steps:
     """Training steps (loss and gradients, clipping, AdamW) on batches of B crops of T tokens, by default of GPT-2 124M.
 
-    Or, with new_tokens, greedy generation of so many tokens after prompts (B, T), with a KV cache.
+    With new_tokens: greedy generation of that many tokens after prompts (B, T), with a KV cache.
     """
 
     B: int
@@ -66,11 +59,11 @@ class Steps:
 
     @property
     def sides(self):
-        """Those that can do it. The first is npgpt's: the others' times are given as multiples of its time."""
+        """The sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
         if self.new_tokens:
             return ("npgpt", "fast", "mkl", "xla", "old", "floor", "transformers")
         if self.device == "cpu":
-            return ("npgpt", "fast", "mkl", "xla", "ranks", "old", "floor", "torch", "ddp", "compile")
+            return ("npgpt", "fast", "mkl", "xla", "old", "floor", "torch", "compile")
         return ("xla", *(["reference"] if self.dtype != "bfloat16" else []), "floor", "torch", "compile")
 
     @property
@@ -86,7 +79,7 @@ class Steps:
 
     @property
     def weights(self):
-        """Values in the matrices that every token is multiplied with: 12 C² a block, V C in the head."""
+        """Number of weights in the matrices that multiply every token: 12 C² a block, V C in the head."""
         return self.n_layer * 12 * self.n_embd**2 + self.vocab_size * self.n_embd
 
     @property
@@ -99,7 +92,7 @@ class Steps:
         return 3 * (2 * self.weights + self.n_layer * 2 * self.T * self.n_embd) * self.tokens
 
     def floor(self, seconds):
-        """The least seconds of a pass, if the floor's matmul, or in generation reading all weights, takes so many."""
+        """The least seconds of a pass. seconds: of the floor's matmul; in generation, of reading all weights."""
         return seconds if self.new_tokens else self.flops / (2 * self.floor_n**3) * seconds
 
     def batches(self):
@@ -117,18 +110,18 @@ class Steps:
         return [(crops[:, :-1].copy(), crops[:, 1:].copy()) for crops in tokens]
 
     def same(self, result, expected):
-        """Whether two sides computed the same: all tokens, or the loss (False for NaN)."""
+        """Whether two sides agree: in all tokens, or in the loss (False for NaN)."""
         return result == expected if self.new_tokens else abs(result - expected) <= self.tolerance
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A whole training run on TinyShakespeare as a preset says, from start to end of its process.
+    """A whole training run on TinyShakespeare with a preset, from start to end of its process.
 
     Each round has another seed: 0, 1, 2. The result of a run is its validation losses, pairs [step, loss].
     """
 
-    sides: dict                 # and the preset of each; the first is npgpt's
+    sides: dict                 # side -> preset; the first side is npgpt's
     device: str = "cpu"
     options: tuple = ()         # more options of `npgpt train`
     until: float = 0.0          # the validation loss that ends the run; 0: it runs to its end
@@ -142,7 +135,7 @@ class Recipe:
 
 
 def preset_fields(preset):
-    """What a preset of npgpt says, or a TOML file, a dict."""
+    """The fields of a preset of npgpt, or of a TOML file, as a dict."""
     return tomllib.loads((PRESETS / preset).with_suffix(".toml").read_text())
 
 
@@ -151,12 +144,6 @@ TINY = {"n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 31, "T": 8, "bloc
 GPU = {"device": "gpu", "dtype": "bfloat16", "first_steps": 10, "floor_n": 8192}
 # nanoGPT rounds the vocabulary up to 50304: the head's matmul is faster, the loss hardly differs.
 GPU_124M = {**GPU, "T": 1024, "B": 16, "tolerance": 0.02, "padded_vocab_size": 50304}
-SCALING = {
-    # One model of which one number changes.
-    **{f"T={T}": Steps(n_layer=4, n_head=4, n_embd=256, vocab_size=65, T=T, B=8) for T in (64, 128, 256, 512, 1024)},
-    **{f"B={B}": Steps(n_layer=4, n_head=4, n_embd=256, vocab_size=65, T=256, B=B) for B in (1, 2, 4, 8, 16)},
-    **{f"C={C}": Steps(n_layer=4, n_head=C // 64, n_embd=C, vocab_size=65, T=256, B=8) for C in (128, 256, 512, 1024)},
-}
 ROWS = {
     "A": Steps(n_layer=4, n_head=4, n_embd=128, vocab_size=65, T=64, block_size=64, B=12),
     "B": Steps(**BABY, B=16),
@@ -165,9 +152,8 @@ ROWS = {
     "gen1": Steps(T=8, B=1, new_tokens=100),
     "gen5": Steps(T=8, B=5, new_tokens=100),
     # "equal" and PyTorch do equal work, nanoGPT's recipe; npgpt's default reaches the loss in fewer steps.
-    "E": Recipe({**dict.fromkeys(("npgpt", "fast", "first", "xla", "ranks", "old"), "char-cpu"),
+    "E": Recipe({**dict.fromkeys(("npgpt", "fast", "first", "xla", "old"), "char-cpu"),
                  "equal": "char-nanogpt", "torch": "char-nanogpt"}),
-    **SCALING,
     "124M": Steps(**GPU_124M),
     "124M-tf32": Steps(**{**GPU_124M, "dtype": "tf32"}),
     "124M-float32": Steps(**{**GPU_124M, "dtype": "float32"}),
@@ -179,6 +165,5 @@ ROWS = {
     "tiny-gen": Steps(**TINY, B=2, new_tokens=8),
     "tiny-gpu": Steps(**TINY, B=3, **{**GPU, "dtype": "float32", "floor_n": 64}),
 }
-GROUPS = {"scaling": tuple(SCALING), "gpu": ("124M", "baby", "124M-tf32", "124M-float32"),
-           "ranks": ("A", "B", "C")}
-DEFAULT = ("A", "B", "C", "D", "gen1", "gen5")      # E and scaling take longer
+GROUPS = {"gpu": ("124M", "baby", "124M-tf32", "124M-float32")}
+DEFAULT = ("A", "B", "C", "D", "gen1", "gen5")      # E takes longer

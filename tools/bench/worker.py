@@ -1,12 +1,8 @@
-"""The process of one side: for each line of its input, a number n, it does n steps and prints how long they took.
+"""The process of one side: for each number n on its standard input it runs n steps and prints how long they took.
 
-    python worker.py SIDE ROW FOLDER THREADS [RANK]
+    python worker.py SIDE ROW FOLDER THREADS
 
-The side ranks is started by mpiexec: rank 0 answers. Rank 0 of the side ddp starts the other ranks. Between turns the
-other ranks sleep in the read of a pipe: a rank that waits for a message of MPI takes a whole core from the next side.
-
-If something goes wrong, standard error has the traceback. PYTHONPATH says which npgpt is measured; only calls that
-older versions have, too, are used.
+PYTHONPATH chooses the npgpt that is measured. For the side `old`, use only calls that older versions have.
 """
 
 import contextlib
@@ -19,51 +15,45 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
-if sys.argv[1] in ("npgpt", "fast", "first", "mkl", "xla", "reference", "ranks", "equal", "old", "prepare"):
+if sys.argv[1] in ("npgpt", "fast", "first", "mkl", "xla", "reference", "equal", "old", "prepare"):
     import npgpt  # before NumPy: it makes OpenBLAS's idle threads sleep sooner
     from npgpt import GPT, AdamW, GPTConfig
 
 import numpy as np
 import threadpoolctl
 from instructions import in_use, installed, of_the_cpu
-from shapes import LR, MPIEXEC, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work, preset_fields
+from shapes import LR, ROWS, SEED, TINYSHAKESPEARE, Recipe, Work, preset_fields
 
 OURS = ("npgpt", "fast", "mkl", "xla", "reference", "old")
 KERNELS = {"fast": "numba", "first": "numba", "mkl": "mkl", "xla": "xla", "reference": "reference"}
 PACKAGES = ("numpy", "numba", "mkl", "jax", "jaxlib", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
 
 
-def make_work(side, shape, folder, threads, rank):
-    """The `Work` of a side. rank: of the process, on the side ddp."""
+def make_work(side, shape, folder, threads):
+    """The `Work` of a side."""
     if side == "machine":
         return Work(lambda i: describe_machine())
     if side == "prepare":
         return Work(lambda i: prepare(shape, folder, threads))
     if isinstance(shape, Recipe):
         return whole_run(side, shape, folder, threads)
-    if side == "ranks":
-        return of_all_ranks(shape, folder)
     if side in OURS:
         return (generation if shape.new_tokens else training)(shape, folder, threads, side)
     if side == "floor" and shape.device == "cpu":
         return floor(shape)
     import peers  # takes seconds, and needs torch
 
-    peers.torch.set_num_threads(1 if side == "ddp" else threads)
-    if side == "ddp":
-        others = [] if rank else [start(other) for other in range(1, threads)]
-        return leading(peers.data_parallel(shape, folder, rank, threads), others)
+    peers.torch.set_num_threads(threads)
     make = {"floor": peers.gpu_matmul, "transformers": peers.generation}.get(side)
     return make(shape, folder) if make else peers.training(shape, folder, compiled=side == "compile")
 
 
 def kernels_of(side):
-    """{"kernels": those of a side}; {} for an older npgpt, whose CPU engine is in NumPy without a choice."""
+    """{"kernels": …} of a side; {} for an older npgpt that has NumPy's only."""
     known = getattr(sys.modules.get("npgpt.api"), "KERNELS", ())
     return {"kernels": KERNELS.get(side, "numpy")} if KERNELS.get(side, "numpy") in known else {}
 
@@ -81,8 +71,6 @@ def training(shape, folder, threads, side="npgpt"):
 
         free = cupy.cuda.Device().mem_info[0]
     model = pretrained(shape, folder, threads, side)
-    if not hasattr(AdamW, "train_step") and not hasattr(getattr(model, "engine", None), "step"):
-        return older_training(model, shape, threads)
     step = trainers_step(model, model.engine, shape)
     if shape.device == "cpu":
         return Work(step)
@@ -94,7 +82,7 @@ def training(shape, folder, threads, side="npgpt"):
 
 
 def trainers_step(model, engine, shape):
-    """A function that takes training step i as npgpt's trainer does; the loss may still have to be computed."""
+    """A function that runs training step i like npgpt's trainer. Its loss may still be computing when it returns."""
     optimizer, batches = AdamW(model.params, lr=LR, engine=engine), shape.batches()
 
     def step(i):
@@ -105,78 +93,6 @@ def trainers_step(model, engine, shape):
         return engine.step(optimizer, *given)[0]        # an earlier version
 
     return step
-
-
-def older_training(model, shape, threads):
-    """The training step of a version whose engine takes no whole steps, or that has no engine; on a CPU."""
-    optimizer, batches = AdamW(model.params, lr=LR, threads=threads), shape.batches()
-
-    def step(i):
-        loss, grads = model.loss_and_grads(*batches[i % len(batches)])
-        optimizer.step(grads, max_norm=1.0)
-        return loss
-
-    return Work(step)
-
-
-def of_all_ranks(shape, folder):
-    """npgpt's training step on the ranks that mpiexec has started, each with one thread. Only rank 0 returns."""
-    from npgpt.engine.cpu import CPUEngine
-    from npgpt.engine.distributed.engine import Distributed
-    from npgpt.engine.distributed.mpi import join
-
-    world = join()
-    if world is None:
-        return training(shape, folder, 1)
-
-    def abort(*exception):
-        traceback.print_exception(*exception)
-        world.abort(1)
-
-    sys.excepthook = abort          # otherwise the other ranks would wait
-    model, bounds = GPT.from_pretrained(folder, threads=1), range(world.size + 1)
-    engine = Distributed(CPUEngine(model.params, 1), world)
-    if world.rank:
-        os.mkfifo(folder / f"rank-{world.rank}")
-    world.comm.Barrier()
-    while world.rank:               # until this process is killed
-        (folder / f"rank-{world.rank}").read_bytes()        # sleeps until rank 0 opens the pipe
-        engine.follow()
-        world.ended = False         # if rank 0 dies now, this one ends, too
-        world.gather(np.array([peak_memory()]), bounds)
-
-    def begin(n):
-        for rank in range(1, world.size):
-            (folder / f"rank-{rank}").write_bytes(b"")
-
-    def end(result):
-        world.tell("stop", {})
-        return result
-
-    return Work(trainers_step(model, engine, shape), begin=begin, end=end,
-                memory=lambda: int(world.gather(np.array([peak_memory()]), bounds).max()))
-
-
-def start(rank):
-    """The process of another rank, which does the same as this one."""
-    return subprocess.Popen([sys.executable, *sys.argv, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            encoding="utf-8")
-
-
-def leading(work, others):
-    """The `Work` of a process that tells other processes how many steps to do."""
-    answers = []
-
-    def begin(n):
-        for other in others:
-            print(n, file=other.stdin, flush=True)
-
-    def end(result):
-        answers[:] = [json.loads(other.stdout.readline()) for other in others]
-        return float(np.mean([result, *(answer["result"] for answer in answers)]))
-
-    return Work(work.step, memory=lambda: max([peak_memory(), *(answer["memory"] for answer in answers)]), begin=begin,
-                end=end)
 
 
 def generation(shape, folder, threads, side):
@@ -190,14 +106,13 @@ def whole_run(side, shape, folder, threads):
     def step(i):
         out_dir = tempfile.mkdtemp(dir=folder)
         command = [Path(__file__).with_name("peers.py"), shape.sides[side], folder, out_dir, threads, i]
-        launcher, of_rank = ([MPIEXEC, "-n", threads], 1) if side == "ranks" else ([], threads)
         if side != "torch":
-            how = ["--threads", of_rank, *[f"--{name}={value}" for name, value in kernels_of(side).items()]]
+            how = ["--threads", threads, *[f"--{name}={value}" for name, value in kernels_of(side).items()]]
             command = ["-m", "npgpt.cli", "train", "--preset", shape.sides[side], "--corpus", folder / "corpus.txt",
                        "--tokenizer", "char", "--out-dir", out_dir, "--seed", i, *how, *shape.options]
         losses, variables = [], {"NUMBA_CACHE_DIR": tempfile.mkdtemp(dir=folder)} if side == "first" else {}
-        # With `folder` as current folder: `-m` would prefer an npgpt of the current folder to that of PYTHONPATH.
-        with subprocess.Popen([*map(str, [*launcher, sys.executable, *command])], cwd=folder, stdout=subprocess.PIPE,
+        # In `folder`: `-m` would prefer an npgpt in the current folder to the one of PYTHONPATH.
+        with subprocess.Popen([*map(str, [sys.executable, *command])], cwd=folder, stdout=subprocess.PIPE,
                               text=True, env={**os.environ, **variables}) as process:
             for line in process.stdout:
                 print(line, end="", file=sys.stderr)
@@ -215,7 +130,7 @@ def whole_run(side, shape, folder, threads):
 
 
 def prepare(shape, folder, threads):
-    """Write what the sides of a row read into a folder: the first weights, the text of a whole run; and compile."""
+    """Write the input of a row's sides to a folder: initial weights, or the text of a whole run. Compile the loops."""
     if isinstance(shape, Recipe):
         text = TINYSHAKESPEARE.read_text()
         (folder / "corpus.txt").write_text(text)
@@ -229,13 +144,13 @@ def prepare(shape, folder, threads):
                 initial_model(recipe, seed).save_pretrained(folder / f"seed-{seed}")
         if "fast" in shape.sides and installed("numba"):
             short = Recipe(shape.sides, options=("--max-iters", 1, "--eval-iters", 1))
-            with contextlib.suppress(RuntimeError):         # the side will say so itself
+            with contextlib.suppress(RuntimeError):         # the side reports it
                 whole_run("fast", short, folder, threads).step(0)
         return
     model = initial_model(shape, SEED)
     for name, array in model.params.items():
         if shape.new_tokens and name.startswith("h.") and array.ndim == 2:
-            array *= 10.0       # untrained blocks repeat one token for ever: any two programs would agree on it
+            array *= 10.0       # otherwise the model repeats one token, and any two programs agree
     model.save_pretrained(folder)
 
 
@@ -257,7 +172,7 @@ def floor(shape):
 
 
 def describe_machine():
-    """The machine and its software, a dict without names of the host or of people."""
+    """The machine and its software as a dict, without host or user names."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     blas = next((info for info in threadpoolctl.threadpool_info() if info["user_api"] == "blas"), {})
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -275,25 +190,24 @@ def describe_machine():
 
 
 def peak_memory():
-    """The most bytes that this process has had. Not getrusage's, which include those of its parent at the fork."""
+    """Peak memory of this process in bytes. getrusage's figure includes the parent's at the fork."""
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 
 def main():
-    side, row, folder, threads, *rank = sys.argv[1:]
+    side, row, folder, threads = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)           # what libraries print is no answer
+    os.dup2(2, 1)           # so that prints of libraries are not read as answers
     asked_for = os.environ["PYTHONPATH"].split(os.pathsep)[0]
     if side in OURS and not os.path.samefile(Path(npgpt.__file__).parents[1], asked_for):
         raise RuntimeError(f"{npgpt.__file__} would be measured, not that of {asked_for}")
-    if side == "xla":       # it takes every core that its process may run on
+    if side == "xla":       # XLA uses every core that its process may run on
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(threads)])
-    work = make_work(side, ROWS[row], Path(folder), int(threads), int(*rank))
+    work = make_work(side, ROWS[row], Path(folder), int(threads))
     done = 0
     for line in sys.stdin:
         numbers = range(done, done + int(line))
         done = numbers.stop
-        work.begin(len(numbers))
         work.synchronize()
         began = time.perf_counter()
         for i in numbers:
@@ -301,7 +215,7 @@ def main():
         work.synchronize()
         result = result.item() if hasattr(result, "item") else result       # a loss; for one of XLA this waits
         seconds = (time.perf_counter() - began) / len(numbers)
-        answer = {"seconds": seconds, "result": work.end(result), "memory": (work.memory or peak_memory)()}
+        answer = {"seconds": seconds, "result": result, "memory": (work.memory or peak_memory)()}
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Every file that npgpt reads, damaged: its commands must say so in one line, or be right, and need little memory.
+"""Damaged files: a command that reads one must refuse it in one line, or work, and need little memory.
 
-In some cases a link, a pipe or a folder is there instead: nothing is written outside, and nothing waits.
+In some cases a link, a pipe or a folder replaces the file: the command must write nothing outside, and must not hang.
 """
 
 import base64
@@ -21,14 +21,14 @@ import npgpt
 from tests.data.tokenizer_json import byte_pairs, word_pieces
 
 PRESET = Path(npgpt.__file__).parent / "training/presets/char-cpu.toml"
-FLOOR = 32 << 20            # bytes that a command on a small file may need, besides ten times the file
+FLOOR = 32 << 20            # bytes that a command may need in addition to ten times the file's size
 DEEP = "[" * 2000 + "]" * 2000
 NASTY = ["null", "true", "false", "NaN", "-Infinity", "nan", "1979-05-27", "[]", "{}", "[[1]]", '{"a": 1}', "{a = 1}",
          "-1", "0", "1", "2", "0.5", "-0.0", "1e308", "1e400", "1e-320", "1" + "0" * 25, "9" * 400, "9" * 5000,
          '""', '"x"', '"gpt2"', '"\\ud800"', '"../../x"', '"/etc/passwd"', '"/dev/zero"', '"\\u0000"',
          '"\\u001b[31m\\n"', f'"{"x" * 100_000}"', "'''x\ny'''", DEEP, '{"a":' * 2000 + "1" + "}" * 2000]
 VALUE = r'"(?:[^"\\]|\\.)*"|[\w.+-]+'
-PLACES = [re.compile(pattern.encode()) for pattern in (         # of JSON, TOML or Python that may be damaged
+PLACES = [re.compile(pattern.encode()) for pattern in (         # in JSON, TOML or Python: what to damage
     VALUE, rf'"[^"]*"\s*:\s*(?:{VALUE}|[\[{{])\s*,?', r"\{[^{}]*\}|\[[^][]*\]", r"[^\n]+\n")]
 NASTY_NUMBERS = ["-{}", "{}0", "{}.5", "{}e9", '"{}"', "{}1"]
 
@@ -53,7 +53,7 @@ PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dw
 
 
 def setup_files(folder):
-    """Make the folders of READERS, and "commands" with something of each kind. Returns [(folder, command)]."""
+    """Make the folders of READERS. Returns [(folder, command)]."""
     train_tokenizers(folder)
     for name in ("char", *FAMILIES):
         tokenizer = name if name == "char" else f"hf:../{name}.json"
@@ -72,12 +72,6 @@ def setup_files(folder):
     (new_folder(folder / "preset") / "preset.toml").write_text("".join(lines))
     (new_folder(folder / "exercise") / "exercises").mkdir()
     (folder / "exercise/exercises/progress.json").write_text(json.dumps({"exercises": PROGRESS}))
-
-    everything = new_folder(folder / "commands")
-    for source, name in (("char/out", "run"), ("char-model/model", "model"), ("tokens/tokens", "tokens")):
-        shutil.copytree(folder / source, everything / name)
-    for file in ("preset/preset.toml", "bpe.json"):
-        shutil.copy(folder / file, everything)
     return [(folder / name, command.split()) for name, commands in READERS.items() for command in commands]
 
 
@@ -103,13 +97,13 @@ def split_into_shards(model):
 
 
 def files(rng, number, folder, cases):
-    """First every command on whole files: it has to work. Then one file is damaged, or something else in its place."""
+    """Run every command once on undamaged files; then damage or replace one file of a random command."""
     whole = number < len(cases)
     here, arguments = cases[number] if whole else rng.choice(cases)
     shutil.copytree(here, folder, dirs_exist_ok=True)
     if not whole and rng.random() < 0.1:
         inside = [path for path in sorted(here.rglob("*")) if path.is_file() or path.parent != here]
-        file = rng.choice(inside).relative_to(here)         # not out or new: the command line names those
+        file = rng.choice(inside).relative_to(here)         # not out and new, which the command line names
         kind = put_instead(rng, here / file, folder / file)
         return complaints(run(arguments, folder), f"{arguments[0]}, {file.name} is a {kind}")
     file = rng.choice([path.relative_to(here) for path in sorted(here.rglob("*")) if path.is_file()])
@@ -118,19 +112,19 @@ def files(rng, number, folder, cases):
     (folder / file).write_bytes(data)
     state = folder / file.parent / "state.json"
     if file.parent.name.startswith("step-") and file.name != "state.json" and rng.random() < 0.6:
-        content = json.loads(state.read_bytes())        # as if it was damaged before its digest was taken
+        content = json.loads(state.read_bytes())        # as if damaged before its digest was computed
         content["sha256"][file.name] = hashlib.sha256(data).hexdigest()
         state.write_text(json.dumps(content))
     result, what = run(arguments, folder), f"{arguments[0]}, {file.name}"
-    needed = whole or file.name == "metrics.jsonl" and arguments[0] == "train"      # the metrics may go
+    needed = whole or file.name == "metrics.jsonl" and arguments[0] == "train"      # it can do without metrics
     found = (must_work if needed else complaints)(result, what)
-    if not whole and result.memory > FLOOR + 10 * len(data):      # before, Numba may compile
+    if not whole and result.memory > FLOOR + 10 * len(data):      # at first, Numba may compile
         found.append(f"{what}: more than ten times its size in memory | {result.memory >> 20} MiB")
     return found
 
 
 def put_instead(rng, original, path):
-    """Put something else in the place of a file or folder, and return what. original: the same outside."""
+    """Replace a file or folder by something else, and return its kind. original: a copy outside of the folder."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     targets = {"link": original, "broken link": original.with_name("new"), "link to a device": "/dev/zero"}
     kind = rng.choice([*targets, "pipe", "folder"])
@@ -142,7 +136,7 @@ def put_instead(rng, original, path):
 
 
 def damage(rng, name, data):
-    """The bytes of a file, damaged in a way that suits it."""
+    """Return the bytes of a file, damaged in a way that fits its format."""
     if rng.random() < 0.3 or name.endswith((".bin", ".txt", ".py")):
         return damage_bytes(rng, data)
     if not name.endswith(".safetensors"):
@@ -157,7 +151,7 @@ def damage(rng, name, data):
 
 
 def damage_text(rng, data):
-    """Replace, delete, repeat or swap a value, a member, a container or a line; the result may be right JSON."""
+    """Replace, delete, repeat or swap a value, member, container or line; the result may be valid JSON."""
     places = rng.choice([list(found) for found in (pattern.finditer(data) for pattern in PLACES)])
     if not places:
         return rng.choice(NASTY).encode()

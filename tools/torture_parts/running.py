@@ -1,7 +1,7 @@
-"""Run a command in a fork of this process, watched and perhaps killed, and judge how it ended.
+"""Run a command in a fork of this process, watch it, perhaps kill it, and judge how it ended.
 
-Every command is limited in time and memory, and can write only below its own folder: what it does wrong is said on
-stderr, in a line `[torture: …]`.
+Every command is limited in time and memory, and may write only below its own folder; a violation is reported on stderr,
+in a line `[torture: …]`.
 """
 
 import collections
@@ -22,16 +22,16 @@ import npgpt.cli.main
 import npgpt.cli.train
 from npgpt.engine.cpu import cpu_kernels
 
-if cpu_kernels() != "numpy":        # Numba and its compiler need 120 MiB, which are not the damaged file's
+if cpu_kernels() != "numpy":        # load Numba, 120 MiB, before memory is measured
     from npgpt.engine import compiled
 
     compiled.gelu_tanh_forward(np.ones((1, 8), np.float32))
 
-npgpt.cli.train.draw_if_possible = lambda out_dir: ""       # a picture takes longer than a run of these
-CPU_SECONDS = 10            # a command on tiny files computes for less, even if XLA compiles
+npgpt.cli.train.draw_if_possible = lambda out_dir: ""       # slower than a run here
+CPU_SECONDS = 10            # more than any command on tiny files needs
 WALL_SECONDS = 60
 MEMORY = 4 << 30            # bytes of address space
-MOST_OUTPUT = 1 << 20       # bytes of stdout or stderr that are read; then the pipe is closed
+MOST_OUTPUT = 1 << 20       # bytes read of stdout and of stderr; then the pipe is closed
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree", "fcntl.flock"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 verbose = False             # with --case
@@ -88,13 +88,13 @@ def start(arguments, folder, before=lambda: None, kill_at=None, full_at=math.inf
 
 
 def watch(folder, changes, kill_at, full_at):
-    """From now on count what this process changes on disk (each fsync too), be killed, and refuse what is outside."""
+    """Count every change of the file system, including fsync; kill at one; refuse changes outside of the folder."""
     def change(event, paths=(), allowed=()):
         changes.value += 1
         if changes.value == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         for path in map(os.path.abspath, map(os.fsdecode, paths)):
-            if event == "open":         # which follows links; the other events are about the link itself
+            if event == "open":         # it follows links; other events do not
                 path = os.path.realpath(path)
             inside = f"{path}/".startswith(f"{folder}/") or "__pycache__" in path       # Numba's, at its first run
             if path not in allowed and not inside:
@@ -105,7 +105,7 @@ def watch(folder, changes, kill_at, full_at):
 
     def hook(event, args):
         if event == "open" and isinstance(args[2], int) and args[2] & WRITING and not isinstance(args[0], int):
-            change(event, args[:1], allowed=("/dev/null", "/dev/zero"))     # to be opened, never to be renamed over
+            change(event, args[:1], allowed=("/dev/null", "/dev/zero"))     # may be opened, not replaced
         elif event in CHANGES:
             change(event, [path for path in args[:2 if event == "os.rename" else 1] if not isinstance(path, int)])
 
@@ -114,7 +114,7 @@ def watch(folder, changes, kill_at, full_at):
 
 
 def wait(process):
-    """The Result of a started command."""
+    """Wait for a command. Returns its Result."""
     texts = []
     for descriptor in (process.out, process.err):
         with open(descriptor, "rb") as file:
@@ -130,7 +130,7 @@ def wait(process):
 # A finding is a text. Findings of one kind are equal up to the first " | ".
 
 def complaints(result, what, codes=(0, 2)):
-    """What is wrong with how a command ended, a list of findings."""
+    """Return what is wrong with the end of a command, a list of findings."""
     err, last = result.err, (result.err.strip().splitlines() or ["(nothing)"])[-1][:200]
     if result.code in (-signal.SIGXCPU, -signal.SIGALRM):
         return [f"{what}: takes more than {CPU_SECONDS} seconds"]
@@ -146,6 +146,6 @@ def complaints(result, what, codes=(0, 2)):
 
 
 def must_work(result, what):
-    """As `complaints`, of a command that has to end with exit code 0."""
+    """Return `complaints` of a command that must end with exit code 0."""
     refused = [f"{what} is refused: {result.err.strip()[-300:]}"] if result.code else []
     return complaints(result, what, codes=(0, 2, result.code)) or refused

@@ -1,4 +1,4 @@
-"""Runs that are killed, replaced, starved of disk and memory, or trained by two processes at once."""
+"""Runs that are killed, replaced, limited in disk and memory, or trained by two processes at once."""
 
 import collections
 import os
@@ -29,18 +29,18 @@ FROM_HALF = {
 COMMANDS = {name: line.split() for name, line in (ANEW | FROM_HALF).items()}
 KILLED = (0, -signal.SIGKILL, -signal.SIGTERM, 130)
 
-End = collections.namedtuple("End", "seconds changes made")     # of a command that nobody disturbed
+End = collections.namedtuple("End", "seconds changes made")     # of a command that was not disturbed
 
 
 def new_folder(path):
-    """Make a folder with a text to train on, and a folder for what is made."""
+    """Make a folder with a training text and an empty folder `new`."""
     (path / "new").mkdir(parents=True)
     (path / "text.txt").write_text(TEXT)
     return path
 
 
 def must_end(line, folder):
-    """The Result of a command of the set-up."""
+    """Run a command of the set-up. Returns its Result."""
     result = run(line.split(), folder)
     if result.code:
         raise SystemExit(f"torture: {line} ends with {result.code}: {result.err}")
@@ -48,7 +48,7 @@ def must_end(line, folder):
 
 
 def setup_runs(folder):
-    """name -> End of every command; the folder "half" has a run that was stopped half way."""
+    """Return name -> End of every command. The folder "half" has a run that was stopped half way."""
     must_end(HALF, new_folder(folder / "half"))
     ends = {}
     for name, line in (ANEW | FROM_HALF).items():
@@ -59,28 +59,28 @@ def setup_runs(folder):
 
 
 def begin(name, here, folder):
-    """Put into a folder what the command of that name needs."""
+    """Put the command's input into a folder."""
     if name in ANEW:
         return here if here.exists() else new_folder(here)
     return shutil.copytree(folder / "half", here, dirs_exist_ok=True)
 
 
 def content(folder):
-    """Path -> bytes of every file below a folder, without what may differ between equal runs."""
+    """Return path -> bytes of every file below a folder, without values that differ between equal runs."""
     found = {}
     for path in folder.rglob("*"):
         if path.name != ".npgpt.lock":
             data = b"" if path.is_dir() else path.read_bytes()
-            # Not the speed, the name of the corpus, and the norms of layers, which ranks do not have.
-            data = re.sub(rb'"tokens_per_second": [^,}]+|"name": "[^"]*"|, "\w+_norm\.[^,}]+', b"", data)
+            # Not the speed and the name of the corpus.
+            data = re.sub(rb'"tokens_per_second": [^,}]+|"name": "[^"]*"', b"", data)
             found[str(path.relative_to(folder))] = sorted(data.splitlines()) if path.suffix == ".jsonl" else data
     return found
 
 
 def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
-    """Kill a command, do it again, and perhaps kill it again; at last it must be as if nothing had happened.
+    """Kill a command, repeat it, and perhaps kill it again; the end must be as if nothing had happened.
 
-    Every second round kills each command just once: before its first change on disk, its second, and so on.
+    Every second round kills each command once: before its first change on disk, its second, and so on.
     """
     turn, i = divmod(number, len(names))
     name, kill_at = names[i], 1 + turn // 2
@@ -104,28 +104,29 @@ def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
 
 
 def next_arguments(name, rng, folder):
-    """How to go on with a command that may have been cut off."""
+    """The arguments that continue a command that was killed."""
     saved = any(folder.glob("out/step-*/state.json"))
     resume = saved if name in ANEW else name == "overwrite" and rng.random() < 0.7
     return RESUME.split() if resume else COMMANDS[name]
 
 
 def afterwards(name, rng, folder, ends):
-    """What is wrong after a command was cut off: it must work now, and nothing be lost or left behind."""
+    """Repeat a command that was killed: it must work, lose nothing and leave nothing behind. Returns findings."""
     arguments = next_arguments(name, rng, folder)
     again = f"{name} afterwards, {'with --resume' if '--resume' in arguments else 'once more'}"
-    right = ["overwrite", "resume"] if name == "overwrite" and "--resume" in arguments else [name]  # the new or the old
+    right = ["overwrite", "resume"] if name == "overwrite" and "--resume" in arguments else [name]  # new or old run
     return must_work(run(arguments, folder), again) or differences(folder, [ends[each] for each in right], again)
 
 
 def differences(folder, ends, what):
-    """How a folder differs from the first of the right ends of a command; nothing if it equals any of them."""
+    """Return how a folder differs from the first of some right ends; nothing if it equals one of them."""
     made = content(folder)
     wrong = [[path for path in {**made, **end.made} if made.get(path) != end.made.get(path)] for end in ends]
     return [f"{what}: not as undisturbed | {wrong[0]}"] if all(wrong) else []
 
 
 def limits(rng, number, folder, ends):
+    """Run a command with a full disk, a limit on file size or memory, or beside a second one. Returns findings."""
     kind = rng.choice(["two", "disk", "file size", "memory"])
     if kind == "two":
         return two_at_once(rng, folder, ends)
@@ -144,7 +145,7 @@ def limits(rng, number, folder, ends):
 
 
 def two_at_once(rng, folder, ends):
-    """Two processes on one run: one goes on, the other says so in a line, or waits; the end is as undisturbed."""
+    """Two processes in one run: one continues, the other refuses in one line, or waits. Returns findings."""
     names = rng.choice([("plain", "plain"), ("resume", "resume"), ("plain", "overwrite")])
     begin(names[0], folder, folder.parent)
     processes = [start(COMMANDS[names[0]], folder)]
@@ -155,7 +156,7 @@ def two_at_once(rng, folder, ends):
     found = [complaint for result in results for complaint in complaints(result, what)]
     waited = names[1] == "overwrite" or re.search("^resuming .* at step 15$", results[0].out + results[1].out, re.M)
     if all(result.code for result in results):
-        found.append(f"{what}: neither goes on | {results[0].err} {results[1].err}")
+        found.append(f"{what}: both are refused | {results[0].err} {results[1].err}")
     elif not any(result.code for result in results) and not waited:
-        found.append(f"{what}: both go on")
+        found.append(f"{what}: both train")
     return found or differences(folder, [ends[names[0] if results[1].code else names[1]]], what)

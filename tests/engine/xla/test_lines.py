@@ -209,7 +209,7 @@ def test_bfloat16_is_near_float64_and_float32_nearer(small_blocks):
 @pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_step_lowers_for_other_platforms(platform, dtype, jax):
-    """JAX's own part of compiling. The rest needs the plugin of the platform: see tools/compile_for_gpu.py."""
+    """JAX's part of compiling. The rest needs the platform's plugin."""
     xla = GPT(GPTConfig(**SMALL, dropout=0.1), dtype=dtype, kernels="xla")
     optimizer = AdamW(xla.params, engine=xla.engine)
     programs = []

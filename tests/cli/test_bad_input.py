@@ -1,0 +1,66 @@
+"""Presets, models and command lines that make no sense: one line and exit code 2, whatever is in them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from npgpt import GPT, GPTConfig
+from tests.cli.test_train import refused
+from tests.conftest import TINY
+from tests.training.test_resume import command
+
+DEEP = "[" * 2000 + "]" * 2000
+
+
+@pytest.mark.parametrize("text", [
+    f"n_layer = {DEEP}", 'n_layer = "4"', "tokenizer = 5", f"learning_rate = 1{'0' * 400}",
+    f"batch_size = 1{'0' * 5000}", "dropout = nan", "\ud800"], ids=lambda text: ascii(text[:20]))
+def test_a_preset(npgpt, tmp_path, text):
+    (tmp_path / "preset.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    refused(npgpt("train", "--preset", tmp_path / "preset.toml", "--corpus", "text.txt"))
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("config.json", '{"model_type": "gpt2", "activation_function": []}'), ("config.json", DEEP),
+    ("config.json", '{"model_type": "gpt2", "npgpt": {"dropout": [[[[]]]]}}'), ("config.json", "9" * 5000),
+    ("config.json", '{"model_type": "gpt2", "n_layer": NaN}'),
+    ("config.json", '{"model_type": "gpt2", "n_layer": 1000000000}'),
+    ("model.safetensors.index.json", '{"weight_map": {"a": "\\ud800.safetensors"}}'),
+    ("npgpt_tokenizer.json", DEEP), ("npgpt_tokenizer.json", '{"kind": ["char"]}'),
+], ids=lambda value: value[-30:])
+def test_a_file_of_a_model(npgpt, tmp_path, name, value):
+    GPT(GPTConfig(n_layer=1, n_head=1, n_embd=4)).save_pretrained(tmp_path / "model")
+    if "index" in name:
+        (tmp_path / "model/model.safetensors").unlink()
+    (tmp_path / "model" / name).write_text(value)
+    refused(npgpt("sample", "model"))
+
+
+@pytest.mark.parametrize("arguments", [
+    ["train", "--n-embd", 4_000_000_000], ["train", "--n-embd", 2_000_000, "--n-head", 1],
+    ["train", "--batch-size", 10**19], ["train", "--batch-size", "9" * 5000], ["train", "--seed", 10**30],
+    ["train", "--threads", 10**30], ["sample", "-n=--"], ["sample", "--prompt=--"], ["sample", "-n", 10**12],
+    ["sample", "--seed", 10**30], ["plot", "--out", "x.xyz"], ["plot", "--out", "x" * 4000], ["sample", "x" * 4000],
+    ["info", "--vocab-size", 10**9], ["eval", "--stride", 10**30], ["info", "--batch-size", 10**400],
+    ["train", "--corpus", "x" * 4000], ["train", "--out-dir", "y/" * 1500], ["export", "--out", "y/" * 1500],
+], ids=lambda arguments: " ".join(map(str, arguments))[:40])
+def test_a_command_line(train, npgpt, arguments):
+    assert train("--max-iters", 2)[0] == 0
+    more = ["--overwrite", *(["--corpus", "text.txt"] if "--corpus" not in arguments else []), *TINY]
+    result = npgpt(arguments[0], *(more if arguments[0] == "train" else []), *arguments[1:])
+    refused(result)
+    assert len(result[2]) < 1100
+    assert npgpt("eval")[0] == 0                            # what was there is still there
+
+
+@pytest.mark.slow
+def test_a_terminal_that_lacks_characters_gets_question_marks(text_file, tmp_path):
+    text_file.write_text("né à Tôkyô €\n" * 90, encoding="utf-8")
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    result = subprocess.run(command(tmp_path / "out", text_file, "--max-iters", 1), capture_output=True, env=ascii_only)
+    assert result.returncode == 0 and result.stderr == b""
+    result = subprocess.run([sys.executable, "-m", "npgpt.cli", "sample", str(tmp_path / "out"), "--prompt", b"\xe9"],
+                            capture_output=True, env=ascii_only)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
