@@ -7,9 +7,10 @@ from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
-from npgpt.checks import check_path, check_text
+from npgpt.checks import check_path, check_text, shown
 from npgpt.download import hub
 from npgpt.errors import UserError
+from npgpt.files import read_json
 from npgpt.model.parameters import parameter_shapes
 
 INDEX = "model.safetensors.index.json"
@@ -63,7 +64,19 @@ def weight_files(folder):
         return [folder / "model.safetensors"]
     if not (folder / INDEX).exists():
         raise UserError(f"{folder} holds neither model.safetensors nor {INDEX}")
-    return [folder / name for name in hub.shard_names(folder / INDEX)]
+    return [folder / name for name in shard_names(folder / INDEX)]
+
+
+def shard_names(index_path):
+    """Return the sorted names of the weight files in a model.safetensors.index.json. Raises UserError."""
+    try:
+        names = set(read_json(index_path, 1 << 24)["weight_map"].values())
+    except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index_path} is not an index of safetensors files: use another revision") from error
+    for name in names:      # untrusted, and it becomes a path: no folders, no drives
+        if not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*\.safetensors", name)):
+            raise UserError(f"{index_path} names {shown(name)}, which is not a weight file beside it: do not trust it")
+    return sorted(names)
 
 
 def check_tensors(config, stored, path):

@@ -61,7 +61,7 @@ def data_dir(explicit=None):
     return Path(explicit or os.environ.get("NPGPT_DATA_DIR") or "data")
 
 
-def open_corpus(name=None, directory=None, progress=True):
+def open_corpus(name=None, directory=None):
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`.
@@ -73,13 +73,13 @@ def open_corpus(name=None, directory=None, progress=True):
     directory = data_dir(directory)
     if name is None:
         try:
-            return open_tinyshakespeare(directory, progress)
+            return open_tinyshakespeare(directory)
         except UserError as error:
             if tinyshakespeare_path(directory).exists():
                 raise
             return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python, because {error}")
     if name == "tinyshakespeare":
-        return open_tinyshakespeare(directory, progress)
+        return open_tinyshakespeare(directory)
     if name == "tinystories":
         return open_tinystories(directory)
     if name == "pydocs":
@@ -120,12 +120,12 @@ def read_answers(text, path):
     return answers
 
 
-def open_tinyshakespeare(directory, progress):
+def open_tinyshakespeare(directory):
     """Return the Corpus TinyShakespeare, downloaded if necessary. Raises UserError if that fails or it is damaged."""
     source, path = CORPORA["tinyshakespeare"], tinyshakespeare_path(directory)
     origin = "found at"
     if not path.exists():
-        download(source.url, source.sha256, path, progress)
+        download(source.url, source.size, source.sha256, path)
         origin = "downloaded to"
     data = read_text_bytes(path)
     digest = hashlib.sha256(data).hexdigest()
