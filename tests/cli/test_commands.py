@@ -137,7 +137,7 @@ def test_data_list_get_and_prepare(npgpt, text_file, tmp_path):
     code, out, _ = npgpt("data", "prepare", text_file, "--tokenizer", "char", "--out", "tokens")
     assert code == 0 and "npgpt train --corpus tokens" in out
     assert (tmp_path / "tokens/train.bin").stat().st_size == 2 * int(0.9 * len(text_file.read_text()))
-    refused(npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens"), "tokens is there already")
+    refused(npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens"), "tokens already exists")
     refused(npgpt("data", "get", "shakespeare"), "shakespeare", "tinyshakespeare")
     refused(npgpt("data"), "ACTION")
     (tmp_path / "tinyshakespeare").mkdir()

@@ -57,7 +57,7 @@ def test_prepare_and_open_again(poem, tmp_path, capsys, progress):
 def test_prepare_overwrites_nothing(poem, tmp_path):
     prepare(poem, make_tokenizer("char", poem.text), tmp_path, progress=False)      # an empty folder will do
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         prepare(poem, ByteTokenizer(), tmp_path, progress=False)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     with pytest.raises(UserError, match="token files already"):
