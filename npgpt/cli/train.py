@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import shlex
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,28 +61,47 @@ SAMPLE_TOKENS = 300
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
 
 
+EXAMPLES = """examples:
+  npgpt train                                           TinyShakespeare, preset char-cpu
+  npgpt train --corpus my.txt --out-dir mine            a text file
+  npgpt train --resume --out-dir mine                   continue, with the same bits as without the interruption
+  npgpt train --init-from gpt2 --corpus my.txt          fine-tune GPT-2, preset finetune
+  npgpt train --init-from gpt2 --lora 8 --learning-rate 2e-4 --corpus answers.jsonl
+  npgpt train --corpus my.txt --val-fraction 0 --sampling sequential --epochs 1 --partial-batch
+
+Ctrl-C saves and stops. At each evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extra plot).
+"""
+
+
 def add_arguments(parser):
-    parser.add_argument("--out-dir", default="out", help="where checkpoints and metrics go; by default out")
-    parser.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, or a folder with token files")
-    parser.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID; by default the preset's")
-    parser.add_argument("--init-from", metavar="MODEL",
-                        help="go on training a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
-    parser.add_argument("--lora", type=int, metavar="RANK",
-                        help="with --init-from: freeze the model, and train LoRA's matrices of this rank beside every "
-                             "c_attn and c_proj; `npgpt export` merges them")
-    parser.add_argument("--freeze", metavar="NAMES",
-                        help="leave parameters as they are: names, or what names begin with: wte,wpe,h.0")
-    add_data_dir_argument(parser)
-    again = parser.add_mutually_exclusive_group()
+    parser.usage, parser.epilog = "npgpt train [OPTION ...]", EXAMPLES
+    run = parser.add_argument_group("the run")
+    run.add_argument("--out-dir", default="out", help="folder of checkpoints and metrics; by default out")
+    again = run.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
-    again.add_argument("--overwrite", action="store_true", help="delete the run that is in --out-dir and begin anew")
+    again.add_argument("--overwrite", action="store_true", help="delete the run in --out-dir and start a new one")
     again.add_argument("--overfit", action="store_true",
-                       help="a check of model and gradients: learn one batch by heart, in 500 steps, and save nothing")
-    parser.add_argument("--backward", metavar="FOLDER",
-                        help="train with your own functions, the solved exercises in FOLDER, on a CPU, like --kernels "
-                             "reference; with --resume, give it again. The files are checked first, but then they run "
-                             "as you, without limits: use only files that you trust")
-    add_device_arguments(parser)
+                       help="a check of model and gradients: memorize one batch in 500 steps, and save nothing")
+    data = parser.add_argument_group("the data")
+    data.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
+                                       'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
+                                       "which only the completions are learned; by default tinyshakespeare")
+    data.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID (a tokenizer.json, extra hf); by default "
+                                          "the preset's")
+    add_data_dir_argument(data)
+    start = parser.add_argument_group("starting from a trained model")
+    start.add_argument("--init-from", metavar="MODEL",
+                       help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
+    start.add_argument("--lora", type=int, metavar="RANK",
+                       help="freeze the model, and train LoRA matrices of this rank beside every c_attn and c_proj; "
+                            "`npgpt export` merges them")
+    start.add_argument("--freeze", metavar="NAMES",
+                       help="do not train these parameters: names or prefixes of names, as in wte,wpe,h.0")
+    device = parser.add_argument_group("the device")
+    add_device_arguments(device)
+    device.add_argument("--backward", metavar="FOLDER",
+                        help="train with your own functions, the solved exercises in FOLDER, on a CPU (also with "
+                             "--resume). They are checked, but then run without limits, as you: trust the files first")
     add_model_arguments(parser)
     add_train_arguments(parser)
 
@@ -158,9 +178,9 @@ def stopped_by(error, trainer, args):
 
 
 def resume_command(args):
-    """What continues the run."""
-    backward = f" --backward {args.backward}" if args.backward else ""
-    return f"npgpt train --resume --out-dir {args.out_dir}{backward}"
+    """Return the command line that continues the run, quoted for a shell."""
+    backward = ["--backward", args.backward] if args.backward else []
+    return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *backward])
 
 
 def described(trainer, split):
@@ -229,6 +249,7 @@ def new_run(args):
         if "init" in given_train_fields(args):
             raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
         model, tokenizer = pretrained_model(args, options, model_fields)
+        check_causal(model.config)
         if "crop_length" not in given_train_fields(args):
             shortest = min(options.crop_length, model.config.block_size)
             options = dataclasses.replace(options, crop_length=shortest)
@@ -237,7 +258,7 @@ def new_run(args):
         tokens = open_tokens(tokenizer, corpus.name, args.data_dir, options.val_fraction)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
-        GPTConfig(**model_fields)       # raises before a corpus is downloaded, and so does
+        check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded, and so does
         check_device(args)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
@@ -252,6 +273,13 @@ def new_run(args):
         raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name)
+
+
+def check_causal(config):
+    """Raise UserError for an encoder."""
+    if not config.causal:
+        raise UserError("a model with causal=False sees the next token, which training would predict: train it from "
+                        "Python on other targets, with loss_and_grads and AdamW.step")
 
 
 def check_device(args):

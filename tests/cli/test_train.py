@@ -1,9 +1,11 @@
 """`npgpt train`: the whole way, and every bad input in one line, with exit code 2 and nothing lost."""
 
+import argparse
 import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -79,8 +81,16 @@ def test_the_line_is_one_line(text, shown):
 
 @pytest.mark.parametrize("flags", [[], ["--overfit"]])
 def test_an_encoder_would_see_its_targets(train, tmp_path, flags):
-    refused(train("--no-causal", *flags), "causal=False sees the next token", "with loss_and_grads")
+    result = train("--no-causal", *flags)
+    refused(result, "causal=False sees the next token", "with loss_and_grads")
+    assert result[1] == ""      # before a corpus is opened, which could download it
     assert not (tmp_path / "out").exists()
+
+
+def test_the_command_that_continues_is_quoted_for_a_shell():
+    args = argparse.Namespace(out_dir="my runs", backward="it's mine")
+    command = cli_train.resume_command(args)
+    assert shlex.split(command) == ["npgpt", "train", "--resume", "--out-dir", "my runs", "--backward", "it's mine"]
 
 
 def test_the_curve_is_drawn_at_the_end(train, tmp_path, monkeypatch):
