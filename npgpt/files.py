@@ -153,6 +153,8 @@ def new_folder(path, holding):
             sync_file(file)
         sync_folder(temporary)
         if not there:
+            if path.is_dir():
+                path.rmdir()        # it is empty; Windows cannot rename onto it
             os.rename(temporary, path)
             sync_folder(path.parent)
         elif not same_files(temporary, path):

@@ -1,6 +1,7 @@
 """Convert config.json, transformers' description of a GPT-2, to GPTConfig and back."""
 
 import dataclasses
+from pathlib import Path
 
 from npgpt.checks import check, shown
 from npgpt.errors import UserError
@@ -53,7 +54,7 @@ UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pr
                "quantization_config": (None,), "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,)}
 
 
-def read_config(path):
+def read_config(path: str | Path) -> GPTConfig:
     """Read the GPTConfig from a config.json; UserError if it is no GPT-2's, or sets what npgpt does not support."""
     try:
         fields = read_json(path)
@@ -65,7 +66,7 @@ def read_config(path):
         raise UserError(f"{path}: {error}") from None
 
 
-def config_from_fields(fields):
+def config_from_fields(fields: dict) -> GPTConfig:
     """Return the GPTConfig for config.json's fields, a dict; UserError that names the field that does not fit."""
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this describes no GPT-2: "model_type" must be "gpt2"')
@@ -87,7 +88,7 @@ def config_from_fields(fields):
     return GPTConfig(**values, **own).derived()
 
 
-def config_to_fields(config, dtype="float32"):
+def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     """Return the fields of config.json for a GPTConfig; reading them gives the same config.
 
     A model that transformers' GPT-2 would compute otherwise (see `unsupported_by_transformers`) is given the
@@ -101,13 +102,13 @@ def config_to_fields(config, dtype="float32"):
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 
 
-def unsupported_by_transformers(config):
+def unsupported_by_transformers(config: GPTConfig) -> str | None:
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
     theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False,
               "lora_rank": 0, "block": None}
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)
 
 
-def with_all_biases(config):
+def with_all_biases(config: GPTConfig) -> GPTConfig:
     """Return the config of the same model with all biases, as transformers' GPT-2 has them."""
     return dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)

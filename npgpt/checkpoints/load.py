@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
@@ -11,13 +12,14 @@ from npgpt.checks import check_path, check_text, shown
 from npgpt.download import hub
 from npgpt.errors import UserError
 from npgpt.files import read_json
-from npgpt.model.parameters import parameter_shapes
+from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import Parameters, parameter_shapes
 
 INDEX = "model.safetensors.index.json"
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints carry the causal mask along
 
 
-def find_model(name_or_path, revision=None):
+def find_model(name_or_path: str | Path, revision: str | None = None) -> Path:
     """Return the folder or .safetensors file of a model: an existing path, or a hub id, downloaded or from the cache.
 
     Raises UserError if it is neither, and as `hub.fetch_model` does.
@@ -34,7 +36,7 @@ def find_model(name_or_path, revision=None):
     return hub.fetch_model(str(name_or_path), revision)
 
 
-def open_model(path):
+def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None]]:
     """Return (GPTConfig, load) for a folder or .safetensors file; load(params) fills a `Parameters` of that config.
 
     Nothing large is read or allocated here, but everything is checked: raises UserError for a config that npgpt does
@@ -58,7 +60,7 @@ def open_model(path):
     return config, lambda params: read_tensors(params, stored)
 
 
-def weight_files(folder):
+def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder: model.safetensors, or the shards that its index names. UserError for none."""
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]

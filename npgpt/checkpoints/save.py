@@ -10,10 +10,10 @@ from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_trans
 from npgpt.checkpoints.tensorfile import write_tensors
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, make_folder, write_atomically
-from npgpt.model.parameters import parameter_shapes
+from npgpt.model.parameters import Parameters, parameter_shapes
 
 
-def save_model(params, folder):
+def save_model(params: Parameters, folder: str | Path) -> None:
     """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it with equal logits.
 
     Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. LoRA is merged: W + A B

@@ -6,6 +6,8 @@ values are then read in chunks into the destination, so a model of 6 GB needs no
 
 import json
 import struct
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import safetensors
@@ -26,7 +28,7 @@ class TensorFile:
     Raises UserError for a file that cannot be read or is not a whole, well-formed safetensors file. A context manager.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | Path):
         self.path = path
         try:
             self._file = open_regular(path)
@@ -47,11 +49,11 @@ class TensorFile:
     def __exit__(self, *error):
         self._file.close()
 
-    def dtype(self, name):
+    def dtype(self, name: str) -> str:
         """The stored type of a tensor, "F32", "BF16", …"""
         return self._header[name]["dtype"]
 
-    def read_into(self, name, array):
+    def read_into(self, name: str, array) -> None:
         """Copy a tensor into a C-contiguous array of its shape, converted to the array's dtype.
 
         Raises UserError for a tensor that is not of 64, 32 or 16 bit floats, or if the file ends early.
@@ -70,7 +72,7 @@ class TensorFile:
             part[:] = library_of(flat).asarray(as_floats(f"{self.path}: {name}", values, flat.dtype))
 
 
-def write_tensors(file, tensors):
+def write_tensors(file: BinaryIO, tensors: dict) -> None:
     """Write a mapping of names to C-contiguous float arrays to an open binary file, in safetensors format.
 
     Arrays on a GPU are copied one at a time.

@@ -1,5 +1,8 @@
 """The tokenizer that belongs to a pretrained model."""
 
+from pathlib import Path
+
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer, make_tokenizer
 from npgpt.errors import UserError
 
@@ -7,7 +10,7 @@ TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.json", "tokenizer_config.json", "s
                    "merges.txt")
 
 
-def model_tokenizer(folder, vocab_size):
+def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size.
 
     Raises UserError if it is missing, or has more tokens than the model.

@@ -3,15 +3,18 @@
 A stream of tokens has a crop at every place; documents have windows. Both classes answer the same questions.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from npgpt.data.token_files import Documents
+from npgpt.data.token_files import Documents, TokenFile
 from npgpt.errors import UserError
 
+Tokens = np.ndarray | TokenFile | Documents
 IGNORED = -1    # the target of a padded position, which the loss leaves out
 
 
-def crops_of(tokens, length):
+def crops_of(tokens: Tokens, length: int) -> "StreamCrops | DocumentCrops":
     """Return the crops of `length` tokens and as many targets of `tokens`: 1-D integers, or `Documents`.
 
     Raises UserError if there are too few tokens for one crop.
@@ -25,11 +28,11 @@ class Crops:
     places: how many crops there are. in_order: the next begins `stride` places later, and an epoch has `crops` of them.
     """
 
-    def random(self, batch_size, rng):
+    def random(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the places (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
         return rng.integers(self.places, size=batch_size)
 
-    def in_order(self, n, batch_size, partial=False):
+    def in_order(self, n: int, batch_size: int, partial: bool = False) -> np.ndarray:
         """Return the places (batch_size,) of batch n of an endless walk over the data.
 
         partial: the last batch of an epoch is smaller if too few crops are left.
@@ -37,7 +40,7 @@ class Crops:
         numbers = (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size, partial)
         return numbers[numbers < self.crops] * self.stride
 
-    def evenly(self, n_batches, batch_size):
+    def evenly(self, n_batches: int, batch_size: int) -> np.ndarray:
         """Return places (n_batches, batch_size), spread evenly over the data, the same in every call."""
         places = np.linspace(0, self.places - 1, n_batches * batch_size).astype(np.int64)
         return places.reshape(n_batches, batch_size)
@@ -46,14 +49,14 @@ class Crops:
 class StreamCrops(Crops):
     """The crops of a stream. A place is the position of a crop's first token."""
 
-    def __init__(self, tokens, length):
+    def __init__(self, tokens: np.ndarray | TokenFile, length: int):
         if len(tokens) <= length:
             raise UserError(f"the split has {len(tokens)} tokens and a crop needs {length + 1} (block_size + 1): "
                             "lower the block size, or give a longer text")
         self.tokens, self.length = tokens, length
         self.places, self.stride, self.crops = len(tokens) - length, length, (len(tokens) - 1) // length
 
-    def in_epoch(self, batch_size, partial=False):
+    def in_epoch(self, batch_size: int, partial: bool = False) -> int:
         """Return how many crops the batches of an epoch have; partial: if the last one were whole, too.
 
         Raises UserError if the crops fill no batch.
@@ -64,11 +67,11 @@ class StreamCrops(Crops):
                             f"{batch_size * self.length + 1}: lower the batch size, or give a longer text")
         return batches * batch_size
 
-    def count(self, places):
+    def count(self, places: np.ndarray) -> int:
         """Return how many targets count in the crops at `places`."""
         return len(places) * self.length
 
-    def at(self, places):
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and y, int64 (len(places), length): the crops at `places`, and the same one token later."""
         crops = np.stack([self.tokens[place:place + self.length + 1] for place in places.tolist()])
         return crops[:, :-1].astype(np.int64), crops[:, 1:].astype(np.int64)
@@ -82,7 +85,7 @@ class DocumentCrops(Crops):
 
     stride = 1
 
-    def __init__(self, documents, length):
+    def __init__(self, documents: Documents, length: int):
         self.documents, self.length = documents, length
         n = -(-documents.lengths // (length + 1)) if documents.all_windows else np.ones_like(documents.lengths)
         begins = (np.arange(n.sum()) - np.repeat(n.cumsum() - n, n)) * (length + 1)     # in their documents
@@ -98,18 +101,18 @@ class DocumentCrops(Crops):
             raise UserError(f"every prompt has more than {length} tokens, so no completion is seen: give shorter "
                             "prompts, or raise the block size")
 
-    def in_epoch(self, batch_size, partial=False):
+    def in_epoch(self, batch_size: int, partial: bool = False) -> int:
         """Return how many windows an epoch has; partial: if its last batch were whole.
 
         Otherwise a batch at its end goes on with the first windows.
         """
         return -(-self.places // batch_size) * batch_size if partial else self.places
 
-    def count(self, places):
+    def count(self, places: np.ndarray) -> int:
         """Return how many targets count in the windows at `places`."""
         return int(self.counts[places].sum())
 
-    def at(self, places):
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and y, int64 (len(places), length), as in `StreamCrops`.
 
         A shorter window is padded: x with its last token, the end of text, and y with -1, or with that token if
@@ -138,7 +141,7 @@ class DocumentCrops(Crops):
             yield y[y != IGNORED]
 
 
-def count_targets(tokens, block_size):
+def count_targets(tokens: Tokens, block_size: int) -> int:
     """Return how many targets the windows have."""
     if isinstance(tokens, Documents):
         crops = DocumentCrops(tokens, block_size)
@@ -146,7 +149,7 @@ def count_targets(tokens, block_size):
     return len(tokens) - 1
 
 
-def windows(tokens, block_size):
+def windows(tokens: Tokens, block_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (x, y), int64 (block_size,) each, for evaluation.
 
     Together the y's of a stream are tokens[1:], and the last may be shorter. Those of documents are

@@ -56,12 +56,12 @@ class Corpus:
     answers: list[tuple[str, str]] | None = None
 
 
-def data_dir(explicit=None):
+def data_dir(explicit: str | Path | None = None) -> Path:
     """Return the folder for downloads: `explicit`, else NPGPT_DATA_DIR, else "data" in the current folder."""
     return Path(explicit or os.environ.get("NPGPT_DATA_DIR") or "data")
 
 
-def open_corpus(name=None, directory=None):
+def open_corpus(name: str | Path | None = None, directory: str | Path | None = None) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`.
@@ -98,7 +98,7 @@ def open_corpus(name=None, directory=None):
     return Corpus(str(path), text, None, f"the text file {path}")
 
 
-def read_answers(text, path):
+def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
     """Return the pairs (prompt, completion) in a text of JSON lines {"prompt": …, "completion": …}.
 
     Empty lines are skipped. Raises UserError, with the number of the line, for any other.
@@ -150,7 +150,7 @@ def open_tinystories(directory):
     return Corpus(str(folders[0]), None, folders[0], f"TinyStories, the token files in {folders[0]}")
 
 
-def pydocs_text():
+def pydocs_text() -> str:
     """Return the prose of Python's help topics, 200,000 characters; they differ a little in each Python version.
 
     Lists, tables, grammars and code are left out, and of the prose its footnote marks, emphasis and line ends.
@@ -188,7 +188,7 @@ def decode_text(data, path):
                         "convert it to UTF-8") from error
 
 
-def list_corpora(directory=None):
+def list_corpora(directory: str | Path | None = None) -> list[tuple[str, str, int | None, str]]:
     """Return a row (name, state, bytes or None, description) for each of CORPORA.
 
     The state is "built in", "at hand" (below the folder for downloads) or "not downloaded".

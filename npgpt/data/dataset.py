@@ -1,18 +1,22 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from npgpt.checks import check_path, check_real
+from npgpt.data.batches import Tokens
+from npgpt.data.corpora import Corpus
 from npgpt.data.token_files import SPLITS, Documents, index_file, load_token_files, write_documents, write_settings
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import new_folder
 
 
-def split_text(text, fraction=0.9):
+def split_text(text: str | list, fraction: float = 0.9) -> tuple:
     """Return (train text, validation text), cut as in nanoGPT: after int(len(text) * fraction) characters.
 
     A list of documents is cut in the same way.
@@ -21,7 +25,8 @@ def split_text(text, fraction=0.9):
     return text[:boundary], text[boundary:]
 
 
-def tokenize_corpus(corpus, tokenizer, val_fraction=0.1):
+def tokenize_corpus(corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1,
+                    ) -> tuple[Tokens, Tokens | None]:
     """Return (train, validation) tokens of a corpus with a text, uint16, or with answers, `Documents`.
 
     val_fraction: of the text; with 0 there is no validation, None. The splits are encoded separately, so that no token
@@ -49,7 +54,8 @@ def tokenize_answers(tokenizer, answers):
     return Documents(np.concatenate(documents), lengths.cumsum() - lengths, [len(prompt) for prompt, _ in pairs])
 
 
-def prepare(corpus, tokenizer, folder, progress=True, separator=None, val_fraction=0.1, **settings):
+def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, progress: bool = True, separator: str | None = None,
+            val_fraction: float = 0.1, **settings: bool) -> None:
     """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
 
     separator: what is between two documents of the text, if it has documents. Then the splits are cut between
@@ -89,7 +95,7 @@ def documents_of(corpus, separator):
     return documents
 
 
-def join(train, val):
+def join(train: Tokens, val: Tokens | None) -> Tokens:
     """Return both splits as one, in memory; val may be None."""
     if val is None:
         return train
@@ -100,7 +106,8 @@ def join(train, val):
                      train.count_padding)
 
 
-def open_dataset(corpus, tokenizer_kind=None, val_fraction=0.1):
+def open_dataset(corpus: Corpus, tokenizer_kind: str | None = None, val_fraction: float = 0.1,
+                 ) -> tuple[Tokens, Tokens | None, Tokenizer]:
     """Return (train, validation, tokenizer) of a corpus; the tokens are uint16. val_fraction: of a text.
 
     `tokenizer_kind`: a name for make_tokenizer, by default "char" for a text. Token files come with their tokenizer;
@@ -113,7 +120,7 @@ def open_dataset(corpus, tokenizer_kind=None, val_fraction=0.1):
     return *tokenize_corpus(corpus, tokenizer, val_fraction), tokenizer
 
 
-def folder_tokenizer(folder, tokenizer_kind):
+def folder_tokenizer(folder: Path, tokenizer_kind: str | None) -> Tokenizer:
     """Return the tokenizer of the token files in `folder`. Raises UserError as open_dataset does."""
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)

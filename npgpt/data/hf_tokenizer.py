@@ -52,7 +52,7 @@ class HFTokenizer(Tokenizer):
 
     kind = "hf"
 
-    def __init__(self, description):
+    def __init__(self, description: dict):
         try:
             import tokenizers
         except ImportError:
@@ -72,7 +72,7 @@ class HFTokenizer(Tokenizer):
         self.pad_token_id = next((special[name] for name in PADDING if name in special), None)
 
     @classmethod
-    def open(cls, name):
+    def open(cls, name: str) -> "HFTokenizer":
         """Make the tokenizer of a tokenizer.json, of a folder that holds one, or of a repository on the hub."""
         check_text("the tokenizer's name", name)
         if os.path.exists(name):            # Path(name).exists() raises for impossible names

@@ -7,6 +7,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from npgpt.data.token_files import SEPARATOR, SPLITS, index_file, write_documents, write_settings
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import make_folder
@@ -17,7 +18,8 @@ SOURCES = {1: {"train": "TinyStories-train.txt", "val": "TinyStories-valid.txt"}
 PIECE = 1 << 18     # characters in memory at a time
 
 
-def tinystories_folder(directory, tokenizer_name, version=2, limit=None, documents=False):
+def tinystories_folder(directory: str | Path, tokenizer_name: str, version: int = 2, limit: int | None = None,
+                       documents: bool = False) -> Path:
     """Return the folder, below the folder for downloads, for TinyStories as prepare_tinystories writes it."""
     kind = canonical_kind(tokenizer_name)
     name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if kind == "hf" else kind
@@ -25,14 +27,15 @@ def tinystories_folder(directory, tokenizer_name, version=2, limit=None, documen
     return Path(directory) / "tinystories" / name
 
 
-def prepared_folders(directory):
+def prepared_folders(directory: str | Path) -> list[Path]:
     """Return the complete folders of TinyStories below the folder for downloads, sorted."""
     complete = (*(f"{split}.bin" for split in SPLITS), TOKENIZER_FILE)
     folders = sorted((Path(directory) / "tinystories").glob("*/"))
     return [folder for folder in folders if all((folder / name).is_file() for name in complete)]
 
 
-def prepare_tinystories(tokenizer, folder, version=2, limit=None, documents=False, progress=True, **settings):
+def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int = 2, limit: int | None = None,
+                        documents: bool = False, progress: bool = True, **settings: bool) -> None:
     """Download TinyStories and write it into `folder`: train.bin, val.bin and the tokenizer's file.
 
     version: 1 has stories of GPT-3.5 as well, 2 of GPT-4 alone. limit: the most stories of each split, the first ones.

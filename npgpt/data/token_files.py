@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, check, check_path
 from npgpt.errors import UserError
@@ -26,7 +28,7 @@ class TokenFile:
 
     dtype = np.dtype("<u2")
 
-    def __init__(self, path):
+    def __init__(self, path: str | Path):
         check_path("path", path)
         self.path = Path(path)
         try:
@@ -38,10 +40,10 @@ class TokenFile:
             raise UserError(f"{path} has {size} bytes, which are not uint16 tokens: prepare it again")
         self._length = size // 2
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, part):
+    def __getitem__(self, part: slice) -> np.ndarray:
         start, stop, _ = part.indices(self._length)
         self._file.seek(2 * start)
         data = self._file.read(2 * max(0, stop - start))
@@ -60,7 +62,8 @@ class Documents:
     Raises UserError unless each document has at least two tokens: with one there is nothing to predict.
     """
 
-    def __init__(self, tokens, starts, prompts=None, all_windows=False, count_padding=False):
+    def __init__(self, tokens: np.ndarray | TokenFile, starts: ArrayLike, prompts: ArrayLike | None = None,
+                 all_windows: bool = False, count_padding: bool = False):
         check_tokens("tokens", tokens)
         starts = as_array("starts", starts)
         within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
@@ -77,10 +80,10 @@ class Documents:
             check(name, value, isinstance(value, bool), "true or false")
         self.all_windows, self.count_padding = all_windows, count_padding
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, part):
+    def __getitem__(self, part: slice) -> np.ndarray:
         return self.tokens[part]
 
 
@@ -92,12 +95,12 @@ def check_tokens(name, tokens):
           "a 1-D array of integers (np.array makes one of a list), or Documents")
 
 
-def index_file(folder, split):
+def index_file(folder: str | Path, split: str) -> Path:
     """Return the path of the index of a split's documents: where each begins, little-endian uint64."""
     return Path(folder) / f"{split}.documents.bin"
 
 
-def load_token_files(folder):
+def load_token_files(folder: str | Path) -> list:
     """Return train.bin and val.bin of `folder`, `TokenFile`s, or `Documents` if the folder has indexes of documents.
 
     The second is None if the folder was prepared without validation. Raises UserError as `TokenFile` does, and if an
@@ -141,7 +144,7 @@ def read_documents(tokens, path, settings):
                         ) from None
 
 
-def write_documents(texts, tokenizer, separator, path, index=None):
+def write_documents(texts: Iterable[str], tokenizer, separator: str, path: Path, index: Path | None = None) -> None:
     """Write the tokens of texts (an iterable) to `path`, and where each begins to `index`, both whole or not at all.
 
     A document ends with the tokenizer's end of text or, if it has none, with the separator as text. One with fewer

@@ -1,8 +1,10 @@
 """What all tokenizers have in common."""
 
 import codecs
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
 from npgpt.data.token_files import check_tokens
@@ -18,16 +20,16 @@ class Tokenizer:
     eos_token_id = None     # the id that ends a document, if there is one
     pad_token_id = None     # the id that pads a batch, if there is one
 
-    def encode(self, text):
+    def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
         check_text("text", text)
         return self._encode(text)
 
-    def decode(self, ids):
+    def decode(self, ids: ArrayLike) -> str:
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
-    def decode_stream(self, tokens, prompt=()):
+    def decode_stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
         """Yield the text of token ids as they arrive; an incomplete character is held back until its last byte.
 
         prompt: the ids before them, for tokenizers whose tokens depend on those. Raises as decode_bytes.
@@ -37,7 +39,7 @@ class Tokenizer:
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
-    def batch(self, texts, length):
+    def batch(self, texts: list[str], length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return texts (a list of B strings) as a batch for a model: ids and mask, int64 (B, length) each.
 
         Longer texts are truncated. Shorter ones are padded at their end: the mask is 1 for a token and 0 for padding,
@@ -55,11 +57,11 @@ class Tokenizer:
             ids[i, :len(row)], mask[i, :len(row)] = row, 1
         return ids, mask
 
-    def encode_row(self, text, length):
+    def encode_row(self, text: str, length: int) -> ArrayLike:
         """Return at most `length` ids of `text`, for `batch`."""
         return self.encode(text)[:length]
 
-    def count_bytes(self, tokens):
+    def count_bytes(self, tokens) -> int:
         """Return how many bytes of text 1-D token ids stand for; the end of a document counts as none."""
         tokens = self._checked(tokens) if isinstance(tokens, list | tuple) else tokens
         check_tokens("tokens", tokens)
@@ -69,7 +71,7 @@ class Tokenizer:
             total += len(self.decode_bytes(ids if self.eos_token_id is None else ids[ids != self.eos_token_id]))
         return total
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         """Return what tokenizer_from_dict needs to make this tokenizer again: a dict that JSON can hold."""
         return {"kind": self.kind}
 
