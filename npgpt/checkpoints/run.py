@@ -8,8 +8,8 @@
 
 A folder is written under a temporary name, synced and renamed: a kill at any moment leaves the earlier checkpoints
 intact. Only the latest and the best checkpoint are kept. A checkpoint is renamed before it is deleted: a kill during
---overwrite leaves either the complete old run or the new one. A folder with any other file than these five is never
-deleted; it is renamed if its name is needed. Pickle is not used.
+--overwrite leaves either the complete old run or the new one. A folder that contains any other file is never deleted;
+it is renamed if its name is needed. Pickle is not used.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class Checkpoint:
 def locked(out_dir: str | Path):
     """Make the folder of a run and hold its lock during the block.
 
-    Raises: UserError if another process holds the lock, or anything but a file is in its place.
+    Raises: UserError if another process holds the lock, or its path is not a regular file.
     """
     import filelock  # 4 MB that only training needs
 
@@ -92,7 +92,7 @@ def locked(out_dir: str | Path):
 
 def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer: Tokenizer, state: dict,
                     replace: bool = False) -> None:
-    """Write out_dir/step-<step>, then delete the other checkpoints except that of state["best_step"].
+    """Write out_dir/step-<step>, then delete the other checkpoints except the one of state["best_step"].
 
     replace: the existing checkpoints belong to another run, and this run replaces them.
 
@@ -124,7 +124,7 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
             tidy(out_dir)
     except OSError as error:
         kept = checkpoints(out_dir)
-        then = f"{kept[-1]} is still there, continue from it with --resume" if kept else "no checkpoint is there"
+        then = f"{kept[-1]} is still there, continue from it with --resume" if kept else "there is no checkpoint"
         raise UserError(f"step {step} could not be saved in {out_dir} ({error}): {remedy(error, out_dir)}; {then}"
                         ) from None
     keep_only(out_dir, {step, state["best_step"]})

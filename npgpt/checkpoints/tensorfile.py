@@ -25,7 +25,7 @@ CHUNK = 1 << 20         # values converted at a time
 class TensorFile:
     """An open safetensors file. `shapes` maps names to tuples; `read_into` copies one tensor.
 
-    Raises UserError for a file that cannot be read or is not a whole, well-formed safetensors file. A context manager.
+    A context manager. Raises UserError if the file cannot be read or is damaged.
     """
 
     def __init__(self, path: str | Path):

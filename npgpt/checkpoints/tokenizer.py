@@ -1,4 +1,4 @@
-"""The tokenizer that belongs to a pretrained model."""
+"""Find the tokenizer of a pretrained model."""
 
 from pathlib import Path
 
@@ -22,7 +22,9 @@ def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     elif (folder / "tokenizer.json").exists():
         tokenizer = make_tokenizer(f"hf:{folder / 'tokenizer.json'}")
     else:
-        raise UserError(f"{folder} holds no {TOKENIZER_FILE} and no tokenizer.json: put the model's tokenizer there")
+        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json: copy the "
+                        "model's tokenizer there")
     if tokenizer.vocab_size > vocab_size:
-        raise UserError(f"the tokenizer in {folder} knows {tokenizer.vocab_size} tokens, the model only {vocab_size}")
+        raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
+                        f"{vocab_size}: copy the model's tokenizer there")
     return tokenizer

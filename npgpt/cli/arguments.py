@@ -1,4 +1,4 @@
-"""Flags made from dataclasses: one flag per field, with the field's comment as its help."""
+"""Flags from dataclasses: one for each field, with the field's comment as its help."""
 
 import argparse
 import dataclasses
@@ -91,11 +91,11 @@ def given_train_fields(args):
     """Return the fields of TrainOptions that the user gave. Raises UserError for both --epochs and --max-iters."""
     fields = given(args, TRAIN_FIELDS)
     if fields.get("epochs") and "max_iters" in fields:
-        raise UserError("--epochs says how long to train, and so does --max-iters: give one of them")
+        raise UserError("--epochs and --max-iters both set the length of training: give one of them")
     if "max_iters" in fields:
         fields["epochs"] = 0            # of a preset, or of the run that is resumed
     elif fields.get("epochs") and "lr_decay_iters" in fields:
-        fields["max_iters"] = MOST      # which epochs replace: an lr_decay_iters that the user gave stays as it is
+        fields["max_iters"] = MOST      # which epochs replace; the user's lr_decay_iters is kept
     return fields
 
 

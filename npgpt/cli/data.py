@@ -80,7 +80,7 @@ def run(args):
 
 
 def prepare_text(args):
-    """Write a text corpus as token files."""
+    """Write a text corpus to token files."""
     corpus = open_corpus(args.corpus, args.data_dir)
     separator = args.documents and args.documents.replace("\\n", "\n")
     prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator=separator,

@@ -1,8 +1,8 @@
 """Train a model, or continue a run with --resume.
 
 Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help. With
---backward, the learner's functions take the place of the package's: they are checked, then they run in this process, as
-the user, without limits.
+--backward, the learner's functions replace the package's: they are checked, then they run in this process, as the user,
+without limits.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def run(args):
         return overfit(trainer, fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
-            find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
+            find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
             backwards = own_backwards(args, files)
             stack.enter_context(locked(args.out_dir))
             trainer = resumed_run(args)
@@ -130,7 +130,7 @@ def run(args):
         trainer.on_evaluation = print_line
         print(f"model: {trainer.model}")
         if trainer.model.xp is not np:
-            print("(--kernels xla compiles the same lines for a GPU; nobody has measured yet which is faster)")
+            print("(--kernels xla compiles the same lines for a GPU; which is faster has not been measured)")
         print(f"data: {described(trainer, 'train')} to train on, {described(trainer, 'val')} to validate")
         try:
             finished = trainer.run()
@@ -173,7 +173,7 @@ def stopped_by(error, trainer, args):
         return error
     if trainer.saved_step != trainer.step:
         trainer.save()
-    return UserError(f"{error}; stopped at step {trainer.step}, saved; mend it, and continue with: "
+    return UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
                      f"{resume_command(args)}")
 
 
@@ -184,7 +184,7 @@ def resume_command(args):
 
 
 def described(trainer, split):
-    """How many tokens a split has, and documents and windows if it is divided into some."""
+    """Describe a split: its number of tokens, and of documents and windows if there are any."""
     if split not in trainer.crops:
         return "none"
     tokens, windows = getattr(trainer, f"{split}_tokens"), trainer.crops[split].places
@@ -208,7 +208,7 @@ def draw_if_possible(out_dir):
         return ""
     try:
         return f", the loss curve in {draw(out_dir)}"
-    except Exception as error:      # whatever it is, the run has ended well
+    except Exception as error:      # whatever it is, the run has succeeded
         return f"\nno loss curve: {one_line(error)}"
 
 
@@ -283,7 +283,7 @@ def check_causal(config):
 
 
 def check_device(args):
-    """Raise UserError if what --device and --kernels name is not there."""
+    """Raise UserError if --device or --kernels is not available."""
     if args.kernels == "xla":
         from npgpt.engine.xla.place import find_devices  # imports JAX
 
@@ -308,14 +308,14 @@ def pretrained_model(args, options, model_fields):
 
 
 def kernels_of_run(args, state):
-    """--kernels of a run that goes on: on a CPU those of the run, because others would give other bits."""
+    """Return --kernels for a resumed run: on a CPU those of the run, because others would give different bits."""
     of_run = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
     if of_run not in KERNELS:
         raise UserError(f"{args.out_dir}: the checkpoint is damaged: \"kernels\" must be one of {', '.join(KERNELS)}")
     if args.kernels != "auto" or of_run == "xla" or array_module(args.device) is not np:
         return args.kernels
     if of_run == "reference" and args.threads not in (None, state["threads"]):
-        return "auto"           # what one thread did is done by several now, with other bits
+        return "auto"           # one thread before, several now: the bits differ anyway
     try:
         return of_run if of_run == "reference" else cpu_kernels(of_run)
     except UserError as error:
@@ -326,7 +326,7 @@ def kernels_of_run(args, state):
 def resumed_run(args):
     """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
     if args.freeze is not None or args.lora is not None:
-        raise UserError("a run goes on with the parameters that it froze: leave --freeze and --lora out")
+        raise UserError("a resumed run keeps its frozen parameters: leave --freeze and --lora out")
     connect_ranks(args)
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
@@ -375,17 +375,17 @@ def check_same(name, there, asked, where):
 
 
 def check_out_dir(args):
-    """Raise UserError if --out-dir cannot hold a new run."""
+    """Raise UserError if --out-dir cannot be used for a new run."""
     out_dir = Path(args.out_dir)
     if os.path.lexists(out_dir) and not out_dir.is_dir():
         raise UserError(f"--out-dir {out_dir} is a file or a broken link: choose a folder")
     if is_folder(out_dir / METRICS_FILE):
         raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
     if not args.overwrite and checkpoints(out_dir):
-        raise UserError(f"{out_dir} holds a run: continue it with --resume, replace it with --overwrite, "
+        raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
     if not args.overwrite and (out_dir / METRICS_FILE).exists():
-        raise UserError(f"{out_dir} holds a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
+        raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
                         "replace it with --overwrite, or choose another --out-dir")
     existing = next(path for path in (out_dir, *out_dir.absolute().parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):

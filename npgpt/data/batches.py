@@ -1,6 +1,6 @@
-"""Batches: which parts of the tokens training and evaluation read.
+"""Choose the parts of the tokens that training and evaluation read.
 
-A stream of tokens has a crop at every place; documents have windows. Both classes answer the same questions.
+A stream of tokens is read in crops, which may begin anywhere; documents are read in windows.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from npgpt.data.token_files import Documents, TokenFile
 from npgpt.errors import UserError
 
 Tokens = np.ndarray | TokenFile | Documents
-IGNORED = -1    # the target of a padded position, which the loss leaves out
+IGNORED = -1    # the target of padding, which the loss ignores
 
 
 def crops_of(tokens: Tokens, length: int) -> "StreamCrops | DocumentCrops":
@@ -23,9 +23,10 @@ def crops_of(tokens: Tokens, length: int) -> "StreamCrops | DocumentCrops":
 
 
 class Crops:
-    """Which crops a batch consists of. A subclass says what is in them.
+    """Choose the crops of a batch. A subclass reads them.
 
-    places: how many crops there are. in_order: the next begins `stride` places later, and an epoch has `crops` of them.
+    places: the number of possible crops. In order, the next crop begins `stride` places later, and an epoch has
+    `crops` crops.
     """
 
     def random(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
@@ -33,7 +34,7 @@ class Crops:
         return rng.integers(self.places, size=batch_size)
 
     def in_order(self, n: int, batch_size: int, partial: bool = False) -> np.ndarray:
-        """Return the places (batch_size,) of batch n of an endless walk over the data.
+        """Return the places (batch_size,) of batch n, when the data are read in order again and again.
 
         partial: the last batch of an epoch is smaller if too few crops are left.
         """
@@ -57,7 +58,7 @@ class StreamCrops(Crops):
         self.places, self.stride, self.crops = len(tokens) - length, length, (len(tokens) - 1) // length
 
     def in_epoch(self, batch_size: int, partial: bool = False) -> int:
-        """Return how many crops the batches of an epoch have; partial: if the last one were whole, too.
+        """Return the number of crops in an epoch's batches; partial: as if the last batch were full.
 
         Raises UserError if the crops fill no batch.
         """
@@ -68,7 +69,7 @@ class StreamCrops(Crops):
         return batches * batch_size
 
     def count(self, places: np.ndarray) -> int:
-        """Return how many targets count in the crops at `places`."""
+        """Return the number of targets in the crops at `places`."""
         return len(places) * self.length
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -78,9 +79,9 @@ class StreamCrops(Crops):
 
 
 class DocumentCrops(Crops):
-    """Windows of length + 1 tokens, one after the other, of each `Documents`; or the first of each. Places count them.
+    """The first window of length + 1 tokens of each of the `Documents`, or all their windows. A place is its number.
 
-    A window without a target that counts is left out. Raises UserError if all are.
+    Windows in which every target is ignored are left out. Raises UserError if all are.
     """
 
     stride = 1
@@ -102,14 +103,14 @@ class DocumentCrops(Crops):
                             "prompts, or raise the block size")
 
     def in_epoch(self, batch_size: int, partial: bool = False) -> int:
-        """Return how many windows an epoch has; partial: if its last batch were whole.
+        """Return the number of windows in an epoch; partial: as if the last batch were full.
 
-        Otherwise a batch at its end goes on with the first windows.
+        Otherwise, the last batch is filled with the first windows.
         """
         return -(-self.places // batch_size) * batch_size if partial else self.places
 
     def count(self, places: np.ndarray) -> int:
-        """Return how many targets count in the windows at `places`."""
+        """Return the number of targets, without ignored ones, in the windows at `places`."""
         return int(self.counts[places].sum())
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,14 +136,14 @@ class DocumentCrops(Crops):
         return self.documents[start:start + int(self.lengths[place])]
 
     def targets(self):
-        """Yield the targets that count, in their order, 1-D, some thousand windows at a time."""
+        """Yield the targets without ignored ones, in order, 1-D, a few thousand windows at a time."""
         for first in range(0, self.places, 4096):
             _, y = self.at(np.arange(first, min(first + 4096, self.places)))
             yield y[y != IGNORED]
 
 
 def count_targets(tokens: Tokens, block_size: int) -> int:
-    """Return how many targets the windows have."""
+    """Return the number of targets of all `windows`."""
     if isinstance(tokens, Documents):
         crops = DocumentCrops(tokens, block_size)
         return crops.count(np.arange(crops.places))

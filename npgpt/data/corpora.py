@@ -15,14 +15,14 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import open_regular, parse_json
 
 BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
-ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: there is one at every second word
-# A paragraph that begins and ends as a sentence does, has nine words or more, and is no remark on a version of Python.
+ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
+# A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
                    r"""([A-Z]|\w+[.(])[\w '(),./:;=[\]-]*[.:]""", re.ASCII)
 
 
 class Source(NamedTuple):
-    """What a named corpus is and, if it is downloaded from a URL, where it comes from."""
+    """A named corpus, and its URL if it is downloaded from one."""
 
     description: str
     url: str | None = None
@@ -46,7 +46,7 @@ CORPORA = {
 class Corpus:
     """A text, or a folder with token files. `reason` says in one line which corpus it is and where it was found.
 
-    answers: pairs (prompt, completion) of which the text consists, or None.
+    answers: the pairs (prompt, completion) that the text consists of, or None.
     """
 
     name: str
@@ -67,7 +67,7 @@ def open_corpus(name: str | Path | None = None, directory: str | Path | None = N
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`.
 
     Without a name it is TinyShakespeare, or pydocs if TinyShakespeare cannot be downloaded. `directory` is the folder
-    for downloads; `progress` shows a bar on a terminal. Raises UserError if there is no such corpus, it is damaged,
+    for downloads. Raises UserError if there is no such corpus, it is damaged,
     cannot be downloaded, or is not a UTF-8 text, or if TinyStories is not prepared in exactly one way.
     """
     directory = data_dir(directory)
@@ -178,7 +178,7 @@ def read_text_bytes(path):
 
 
 def decode_text(data, path):
-    """Return UTF-8 bytes as text. Raises UserError if there are none, or for a byte that is not UTF-8."""
+    """Return UTF-8 bytes as text. Raises UserError if they are empty or not UTF-8."""
     if not data:
         raise UserError(f"{path} is empty: give a text to train on")
     try:
@@ -191,10 +191,11 @@ def decode_text(data, path):
 def list_corpora(directory: str | Path | None = None) -> list[tuple[str, str, int | None, str]]:
     """Return a row (name, state, bytes or None, description) for each of CORPORA.
 
-    The state is "built in", "at hand" (below the folder for downloads) or "not downloaded".
+    The state is "built in", "downloaded" or "not downloaded".
     """
     directory = data_dir(directory)
-    at_hand = {"tinyshakespeare": tinyshakespeare_path(directory).exists(),
+    present = {"tinyshakespeare": tinyshakespeare_path(directory).exists(),
                "tinystories": bool(prepared_folders(directory))}
-    states = {name: "at hand" if here else "not downloaded" for name, here in at_hand.items()} | {"pydocs": "built in"}
+    states = {name: "downloaded" if here else "not downloaded" for name, here in present.items()}
+    states["pydocs"] = "built in"
     return [(name, states[name], source.size, source.description) for name, source in CORPORA.items()]

@@ -38,7 +38,7 @@ def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int =
                         documents: bool = False, progress: bool = True, **settings: bool) -> None:
     """Download TinyStories and write it into `folder`: train.bin, val.bin and the tokenizer's file.
 
-    version: 1 has stories of GPT-3.5 as well, 2 of GPT-4 alone. limit: the most stories of each split, the first ones.
+    version: 1 has stories by GPT-3.5 and GPT-4, 2 by GPT-4 only. limit: take only the first stories of each split.
     documents: write indexes of the stories as well; settings: their all_windows and count_padding. After an
     interruption the next call resumes the download, and keeps a split that is complete. Raises UserError if the folder
     has another tokenizer, and as fetch_file and prepare_split do; OSError if the folder cannot be written.
@@ -48,12 +48,12 @@ def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int =
     folder = Path(folder)
     make_folder(folder)
     write_settings(folder, **settings)
-    # The tokenizer first: token files without one are taken for GPT-2's.
+    # The tokenizer first: token files without one are read as GPT-2's.
     if not (folder / TOKENIZER_FILE).exists():
         save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
     elif load_tokenizer(folder / TOKENIZER_FILE).to_dict() != tokenizer.to_dict():
         raise UserError(f"{folder} was prepared with another tokenizer of that name: delete the folder to start again")
-    for split in reversed(SPLITS):      # the small one first: most errors then come before the large download
+    for split in reversed(SPLITS):      # the small one first, so that most errors come before the large download
         path = folder / f"{split}.bin"
         if not path.exists():
             source = fetch_file(REPOSITORY, SOURCES[version][split], repo_type="dataset")
@@ -86,10 +86,10 @@ def stories(file, bar):
             raise UserError(f"{file.name} is not UTF-8 text ({error}): delete it and download it again") from error
         *complete, rest = (rest + block).split(SEPARATOR)
         if len(rest) > PIECE:
-            raise UserError(f"{file.name} has no {SEPARATOR} in {PIECE:,} characters: it is not TinyStories")
+            raise UserError(f"{file.name} lacks {SEPARATOR} in {PIECE:,} characters: it is not TinyStories")
         for story in filter(None, map(str.strip, complete if block else [*complete, rest])):
             found = True
             yield story
         bar.update(file.buffer.tell() - bar.n)
     if not found:
-        raise UserError(f"{file.name} holds no story: it is not TinyStories")
+        raise UserError(f"{file.name} does not contain a story: it is not TinyStories")

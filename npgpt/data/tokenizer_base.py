@@ -10,11 +10,11 @@ from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
 from npgpt.data.token_files import check_tokens
 from npgpt.errors import UserError
 
-TOKENS_AT_ONCE = 1 << 20    # that are decoded for their size
+TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
 
 
 class Tokenizer:
-    """From text to token ids and back. A subclass adds vocab_size, _encode and decode_bytes."""
+    """Convert text to token ids and back. A subclass adds vocab_size, _encode and decode_bytes."""
 
     kind = None
     eos_token_id = None     # the id that ends a document, if there is one
@@ -30,7 +30,7 @@ class Tokenizer:
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def decode_stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """Yield the text of token ids as they arrive; an incomplete character is held back until its last byte.
+        """Yield the text of token ids as they arrive; an incomplete character waits for its last byte.
 
         prompt: the ids before them, for tokenizers whose tokens depend on those. Raises as decode_bytes.
         """
@@ -62,7 +62,7 @@ class Tokenizer:
         return self.encode(text)[:length]
 
     def count_bytes(self, tokens) -> int:
-        """Return how many bytes of text 1-D token ids stand for; the end of a document counts as none."""
+        """Return how many bytes of text 1-D token ids encode; end-of-text tokens count as 0."""
         tokens = self._checked(tokens) if isinstance(tokens, list | tuple) else tokens
         check_tokens("tokens", tokens)
         total = 0
@@ -72,7 +72,7 @@ class Tokenizer:
         return total
 
     def to_dict(self) -> dict:
-        """Return what tokenizer_from_dict needs to make this tokenizer again: a dict that JSON can hold."""
+        """Return a JSON-serializable dict for tokenizer_from_dict."""
         return {"kind": self.kind}
 
     def _checked(self, ids):

@@ -97,12 +97,12 @@ class GPT2Tokenizer(Tokenizer):
         try:
             return call_within(VOCABULARY_SECONDS, tiktoken.get_encoding, "gpt2")
         except (OSError, ValueError) as error:
-            raise UserError(f"GPT-2's vocabulary is not at hand and could not be downloaded ({one_line(error, 100)}): "
+            raise UserError(f"GPT-2's vocabulary is not cached and could not be downloaded ({one_line(error, 100)}): "
                             "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
                             "stored it") from error
 
     def _encode(self, text):
-        """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is ordinary text, not the token 50256."""
+        """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is encoded as ordinary text."""
         return np.array(self._encoding.encode(text, disallowed_special=()), dtype=np.uint16)
 
     def decode_bytes(self, ids):
@@ -170,7 +170,7 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
-    """Write the tokenizer to `path` as JSON, whole or not at all. Raises OSError."""
+    """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
     check_path("path", path)
     write_atomically(path, (json.dumps(tokenizer.to_dict()) + "\n").encode())
 

@@ -1,16 +1,14 @@
 import hashlib
-import os
 import re
 import socket
 import threading
 import time
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from npgpt.data import corpora
-from npgpt.data.corpora import CORPORA, data_dir, download, list_corpora, open_corpus
+from npgpt.data.corpora import CORPORA, data_dir, download, open_corpus
 from npgpt.errors import UserError
 
 GOOD = b"First Citizen:\n" * 20_000  # several pieces of a download
@@ -118,13 +116,6 @@ def test_a_dns_look_up_that_hangs_is_given_up(tmp_path, hasty, monkeypatch):
     released.set()
 
 
-def test_a_proxy_of_the_environment_is_used(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("http_proxy", server)
-    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib reads the environment at its first request only
-    download("http://behind-the-proxy.invalid/good", len(GOOD), GOOD_SHA256, tmp_path / "input.txt")
-    assert (tmp_path / "input.txt").read_bytes() == GOOD
-
-
 def test_data_dir(monkeypatch, tmp_path):
     for value, expected in (("", "data"), (str(tmp_path), str(tmp_path))):
         monkeypatch.setenv("NPGPT_DATA_DIR", value)
@@ -139,11 +130,6 @@ def test_tinyshakespeare_is_downloaded_once(served_shakespeare, tmp_path, monkey
         assert (corpus.name, corpus.text, corpus.folder) == ("tinyshakespeare", served_shakespeare, None)
         assert f"{origin} {path}" in corpus.reason
         monkeypatch.setattr(corpora, "download", None)
-
-
-def test_tinyshakespeare_is_what_everybody_uses(shakespeare):
-    assert len(shakespeare.text) == CORPORA["tinyshakespeare"].size == 1_115_394
-    assert shakespeare.text.startswith("First Citizen:\nBefore we proceed")
 
 
 @pytest.mark.parametrize("name", ["tinyshakespeare", None])
@@ -193,14 +179,6 @@ def test_a_text_file_that_is_none(tmp_path, content, said):
         open_corpus(tmp_path / "file.txt")
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions do not bind root, nor Windows")
-def test_a_text_file_that_may_not_be_read(tmp_path):
-    (tmp_path / "secret.txt").write_text("a")
-    (tmp_path / "secret.txt").chmod(0)
-    with pytest.raises(UserError, match="secret.txt cannot be read .Permission denied"):
-        open_corpus(tmp_path / "secret.txt")
-
-
 def test_a_folder_of_token_files(tmp_path):
     for name in ("train.bin", "val.bin"):
         with pytest.raises(UserError, match="train.bin and val.bin"):
@@ -215,13 +193,3 @@ def test_a_folder_of_token_files(tmp_path):
 def test_an_unknown_corpus_is_answered_with_the_known_ones(name):
     with pytest.raises(UserError, match="tinyshakespeare, tinystories, pydocs, a UTF-8 text file.*train.bin"):
         open_corpus(name)
-
-
-def test_list_corpora(served_shakespeare, tmp_path):
-    def states():
-        return {name: (state, size) for name, state, size, description in list_corpora(tmp_path) if description}
-
-    assert states() == {"tinyshakespeare": ("not downloaded", len(GOOD)), "tinystories": ("not downloaded", None),
-                        "pydocs": ("built in", None)}
-    open_corpus("tinyshakespeare", tmp_path)
-    assert states()["tinyshakespeare"][0] == "at hand"

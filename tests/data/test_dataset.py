@@ -10,13 +10,6 @@ from npgpt.errors import UserError
 FIRST_GPT2_IDS = "5962 22307 25 198 8421 356 5120 597 2252 11 3285 502 2740 13 198 198 3237 25 198 5248 461 11 2740 13"
 
 
-def test_split_text():
-    assert split_text("0123456789") == ("012345678", "9")
-    assert split_text("x" * 19 + "y") == ("x" * 18, "xy")
-    assert split_text("0123456", fraction=0.5) == ("012", "3456")
-    assert split_text("") == ("", "")
-
-
 def test_shakespeare(shakespeare, gpt2):
     train, val = tokenize_corpus(shakespeare, make_tokenizer("char", shakespeare.text))
     assert (train.size, val.size) == (1_003_854, 111_540) and train.dtype == val.dtype == np.uint16
@@ -60,7 +53,7 @@ def test_prepare_overwrites_nothing(poem, tmp_path):
     with pytest.raises(UserError, match="already exists"):
         prepare(poem, ByteTokenizer(), tmp_path, progress=False)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    with pytest.raises(UserError, match="token files already"):
+    with pytest.raises(UserError, match="already consists of token files"):
         prepare(open_corpus(tmp_path), ByteTokenizer(), tmp_path / "new")
 
 
@@ -118,6 +111,6 @@ def test_a_text_without_documents(tmp_path, separator):
     corpus = Corpus("one", " one tale ", None, "a text of the tests")
     if separator == "tale":
         corpus = Corpus("one", "tale one tale ", None, "a text of the tests")
-    with pytest.raises(UserError, match="one has no two documents with '.*' between them: give another separator"):
+    with pytest.raises(UserError, match="one does not contain two documents separated by '.*': give another separator"):
         prepare(corpus, ByteTokenizer(), tmp_path / "tokens", separator=separator)
     assert not (tmp_path / "tokens").exists()
