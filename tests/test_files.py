@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from npgpt import UserError
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, save_checkpoint
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.cli import train as cli_train
 from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
-from npgpt.files import append, temporary_beside, write_atomically
-from npgpt.training.metrics import append_metrics, read_metrics, write_metrics
+from npgpt.files import append, remedy, temporary_beside, write_atomically
+from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
 from tests.cli.test_train import refused
 
@@ -94,21 +94,10 @@ def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outsi
 
 @posix
 @pytest.mark.parametrize("kind", KINDS)
-def test_metrics_that_become_something_else_end_the_run_with_one_line(train, npgpt, tmp_path, outside, monkeypatch,
-                                                                     kind):
-    step = Trainer.train_step
-
-    def replacing(trainer):
-        if trainer.step == 3:
-            put(kind, tmp_path / "out/metrics.jsonl", outside)
-        return step(trainer)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "train_step", replacing)
-        refused(in_time(train, "--max-iters", 8, "--eval-interval", 2), "out/metrics.jsonl is not a regular file")
-    assert read_checkpoint(find_checkpoint("out")).state["step"] == 2
-    if kind != "folder":
-        assert npgpt("train", "--resume")[0] == 0
+def test_nothing_but_a_file_is_appended_to(tmp_path, outside, kind):
+    put(kind, tmp_path / "metrics.jsonl", outside)
+    with pytest.raises(UserError, match="metrics.jsonl is not a regular file"):
+        append(tmp_path / "metrics.jsonl", b"x")
 
 
 @posix
@@ -163,17 +152,6 @@ def test_a_folder_that_goes_during_the_run_ends_it(train, tmp_path, monkeypatch,
 @pytest.mark.parametrize(("number", "says"), [
     (errno.ENOSPC, "free disk space"), (errno.EDQUOT, "free disk space"),
     (errno.EACCES, "check the disk and its permissions")])
-def test_the_advice_fits_the_error(tmp_path, monkeypatch, number, says):
-    def fail(*args):
-        raise OSError(number, os.strerror(number))
-
-    for name in ("append", "write_atomically"):
-        monkeypatch.setattr(f"npgpt.training.metrics.{name}", fail)
-    monkeypatch.setattr("npgpt.checkpoints.run.save_tensors", fail)
-    model = type("Model", (), {"params": None})
-    for write in (lambda: append_metrics(tmp_path, {"step": 1}), lambda: write_metrics(tmp_path, [{"step": 0}]),
-                  lambda: save_checkpoint(tmp_path, 1, model, type("AdamW", (), {"m": None, "v": None}), None, {})):
-        with pytest.raises(UserError) as error:
-            write()
-        assert os.strerror(number) in str(error.value) and says in str(error.value)
-        assert ("disk space" in str(error.value)) == (number in (errno.ENOSPC, errno.EDQUOT))
+def test_the_advice_fits_the_error(tmp_path, number, says):
+    assert remedy(OSError(number, "it failed"), tmp_path) == says
+    assert "was deleted or moved" in remedy(OSError(number, "it failed"), tmp_path / "gone")

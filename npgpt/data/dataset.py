@@ -54,8 +54,8 @@ def tokenize_answers(tokenizer, answers):
     return Documents(np.concatenate(documents), lengths.cumsum() - lengths, [len(prompt) for prompt, _ in pairs])
 
 
-def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, progress: bool = True,
-            separator: str | None = None, val_fraction: float = 0.1, **settings: bool) -> None:
+def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator: str | None = None,
+            val_fraction: float = 0.1, **settings: bool) -> None:
     """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
 
     separator: the text between two documents, if there are documents. Then the splits are cut between documents, and
@@ -74,8 +74,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, progress: 
     with new_folder(folder, TOKENIZER_FILE) as unfinished:
         write_settings(unfinished, validation=val_fraction > 0, **settings)
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
-        for split, part in tqdm(zip(SPLITS, parts, strict=True), total=len(SPLITS), desc="prepare",
-                                disable=None if progress else True):
+        for split, part in tqdm(zip(SPLITS, parts, strict=True), total=len(SPLITS), desc="prepare", disable=None):
             path = unfinished / f"{split}.bin"
             if split == "val" and not val_fraction:
                 path.touch()

@@ -35,7 +35,7 @@ def prepared_folders(directory: str | Path) -> list[Path]:
 
 
 def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int = 2, limit: int | None = None,
-                        documents: bool = False, progress: bool = True, **settings: bool) -> None:
+                        documents: bool = False, **settings: bool) -> None:
     """Download TinyStories and write it into `folder`: train.bin, val.bin and the tokenizer's file.
 
     version: 1 has stories by GPT-3.5 and GPT-4, 2 by GPT-4 only. limit: take only the first stories of each split.
@@ -57,10 +57,10 @@ def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int =
         path = folder / f"{split}.bin"
         if not path.exists():
             source = fetch_file(REPOSITORY, SOURCES[version][split], repo_type="dataset")
-            prepare_split(source, tokenizer, path, limit, index_file(folder, split) if documents else None, progress)
+            prepare_split(source, tokenizer, path, limit, index_file(folder, split) if documents else None)
 
 
-def prepare_split(source, tokenizer, path, limit=None, index=None, progress=True):
+def prepare_split(source, tokenizer, path, limit=None, index=None):
     """Write the tokens of the first `limit` stories in the file `source` to `path`, as write_documents does.
 
     Raises UserError if the source is not TinyStories: not UTF-8, without separators, or without a story.
@@ -68,7 +68,7 @@ def prepare_split(source, tokenizer, path, limit=None, index=None, progress=True
     with (
         open(source, encoding="utf-8", newline="") as text,
         tqdm(total=None if limit else Path(source).stat().st_size, unit="B", unit_scale=True, desc=path.name,
-             disable=None if progress else True) as bar,
+             disable=None) as bar,
     ):
         write_documents(itertools.islice(stories(text, bar), limit), tokenizer, f"\n{SEPARATOR}\n", path, index)
 

@@ -33,12 +33,11 @@ def test_answers_end_as_documents_do(eos, ending):
 
 
 @pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize("progress", [True, False])
-def test_prepare_and_open_again(poem, tmp_path, capsys, progress):
+def test_prepare_and_open_again(poem, tmp_path, capsys):
     folder = tmp_path / "new" / "folder"
     tokenizer = make_tokenizer("char", poem.text)
-    prepare(poem, tokenizer, folder, progress)
-    assert ("prepare" in capsys.readouterr().err) == progress
+    prepare(poem, tokenizer, folder)
+    assert "prepare" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == [TOKENIZER_FILE, "train.bin", "val.bin"]
     assert (folder / "val.bin").read_bytes() == bytes([1, 0, 2, 0, 3, 0, 4, 0, 0, 0]) * 2
     train, val, again = open_dataset(open_corpus(folder))
@@ -48,10 +47,10 @@ def test_prepare_and_open_again(poem, tmp_path, capsys, progress):
 
 
 def test_prepare_overwrites_nothing(poem, tmp_path):
-    prepare(poem, make_tokenizer("char", poem.text), tmp_path, progress=False)      # an empty folder will do
+    prepare(poem, make_tokenizer("char", poem.text), tmp_path)      # an empty folder will do
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(UserError, match="already exists"):
-        prepare(poem, ByteTokenizer(), tmp_path, progress=False)
+        prepare(poem, ByteTokenizer(), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     with pytest.raises(UserError, match="already consists of token files"):
         prepare(open_corpus(tmp_path), ByteTokenizer(), tmp_path / "new")
@@ -76,7 +75,7 @@ def test_a_folder_without_a_tokenizer_is_gpt2s(token_folder, monkeypatch):
 
 
 def test_a_folder_with_another_tokenizer_than_asked_for(poem, tmp_path):
-    prepare(poem, ByteTokenizer(), tmp_path, progress=False)
+    prepare(poem, ByteTokenizer(), tmp_path)
     corpus = open_corpus(tmp_path)
     assert isinstance(open_dataset(corpus, "byte")[2], ByteTokenizer)
     for kind in ("char", "gpt2", "bpe"):
@@ -96,7 +95,7 @@ def test_a_pickle_is_refused_and_not_opened(token_folder):
 def test_prepare_documents(tmp_path):
     stories = [f"tale {n}" for n in range(10)]
     corpus = Corpus("tales", "\n--\n".join(["", *stories, " "]), None, "a text of the tests")
-    prepare(corpus, ByteTokenizer(), tmp_path / "tokens", progress=False, separator="--")
+    prepare(corpus, ByteTokenizer(), tmp_path / "tokens", separator="--")
     train, val, _ = open_dataset(open_corpus(tmp_path / "tokens"))
     assert isinstance(train, Documents) and train.starts.tolist() == [*range(0, 72, 8)] and val.starts.tolist() == [0]
     assert bytes(train[:].tolist()).decode() == "".join(f"{story}--" for story in stories[:9])

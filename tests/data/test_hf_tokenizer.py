@@ -181,7 +181,7 @@ def test_token_files_know_their_tokenizer(bpe, bert, tmp_path, poem):
     assert [is_called(bpe, name) for name in names] == [True, False, False]
     assert [is_called(make_tokenizer("gpt2"), name) for name in names] == [False, False, True]
     folder = tmp_path / "tokens"
-    prepare(poem, bpe, folder, progress=False)
+    prepare(poem, bpe, folder)
     train, val, tokenizer = open_dataset(open_corpus(folder), names[0])
     assert tokenizer.decode(train[:]) + tokenizer.decode(val[:]) == poem.text
     for other in names[1:]:
