@@ -168,8 +168,11 @@ def same_files(folder, other):
 
 
 def make_folder(path):
-    """Make a folder and its missing parents. Raises OSError."""
-    os.makedirs(path, exist_ok=True)
+    """Make a folder and its missing parents. Raises UserError if they are nested too deeply; OSError."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply") from None
 
 
 @contextlib.contextmanager
