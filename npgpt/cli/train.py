@@ -85,7 +85,8 @@ def add_arguments(parser):
     data = parser.add_argument_group("the data")
     data.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
                                        'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
-                                       "which only the completions are learned; by default tinyshakespeare")
+                                       "which only the completions are learned; by default tinyshakespeare, or pydocs if that cannot "
+                                       "be downloaded")
     data.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID (a tokenizer.json, extra hf); by default "
                                           "the preset's")
     add_data_dir_argument(data)
@@ -101,7 +102,7 @@ def add_arguments(parser):
     add_device_arguments(device)
     device.add_argument("--backward", metavar="FOLDER",
                         help="train with your own functions, the solved exercises in FOLDER, on a CPU (also with "
-                             "--resume). They are checked, but then run without limits, as you: trust the files first")
+                             "--resume). They are checked, but then run without limits: use only files that you trust")
     add_model_arguments(parser)
     add_train_arguments(parser)
 
