@@ -85,8 +85,8 @@ def add_arguments(parser):
     data = parser.add_argument_group("the data")
     data.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
                                        'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
-                                       "which only the completions are learned; by default tinyshakespeare, or pydocs if that cannot "
-                                       "be downloaded")
+                                       "which only the completions are learned; by default tinyshakespeare, or pydocs "
+                                       "without a network")
     data.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID (a tokenizer.json, extra hf); by default "
                                           "the preset's")
     add_data_dir_argument(data)
