@@ -9,5 +9,5 @@ from npgpt.training.adamw import AdamW
 from npgpt.training.options import TrainOptions
 from npgpt.training.trainer import Trainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["GPT", "AdamW", "GPTConfig", "TrainOptions", "Trainer", "UserError", "load"]

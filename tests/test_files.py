@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from npgpt import UserError
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, save_checkpoint
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.cli import train as cli_train
 from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
-from npgpt.files import append, temporary_beside, write_atomically
-from npgpt.training.metrics import append_metrics, read_metrics, write_metrics
+from npgpt.files import append, remedy, temporary_beside, write_atomically
+from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
 from tests.cli.test_train import refused
 
@@ -94,21 +94,10 @@ def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outsi
 
 @posix
 @pytest.mark.parametrize("kind", KINDS)
-def test_metrics_that_become_something_else_end_the_run_with_one_line(train, npgpt, tmp_path, outside, monkeypatch,
-                                                                     kind):
-    step = Trainer.train_step
-
-    def replacing(trainer):
-        if trainer.step == 3:
-            put(kind, tmp_path / "out/metrics.jsonl", outside)
-        return step(trainer)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "train_step", replacing)
-        refused(in_time(train, "--max-iters", 8, "--eval-interval", 2), "out/metrics.jsonl is not a regular file")
-    assert read_checkpoint(find_checkpoint("out")).state["step"] == 2
-    if kind != "folder":
-        assert npgpt("train", "--resume")[0] == 0
+def test_nothing_but_a_file_is_appended_to(tmp_path, outside, kind):
+    put(kind, tmp_path / "metrics.jsonl", outside)
+    with pytest.raises(UserError, match="metrics.jsonl is not a regular file"):
+        append(tmp_path / "metrics.jsonl", b"x")
 
 
 @posix
@@ -126,7 +115,8 @@ def test_a_link_is_followed_if_the_user_named_it(npgpt, train, tmp_path):
 
 @posix
 def test_what_a_link_named_like_a_temporary_file_points_to_stays(tmp_path, outside):
-    prefix = temporary_beside(tmp_path / "file").name.split("-")[:2]
+    with temporary_beside(tmp_path / "file") as temporary:
+        prefix = temporary.name.split("-")[:2]
     (tmp_path / "-".join([*prefix, "9999999", "0" * 8])).symlink_to(outside)        # no process has that number
     write_atomically(tmp_path / "file", b"x")
     assert [path.name for path in tmp_path.iterdir() if path != outside] == ["file"]
@@ -160,41 +150,8 @@ def test_a_folder_that_goes_during_the_run_ends_it(train, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize(("number", "says"), [
-    (errno.ENOSPC, "free disk space"), (errno.EDQUOT, "free disk space"), (errno.EACCES, "allow writing there"),
-    (errno.EPERM, "allow writing there"), (errno.EROFS, "make the disk writable"), (errno.EIO, "check the disk"),
-    (errno.EMFILE, "correct that")])
-def test_the_advice_fits_the_error(tmp_path, monkeypatch, number, says):
-    def fail(*args):
-        raise OSError(number, os.strerror(number))
-
-    for name in ("append", "write_atomically"):
-        monkeypatch.setattr(f"npgpt.training.metrics.{name}", fail)
-    monkeypatch.setattr("npgpt.checkpoints.run.save_tensors", fail)
-    model = type("Model", (), {"params": None})
-    for write in (lambda: append_metrics(tmp_path, {"step": 1}), lambda: write_metrics(tmp_path, [{"step": 0}]),
-                  lambda: save_checkpoint(tmp_path, 1, model, type("AdamW", (), {"m": None, "v": None}), None, {})):
-        with pytest.raises(UserError) as error:
-            write()
-        assert os.strerror(number) in str(error.value) and says in str(error.value)
-        assert ("disk space" in str(error.value)) == (number in (errno.ENOSPC, errno.EDQUOT))
-
-
-@posix
-def test_a_pipe_that_the_user_named_is_written_to(tmp_path):
-    pipe, read = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
-    write_atomically(pipe, b"new", follow=True)
-    reader.join()
-    assert read == [b"new"] and pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
-
-
-def test_a_full_disk_is_named(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError) as error:
-        write_atomically(tmp_path / "file", b"x")
-    assert error.value.filename == str(tmp_path / "file") and not list(tmp_path.iterdir())
+    (errno.ENOSPC, "free disk space"), (errno.EDQUOT, "free disk space"),
+    (errno.EACCES, "check the disk and its permissions")])
+def test_the_advice_fits_the_error(tmp_path, number, says):
+    assert remedy(OSError(number, "it failed"), tmp_path) == says
+    assert "was deleted or moved" in remedy(OSError(number, "it failed"), tmp_path / "gone")

@@ -1,1 +1,1 @@
-"""GPT-2 checkpoints as the hub and transformers keep them: config.json and safetensors, in both directions."""
+"""GPT-2 checkpoints in the format of transformers and the hub (config.json and safetensors), and runs."""

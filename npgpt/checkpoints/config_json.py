@@ -1,6 +1,7 @@
 """Convert config.json, transformers' description of a GPT-2, to GPTConfig and back."""
 
 import dataclasses
+from pathlib import Path
 
 from npgpt.checks import check, shown
 from npgpt.errors import UserError
@@ -9,7 +10,7 @@ from npgpt.model.config import GPTConfig
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
-# config.json's name -> (GPTConfig's name, what transformers takes where the field is missing)
+# config.json's name -> (GPTConfig's name, transformers' default)
 FIELDS = {
     "vocab_size": ("vocab_size", 50257),
     "n_positions": ("block_size", 1024),
@@ -30,10 +31,10 @@ FIELDS = {
     "eos_token_id": ("eos_token_id", 50256),
 }
 
-# What transformers' GPT-2 has no field for; kept in config.json under "npgpt".
+# Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
               "dropout", "mlp_pdrop")
-ADDITIONS = ("lora_rank", "block")      # there too, but only if the model has them
+ADDITIONS = ("lora_rank", "block")      # stored there too, but only if they are set
 
 # Fields that do not change what the model computes from the same weights.
 HARMLESS = {
@@ -48,13 +49,13 @@ HARMLESS = {
     "transformers_version", "unk_token_id", "use_bfloat16", "use_cache",
 }
 
-# Fields that would, and the values with which they do not.
+# Fields that would, and the values at which they have no effect.
 UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pruned_heads": ({}, None),
                "quantization_config": (None,), "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,)}
 
 
-def read_config(path):
-    """Read the GPTConfig from a config.json; UserError if it is no GPT-2's, or sets what npgpt does not support."""
+def read_config(path: str | Path) -> GPTConfig:
+    """Return the GPTConfig in a config.json. Raises UserError if it describes another model, or unsupported options."""
     try:
         fields = read_json(path)
     except OSError as error:
@@ -65,10 +66,10 @@ def read_config(path):
         raise UserError(f"{path}: {error}") from None
 
 
-def config_from_fields(fields):
-    """Return the GPTConfig for config.json's fields, a dict; UserError that names the field that does not fit."""
+def config_from_fields(fields: dict) -> GPTConfig:
+    """Return the GPTConfig for config.json's fields, a dict. Raises UserError, naming the invalid field."""
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
-        raise UserError('this describes no GPT-2: "model_type" must be "gpt2"')
+        raise UserError('this is not a GPT-2: "model_type" must be "gpt2"')
     if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
         raise UserError(f'"n_ctx" is {shown(fields["n_ctx"])}, which differs from "n_positions"')
     for name, value in fields.items():
@@ -87,10 +88,10 @@ def config_from_fields(fields):
     return GPTConfig(**values, **own).derived()
 
 
-def config_to_fields(config, dtype="float32"):
+def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     """Return the fields of config.json for a GPTConfig; reading them gives the same config.
 
-    A model that transformers' GPT-2 would compute otherwise (see `unsupported_by_transformers`) is given the
+    A model that transformers' GPT-2 would compute differently (see `unsupported_by_transformers`) gets the
     "model_type" npgpt, so that transformers refuses it.
     """
     fields = {theirs: config.used(ours) for theirs, (ours, _) in FIELDS.items()}
@@ -101,13 +102,13 @@ def config_to_fields(config, dtype="float32"):
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 
 
-def unsupported_by_transformers(config):
+def unsupported_by_transformers(config: GPTConfig) -> str | None:
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
     theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False,
               "lora_rank": 0, "block": None}
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)
 
 
-def with_all_biases(config):
+def with_all_biases(config: GPTConfig) -> GPTConfig:
     """Return the config of the same model with all biases, as transformers' GPT-2 has them."""
     return dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)

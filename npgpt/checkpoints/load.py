@@ -3,20 +3,23 @@
 import contextlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
-from npgpt.checks import check_path, check_text
+from npgpt.checks import check_path, check_text, shown
 from npgpt.download import hub
 from npgpt.errors import UserError
-from npgpt.model.parameters import parameter_shapes
+from npgpt.files import read_json
+from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import Parameters, parameter_shapes
 
 INDEX = "model.safetensors.index.json"
-MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints carry the causal mask along
+MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
 
 
-def find_model(name_or_path, revision=None):
+def find_model(name_or_path: str | Path, revision: str | None = None) -> Path:
     """Return the folder or .safetensors file of a model: an existing path, or a hub id, downloaded or from the cache.
 
     Raises UserError if it is neither, and as `hub.fetch_model` does.
@@ -33,11 +36,11 @@ def find_model(name_or_path, revision=None):
     return hub.fetch_model(str(name_or_path), revision)
 
 
-def open_model(path):
+def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None]]:
     """Return (GPTConfig, load) for a folder or .safetensors file; load(params) fills a `Parameters` of that config.
 
-    Nothing large is read or allocated here, but everything is checked: raises UserError for a config that npgpt does
-    not support, a file that is not whole, and tensors that are missing, extra or of another shape or type, by name.
+    Everything is checked before anything large is allocated. Raises UserError for a config that npgpt does not support,
+    a damaged file, and tensors that are missing, extra, or of the wrong shape or type.
     """
     path = Path(path)
     folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
@@ -57,19 +60,31 @@ def open_model(path):
     return config, lambda params: read_tensors(params, stored)
 
 
-def weight_files(folder):
-    """The safetensors files of a folder: model.safetensors, or the shards that its index names. UserError for none."""
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder: model.safetensors, or the shards in its index. Raises UserError."""
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
     if not (folder / INDEX).exists():
-        raise UserError(f"{folder} holds neither model.safetensors nor {INDEX}")
-    return [folder / name for name in hub.shard_names(folder / INDEX)]
+        raise UserError(f"{folder} contains neither model.safetensors nor {INDEX}: copy the weights there")
+    return [folder / name for name in shard_names(folder / INDEX)]
+
+
+def shard_names(index_path):
+    """Return the sorted names of the weight files in a model.safetensors.index.json. Raises UserError."""
+    try:
+        names = set(read_json(index_path, 1 << 24)["weight_map"].values())
+    except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index_path} is not an index of safetensors files: use another revision") from error
+    for name in names:      # untrusted, and it becomes a path: no folders, no drives
+        if not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*\.safetensors", name)):
+            raise UserError(f"{index_path} names {shown(name)}, which is not a weight file beside it: do not trust it")
+    return sorted(names)
 
 
 def check_tensors(config, stored, path):
-    """UserError that names the tensors which are missing, extra, or of another shape or type than the config's."""
-    if config.n_layer > len(stored):            # before a table for a billion layers is made
-        raise UserError(f"{path}: config.json speaks of {config.n_layer} layers, but there are {len(stored)} tensors")
+    """Raise UserError, naming the tensors that are missing, extra, or of the wrong shape or type."""
+    if config.n_layer > len(stored):            # before a dict for a billion layers is made
+        raise UserError(f"{path}: config.json says {config.n_layer} layers, but there are only {len(stored)} tensors")
     shapes = parameter_shapes(config)
     complaints = [f"{name} is missing" for name in shapes if name not in stored]
     complaints += [f"{name} is extra" for name in stored if name not in shapes]
@@ -85,7 +100,7 @@ def check_tensors(config, stored, path):
 
 
 def read_tensors(params, stored):
-    """Copy every tensor from its file, opened again, into params."""
+    """Copy every tensor from its file into params."""
     for name, (file, stored_name) in stored.items():
         with TensorFile(file.path) as tensors:
             tensors.read_into(stored_name, params[name])

@@ -8,8 +8,8 @@
 
 A folder is written under a temporary name, synced and renamed: a kill at any moment leaves the earlier checkpoints
 intact. Only the latest and the best checkpoint are kept. A checkpoint is renamed before it is deleted: a kill during
---overwrite leaves either the complete old run or the new one. A folder with any other file than these five is never
-deleted; it is renamed if its name is needed. Pickle is not used.
+--overwrite leaves either the complete old run or the new one. A folder that contains any other file is never deleted;
+it is renamed if its name is needed. Pickle is not used.
 """
 
 import contextlib
@@ -28,10 +28,12 @@ import numpy as np
 from npgpt.checkpoints.config_json import config_to_fields, read_config
 from npgpt.checkpoints.tensorfile import NAMES, TensorFile, write_tensors
 from npgpt.checks import MOST_THREADS, check, check_real, check_whole
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_file, sync_folder
 from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import Parameters
 
 FORMAT = 1      # of state.json; increased if an old version could misread a new file
 FILES = {"model.safetensors", "optimizer.safetensors", "config.json", TOKENIZER_FILE, "state.json"}
@@ -49,16 +51,16 @@ class Checkpoint:
     folder: Path
     config: GPTConfig
     state: dict
-    tokenizer: object
+    tokenizer: Tokenizer
 
-    def load_parameters(self, params):
+    def load_parameters(self, params: Parameters) -> None:
         """Fill a `Parameters` of the same config from model.safetensors.
 
         Raises: UserError if the file does not fit the model.
         """
         load_tensors(self.folder / "model.safetensors", {"": params})
 
-    def load_moments(self, m, v):
+    def load_moments(self, m: Parameters, v: Parameters) -> None:
         """Fill AdamW's moments from optimizer.safetensors.
 
         Raises: UserError if the file does not fit the model.
@@ -67,10 +69,10 @@ class Checkpoint:
 
 
 @contextlib.contextmanager
-def locked(out_dir):
+def locked(out_dir: str | Path):
     """Make the folder of a run and hold its lock during the block.
 
-    Raises: UserError if another process holds the lock, or anything but a file is in its place.
+    Raises: UserError if another process holds the lock, or its path is not a regular file.
     """
     import filelock  # 4 MB that only training needs
 
@@ -88,8 +90,9 @@ def locked(out_dir):
         lock.release()
 
 
-def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=False):
-    """Write out_dir/step-<step>, then delete the other checkpoints except that of state["best_step"].
+def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer: Tokenizer, state: dict,
+                    replace: bool = False) -> None:
+    """Write out_dir/step-<step>, then delete the other checkpoints except the one of state["best_step"].
 
     replace: the existing checkpoints belong to another run, and this run replaces them.
 
@@ -121,13 +124,13 @@ def save_checkpoint(out_dir, step, model, optimizer, tokenizer, state, replace=F
             tidy(out_dir)
     except OSError as error:
         kept = checkpoints(out_dir)
-        then = f"{kept[-1]} is still there, continue from it with --resume" if kept else "no checkpoint is there"
+        then = f"{kept[-1]} is still there, continue from it with --resume" if kept else "there is no checkpoint"
         raise UserError(f"step {step} could not be saved in {out_dir} ({error}): {remedy(error, out_dir)}; {then}"
                         ) from None
     keep_only(out_dir, {step, state["best_step"]})
 
 
-def find_checkpoint(path, which="latest"):
+def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
     """Return the folder of the "latest" or "best" checkpoint of a run. path: the run, or a checkpoint itself.
 
     Raises: UserError if there is none.
@@ -144,7 +147,7 @@ def find_checkpoint(path, which="latest"):
     return folders[-1]
 
 
-def read_checkpoint(folder):
+def read_checkpoint(folder: str | Path) -> Checkpoint:
     """Open the checkpoint in a folder.
 
     Raises: UserError if a file is missing, damaged, or differs from the file that was saved.
@@ -163,7 +166,7 @@ def read_checkpoint(folder):
     return Checkpoint(folder, read_config(folder / "config.json"), state, load_tokenizer(folder / TOKENIZER_FILE))
 
 
-def read_state(folder):
+def read_state(folder: str | Path) -> dict:
     """Return the dict in state.json of a checkpoint.
 
     Its "options" are any dict: `npgpt.training.options.options_of` validates them.
@@ -220,13 +223,13 @@ def load_tensors(path, targets):
             params.fill(name, functools.partial(file.read_into, stored))
 
 
-def step_folders(out_dir, called=STEP_FOLDER):
+def step_folders(out_dir: str | Path, called: re.Pattern = STEP_FOLDER) -> list[Path]:
     """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
     folders = [path for path in Path(out_dir).glob("*") if called.fullmatch(path.name)]
     return sorted((folder for folder in folders if (folder / "state.json").exists()), key=step_of)
 
 
-def checkpoints(out_dir):
+def checkpoints(out_dir: str | Path) -> list[Path]:
     """Return `step_folders`; if a kill during --overwrite left none, the old checkpoints that were renamed."""
     return step_folders(out_dir) or step_folders(out_dir, OLD)
 

@@ -10,15 +10,15 @@ from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_trans
 from npgpt.checkpoints.tensorfile import write_tensors
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, make_folder, write_atomically
-from npgpt.model.parameters import parameter_shapes
+from npgpt.model.parameters import Parameters, parameter_shapes
 
 
-def save_model(params, folder):
+def save_model(params: Parameters, folder: str | Path) -> None:
     """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it with equal logits.
 
     Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. LoRA is merged: W + A B
-    takes the place of W. Raises UserError for a model that transformers' GPT-2 cannot compute, OSError where the folder
-    cannot be written.
+    replaces W. Raises UserError for a model that transformers' GPT-2 cannot compute, OSError if the folder cannot be
+    written.
     """
     config = dataclasses.replace(params.config, lora_rank=0)
     if field := unsupported_by_transformers(config):
@@ -37,7 +37,7 @@ def save_model(params, folder):
 
 
 def merged(params, name):
-    """A parameter, and what LoRA adds to it."""
+    """Return a parameter with LoRA added."""
     layer = name.removesuffix(".weight")
     lora_a, lora_b = f"{layer}.lora_a", f"{layer}.lora_b"
     return params[name] + params[lora_a] @ params[lora_b] if lora_a in params else params[name]

@@ -1,16 +1,18 @@
 """safetensors files: named arrays behind a small JSON header, read directly into the model's arrays.
 
 The safetensors library checks the header (its size, its JSON, that the tensors are contiguous and fill the file). The
-values are then read from the file into the destination, so that a model of 6 GB needs 6 GB of memory and no more.
+values are then read in chunks into the destination, so a model of 6 GB needs no more than 6 GB of memory.
 """
 
 import json
 import struct
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import safetensors
 
-from npgpt.arrays import is_on_host, library_of, to_host
+from npgpt.arrays import library_of, to_host
 from npgpt.checks import as_floats
 from npgpt.errors import UserError
 from npgpt.files import open_regular
@@ -23,16 +25,15 @@ CHUNK = 1 << 20         # values converted at a time
 class TensorFile:
     """An open safetensors file. `shapes` maps names to tuples; `read_into` copies one tensor.
 
-    Raises UserError for a file that cannot be read or is not a whole, well-formed safetensors file. A context manager.
+    A context manager. Raises UserError if the file cannot be read or is damaged.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | Path):
         self.path = path
         try:
-            open_regular(path).close()
+            self._file = open_regular(path)
             with safetensors.safe_open(path, framework="numpy"):        # maps the file and checks its header
                 pass
-            self._file = open(path, "rb", buffering=0)
         except (OSError, safetensors.SafetensorError) as error:
             raise UserError(f"{path} is not a safetensors file that can be read ({error}): it may be cut off, "
                             "copy or download it again") from None
@@ -48,11 +49,11 @@ class TensorFile:
     def __exit__(self, *error):
         self._file.close()
 
-    def dtype(self, name):
+    def dtype(self, name: str) -> str:
         """The stored type of a tensor, "F32", "BF16", …"""
         return self._header[name]["dtype"]
 
-    def read_into(self, name, array):
+    def read_into(self, name: str, array) -> None:
         """Copy a tensor into a C-contiguous array of its shape, converted to the array's dtype.
 
         Raises UserError for a tensor that is not of 64, 32 or 16 bit floats, or if the file ends early.
@@ -62,28 +63,16 @@ class TensorFile:
             raise UserError(f"{self.path}: {name} is stored as {dtype}, not as float64, float32, float16 or bfloat16")
         self._file.seek(self._start + self._header[name]["data_offsets"][0])
         flat = array.reshape(-1)
-        stored = np.dtype(DTYPES[dtype])
-        if flat.dtype == stored and is_on_host(flat):
-            self._fill(flat, name)
-            return
-        chunk = np.empty(min(CHUNK, flat.size), stored)
         for begin in range(0, flat.size, CHUNK):
-            part = chunk[:flat.size - begin]
-            self._fill(part, name)
-            values = (part.astype("<u4") << 16).view("<f4") if dtype == "BF16" else part
-            flat[begin:begin + CHUNK] = library_of(flat).asarray(as_floats(f"{self.path}: {name}", values, flat.dtype))
-
-    def _fill(self, array, name):
-        buffer = memoryview(array).cast("B")
-        done = 0
-        while done < len(buffer):
-            count = self._file.readinto(buffer[done:])      # one call reads 2 GB at most
-            if not count:
+            part = flat[begin:begin + CHUNK]
+            values = np.fromfile(self._file, DTYPES[dtype], part.size)
+            if values.size < part.size:
                 raise UserError(f"{self.path} ends within {name}: copy or download it again")
-            done += count
+            values = (values.astype("<u4") << 16).view("<f4") if dtype == "BF16" else values
+            part[:] = library_of(flat).asarray(as_floats(f"{self.path}: {name}", values, flat.dtype))
 
 
-def write_tensors(file, tensors):
+def write_tensors(file: BinaryIO, tensors: dict) -> None:
     """Write a mapping of names to C-contiguous float arrays to an open binary file, in safetensors format.
 
     Arrays on a GPU are copied one at a time.

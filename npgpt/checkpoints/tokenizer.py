@@ -1,5 +1,8 @@
-"""The tokenizer that belongs to a pretrained model."""
+"""Find the tokenizer of a pretrained model."""
 
+from pathlib import Path
+
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer, make_tokenizer
 from npgpt.errors import UserError
 
@@ -7,7 +10,7 @@ TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.json", "tokenizer_config.json", "s
                    "merges.txt")
 
 
-def model_tokenizer(folder, vocab_size):
+def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size.
 
     Raises UserError if it is missing, or has more tokens than the model.
@@ -19,7 +22,9 @@ def model_tokenizer(folder, vocab_size):
     elif (folder / "tokenizer.json").exists():
         tokenizer = make_tokenizer(f"hf:{folder / 'tokenizer.json'}")
     else:
-        raise UserError(f"{folder} holds no {TOKENIZER_FILE} and no tokenizer.json: put the model's tokenizer there")
+        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json: copy the "
+                        "model's tokenizer there")
     if tokenizer.vocab_size > vocab_size:
-        raise UserError(f"the tokenizer in {folder} knows {tokenizer.vocab_size} tokens, the model only {vocab_size}")
+        raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
+                        f"{vocab_size}: copy the model's tokenizer there")
     return tokenizer

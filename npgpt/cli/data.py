@@ -9,45 +9,59 @@ from npgpt.data.token_files import SEPARATOR
 from npgpt.data.tokenizers import make_tokenizer
 from npgpt.errors import UserError
 
+PREPARE_EXAMPLES = """examples:
+  npgpt data prepare my.txt --out tokens                         then: npgpt train --corpus tokens
+  npgpt data prepare names.txt --documents '\\n' --out names     each line is a document
+  npgpt data prepare my.txt --documents --windows all --out docs documents separated by <|endoftext|>
+"""
+GET_EXAMPLES = """examples:
+  npgpt data get tinystories                                     then: npgpt train --corpus tinystories
+  npgpt data get tinystories --version 1 --limit 500000 --documents
+"""
+
 
 def add_arguments(parser):
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add_data_dir_argument(actions.add_parser("list", help="the named corpora, and which of them are present"))
-    get = actions.add_parser("get", help="download a corpus and check its digest; tinystories becomes token files")
+    add_data_dir_argument(actions.add_parser("list", help="the named corpora, and which of them are downloaded"))
+    get = actions.add_parser("get", help="download a corpus and check its digest; tinystories becomes token files",
+                             epilog=GET_EXAMPLES)
     get.add_argument("name", choices=("tinyshakespeare", "tinystories"))
-    get.add_argument("--tokenizer", help="of tinystories: byte, gpt2 (the default) or hf:PATH_OR_ID")
-    get.add_argument("--version", type=int, choices=(1, 2),
-                     help="of tinystories: 2 (the default) is by GPT-4, 1 also by GPT-3.5")
-    get.add_argument("--limit", type=int, metavar="N", help="of tinystories: only the first N stories of each split")
-    get.add_argument("--documents", action="store_true", help="of tinystories: train on windows of one story each")
-    add_windows_arguments(get)
     add_data_dir_argument(get)
-    prepared = actions.add_parser("prepare", help="write a corpus as token files, train.bin and val.bin")
+    stories = get.add_argument_group("for tinystories")
+    stories.add_argument("--tokenizer", help="byte, gpt2 (the default) or hf:PATH_OR_ID")
+    stories.add_argument("--version", type=int, choices=(1, 2),
+                         help="2 (the default): stories by GPT-4 only; 1: also by GPT-3.5")
+    stories.add_argument("--limit", type=int, metavar="N", help="only the first N stories of each split")
+    stories.add_argument("--documents", action="store_true", help="train on windows that each lie within one story")
+    add_windows_arguments(stories)
+    prepared = actions.add_parser("prepare", help="write a corpus as token files, train.bin and val.bin",
+                                  epilog=PREPARE_EXAMPLES)
     prepared.add_argument("corpus", help="tinyshakespeare, pydocs, or a UTF-8 text file")
     prepared.add_argument("--tokenizer", default="gpt2",
                           help="char, byte, gpt2 (the default, as in nanoGPT; npgpt train takes char for a text) or "
                                "hf:PATH_OR_ID")
     prepared.add_argument("--out", required=True, help="the folder to write")
-    prepared.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
-                          help=f"train on windows of one document each; they are separated by {SEPARATOR}, or by "
-                               "SEPARATOR, in which \\n is a line break")
-    add_windows_arguments(prepared)
     prepared.add_argument("--val-fraction", type=float, default=0.1,
-                          help="of the text, at its end, to validate on; by default 0.1; 0: none")
+                          help="share of the text, at its end, for validation; by default 0.1; 0: none")
     add_data_dir_argument(prepared)
+    documents = prepared.add_argument_group("documents")
+    documents.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
+                           help="train on windows that each lie within one document. Documents are separated by "
+                                f"SEPARATOR, in which \\n is a line break; by default {SEPARATOR}")
+    add_windows_arguments(documents)
 
 
 def add_windows_arguments(parser):
     parser.add_argument("--windows", choices=("first", "all"), default="first",
-                        help="of each document: its first block_size + 1 tokens (the default), or all of it, cut into "
-                             "windows that do not overlap, the last one padded")
-    parser.add_argument("--count-padding", action="store_true", help="padding of a window counts in the loss")
+                        help="first (default): train on the first block_size + 1 tokens of each document; all: on all "
+                             "of it, cut into windows that do not overlap, the last one padded")
+    parser.add_argument("--count-padding", action="store_true", help="include the padding of windows in the loss")
 
 
 def window_settings(args):
-    """The settings of documents, a dict. Raises UserError if there are none."""
+    """Return the settings of documents, a dict. Raises UserError if there are no documents."""
     if not args.documents and (args.windows != "first" or args.count_padding):
-        raise UserError("--windows and --count-padding are of documents: add --documents")
+        raise UserError("--windows and --count-padding apply to documents: add --documents")
     return {"all_windows": args.windows == "all", "count_padding": args.count_padding}
 
 
@@ -66,7 +80,7 @@ def run(args):
 
 
 def prepare_text(args):
-    """Write a text corpus as token files."""
+    """Write a text corpus to token files."""
     corpus = open_corpus(args.corpus, args.data_dir)
     separator = args.documents and args.documents.replace("\\n", "\n")
     prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator=separator,
@@ -87,6 +101,6 @@ def get_tinystories(args):
 
 
 def print_prepared(folder, tokenizer):
-    """Print what a folder of token files holds, and how to train on it."""
+    """Print the contents of a folder of token files, and how to train on it."""
     print(f"{folder}: train.bin, val.bin and their tokenizer, {tokenizer} (--tokenizer takes another); train on it "
           f"with: npgpt train --corpus {folder}")

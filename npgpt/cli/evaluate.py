@@ -1,4 +1,4 @@
-"""Loss, perplexity and bits per byte of a model on a text."""
+"""Measure loss, perplexity and bits per byte of a model on a text."""
 
 import math
 
@@ -13,9 +13,9 @@ from npgpt.training.evaluation import evaluate_split
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--corpus", help="by default the corpus that the model was trained on, else TinyShakespeare")
+    parser.add_argument("--corpus", help="by default the one that the model was trained on, else TinyShakespeare")
     parser.add_argument("--split", choices=("train", "val", "all"),
-                        help="which part of the corpus; by default val for a run of npgpt, all for other models")
+                        help="part of the corpus; by default val for a run of npgpt, all for other models")
     parser.add_argument("--stride", type=int,
                         help="overlapping windows, each N tokens after the last: slower, with more context")
     add_data_dir_argument(parser)

@@ -1,4 +1,4 @@
-"""Write a model as a folder that transformers opens."""
+"""Export a model to a folder that transformers can open."""
 
 import json
 
@@ -12,7 +12,7 @@ from npgpt.files import new_folder, read_bytes
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--out", required=True, help="the folder to write, a new or an empty one")
+    parser.add_argument("--out", required=True, help="the folder to write, new or empty")
 
 
 def run(args):
@@ -23,7 +23,7 @@ def run(args):
         for name in TOKENIZER_FILES:
             if (loaded.folder / name).exists():
                 (folder / name).write_bytes(read_bytes(loaded.folder / name, MOST_TOKENIZER_BYTES))
-        if loaded.tokenizer.kind == "hf":       # the checkpoint holds the tokenizer.json inside its own file
+        if loaded.tokenizer.kind == "hf":       # the checkpoint stores the tokenizer.json inside its own file
             (folder / "tokenizer.json").write_text(json.dumps(loaded.tokenizer.description), encoding="utf-8")
         save_tokenizer(loaded.tokenizer, folder / TOKENIZER_FILE)
     print(f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's GPT.from_pretrained")

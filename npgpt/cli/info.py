@@ -1,4 +1,4 @@
-"""Parameters of a model, the memory that it needs, and what would run it here."""
+"""Show a model's parameters, the memory that training needs, and the engines on this machine."""
 
 import importlib.metadata
 import math
@@ -21,17 +21,17 @@ VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}
 
 
 def add_arguments(parser):
-    parser.add_argument("model", nargs="?", help="a run, a folder, a .safetensors file or a model of the hub; if none, "
-                                                 "a preset is described")
-    parser.add_argument("--revision", help="branch, tag or commit of a model of the hub")
+    parser.add_argument("model", nargs="?", help="a run, a folder, a .safetensors file or a model on the hub; without "
+                                                 "it, a preset is described")
+    parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
-    parser.add_argument("--ranks", type=int, default=1, help="for training on so many: memory and bytes sent of each")
+    parser.add_argument("--ranks", type=int, default=1, help="number of MPI ranks: show the memory and traffic of each")
     add_model_arguments(parser)
 
 
 def engines():
-    """What would run a model on this machine: a line for each choice of --device and --kernels."""
+    """Yield a line for each choice of --device and --kernels on this machine."""
     yield "(default)", f"the CPU engine, {available_cores()} threads{BY[cpu_kernels()]}"
     for kernels, here in (("numba", "loops by Numba"), ("mkl", BY["mkl"][2:] + ", chosen on Intel's CPUs alone")):
         try:
@@ -51,7 +51,7 @@ def engines():
 
 def run(args):
     if args.model is not None and (args.preset or args.vocab_size or given_model_fields(args)):
-        raise UserError("a model has its shape: give either a model, or a preset and flags")
+        raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
     if args.model is not None and is_run(args.model):
         checkpoint = read_checkpoint(find_checkpoint(args.model))
         config = checkpoint.config
@@ -67,7 +67,7 @@ def run(args):
         if vocab_size is None:
             vocab_size = VOCABULARIES.get(fields.get("tokenizer", "char"))
         if vocab_size is None:
-            raise UserError(f"the vocabulary of {fields['tokenizer']} is not known here: give it as --vocab-size")
+            raise UserError(f"the vocabulary of {fields['tokenizer']} is unknown here: give it as --vocab-size")
         model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
         config = GPTConfig(vocab_size=vocab_size, **{**model_fields, **given_model_fields(args)})
         batch_size = fields.get("batch_size", 1)

@@ -1,4 +1,4 @@
-"""The arguments that say which model a command works with."""
+"""Arguments that choose the model of a command."""
 
 import warnings
 
@@ -10,15 +10,15 @@ def add_model_argument(parser):
     """MODEL, --revision, --which, --device, --threads, --kernels."""
     parser.add_argument("model", nargs="?", default="out",
                         help="a run (by default out), a folder with config.json and model.safetensors, a .safetensors "
-                             "file, or a model of the hub: gpt2, distilgpt2, owner/name")
-    parser.add_argument("--revision", help="branch, tag or commit of a model of the hub")
+                             "file, or a model on the hub: gpt2, distilgpt2, owner/name")
+    parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--which", choices=("best", "latest"), default="best",
-                        help="which checkpoint of a run: the one of the lowest validation loss (default), or the last")
+                        help="the checkpoint of a run with the lowest validation loss (default), or the latest")
     add_device_arguments(parser)
 
 
 def load_given_model(args):
-    """The `Loaded` model that the arguments of `add_model_argument` name."""
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows: one line says so
+    """Return the `Loaded` model that the arguments choose."""
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows is reported in one line
     return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
                       kernels=args.kernels)

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose complaint is one line. Flags are spelled out, and --max_iters is --max-iters."""
 
     def __init__(self, **options):
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def parse_known_args(self, args, namespace=None):
         flags = self._option_string_actions         # of this command alone

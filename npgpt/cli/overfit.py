@@ -1,15 +1,15 @@
-"""Train on one batch until it is known by heart: a check that model, loss and gradients work (`train --overfit`)."""
+"""Overfit one batch, to check that model, loss and gradients work (`npgpt train --overfit`)."""
 
 import math
 
 from tqdm import tqdm
 
-NEAR = 0.1      # the first loss of fresh weights may be this part of the expected loss away from it
-SMALL = 0.1     # the last loss may be this large: the right tokens have a probability of 90%
+NEAR = 0.1      # relative tolerance of the first loss of fresh weights
+SMALL = 0.1     # largest last loss: the right tokens have a probability of 90%
 
 
 def overfit(trainer, fresh):
-    """Take all steps of a `Trainer` on the first batch, and print what that shows. fresh: the weights are untrained.
+    """Take all steps of a `Trainer` on the first batch, and print the verdict. fresh: the weights are untrained.
 
     Returns the exit code: 0, or 1 if the first or the last loss is not what it should be. Raises NotFiniteError.
     """

@@ -34,7 +34,7 @@ def draw(run, out=None, norms=False):
     if not records:
         raise UserError(f"{run} has no measurements yet: train some steps first")
     if norms and not any(key.startswith("param_norm.") for record in records for key in record):
-        raise UserError(f"{run} has no norms of layers: they are of runs on a CPU, in one process and without XLA")
+        raise UserError(f"{run} has no norms of layers: they are recorded only on a CPU, in one process, without XLA")
     target = Path(out or Path(run) / ("norms.png" if norms else "loss.png"))
     try:
         with warnings.catch_warnings():
@@ -42,7 +42,7 @@ def draw(run, out=None, norms=False):
             data = picture(records, one_line(f"Training in {run}", 80), target.suffix[1:].lower() or "png", norms)
     except (UserError, MemoryError, ImportError):       # the last two: there is too little memory
         raise
-    except Exception as error:          # of any kind, from matplotlib: for numbers near 1e308, or its own settings
+    except Exception as error:          # anything, such as an overflow near 1e308
         raise UserError(f"matplotlib cannot draw the loss curve ({type(error).__name__}: {error})") from None
     write_atomically(target, data, follow=bool(out))
     return target
@@ -90,6 +90,6 @@ def draw_loss(figure, records, title):
         axes.annotate(f"best {best['val_loss']:.4f}", (best["step"], best["val_loss"]), textcoords="offset points",
                       xytext=(0, 12), ha="right")
     axes.set(xlabel="step", ylabel="loss (nats per token)")
-    axes.set_title(title, parse_math=False, usetex=False)           # the name of a folder is no formula
+    axes.set_title(title, parse_math=False, usetex=False)           # a folder's name is not a formula
     axes.grid(alpha=0.3)
     axes.legend()

@@ -17,12 +17,13 @@ LINE = 60               # characters in a `sample_line`
 
 def add_arguments(parser):
     add_model_argument(parser)
-    parser.add_argument("--prompt", help="the text to continue, by default a new line; - reads it from standard input, "
+    parser.add_argument("--prompt", help="the text to continue, by default a line break; - reads standard input, "
                                            "without its last line break")
-    parser.add_argument("--stop", metavar="TEXT", help="a text ends before this one, in which \\n is a line break")
+    parser.add_argument("--stop", metavar="TEXT", help="stop before this text, in which \\n is a line break")
     parser.add_argument("-n", "--num-samples", type=int, default=1, help="how many texts")
-    parser.add_argument("--max-new-tokens", type=int, default=500, help="the length of each text, in tokens")
-    parser.add_argument("--temperature", type=float, default=0.8, help="below 1 safer, above 1 wilder, 0 the likeliest")
+    parser.add_argument("--max-new-tokens", type=int, default=500, help="new tokens in each text, by default 500")
+    parser.add_argument("--temperature", type=float, default=0.8,
+                        help="divides the logits, by default 0.8; 0: always the likeliest token")
     parser.add_argument("--top-k", type=int, help="only the K likeliest tokens")
     parser.add_argument("--top-p", type=float, help="only the likeliest tokens that together have probability P")
     parser.add_argument("--seed", type=int, default=1337, help="the same seed writes the same texts")
@@ -61,7 +62,7 @@ def read_prompt():
 
 
 def default_prompt(tokenizer):
-    """A new line if the tokenizer has a token for it; else a word; else its first token."""
+    """Return a line break if the tokenizer has a token for it, else a word, else its first token."""
     for prompt in ("\n", "the"):
         try:
             if len(tokenizer.encode(prompt)):
@@ -72,7 +73,7 @@ def default_prompt(tokenizer):
 
 
 def encode_prompt(tokenizer, prompt):
-    """The tokens of a prompt, (1, T); UserError if there are none."""
+    """Return the tokens of a prompt, (1, T). Raises UserError if there are none."""
     ids = tokenizer.encode(prompt)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
@@ -84,7 +85,7 @@ def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, t
     idx = encode_prompt(tokenizer, prompt)
     rows = model.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
     texts = decode_document(tokenizer, (row[0] for row in rows), idx[0], stop)
-    sys.stdout.write(prompt + next(texts, ""))          # together: before the first token, XLA says what it compiles
+    sys.stdout.write(prompt + next(texts, ""))      # together: XLA reports compilation before the first token
     for text in texts:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Show how much each token of a text surprises a model: in colours, in bits, and as perplexity."""
+"""Show how much each token of a text surprises a model, in colours and bits, and the perplexity."""
 
 import math
 import sys

@@ -1,14 +1,15 @@
 """Train a model, or continue a run with --resume.
 
 Without --corpus, TinyShakespeare is used if it is present or can be downloaded, else the texts of Python's help. With
---backward, the learner's functions take the place of the package's: they are checked, then they run in this process, as
-the user, without limits.
+--backward, the learner's functions replace the package's: they are checked, then they run in this process, as the user,
+without limits.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import os
+import shlex
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,28 +59,48 @@ SAMPLE_TOKENS = 300
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
 
 
+EXAMPLES = """examples:
+  npgpt train                                           TinyShakespeare, preset char-cpu
+  npgpt train --corpus my.txt --out-dir mine            a text file
+  npgpt train --resume --out-dir mine                   continue, with the same bits as without the interruption
+  npgpt train --init-from gpt2 --corpus my.txt          fine-tune GPT-2, preset finetune
+  npgpt train --init-from gpt2 --lora 8 --learning-rate 2e-4 --corpus answers.jsonl
+  npgpt train --corpus my.txt --val-fraction 0 --sampling sequential --epochs 1 --partial-batch
+
+Ctrl-C saves and stops. At each evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extra plot).
+"""
+
+
 def add_arguments(parser):
-    parser.add_argument("--out-dir", default="out", help="where checkpoints and metrics go; by default out")
-    parser.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, or a folder with token files")
-    parser.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID; by default the preset's")
-    parser.add_argument("--init-from", metavar="MODEL",
-                        help="go on training a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
-    parser.add_argument("--lora", type=int, metavar="RANK",
-                        help="with --init-from: freeze the model, and train LoRA's matrices of this rank beside every "
-                             "c_attn and c_proj; `npgpt export` merges them")
-    parser.add_argument("--freeze", metavar="NAMES",
-                        help="leave parameters as they are: names, or what names begin with: wte,wpe,h.0")
-    add_data_dir_argument(parser)
-    again = parser.add_mutually_exclusive_group()
+    parser.usage, parser.epilog = "npgpt train [OPTION ...]", EXAMPLES
+    run = parser.add_argument_group("the run")
+    run.add_argument("--out-dir", default="out", help="folder of checkpoints and metrics; by default out")
+    again = run.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue the run in --out-dir from its last checkpoint")
-    again.add_argument("--overwrite", action="store_true", help="delete the run that is in --out-dir and begin anew")
+    again.add_argument("--overwrite", action="store_true", help="delete the run in --out-dir and start a new one")
     again.add_argument("--overfit", action="store_true",
-                       help="a check of model and gradients: learn one batch by heart, in 500 steps, and save nothing")
-    parser.add_argument("--backward", metavar="FOLDER",
-                        help="train with your own functions, the solved exercises in FOLDER, on a CPU, like --kernels "
-                             "reference; with --resume, give it again. The files are checked first, but then they run "
-                             "as you, without limits: use only files that you trust")
-    add_device_arguments(parser)
+                       help="a check of model and gradients: memorize one batch in 500 steps, and save nothing")
+    data = parser.add_argument_group("the data")
+    data.add_argument("--corpus", help=f"{', '.join(CORPORA)}, a UTF-8 text file, a folder with token files (see npgpt "
+                                       'data), or a .jsonl file with a {"prompt": …, "completion": …} in each line, of '
+                                       "which only the completions are learned; by default tinyshakespeare, or pydocs "
+                                       "without a network")
+    data.add_argument("--tokenizer", help="char, byte, gpt2 or hf:PATH_OR_ID (a tokenizer.json, extra hf); by default "
+                                          "the preset's")
+    add_data_dir_argument(data)
+    start = parser.add_argument_group("starting from a trained model")
+    start.add_argument("--init-from", metavar="MODEL",
+                       help="fine-tune a model: gpt2, owner/name, a folder, a .safetensors file, or a run")
+    start.add_argument("--lora", type=int, metavar="RANK",
+                       help="freeze the model, and train LoRA matrices of this rank beside every c_attn and c_proj; "
+                            "`npgpt export` merges them")
+    start.add_argument("--freeze", metavar="NAMES",
+                       help="do not train these parameters: names or prefixes of names, as in wte,wpe,h.0")
+    device = parser.add_argument_group("the device")
+    add_device_arguments(device)
+    device.add_argument("--backward", metavar="FOLDER",
+                        help="train with your own functions, the solved exercises in FOLDER, on a CPU (also with "
+                             "--resume). They are checked, but then run without limits: use only files that you trust")
     add_model_arguments(parser)
     add_train_arguments(parser)
 
@@ -94,7 +115,7 @@ def run(args):
         return overfit(trainer, fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
-            find_checkpoint(args.out_dir)       # raises before a folder that is no run gets a lock
+            find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
             backwards = own_backwards(args, files)
             stack.enter_context(locked(args.out_dir))
             trainer = resumed_run(args, backwards)
@@ -106,7 +127,7 @@ def run(args):
             check_out_dir(args)
         print(f"model: {trainer.model}")
         if trainer.model.xp is not np:
-            print("(--kernels xla compiles the same lines for a GPU; nobody has measured yet which is faster)")
+            print("(--kernels xla compiles the same lines for a GPU; which is faster has not been measured)")
         print(f"data: {described(trainer, 'train')} to train on, {described(trainer, 'val')} to validate")
         try:
             finished = trainer.run()
@@ -158,18 +179,18 @@ def stopped_by(error, trainer, args):
         return error
     if trainer.saved_step != trainer.step:
         trainer.save()
-    return UserError(f"{error}; stopped at step {trainer.step}, saved; mend it, and continue with: "
+    return UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
                      f"{resume_command(args)}")
 
 
 def resume_command(args):
-    """What continues the run."""
-    backward = f" --backward {args.backward}" if args.backward else ""
-    return f"npgpt train --resume --out-dir {args.out_dir}{backward}"
+    """Return the command line that continues the run, quoted for a shell."""
+    backward = ["--backward", args.backward] if args.backward else []
+    return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *backward])
 
 
 def described(trainer, split):
-    """How many tokens a split has, and documents and windows if it is divided into some."""
+    """Describe a split: its number of tokens, and of documents and windows if there are any."""
     if split not in trainer.crops:
         return "none"
     tokens, windows = getattr(trainer, f"{split}_tokens"), trainer.crops[split].places
@@ -193,7 +214,7 @@ def draw_if_possible(out_dir):
         return ""
     try:
         return f", the loss curve in {draw(out_dir)}"
-    except Exception as error:      # whatever it is, the run has ended well
+    except Exception as error:      # whatever it is, the run has succeeded
         return f"\nno loss curve: {one_line(error)}"
 
 
@@ -232,6 +253,7 @@ def new_run(args, backwards):
         if "init" in given_train_fields(args):
             raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
         model, tokenizer = pretrained_model(args, options, model_fields)
+        check_causal(model.config)
         if "crop_length" not in given_train_fields(args):
             shortest = min(options.crop_length, model.config.block_size)
             options = dataclasses.replace(options, crop_length=shortest)
@@ -240,7 +262,7 @@ def new_run(args, backwards):
         tokens = open_tokens(tokenizer, corpus.name, args.data_dir, options.val_fraction)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
-        GPTConfig(**model_fields)       # raises before a corpus is downloaded, and so does
+        check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded, and so does
         check_device(args)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
@@ -258,8 +280,15 @@ def new_run(args, backwards):
                    on_evaluation=print_line)
 
 
+def check_causal(config):
+    """Raise UserError for an encoder."""
+    if not config.causal:
+        raise UserError("a model with causal=False sees the next token, which training would predict: train it from "
+                        "Python on other targets, with loss_and_grads and AdamW.step")
+
+
 def check_device(args):
-    """Raise UserError if what --device and --kernels name is not there."""
+    """Raise UserError if --device or --kernels is not available."""
     if args.kernels == "xla":
         from npgpt.engine.xla.place import find_devices  # imports JAX
 
@@ -284,14 +313,14 @@ def pretrained_model(args, options, model_fields):
 
 
 def kernels_of_run(args, state):
-    """--kernels of a run that goes on: on a CPU those of the run, because others would give other bits."""
+    """Return --kernels for a resumed run: on a CPU those of the run, because others would give different bits."""
     of_run = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
     if of_run not in KERNELS:
         raise UserError(f"{args.out_dir}: the checkpoint is damaged: \"kernels\" must be one of {', '.join(KERNELS)}")
     if args.kernels != "auto" or of_run == "xla" or array_module(args.device) is not np:
         return args.kernels
     if of_run == "reference" and args.threads not in (None, state["threads"]):
-        return "auto"           # what one thread did is done by several now, with other bits
+        return "auto"           # one thread before, several now: the bits differ anyway
     try:
         return of_run if of_run == "reference" else cpu_kernels(of_run)
     except UserError as error:
@@ -302,7 +331,7 @@ def kernels_of_run(args, state):
 def resumed_run(args, backwards):
     """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
     if args.freeze is not None or args.lora is not None:
-        raise UserError("a run goes on with the parameters that it froze: leave --freeze and --lora out")
+        raise UserError("a resumed run keeps its frozen parameters: leave --freeze and --lora out")
     connect_ranks(args)
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
@@ -351,17 +380,17 @@ def check_same(name, there, asked, where):
 
 
 def check_out_dir(args):
-    """Raise UserError if --out-dir cannot hold a new run."""
+    """Raise UserError if --out-dir cannot be used for a new run."""
     out_dir = Path(args.out_dir)
     if os.path.lexists(out_dir) and not out_dir.is_dir():
         raise UserError(f"--out-dir {out_dir} is a file or a broken link: choose a folder")
     if is_folder(out_dir / METRICS_FILE):
         raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
     if not args.overwrite and checkpoints(out_dir):
-        raise UserError(f"{out_dir} holds a run: continue it with --resume, replace it with --overwrite, "
+        raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
     if not args.overwrite and (out_dir / METRICS_FILE).exists():
-        raise UserError(f"{out_dir} holds a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
+        raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
                         "replace it with --overwrite, or choose another --out-dir")
     existing = next(path for path in (out_dir, *out_dir.absolute().parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):

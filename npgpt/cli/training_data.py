@@ -13,9 +13,9 @@ from npgpt.training.options import options_of
 
 
 def open_tokens(tokenizer, corpus_name, data_dir=None, val_fraction=0.1):
-    """{"train": …, "val": …, "all": …}, functions that return the tokens of a corpus; None if it has no validation.
+    """Return {"train": …, "val": …, "all": …}: functions that return tokens of a corpus; None without validation.
 
-    Raises UserError if the corpus cannot be had, or consists of token files that another tokenizer made.
+    Raises UserError if the corpus is not available, or consists of another tokenizer's token files.
     """
     corpus = open_corpus(corpus_name, data_dir)
     if corpus.text is not None:
@@ -30,15 +30,15 @@ def open_tokens(tokenizer, corpus_name, data_dir=None, val_fraction=0.1):
 
 
 def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
-    """The tokens that a run was trained on, as `open_tokens` returns them; corpus_name: where the user says they are.
+    """Return the tokens that a run was trained on, as `open_tokens` does. corpus_name: --corpus, or None.
 
-    A run may come from somebody else, and it names a file of this machine. That file is used only if it is a regular
-    file whose tokens have the run's fingerprint; otherwise UserError is raised.
+    A run is untrusted, and it names a file on this machine. Raises UserError unless that is a regular file whose tokens
+    have the run's fingerprint.
     """
     corpus = checkpoint.state["corpus"]
     name = corpus_name or corpus["name"]
     if corpus_name is None and name not in CORPORA and (not os.path.isabs(name) or name.startswith(("//", "\\\\"))):
-        raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is no path of this machine: "
+        raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
                         "give it as --corpus")
     val_fraction = options_of(checkpoint.state, checkpoint.folder / "state.json").val_fraction
     tokens = open_tokens(checkpoint.tokenizer, name, data_dir, val_fraction)
@@ -47,5 +47,5 @@ def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
     except UserError:           # it has characters that are not in the vocabulary
         same = False
     if not same:
-        raise UserError(f"the corpus {name} is not the one that this run began with: give that one as --corpus")
+        raise UserError(f"the corpus {name} is not the one that this run was trained on: give that one as --corpus")
     return tokens

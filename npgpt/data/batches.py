@@ -1,17 +1,20 @@
-"""Batches: which parts of the tokens training and evaluation read.
+"""Choose the parts of the tokens that training and evaluation read.
 
-A stream of tokens has a crop at every place; documents have windows. Both classes answer the same questions.
+A stream of tokens is read in crops, which may begin anywhere; documents are read in windows.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 
-from npgpt.data.token_files import Documents
+from npgpt.data.token_files import Documents, TokenFile
 from npgpt.errors import UserError
 
-IGNORED = -1    # the target of a padded position, which the loss leaves out
+Tokens = np.ndarray | TokenFile | Documents
+IGNORED = -1    # the target of padding, which the loss ignores
 
 
-def crops_of(tokens, length):
+def crops_of(tokens: Tokens, length: int) -> "StreamCrops | DocumentCrops":
     """Return the crops of `length` tokens and as many targets of `tokens`: 1-D integers, or `Documents`.
 
     Raises UserError if there are too few tokens for one crop.
@@ -20,24 +23,25 @@ def crops_of(tokens, length):
 
 
 class Crops:
-    """Which crops a batch consists of. A subclass says what is in them.
+    """Choose the crops of a batch. A subclass reads them.
 
-    places: how many crops there are. in_order: the next begins `stride` places later, and an epoch has `crops` of them.
+    places: the number of possible crops. In order, the next crop begins `stride` places later, and an epoch has
+    `crops` crops.
     """
 
-    def random(self, batch_size, rng):
+    def random(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the places (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
         return rng.integers(self.places, size=batch_size)
 
-    def in_order(self, n, batch_size, partial=False):
-        """Return the places (batch_size,) of batch n of an endless walk over the data.
+    def in_order(self, n: int, batch_size: int, partial: bool = False) -> np.ndarray:
+        """Return the places (batch_size,) of batch n, when the data are read in order again and again.
 
         partial: the last batch of an epoch is smaller if too few crops are left.
         """
         numbers = (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size, partial)
         return numbers[numbers < self.crops] * self.stride
 
-    def evenly(self, n_batches, batch_size):
+    def evenly(self, n_batches: int, batch_size: int) -> np.ndarray:
         """Return places (n_batches, batch_size), spread evenly over the data, the same in every call."""
         places = np.linspace(0, self.places - 1, n_batches * batch_size).astype(np.int64)
         return places.reshape(n_batches, batch_size)
@@ -46,15 +50,15 @@ class Crops:
 class StreamCrops(Crops):
     """The crops of a stream. A place is the position of a crop's first token."""
 
-    def __init__(self, tokens, length):
+    def __init__(self, tokens: np.ndarray | TokenFile, length: int):
         if len(tokens) <= length:
             raise UserError(f"the split has {len(tokens)} tokens and a crop needs {length + 1} (block_size + 1): "
                             "lower the block size, or give a longer text")
         self.tokens, self.length = tokens, length
         self.places, self.stride, self.crops = len(tokens) - length, length, (len(tokens) - 1) // length
 
-    def in_epoch(self, batch_size, partial=False):
-        """Return how many crops the batches of an epoch have; partial: if the last one were whole, too.
+    def in_epoch(self, batch_size: int, partial: bool = False) -> int:
+        """Return the number of crops in an epoch's batches; partial: as if the last batch were full.
 
         Raises UserError if the crops fill no batch.
         """
@@ -64,25 +68,25 @@ class StreamCrops(Crops):
                             f"{batch_size * self.length + 1}: lower the batch size, or give a longer text")
         return batches * batch_size
 
-    def count(self, places):
-        """Return how many targets count in the crops at `places`."""
+    def count(self, places: np.ndarray) -> int:
+        """Return the number of targets in the crops at `places`."""
         return len(places) * self.length
 
-    def at(self, places):
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and y, int64 (len(places), length): the crops at `places`, and the same one token later."""
         crops = np.stack([self.tokens[place:place + self.length + 1] for place in places.tolist()])
         return crops[:, :-1].astype(np.int64), crops[:, 1:].astype(np.int64)
 
 
 class DocumentCrops(Crops):
-    """Windows of length + 1 tokens, one after the other, of each `Documents`; or the first of each. Places count them.
+    """The first window of length + 1 tokens of each of the `Documents`, or all their windows. A place is its number.
 
-    A window without a target that counts is left out. Raises UserError if all are.
+    Windows in which every target is ignored are left out. Raises UserError if all are.
     """
 
     stride = 1
 
-    def __init__(self, documents, length):
+    def __init__(self, documents: Documents, length: int):
         self.documents, self.length = documents, length
         n = -(-documents.lengths // (length + 1)) if documents.all_windows else np.ones_like(documents.lengths)
         begins = (np.arange(n.sum()) - np.repeat(n.cumsum() - n, n)) * (length + 1)     # in their documents
@@ -98,18 +102,18 @@ class DocumentCrops(Crops):
             raise UserError(f"every prompt has more than {length} tokens, so no completion is seen: give shorter "
                             "prompts, or raise the block size")
 
-    def in_epoch(self, batch_size, partial=False):
-        """Return how many windows an epoch has; partial: if its last batch were whole.
+    def in_epoch(self, batch_size: int, partial: bool = False) -> int:
+        """Return the number of windows in an epoch; partial: as if the last batch were full.
 
-        Otherwise a batch at its end goes on with the first windows.
+        Otherwise, the last batch is filled with the first windows.
         """
         return -(-self.places // batch_size) * batch_size if partial else self.places
 
-    def count(self, places):
-        """Return how many targets count in the windows at `places`."""
+    def count(self, places: np.ndarray) -> int:
+        """Return the number of targets, without ignored ones, in the windows at `places`."""
         return int(self.counts[places].sum())
 
-    def at(self, places):
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and y, int64 (len(places), length), as in `StreamCrops`.
 
         A shorter window is padded: x with its last token, the end of text, and y with -1, or with that token if
@@ -132,21 +136,21 @@ class DocumentCrops(Crops):
         return self.documents[start:start + int(self.lengths[place])]
 
     def targets(self):
-        """Yield the targets that count, in their order, 1-D, some thousand windows at a time."""
+        """Yield the targets without ignored ones, in order, 1-D, a few thousand windows at a time."""
         for first in range(0, self.places, 4096):
             _, y = self.at(np.arange(first, min(first + 4096, self.places)))
             yield y[y != IGNORED]
 
 
-def count_targets(tokens, block_size):
-    """Return how many targets the windows have."""
+def count_targets(tokens: Tokens, block_size: int) -> int:
+    """Return the number of targets of all `windows`."""
     if isinstance(tokens, Documents):
         crops = DocumentCrops(tokens, block_size)
         return crops.count(np.arange(crops.places))
     return len(tokens) - 1
 
 
-def windows(tokens, block_size):
+def windows(tokens: Tokens, block_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (x, y), int64 (block_size,) each, for evaluation.
 
     Together the y's of a stream are tokens[1:], and the last may be shorter. Those of documents are

@@ -15,14 +15,14 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import open_regular, parse_json
 
 BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
-ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: there is one at every second word
-# A paragraph that begins and ends as a sentence does, has nine words or more, and is no remark on a version of Python.
+ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
+# A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
                    r"""([A-Z]|\w+[.(])[\w '(),./:;=[\]-]*[.:]""", re.ASCII)
 
 
 class Source(NamedTuple):
-    """What a named corpus is and, if it is downloaded from a URL, where it comes from."""
+    """A named corpus, and its URL if it is downloaded from one."""
 
     description: str
     url: str | None = None
@@ -46,7 +46,7 @@ CORPORA = {
 class Corpus:
     """A text, or a folder with token files. `reason` says in one line which corpus it is and where it was found.
 
-    answers: pairs (prompt, completion) of which the text consists, or None.
+    answers: the pairs (prompt, completion) that the text consists of, or None.
     """
 
     name: str
@@ -56,30 +56,30 @@ class Corpus:
     answers: list[tuple[str, str]] | None = None
 
 
-def data_dir(explicit=None):
+def data_dir(explicit: str | Path | None = None) -> Path:
     """Return the folder for downloads: `explicit`, else NPGPT_DATA_DIR, else "data" in the current folder."""
     return Path(explicit or os.environ.get("NPGPT_DATA_DIR") or "data")
 
 
-def open_corpus(name=None, directory=None, progress=True):
+def open_corpus(name: str | Path | None = None, directory: str | Path | None = None) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`.
 
     Without a name it is TinyShakespeare, or pydocs if TinyShakespeare cannot be downloaded. `directory` is the folder
-    for downloads; `progress` shows a bar on a terminal. Raises UserError if there is no such corpus, it is damaged,
+    for downloads. Raises UserError if there is no such corpus, it is damaged,
     cannot be downloaded, or is not a UTF-8 text, or if TinyStories is not prepared in exactly one way.
     """
     directory = data_dir(directory)
     if name is None:
         try:
-            return open_tinyshakespeare(directory, progress)
+            return open_tinyshakespeare(directory)
         except UserError as error:
             if tinyshakespeare_path(directory).exists():
                 raise
             return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python, because {error}")
     if name == "tinyshakespeare":
-        return open_tinyshakespeare(directory, progress)
+        return open_tinyshakespeare(directory)
     if name == "tinystories":
         return open_tinystories(directory)
     if name == "pydocs":
@@ -98,7 +98,7 @@ def open_corpus(name=None, directory=None, progress=True):
     return Corpus(str(path), text, None, f"the text file {path}")
 
 
-def read_answers(text, path):
+def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
     """Return the pairs (prompt, completion) in a text of JSON lines {"prompt": …, "completion": …}.
 
     Empty lines are skipped. Raises UserError, with the number of the line, for any other.
@@ -120,12 +120,12 @@ def read_answers(text, path):
     return answers
 
 
-def open_tinyshakespeare(directory, progress):
+def open_tinyshakespeare(directory):
     """Return the Corpus TinyShakespeare, downloaded if necessary. Raises UserError if that fails or it is damaged."""
     source, path = CORPORA["tinyshakespeare"], tinyshakespeare_path(directory)
     origin = "found at"
     if not path.exists():
-        download(source.url, source.sha256, path, progress)
+        download(source.url, source.size, source.sha256, path)
         origin = "downloaded to"
     data = read_text_bytes(path)
     digest = hashlib.sha256(data).hexdigest()
@@ -150,7 +150,7 @@ def open_tinystories(directory):
     return Corpus(str(folders[0]), None, folders[0], f"TinyStories, the token files in {folders[0]}")
 
 
-def pydocs_text():
+def pydocs_text() -> str:
     """Return the prose of Python's help topics, 200,000 characters; they differ a little in each Python version.
 
     Lists, tables, grammars and code are left out, and of the prose its footnote marks, emphasis and line ends.
@@ -178,7 +178,7 @@ def read_text_bytes(path):
 
 
 def decode_text(data, path):
-    """Return UTF-8 bytes as text. Raises UserError if there are none, or for a byte that is not UTF-8."""
+    """Return UTF-8 bytes as text. Raises UserError if they are empty or not UTF-8."""
     if not data:
         raise UserError(f"{path} is empty: give a text to train on")
     try:
@@ -188,13 +188,14 @@ def decode_text(data, path):
                         "convert it to UTF-8") from error
 
 
-def list_corpora(directory=None):
+def list_corpora(directory: str | Path | None = None) -> list[tuple[str, str, int | None, str]]:
     """Return a row (name, state, bytes or None, description) for each of CORPORA.
 
-    The state is "built in", "at hand" (below the folder for downloads) or "not downloaded".
+    The state is "built in", "downloaded" or "not downloaded".
     """
     directory = data_dir(directory)
-    at_hand = {"tinyshakespeare": tinyshakespeare_path(directory).exists(),
+    present = {"tinyshakespeare": tinyshakespeare_path(directory).exists(),
                "tinystories": bool(prepared_folders(directory))}
-    states = {name: "at hand" if here else "not downloaded" for name, here in at_hand.items()} | {"pydocs": "built in"}
+    states = {name: "downloaded" if here else "not downloaded" for name, here in present.items()}
+    states["pydocs"] = "built in"
     return [(name, states[name], source.size, source.description) for name, source in CORPORA.items()]

@@ -1,18 +1,22 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from npgpt.checks import check_path, check_real
+from npgpt.data.batches import Tokens
+from npgpt.data.corpora import Corpus
 from npgpt.data.token_files import SPLITS, Documents, index_file, load_token_files, write_documents, write_settings
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import new_folder
 
 
-def split_text(text, fraction=0.9):
+def split_text(text: str | list, fraction: float = 0.9) -> tuple:
     """Return (train text, validation text), cut as in nanoGPT: after int(len(text) * fraction) characters.
 
     A list of documents is cut in the same way.
@@ -21,11 +25,12 @@ def split_text(text, fraction=0.9):
     return text[:boundary], text[boundary:]
 
 
-def tokenize_corpus(corpus, tokenizer, val_fraction=0.1):
+def tokenize_corpus(corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1,
+                    ) -> tuple[Tokens, Tokens | None]:
     """Return (train, validation) tokens of a corpus with a text, uint16, or with answers, `Documents`.
 
-    val_fraction: of the text; with 0 there is no validation, None. The splits are encoded separately, so that no token
-    crosses the boundary. Raises UserError as tokenizer.encode does, and if a split has no answer.
+    val_fraction: the share for validation; with 0, validation is None. The splits are encoded separately, so that no
+    token crosses the boundary. Raises UserError as tokenizer.encode does, and if a split has no answers.
     """
     encode, data = tokenizer.encode, corpus.text
     if corpus.answers is not None:
@@ -37,8 +42,8 @@ def tokenize_corpus(corpus, tokenizer, val_fraction=0.1):
 def tokenize_answers(tokenizer, answers):
     """Return pairs (prompt, completion) as `Documents`, each ended by the tokenizer's end of text, if it has one.
 
-    Prompt and completion are encoded separately, as they are when the model is asked. Raises UserError if there are
-    none, and as tokenizer.encode does.
+    Prompt and completion are encoded separately, as in `npgpt sample`. Raises UserError for an empty list, and as
+    tokenizer.encode does.
     """
     if not answers:
         raise UserError("there are too few prompts for two splits: give more, or train on all with --val-fraction 0")
@@ -49,27 +54,27 @@ def tokenize_answers(tokenizer, answers):
     return Documents(np.concatenate(documents), lengths.cumsum() - lengths, [len(prompt) for prompt, _ in pairs])
 
 
-def prepare(corpus, tokenizer, folder, progress=True, separator=None, val_fraction=0.1, **settings):
+def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator: str | None = None,
+            val_fraction: float = 0.1, **settings: bool) -> None:
     """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
 
-    separator: what is between two documents of the text, if it has documents. Then the splits are cut between
-    documents, and an index of documents is written for each. val_fraction: of the text; with 0 val.bin is empty.
+    separator: the text between two documents, if there are documents. Then the splits are cut between documents, and
+    each gets an index of its documents. val_fraction: the share for validation; with 0 val.bin is empty.
     settings: all_windows and count_padding of the documents. Raises UserError if the corpus is token files already, or
-    prompts and completions, has too few documents, or the folder holds other files, and as tokenizer.encode does;
+    prompts and completions, has too few documents, or the folder contains other files, and as tokenizer.encode does;
     OSError if the folder cannot be written.
     """
     check_path("the new folder", folder)
     check_real("val_fraction", val_fraction, below=1.0)
     if corpus.text is None:
-        raise UserError(f"{corpus.folder} holds token files already: give a corpus that is text")
+        raise UserError(f"{corpus.folder} already consists of token files: give a corpus that is text")
     if corpus.answers is not None:
         raise UserError(f"{corpus.name} has prompts and completions: train on the file itself, with --corpus")
     parts = split_text(corpus.text if separator is None else documents_of(corpus, separator), 1 - val_fraction)
     with new_folder(folder, TOKENIZER_FILE) as unfinished:
         write_settings(unfinished, validation=val_fraction > 0, **settings)
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
-        for split, part in tqdm(zip(SPLITS, parts, strict=True), total=len(SPLITS), desc="prepare",
-                                disable=None if progress else True):
+        for split, part in tqdm(zip(SPLITS, parts, strict=True), total=len(SPLITS), desc="prepare", disable=None):
             path = unfinished / f"{split}.bin"
             if split == "val" and not val_fraction:
                 path.touch()
@@ -85,11 +90,12 @@ def documents_of(corpus, separator):
     """
     documents = list(filter(None, map(str.strip, corpus.text.split(separator)))) if separator else []
     if len(documents) < 2:
-        raise UserError(f"{corpus.name} has no two documents with {separator!r} between them: give another separator")
+        raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: give another "
+                        "separator")
     return documents
 
 
-def join(train, val):
+def join(train: Tokens, val: Tokens | None) -> Tokens:
     """Return both splits as one, in memory; val may be None."""
     if val is None:
         return train
@@ -100,8 +106,9 @@ def join(train, val):
                      train.count_padding)
 
 
-def open_dataset(corpus, tokenizer_kind=None, val_fraction=0.1):
-    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16. val_fraction: of a text.
+def open_dataset(corpus: Corpus, tokenizer_kind: str | None = None, val_fraction: float = 0.1,
+                 ) -> tuple[Tokens, Tokens | None, Tokenizer]:
+    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16. val_fraction: for validation.
 
     `tokenizer_kind`: a name for make_tokenizer, by default "char" for a text. Token files come with their tokenizer;
     without one it is `tokenizer_kind`, by default GPT-2's, as in nanoGPT. Raises UserError if the folder has another
@@ -113,7 +120,7 @@ def open_dataset(corpus, tokenizer_kind=None, val_fraction=0.1):
     return *tokenize_corpus(corpus, tokenizer, val_fraction), tokenizer
 
 
-def folder_tokenizer(folder, tokenizer_kind):
+def folder_tokenizer(folder: Path, tokenizer_kind: str | None) -> Tokenizer:
     """Return the tokenizer of the token files in `folder`. Raises UserError as open_dataset does."""
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
@@ -122,6 +129,6 @@ def folder_tokenizer(folder, tokenizer_kind):
                             "leave the tokenizer out, or prepare the text again")
         return tokenizer
     if (folder / "meta.pkl").exists():
-        raise UserError(f"{folder} keeps its characters in meta.pkl, and npgpt reads no pickles: "
+        raise UserError(f"{folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
                         "make the folder from the text with `npgpt data prepare`")
     return make_tokenizer(tokenizer_kind or "gpt2")

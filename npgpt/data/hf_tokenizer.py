@@ -1,4 +1,4 @@
-"""Any tokenizer.json, read by the `tokenizers` library: BERT's WordPiece, the byte pairs of newer models."""
+"""Any tokenizer.json, by the `tokenizers` library: BERT's WordPiece, the byte-pair encodings of newer models."""
 
 import base64
 import contextlib
@@ -52,7 +52,7 @@ class HFTokenizer(Tokenizer):
 
     kind = "hf"
 
-    def __init__(self, description):
+    def __init__(self, description: dict):
         try:
             import tokenizers
         except ImportError:
@@ -72,8 +72,8 @@ class HFTokenizer(Tokenizer):
         self.pad_token_id = next((special[name] for name in PADDING if name in special), None)
 
     @classmethod
-    def open(cls, name):
-        """Make the tokenizer of a tokenizer.json, of a folder that holds one, or of a repository on the hub."""
+    def open(cls, name: str) -> "HFTokenizer":
+        """Make the tokenizer of a tokenizer.json, of a folder that contains one, or of a repository on the hub."""
         check_text("the tokenizer's name", name)
         if os.path.exists(name):            # Path(name).exists() raises for impossible names
             path = Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
@@ -81,7 +81,7 @@ class HFTokenizer(Tokenizer):
             from npgpt.download.hub import fetch_file
             path = fetch_file(name, "tokenizer.json")
         else:
-            raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that holds "
+            raise UserError(f"there is no tokenizer at {name!r}: give hf: and a tokenizer.json, a folder that contains "
                             "one, or the name of a repository on the hub")
         try:
             return cls(read_json(path, MOST_TOKENIZER_BYTES))
@@ -104,7 +104,7 @@ class HFTokenizer(Tokenizer):
 
     def _encoding(self, text):
         """Return the library's Encoding of `text`, without special tokens."""
-        # The library rejects a lone surrogate, which Python puts for a byte of the command line that is not UTF-8.
+        # The library rejects a lone surrogate, by which Python represents a command line's byte that is not UTF-8.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self._library.encode(text, add_special_tokens=False)
 
@@ -124,7 +124,7 @@ class HFTokenizer(Tokenizer):
         for token in as_iterator("tokens", tokens):
             ids.append(token)
             longer = self.decode(ids)
-            complete = not longer.endswith("\ufffd")        # else a character may still wait for its last byte
+            complete = not longer.endswith("\ufffd")        # else a character may be incomplete
             yield longer[len(text):] if complete else ""
             if complete:
                 ids = ids[-CONTEXT:]
@@ -132,9 +132,9 @@ class HFTokenizer(Tokenizer):
         yield longer[len(text):]
 
     def count_bytes(self, tokens):
-        """Return the size of the text of 1-D token ids. Raises UserError if this tokenizer loses characters.
+        """Return the size of the text of 1-D token ids. Raises UserError if the tokenizer loses characters.
 
-        If capitals get lost, for instance, a loss per byte leaves out what the model never had to predict.
+        If case is lost, for example, bits per byte would count bytes that the model never had to predict.
         """
         if self.decode(self.encode(PROBE)) != PROBE:
             raise UserError("not defined, because this tokenizer.json does not keep every character of a text")
@@ -149,7 +149,7 @@ def parse(tokenizers, text):
     """Return the library's Tokenizer of a tokenizer.json; raises UserError."""
     for charsmap in re.findall(r'"precompiled_charsmap": "([^"]*)"', text):
         data = base64.b64decode(charsmap, validate=True)
-        # The library allocates the size that is declared here. It aborts the process if there is not so much memory.
+        # The library allocates the size that is declared here. It aborts the process if it exceeds the memory.
         if int.from_bytes(data[:4], "little") > len(data) - 4:
             raise UserError("its precompiled_charsmap is cut off")
     return tokenizers.Tokenizer.from_str(text)

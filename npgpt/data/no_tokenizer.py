@@ -6,7 +6,7 @@ from npgpt.errors import UserError
 
 
 class NoTokenizer(Tokenizer):
-    """Stands for the tokenizer that nobody gave to a `Trainer`. Every method raises UserError."""
+    """Placeholder for a `Trainer` without a tokenizer. Its methods raise UserError."""
 
     kind = "none"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from npgpt.data.token_files import SEPARATOR, SPLITS, index_file, write_documents, write_settings
+from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import make_folder
@@ -17,7 +18,8 @@ SOURCES = {1: {"train": "TinyStories-train.txt", "val": "TinyStories-valid.txt"}
 PIECE = 1 << 18     # characters in memory at a time
 
 
-def tinystories_folder(directory, tokenizer_name, version=2, limit=None, documents=False):
+def tinystories_folder(directory: str | Path, tokenizer_name: str, version: int = 2, limit: int | None = None,
+                       documents: bool = False) -> Path:
     """Return the folder, below the folder for downloads, for TinyStories as prepare_tinystories writes it."""
     kind = canonical_kind(tokenizer_name)
     name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if kind == "hf" else kind
@@ -25,17 +27,18 @@ def tinystories_folder(directory, tokenizer_name, version=2, limit=None, documen
     return Path(directory) / "tinystories" / name
 
 
-def prepared_folders(directory):
+def prepared_folders(directory: str | Path) -> list[Path]:
     """Return the complete folders of TinyStories below the folder for downloads, sorted."""
     complete = (*(f"{split}.bin" for split in SPLITS), TOKENIZER_FILE)
     folders = sorted((Path(directory) / "tinystories").glob("*/"))
     return [folder for folder in folders if all((folder / name).is_file() for name in complete)]
 
 
-def prepare_tinystories(tokenizer, folder, version=2, limit=None, documents=False, progress=True, **settings):
+def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int = 2, limit: int | None = None,
+                        documents: bool = False, **settings: bool) -> None:
     """Download TinyStories and write it into `folder`: train.bin, val.bin and the tokenizer's file.
 
-    version: 1 has stories of GPT-3.5 as well, 2 of GPT-4 alone. limit: the most stories of each split, the first ones.
+    version: 1 has stories by GPT-3.5 and GPT-4, 2 by GPT-4 only. limit: take only the first stories of each split.
     documents: write indexes of the stories as well; settings: their all_windows and count_padding. After an
     interruption the next call resumes the download, and keeps a split that is complete. Raises UserError if the folder
     has another tokenizer, and as fetch_file and prepare_split do; OSError if the folder cannot be written.
@@ -45,19 +48,19 @@ def prepare_tinystories(tokenizer, folder, version=2, limit=None, documents=Fals
     folder = Path(folder)
     make_folder(folder)
     write_settings(folder, **settings)
-    # The tokenizer first: token files without one are taken for GPT-2's.
+    # The tokenizer first: token files without one are read as GPT-2's.
     if not (folder / TOKENIZER_FILE).exists():
         save_tokenizer(tokenizer, folder / TOKENIZER_FILE)
     elif load_tokenizer(folder / TOKENIZER_FILE).to_dict() != tokenizer.to_dict():
         raise UserError(f"{folder} was prepared with another tokenizer of that name: delete the folder to start again")
-    for split in reversed(SPLITS):      # the small one first: most errors then come before the large download
+    for split in reversed(SPLITS):      # the small one first, so that most errors come before the large download
         path = folder / f"{split}.bin"
         if not path.exists():
             source = fetch_file(REPOSITORY, SOURCES[version][split], repo_type="dataset")
-            prepare_split(source, tokenizer, path, limit, index_file(folder, split) if documents else None, progress)
+            prepare_split(source, tokenizer, path, limit, index_file(folder, split) if documents else None)
 
 
-def prepare_split(source, tokenizer, path, limit=None, index=None, progress=True):
+def prepare_split(source, tokenizer, path, limit=None, index=None):
     """Write the tokens of the first `limit` stories in the file `source` to `path`, as write_documents does.
 
     Raises UserError if the source is not TinyStories: not UTF-8, without separators, or without a story.
@@ -65,7 +68,7 @@ def prepare_split(source, tokenizer, path, limit=None, index=None, progress=True
     with (
         open(source, encoding="utf-8", newline="") as text,
         tqdm(total=None if limit else Path(source).stat().st_size, unit="B", unit_scale=True, desc=path.name,
-             disable=None if progress else True) as bar,
+             disable=None) as bar,
     ):
         write_documents(itertools.islice(stories(text, bar), limit), tokenizer, f"\n{SEPARATOR}\n", path, index)
 
@@ -83,10 +86,10 @@ def stories(file, bar):
             raise UserError(f"{file.name} is not UTF-8 text ({error}): delete it and download it again") from error
         *complete, rest = (rest + block).split(SEPARATOR)
         if len(rest) > PIECE:
-            raise UserError(f"{file.name} has no {SEPARATOR} in {PIECE:,} characters: it is not TinyStories")
+            raise UserError(f"{file.name} lacks {SEPARATOR} in {PIECE:,} characters: it is not TinyStories")
         for story in filter(None, map(str.strip, complete if block else [*complete, rest])):
             found = True
             yield story
         bar.update(file.buffer.tell() - bar.n)
     if not found:
-        raise UserError(f"{file.name} holds no story: it is not TinyStories")
+        raise UserError(f"{file.name} does not contain a story: it is not TinyStories")

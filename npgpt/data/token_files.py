@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, check, check_path
 from npgpt.errors import UserError
@@ -13,12 +15,12 @@ from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, writ
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 SPLITS = ("train", "val")
-SETTINGS_FILE = "npgpt_data.json"       # of a folder of token files, if they are others than these
+SETTINGS_FILE = "npgpt_data.json"       # of a folder of token files, if its settings differ from these
 SETTINGS = {"all_windows": False, "count_padding": False, "validation": True}
 
 
 class TokenFile:
-    """The tokens in a file, little-endian uint16 as in nanoGPT. It has a length, and a slice is read when it is taken.
+    """The tokens in a file, little-endian uint16 as in nanoGPT. It has a length, and slices are read on demand.
 
     Raises UserError if the file is missing, empty, not regular, or has an odd size, and later if it became shorter:
     a memory map would end the process then.
@@ -26,7 +28,7 @@ class TokenFile:
 
     dtype = np.dtype("<u2")
 
-    def __init__(self, path):
+    def __init__(self, path: str | Path):
         check_path("path", path)
         self.path = Path(path)
         try:
@@ -38,10 +40,10 @@ class TokenFile:
             raise UserError(f"{path} has {size} bytes, which are not uint16 tokens: prepare it again")
         self._length = size // 2
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, part):
+    def __getitem__(self, part: slice) -> np.ndarray:
         start, stop, _ = part.indices(self._length)
         self._file.seek(2 * start)
         data = self._file.read(2 * max(0, stop - start))
@@ -51,16 +53,17 @@ class TokenFile:
 
 
 class Documents:
-    """Tokens that are divided into documents. Without the division they are the same stream: a length, and slices.
+    """Tokens divided into documents. As a stream of tokens, it has a length and slices.
 
     tokens: 1-D, an array or a `TokenFile`. starts: the first token of each document, ascending integers from 0.
-    prompts: how many of its first tokens are no targets (at least one is left), integers; None: none are. all_windows:
-    training and evaluation read every window of a document, not only the first. count_padding: the padding of a window
-    counts as targets.
+    prompts: how many first tokens of each document are not targets (at least one target is left), or None.
+    all_windows: training and evaluation read every window of a document, not only the first. count_padding: the
+    padding of a window counts as targets.
     Raises UserError unless each document has at least two tokens: with one there is nothing to predict.
     """
 
-    def __init__(self, tokens, starts, prompts=None, all_windows=False, count_padding=False):
+    def __init__(self, tokens: np.ndarray | TokenFile, starts: ArrayLike, prompts: ArrayLike | None = None,
+                 all_windows: bool = False, count_padding: bool = False):
         check_tokens("tokens", tokens)
         starts = as_array("starts", starts)
         within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
@@ -77,27 +80,27 @@ class Documents:
             check(name, value, isinstance(value, bool), "true or false")
         self.all_windows, self.count_padding = all_windows, count_padding
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, part):
+    def __getitem__(self, part: slice) -> np.ndarray:
         return self.tokens[part]
 
 
 def check_tokens(name, tokens):
-    """Raise UserError unless `tokens` are a 1-D array of integers, a `TokenFile` or `Documents`. None of them is read.
+    """Raise UserError unless `tokens` are a 1-D array of integers, a `TokenFile` or `Documents`. Nothing is read.
     """
     right = isinstance(tokens, TokenFile | Documents | np.ndarray) and tokens.dtype.kind in "iu"
     check(name, tokens, right and getattr(tokens, "ndim", 1) == 1,
           "a 1-D array of integers (np.array makes one of a list), or Documents")
 
 
-def index_file(folder, split):
+def index_file(folder: str | Path, split: str) -> Path:
     """Return the path of the index of a split's documents: where each begins, little-endian uint64."""
     return Path(folder) / f"{split}.documents.bin"
 
 
-def load_token_files(folder):
+def load_token_files(folder: str | Path) -> list:
     """Return train.bin and val.bin of `folder`, `TokenFile`s, or `Documents` if the folder has indexes of documents.
 
     The second is None if the folder was prepared without validation. Raises UserError as `TokenFile` does, and if an
@@ -136,13 +139,13 @@ def read_documents(tokens, path, settings):
         return Documents(tokens, np.frombuffer(data, "<u8"), **settings)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): prepare the folder again") from None
-    except (ValueError, UserError) as error:        # ValueError: of a size that is no multiple of 8
-        raise UserError(f"{path} is no index of the documents in {tokens.path} ({error}): prepare the folder again"
+    except (ValueError, UserError) as error:        # ValueError: its size is not a multiple of 8
+        raise UserError(f"{path} is not an index of the documents in {tokens.path} ({error}): prepare the folder again"
                         ) from None
 
 
-def write_documents(texts, tokenizer, separator, path, index=None):
-    """Write the tokens of texts (an iterable) to `path`, and where each begins to `index`, both whole or not at all.
+def write_documents(texts: Iterable[str], tokenizer, separator: str, path: Path, index: Path | None = None) -> None:
+    """Write the tokens of texts (an iterable) to `path`, and where each begins to `index`, completely or not at all.
 
     A document ends with the tokenizer's end of text or, if it has none, with the separator as text. One with fewer
     than two tokens is left out. Raises UserError if all are, and as tokenizer.encode does.

@@ -1,34 +1,36 @@
 """What all tokenizers have in common."""
 
 import codecs
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
 from npgpt.data.token_files import check_tokens
 from npgpt.errors import UserError
 
-TOKENS_AT_ONCE = 1 << 20    # that are decoded for their size
+TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
 
 
 class Tokenizer:
-    """From text to token ids and back. A subclass adds vocab_size, _encode and decode_bytes."""
+    """Convert text to token ids and back. A subclass adds vocab_size, _encode and decode_bytes."""
 
     kind = None
     eos_token_id = None     # the id that ends a document, if there is one
     pad_token_id = None     # the id that pads a batch, if there is one
 
-    def encode(self, text):
+    def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
         check_text("text", text)
         return self._encode(text)
 
-    def decode(self, ids):
+    def decode(self, ids: ArrayLike) -> str:
         """Return the text (str) of 1-D token ids; bytes that are not UTF-8 become U+FFFD. Raises as decode_bytes."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
-    def decode_stream(self, tokens, prompt=()):
-        """Yield the text of token ids as they arrive; an incomplete character is held back until its last byte.
+    def decode_stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
+        """Yield the text of token ids as they arrive; an incomplete character waits for its last byte.
 
         prompt: the ids before them, for tokenizers whose tokens depend on those. Raises as decode_bytes.
         """
@@ -37,7 +39,7 @@ class Tokenizer:
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
-    def batch(self, texts, length):
+    def batch(self, texts: list[str], length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return texts (a list of B strings) as a batch for a model: ids and mask, int64 (B, length) each.
 
         Longer texts are truncated. Shorter ones are padded at their end: the mask is 1 for a token and 0 for padding,
@@ -55,12 +57,12 @@ class Tokenizer:
             ids[i, :len(row)], mask[i, :len(row)] = row, 1
         return ids, mask
 
-    def encode_row(self, text, length):
+    def encode_row(self, text: str, length: int) -> ArrayLike:
         """Return at most `length` ids of `text`, for `batch`."""
         return self.encode(text)[:length]
 
-    def count_bytes(self, tokens):
-        """Return how many bytes of text 1-D token ids stand for; the end of a document counts as none."""
+    def count_bytes(self, tokens) -> int:
+        """Return how many bytes of text 1-D token ids encode; end-of-text tokens count as 0."""
         tokens = self._checked(tokens) if isinstance(tokens, list | tuple) else tokens
         check_tokens("tokens", tokens)
         total = 0
@@ -69,8 +71,8 @@ class Tokenizer:
             total += len(self.decode_bytes(ids if self.eos_token_id is None else ids[ids != self.eos_token_id]))
         return total
 
-    def to_dict(self):
-        """Return what tokenizer_from_dict needs to make this tokenizer again: a dict that JSON can hold."""
+    def to_dict(self) -> dict:
+        """Return a JSON-serializable dict for tokenizer_from_dict."""
         return {"kind": self.kind}
 
     def _checked(self, ids):

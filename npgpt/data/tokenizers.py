@@ -5,6 +5,7 @@ All ids are uint16, the type of nanoGPT's token files. A tokenizer is saved as J
 
 import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import tiktoken
@@ -29,7 +30,7 @@ class CharTokenizer(Tokenizer):
 
     kind = "char"
 
-    def __init__(self, chars):
+    def __init__(self, chars: str):
         check_text("chars", chars)
         if not 0 < len(chars) <= 2**16 or len(set(chars)) < len(chars):
             raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
@@ -40,7 +41,7 @@ class CharTokenizer(Tokenizer):
         self._id_of_code_point[code_points(chars)] = np.arange(self.vocab_size)
 
     @classmethod
-    def from_text(cls, text):
+    def from_text(cls, text: str) -> "CharTokenizer":
         """Make the tokenizer of the characters in `text`, in the order of their code points."""
         check_text("text", text)
         return cls("".join(sorted(set(text))))
@@ -96,12 +97,12 @@ class GPT2Tokenizer(Tokenizer):
         try:
             return call_within(VOCABULARY_SECONDS, tiktoken.get_encoding, "gpt2")
         except (OSError, ValueError) as error:
-            raise UserError(f"GPT-2's vocabulary is not at hand and could not be downloaded ({one_line(error, 100)}): "
+            raise UserError(f"GPT-2's vocabulary is not cached and could not be downloaded ({one_line(error, 100)}): "
                             "connect to the network once, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has "
                             "stored it") from error
 
     def _encode(self, text):
-        """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is ordinary text, not the token 50256."""
+        """Return the ids of `text`, uint16 1-D. "<|endoftext|>" in it is encoded as ordinary text."""
         return np.array(self._encoding.encode(text, disallowed_special=()), dtype=np.uint16)
 
     def decode_bytes(self, ids):
@@ -115,7 +116,7 @@ def code_points(text):
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def canonical_kind(name):
+def canonical_kind(name: str) -> str:
     """Return the kind of a tokenizer's name: char, byte, gpt2 (also "bpe"), or hf for "hf:…". Raises UserError."""
     check_text("the name of a tokenizer", name)
     if name in ("char", "byte", "gpt2"):
@@ -128,7 +129,7 @@ def canonical_kind(name):
                     "tokenizer.json on your disk or on the hub")
 
 
-def make_tokenizer(name, text=None):
+def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
     """Make the tokenizer `name`; "char" takes its characters from `text`.
 
     Raises UserError for an unknown name, for "char" without a text, and as CharTokenizer and HFTokenizer.open do.
@@ -145,14 +146,14 @@ def make_tokenizer(name, text=None):
     return CharTokenizer.from_text(text)
 
 
-def is_called(tokenizer, name):
+def is_called(tokenizer: Tokenizer, name: str) -> bool:
     """Return whether make_tokenizer(name) would make this tokenizer. Raises UserError as make_tokenizer does."""
     if canonical_kind(name) == "hf" == tokenizer.kind:
         return make_tokenizer(name).to_dict() == tokenizer.to_dict()
     return canonical_kind(name) == tokenizer.kind
 
 
-def tokenizer_from_dict(data):
+def tokenizer_from_dict(data: dict) -> Tokenizer:
     """Make the tokenizer that `to_dict` described. Raises UserError if `data` is not such a dict."""
     match data:
         case {"kind": "char", "chars": str(chars)}:
@@ -168,13 +169,13 @@ def tokenizer_from_dict(data):
     raise UserError('a tokenizer is described by its "kind", with "chars" for char and "tokenizer" for hf')
 
 
-def save_tokenizer(tokenizer, path):
-    """Write the tokenizer to `path` as JSON, whole or not at all. Raises OSError."""
+def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
+    """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
     check_path("path", path)
     write_atomically(path, (json.dumps(tokenizer.to_dict()) + "\n").encode())
 
 
-def load_tokenizer(path):
+def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
     check_path("path", path)
     try:

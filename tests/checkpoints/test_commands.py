@@ -59,7 +59,7 @@ def test_export_and_back(npgpt, train, folder):
         assert npgpt("export", source, "--out", f"exported-{source}")[0] == 0
     assert npgpt("export", "out", "--out", "exported-out")[0] == 0          # the same again
     before = (Path("exported-out") / "model.safetensors").read_bytes()
-    refused(npgpt("export", folder, "--out", "exported-out"), "exported-out is there already")
+    refused(npgpt("export", folder, "--out", "exported-out"), "exported-out already exists")
     assert (Path("exported-out") / "model.safetensors").read_bytes() == before
     prompt = ["--prompt", "To be", "--max-new-tokens", 20]
     assert npgpt("sample", "exported-out", *prompt)[1] == npgpt("sample", "out", *prompt)[1]
@@ -140,4 +140,4 @@ def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline
         assert np.array_equal(GPT.from_pretrained("gpt2").params.flat, GPT.from_pretrained(folder).params.flat)
     assert npgpt("eval", "openai-community/gpt2", "--corpus", text_file)[0] == 0
     assert npgpt("train", "--init-from", "gpt2", "--corpus", text_file, "--crop-length", 8, "--max-iters", 1)[0] == 0
-    refused(npgpt("sample", "gpt2-xl"), "config.json of openai-community/gpt2-xl is not in the local cache", "network")
+    refused(npgpt("sample", "gpt2-xl"), "openai-community/gpt2-xl is not in the local cache", "network")

@@ -55,5 +55,6 @@ def test_help_shows_defaults_and_choices(npgpt):
     for shown in ("char-cpu, whose values are the defaults", "--n-embd INT C, the width (default: 128)",
                   "--activation gelu_tanh|gelu ", "--sampling random|sequential ", "--decay matrices|all ",
                   "--dtype float32|float64|tf32|bfloat16 ", "(default: 0.08)", "(default: 0.004)", "(default: 0.0001)",
-                  "(default: 800)", "(default: 1e-08)", "None: max_iters; 0: no decay --", "--betas BETA1 BETA2"):
+                  "(default: 800)", "(default: 1e-08)", "by default: max_iters; 0: no decay --",
+                  "the model: biases:", "--betas BETA1 BETA2"):
         assert shown in text, shown

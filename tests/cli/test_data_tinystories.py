@@ -36,12 +36,12 @@ def test_get_list_train_and_eval(npgpt, hub):
     assert code == 0 and "data/tinystories/byte" in out
     assert hub == [("roneneldan/TinyStories", f"TinyStoriesV2-GPT4-{split}.txt", "dataset")
                    for split in ("valid", "train")]
-    assert "tinystories      at hand" in npgpt("data", "list")[1]
+    assert "tinystories      downloaded" in npgpt("data", "list")[1]
     code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
     assert code == 0 and "corpus: TinyStories, the token files in data/tinystories/byte" in out
     assert npgpt("data", "get", "tinystories", "--tokenizer", "byte")[0] == 0 and len(hub) == 2
     assert npgpt("eval")[0] == 0
-    refused(npgpt("data", "prepare", "tinystories", "--out", "again"), "holds token files already")
+    refused(npgpt("data", "prepare", "tinystories", "--out", "again"), "already consists of token files")
 
 
 def test_get_the_first_stories_as_documents(npgpt, hub):

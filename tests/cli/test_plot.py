@@ -54,8 +54,7 @@ def test_the_norms_of_each_layer(train, npgpt, tmp_path):
 
 @pytest.mark.parametrize(("error", "says"), [
     (ValueError("\nParseSyntaxException"), "matplotlib cannot draw the loss curve (ValueError: ParseSyntaxException)"),
-    (RuntimeError, "matplotlib cannot draw"), (RecursionError, "matplotlib cannot draw"),
-    (OSError(2, "no font"), "matplotlib cannot draw"), (KeyError("font"), "matplotlib cannot draw"),
+    (OSError(2, "no font"), "matplotlib cannot draw"),
     (MemoryError, "out of memory"), (ImportError("libpng.so: cannot map it"), "the memory is full")], ids=repr)
 def test_a_picture_that_fails_fails_no_run(train, npgpt, tmp_path, monkeypatch, error, says):
     def fail(*args, **kwargs):
@@ -67,8 +66,3 @@ def test_a_picture_that_fails_fails_no_run(train, npgpt, tmp_path, monkeypatch, 
     assert code == 0 and err == "" and len(lines) == 1 and not (tmp_path / "out/loss.png").exists()
     assert len(out) - out.index(lines[0]) > 300         # a sample follows
     refused(npgpt("plot"), says)
-
-
-def test_numbers_that_cannot_be_drawn_are_one_line(npgpt, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1e308}\n{"step": 2, "loss": -1e308}\n')
-    refused(npgpt("plot", "."), "matplotlib cannot draw the loss curve (ValueError")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from npgpt.data.batches import IGNORED, count_targets, crops_of, windows
-from npgpt.data.token_files import Documents, load_token_files
+from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
@@ -31,14 +31,6 @@ def test_random_crops_reach_every_start_equally():
     assert counts.size == 4  # 0 to 3, of which the last has its target in the last token
     assert abs(counts - 10_000).max() < 450  # five standard deviations
     assert y.max() == 6
-
-
-def test_random_crops_depend_on_the_generator_alone(token_folder):
-    tokens = np.arange(5000, dtype=np.uint16)
-    tokens.astype("<u2").tofile(token_folder / "train.bin")
-    here, file, other = (random_batch(source, 4, 16, np.random.default_rng(seed))
-                         for source, seed in [(tokens, 1), (load_token_files(token_folder)[0], 1), (tokens, 2)])
-    assert np.array_equal(here, file) and not np.array_equal(here, other)
 
 
 @pytest.mark.parametrize("count", [24, 25, 48, 49, 60, 72, 73])
@@ -159,12 +151,6 @@ def test_windows_hold_every_target_once(count, lengths):
     assert [len(x) for x, _ in pairs] == lengths and count_targets(tokens, 4) == sum(lengths)
     assert all(x.dtype == y.dtype == np.int64 and np.array_equal(y, x + 1) for x, y in pairs)
     assert np.array_equal(np.concatenate([y for _, y in pairs]), tokens[1:])
-
-
-def test_windows_of_documents():
-    x, y = (np.stack(part) for part in zip(*windows(DOCUMENTS, 4), strict=True))
-    assert all(map(np.array_equal, (x, y), crops_of(DOCUMENTS, 4).at(np.arange(4))))
-    assert count_targets(DOCUMENTS, 4) == (y != -1).sum() == 12
 
 
 def test_even_crops_reach_from_the_first_to_the_last_target_in_equal_strides():

@@ -84,25 +84,6 @@ def test_a_batch_is_that_of_transformers_bert(bert, length):
         bert.batch(SENTENCES, 1)
 
 
-@pytest.mark.parametrize("length", [1, 3, 40])
-def test_a_batch_is_that_of_the_library(bpe, bert, length):
-    """Without special tokens, and with a padding id that is not 0."""
-    shifted = bert.description["model"]["vocab"]
-    bert.description["added_tokens"] = [token for token in bert.description["added_tokens"] if token["id"] > 0]
-    bert.description["added_tokens"].append({**bert.description["added_tokens"][0], "id": len(shifted),
-                                             "content": "<pad>"})
-    bert.description["post_processor"] = None
-    own = HFTokenizer(bert.description)
-    for tokenizer, pad_id in ((bpe, 0), (own, len(shifted))):
-        theirs = library.Tokenizer.from_str(json.dumps(tokenizer.description))
-        theirs.enable_truncation(length)
-        theirs.enable_padding(length=length, pad_id=pad_id)
-        encodings = theirs.encode_batch(SENTENCES)
-        ids, mask = tokenizer.batch(SENTENCES, length)
-        assert ids.tolist() == [each.ids for each in encodings]
-        assert mask.tolist() == [each.attention_mask for each in encodings]
-
-
 def test_a_stream_gives_what_decode_gives(bpe, bert):
     """Llama's way as well: a space is ▁, and a character without a token is spelled in bytes."""
     vocab = {"<unk>": 0, "▁be": 1, "▁": 2, "b": 3, "e": 4, "be": 5} | {f"<0x{i:02X}>": 6 + i for i in range(256)}
@@ -200,7 +181,7 @@ def test_token_files_know_their_tokenizer(bpe, bert, tmp_path, poem):
     assert [is_called(bpe, name) for name in names] == [True, False, False]
     assert [is_called(make_tokenizer("gpt2"), name) for name in names] == [False, False, True]
     folder = tmp_path / "tokens"
-    prepare(poem, bpe, folder, progress=False)
+    prepare(poem, bpe, folder)
     train, val, tokenizer = open_dataset(open_corpus(folder), names[0])
     assert tokenizer.decode(train[:]) + tokenizer.decode(val[:]) == poem.text
     for other in names[1:]:

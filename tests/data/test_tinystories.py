@@ -1,6 +1,5 @@
 import os
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,21 +49,21 @@ def hub(source, monkeypatch):
 def test_each_story_is_followed_by_its_end(source, tmp_path, monkeypatch, piece):
     monkeypatch.setattr(tinystories, "PIECE", piece)
     for tokenizer, end in ((EndingBytes(), [256]), (ByteTokenizer(), f"\n{SEPARATOR}\n".encode())):
-        prepare_split(source, tokenizer, tmp_path / "out.bin", progress=False)
+        prepare_split(source, tokenizer, tmp_path / "out.bin")
         expected = [token for story in STORIES for token in [*story.strip().encode(), *end]]
         assert np.fromfile(tmp_path / "out.bin", "<u2").tolist() == expected
 
 
 @pytest.mark.parametrize(("content", "says"), [
-    (b"", "no story"), (b" \n" + SEPARATOR.encode() * 3, "no story"),
-    (b"word " * 1000, r"no <\|endoftext\|> in 300 characters"),
+    (b"", "does not contain a story"), (b" \n" + SEPARATOR.encode() * 3, "does not contain a story"),
+    (b"word " * 1000, r"lacks <\|endoftext\|> in 300 characters"),
     (TEXT.encode()[:2000] + b"\xff" + TEXT.encode()[2000:], "not UTF-8 text"),
 ])
 def test_a_text_that_is_not_tinystories(source, tmp_path, monkeypatch, content, says):
     monkeypatch.setattr(tinystories, "PIECE", 300)
     source.write_bytes(content)
     with pytest.raises(UserError, match=f"source.txt .*{says}"):
-        prepare_split(source, EndingBytes(), tmp_path / "out.bin", progress=False)
+        prepare_split(source, EndingBytes(), tmp_path / "out.bin")
     assert os.listdir(tmp_path) == ["source.txt"]
 
 
@@ -73,7 +72,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     source = tmp_path / "large.txt"
     source.write_text(f"{'Once upon a time there was a small owl 🦉.' * 20}\n{SEPARATOR}\n" * 28_000, encoding="utf-8")
     tracemalloc.start()
-    prepare_split(source, EndingBytes(), tmp_path / "out.bin", progress=False)
+    prepare_split(source, EndingBytes(), tmp_path / "out.bin")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (tmp_path / "out.bin").stat().st_size > 40 << 20 and peak < 20 << 20
@@ -82,7 +81,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
 def test_the_first_stories_of_either_version_as_documents(hub, tmp_path):
     hub += ["an earlier file"] * 2
     folder = tinystories_folder(tmp_path, "byte", 1, 3, True)
-    prepare_tinystories(EndingBytes(), folder, 1, 3, True, progress=False)
+    prepare_tinystories(EndingBytes(), folder, 1, 3, True)
     assert hub[2:] == ["TinyStories-valid.txt", "TinyStories-train.txt"]
     for tokens in load_token_files(folder):
         assert isinstance(tokens, Documents)
@@ -116,20 +115,14 @@ def test_interrupted_continued_and_opened(hub, tmp_path, capsys):
 def test_an_incomplete_one_is_not_found_and_several_have_to_be_told_apart(hub, tmp_path):
     folder = tinystories_folder(tmp_path, "byte")
     hub += ["an earlier file"] * 2
-    prepare_tinystories(ByteTokenizer(), folder, progress=False)
+    prepare_tinystories(ByteTokenizer(), folder)
     for name in ("train.bin", "val.bin", TOKENIZER_FILE):
         (folder / name).rename(tmp_path / "away")
         with pytest.raises(UserError, match="not prepared in .*npgpt data get tinystories"):
             open_corpus("tinystories", tmp_path)
         assert ("tinystories", "not downloaded") in [row[:2] for row in list_corpora(tmp_path)]
         (tmp_path / "away").rename(folder / name)
-    assert ("tinystories", "at hand") in [row[:2] for row in list_corpora(tmp_path)]
-    prepare_tinystories(ByteTokenizer(), tmp_path / "tinystories/bytes-of-mine", progress=False)
+    assert ("tinystories", "downloaded") in [row[:2] for row in list_corpora(tmp_path)]
+    prepare_tinystories(ByteTokenizer(), tmp_path / "tinystories/bytes-of-mine")
     with pytest.raises(UserError, match="several ways: give one of .*byte, .*bytes-of-mine"):
         open_corpus("tinystories", tmp_path)
-
-
-@pytest.mark.parametrize(("name", "folder"), [("bpe", "gpt2"), ("hf:owner/name", "hf-owner-name"),
-                                              ("hf:/a b/../tokenizer.json", "hf-a-b-..-tokenizer.json")])
-def test_a_folder_for_each_tokenizer(name, folder):
-    assert tinystories_folder("data", name) == Path("data/tinystories") / folder

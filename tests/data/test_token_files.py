@@ -49,7 +49,7 @@ WRAPPING = [0, 2**62, 2**63, 2**64 - 1]        # ascends as int64, too, whose di
 @pytest.mark.parametrize("starts", [[], [1, 4], [0, 4, 3], [0, 4, 4], [0, 4, 5], [0, 8], [0, 9], [0, 2**63], WRAPPING])
 def test_an_index_that_does_not_divide_the_tokens(indexed, starts):
     np.array(starts, "<u8").tofile(index_file(indexed, "val"))
-    with pytest.raises(UserError, match="val.documents.bin is no index of the documents in .*val.bin .*prepare"):
+    with pytest.raises(UserError, match="val.documents.bin is not an index of the documents in .*val.bin .*prepare"):
         load_token_files(indexed)
 
 
@@ -62,16 +62,16 @@ def test_starts_of_documents_that_are_no_places(starts):
 def test_an_index_that_is_missing_cut_off_endless_or_no_file(indexed):
     index = index_file(indexed, "train")
     os.truncate(index, 15)
-    with pytest.raises(UserError, match="train.documents.bin is no index"):
+    with pytest.raises(UserError, match="train.documents.bin is not an index"):
         load_token_files(indexed)
     os.truncate(index, 1 << 40)         # sparse: it takes no room, and must not be read into memory
-    with pytest.raises(UserError, match="train.documents.bin is no index"):
+    with pytest.raises(UserError, match="train.documents.bin is not an index"):
         load_token_files(indexed)
     index.unlink()
     with pytest.raises(UserError, match="train.documents.bin cannot be read .*prepare the folder again"):
         load_token_files(indexed)
     index.mkdir()
-    with pytest.raises(UserError, match="train.documents.bin is no index .* is not a regular file"):
+    with pytest.raises(UserError, match="train.documents.bin is not an index .* is not a regular file"):
         load_token_files(indexed)
 
 

@@ -55,8 +55,9 @@ class HubHandler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path))
         listing = path.startswith("/api/")
+        tree = listing and "/tree/" in path
         repository, _, rest = path.removeprefix("/api").removeprefix("/models").strip("/").partition(
-            "/revision/" if listing else "/resolve/")
+            "/tree/" if tree else "/revision/" if listing else "/resolve/")
         revision, _, name = (rest or "main").partition("/")
         fault = self.hub.faults.get("listing" if listing else name, "")
         authorization = self.headers["Authorization"]
@@ -74,7 +75,13 @@ class HubHandler(BaseHTTPRequestHandler):
             self.send(404, {"X-Error-Code": "RevisionNotFound"})
         else:
             commit, files = self.hub.commits[repository, revision]
-            if listing:
+            if tree:
+                self.send(200, {}, json.dumps([
+                    {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest(), **(
+                        {} if name.endswith(".json") else {"lfs": {"size": len(data), "pointerSize": 0,
+                                                                   "oid": hashlib.sha256(data).hexdigest()}})}
+                    for name, data in files.items()]).encode())
+            elif listing:
                 siblings = [{"rfilename": name, "lfs": None if name.endswith(".json") else {
                     "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 0}}
                     for name, data in files.items()]
