@@ -90,10 +90,10 @@ def write_page(out, page, follow):
 def serve(server, page):
     """Show a page in the browser until Ctrl-C, or until it has been closed for an hour."""
     server.page = page
-    print(f"{server.address} (Ctrl-C ends it)", flush=True)
+    print(f"{server.address} (press Ctrl-C to stop)", flush=True)
     threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()    # a text browser would wait
     server.run()
-    print("ended")
+    print("stopped")
 
 
 def fresh_model(prompt, more=""):

@@ -81,21 +81,13 @@ class Truth:
     cache: object
 
 
-def truth(lesson, measure=None):
-    """The gradients of all inputs and floating intermediates of a lesson's forward, by central differences.
-
-    measure: another function in the place of `measured`.
-    """
+def truth(lesson):
+    """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
     y, cache, _, variables = traced_forward(lesson)
     dy = np.asarray(np.random.default_rng(5).standard_normal(np.shape(y)))
-    gradients, inputs = (measure or measured)(lesson, variables, dy)
+    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
+    inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
     return Truth(lesson, variables, gradients, inputs, dy, y, cache)
-
-
-def measured(lesson, variables, dy):
-    """The gradients of a lesson's variables, a list, and of its inputs, a dict."""
-    return ([None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables],
-            {name: input_gradient(lesson, name, dy) for name in lesson.inputs})
 
 
 def traced_forward(lesson):

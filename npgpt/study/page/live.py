@@ -26,9 +26,8 @@ from npgpt.study.gradcheck.trace import recording
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
 from npgpt.study.page.edits import edited
-from npgpt.study.page.known import known_truth
 from npgpt.study.page.long_way import ways
-from npgpt.study.page.steps import Steps, digits, summary, traced_pass
+from npgpt.study.page.steps import Steps, digits, known_truth, summary, traced_pass
 from npgpt.study.page.tiny_run import TinyRun
 from npgpt.study.page.whole_model import shown, study_model
 
@@ -44,7 +43,6 @@ class Live:
     def __init__(self, folder, model, tokenizer, description):
         self.folder, self.model, self.tokenizer, self.description = Path(folder), model, tokenizer, description
         self.lessons = basics_and_lessons()
-        self.known = functools.cache(lambda layer: known_truth(self.lessons[layer]))
         self.lines, self.own = functools.cache(self.gradient_lines), functools.cache(self.own_record)
         self.run = TinyRun()
         self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
@@ -110,7 +108,7 @@ class Live:
     def arrays(self, layer, line, record):
         """For each name that a line assigns, there or in the package: the arrays, and their difference."""
         given = {each.name: each.value for each in record if each.line == line}
-        known = self.known(layer)
+        known = known_truth(layer)
         true = {f"d{each.name}": gradient for each, gradient in zip(known.variables, known.gradients, strict=True)
                 if gradient is not None and f"d{each.name}" in given}
         true |= {each.name: each.value for each in self.own(layer) if each.line == line or each.name in given}
@@ -119,7 +117,7 @@ class Live:
 
     def own_record(self, layer):
         """What the package's backward assigns."""
-        known = self.known(layer)
+        known = known_truth(layer)
         with recording([known.lesson.backward]) as record:
             known.lesson.run_backward(known.dy, known.cache)
         return record
@@ -141,7 +139,7 @@ class Live:
 
     def gradient_lines(self, layer):
         """For each way of a layer: variable -> the line of the backward that its gradient comes from."""
-        return [{each.variable: each.backward_line for each in check(way, known=self.known(layer))}
+        return [{each.variable: each.backward_line for each in check(way, known=known_truth(layer))}
                 for way in ways(self.lessons[layer])]
 
     def move(self, request):
@@ -154,7 +152,7 @@ class Live:
             raise UserError(f'"index" must be in an array of shape {array.shape}')
         value = float(field(request, "value", (int, float), f"a number from {-MOST_VALUE:g} to {MOST_VALUE:g}",
                             lambda value: abs(value) <= MOST_VALUE))
-        known = self.known(lesson.name)
+        known = known_truth(lesson.name)
 
         def moved(value):
             changed = array.copy()

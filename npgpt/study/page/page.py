@@ -14,10 +14,9 @@ from npgpt.study.gradcheck.check import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.gradcheck.lessons import basics
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.page.controls import first_screen, typed_statements
-from npgpt.study.page.known import known_truth
 from npgpt.study.page.long_way import LONG_WAYS
 from npgpt.study.page.partners import line_entries
-from npgpt.study.page.steps import Steps, traced_pass
+from npgpt.study.page.steps import Steps, known_truth, traced_pass
 
 WIDTH = 80      # characters of a line of code that fit into a pane
 FIRST_SCREEN = "layernorm"      # its gradient is the line that the page begins with
@@ -123,7 +122,7 @@ class StudiedLayer:
 
 def studied_layer(lesson):
     """Run, trace and check a lesson: a `StudiedLayer`."""
-    known, derivation, typed = known_truth(lesson), read_derivation(lesson.name), typed_statements(lesson)
+    known, derivation, typed = known_truth(lesson.name), read_derivation(lesson.name), typed_statements(lesson)
     ways = [studied_way(lesson, known, derivation.sections, "shortcut", typed)]
     if lesson.name in LONG_WAYS:
         long_way = dataclasses.replace(lesson, backward=LONG_WAYS[lesson.name])
