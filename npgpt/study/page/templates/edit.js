@@ -242,7 +242,7 @@ class Editor {
         () => this.layer.stay(answer.first)));
     }
     if (answer.verdict === "right" && shown.length) {
-      elements.push(make("p", "evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so the level is not counted as solved.`));
+      elements.push(make("p", "evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so this level does not count as solved.`));
     }
     if (answer.solved) elements.push(make("p", "solved", `✓ Solved: ${answer.solved}`));
     if (answer.output) elements.push(make("p", "evidence", "Your code printed:"), make("pre", "", answer.output));
