@@ -55,7 +55,8 @@ def ask(server, method="POST", path="/echo", body=b"{}", left_out=(), **more):
     lines = [f"{method} {path} HTTP/1.1"]
     lines += [f"{name.replace('_', '-')}: {each}" for name, value in headers.items() if name not in left_out
               for each in (value if isinstance(value, list) else [value])]
-    text = "\r\n".join([*lines, "", ""]).replace("{port}", str(server.server_address[1])).replace("{token}", server.token)
+    text = "\r\n".join([*lines, "", ""]).replace("{token}", server.token)
+    text = text.replace("{port}", str(server.server_address[1]))
     with socket.create_connection(server.server_address, timeout=PATIENCE) as client:
         client.sendall(text.encode("latin-1") + body)
         client.shutdown(socket.SHUT_WR)
