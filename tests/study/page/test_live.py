@@ -3,7 +3,6 @@
 import ast
 import base64
 import json
-import math
 import threading
 import time
 
@@ -161,30 +160,10 @@ def test_each_level_of_each_layer_is_the_exercise(name, tmp_path):
                 assert text.strip().split("(")[0] in source.statement_at(done.lines[number]).text
 
 
-@pytest.mark.parametrize("action, request_", [
-    ("check", {"layer": "nothing", "level": 0, "edits": {}}),
-    ("check", {"layer": ["chain"], "level": 0, "edits": {}}),
-    ("check", {"layer": "chain", "level": 4, "edits": {}}),
-    ("check", {"layer": "chain", "level": True, "edits": {}}),
-    ("check", {"layer": "dropout", "level": 2, "edits": {}}),           # it has none
-    ("check", {"layer": "chain", "level": 0, "edits": []}),
-    ("check", {"layer": "chain", "level": 0, "edits": {"1": "x"}}),
-    ("check", {"layer": "chain", "level": 0, "edits": {"29": 1}}),
-    ("move", {"layer": "chain", "name": "y", "index": [0, 0], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 6], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, -1], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, True], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": "1"}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": math.inf}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": 10**400}),
-    ("text", {}),
-    ("text", {"text": "a" * 65}),
-    ("text", {"text": "é\ud800"}),
-    ("train", {"since": -1}),
-])
-def test_requests_that_are_not_valid(page, action, request_):
+@pytest.mark.parametrize("text", ["", "a", "a" * 65, "é\ud800"])
+def test_a_text_that_is_refused(page, text):
     with pytest.raises(UserError):
-        getattr(page, action)(request_)
+        page.text({"text": text})
 
 
 @pytest.mark.parametrize("name", LESSONS)
