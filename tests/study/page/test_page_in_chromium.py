@@ -305,8 +305,8 @@ SCENES = {
         ("value", ".hero textarea", "dx = rstd * dxhat"), ("has", ".hero .verdict", "dx is wrong")]),
     "an array is missing, or has another shape": ({"name": "live"}, [
         *edit("@layernorm b dx = ", "dx = None", ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong")),
-        ("is", "#layernorm .card.here .facts", "The line gives no such array."),
-        ("is", "#layernorm .card.difference .facts", "There is nothing to compare."),
+        ("is", "#layernorm .card.here .facts", "This line computes no such array."),
+        ("is", "#layernorm .card.difference .facts", "Nothing to compare."),
         *edit("@layernorm b dx = ", "dx = shape", ("keys", "Enter")),
         ("is", "#layernorm .card.difference .facts", "The shapes differ."),
         ("count", "#layernorm .card.there i", 120)]),
