@@ -231,8 +231,8 @@ def matched(variables, record):
 def gradient_line(source, record, name, true, gradient):
     """Return the line of a backward that computes the gradient of an input: the last that assigns it.
 
-    If the array is filled or changed in place later, it is the last such line. If it was right there and is wrong in the
-    result, it is the line that puts it into the tree, or the `return`.
+    If the array is filled or changed in place later, it is the last such line. If it was right there but is wrong in
+    the result, it is the line that puts it into the tree, or the `return`.
     """
     names = gradient_names(name)
     filled = max([source.filled[each] for each in names if each in source.filled], default=None)

@@ -27,13 +27,12 @@ from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
 from npgpt.study.page.edits import edited
 from npgpt.study.page.long_way import ways
-from npgpt.study.page.steps import Steps, digits, known_truth, summary, traced_pass
+from npgpt.study.page.steps import Steps, known_truth, summary, traced_pass
 from npgpt.study.page.tiny_run import TinyRun
-from npgpt.study.page.whole_model import shown, study_model
+from npgpt.study.page.whole_model import study_model
 
 SECONDS = 10.0          # limit of a check, and of the wait for other requests
 CURVE = np.linspace(-1.0, 1.0, 41).tolist()         # around the value
-LIKELIEST = 10          # next tokens
 
 
 class Live:
@@ -156,16 +155,9 @@ class Live:
                 "curve": [[round(value + step, 6), loss(value + step)] for step in CURVE]}
 
     def text(self, request):
-        """Run the model on a text: return what the page shows of it, and the likeliest next tokens."""
-        text = request["text"]
+        """Run the model on a text, and return the data of `ModelStudy`."""
         with in_turn(self.reading):
-            study = study_model(self.model, self.tokenizer, text, self.description)
-            ids = self.tokenizer.encode(text).astype(np.int64)
-            logits, _ = self.model.forward(ids[None])
-        weights = np.exp(logits[0, -1].astype(np.float64) - logits[0, -1].max())
-        best = np.argsort(-weights)[:LIKELIEST]
-        return study.data | {
-            "next": [[shown(self.tokenizer.decode([i])), digits(weights[i] / weights.sum())] for i in best]}
+            return study_model(self.model, self.tokenizer, request["text"], self.description).data
 
     def train(self, request):
         """Return the progress of the tiny run since a step."""

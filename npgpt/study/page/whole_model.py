@@ -11,6 +11,7 @@ from npgpt.layers import IGNORE_INDEX, cross_entropy_forward, head_forward, laye
 from npgpt.study.page.steps import short
 
 MOST_TOKENS = 64        # of a text: attention maps grow with the square
+LIKELIEST = 10          # next tokens
 MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
 MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
 
@@ -22,8 +23,8 @@ class ModelStudy:
     description: of the model, one line; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
     second on; pulls: for the first of these, the norm of the loss's gradient for the embedding of each earlier token;
     norms: of the mean loss's gradient for each embedding but the last; maps: (layer, head, weights) of the attention,
-    weights (T - 1, T - 1) as base64 of bytes, 255 for 1; lens: from `logit_lens`; left_out: sentences about what the
-    page does not show.
+    weights (T - 1, T - 1) as base64 of bytes, 255 for 1; next: the likeliest tokens after the text, with probabilities;
+    lens: from `logit_lens`; left_out: sentences about what the page does not show.
     """
 
     description: str
@@ -33,6 +34,7 @@ class ModelStudy:
     pulls: list[list[float]]
     norms: list[float]
     maps: list[tuple[int, int, str]]
+    next: list[tuple[str, float]]
     lens: list[list[tuple[str, float, float]]]
     left_out: list[str]
 
@@ -41,7 +43,7 @@ class ModelStudy:
         """The data for the page's script."""
         return {"tokens": self.tokens, "loss": self.loss, "losses": short(self.losses), "maps": self.maps,
                 "pulls": [short(row) for row in self.pulls], "norms": [*short(self.norms), None], "lens": self.lens,
-                "left_out": self.left_out}
+                "next": self.next, "left_out": self.left_out}
 
 
 def study_model(model, tokenizer, prompt, description):
@@ -67,7 +69,9 @@ def study_model(model, tokenizer, prompt, description):
     lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
     pulls = token_pulls(model, idx, targets, left_out)
     tokens = [shown(tokenizer.decode([i])) for i in ids]
-    return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, lens, left_out)
+    probs = softmax(model.forward(ids[None])[0][0, -1])
+    following = [(shown(tokenizer.decode([i])), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]]
+    return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, following, lens, left_out)
 
 
 def prompt_ids(model, tokenizer, prompt):
@@ -105,10 +109,14 @@ def logit_lens(model, tokenizer, x, targets):
     if config.final_layer_norm:
         x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
     logits, _ = head_forward(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
-    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    probs = weights / weights.sum(axis=-1, keepdims=True)
     return [(shown(tokenizer.decode([row.argmax()])), *short([row.max(), row[target]]))
-            for row, target in zip(probs, targets, strict=True)]
+            for row, target in zip(softmax(logits), targets, strict=True)]
+
+
+def softmax(logits):
+    """Return the probabilities of logits (..., V) in float64."""
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def token_pulls(model, idx, targets, left_out):

@@ -363,7 +363,8 @@ SCENES = {
         ("asked", "check", {"layer": "layernorm", "level": 0,
                             "edits": {"57": "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat) + 1"}})]),
     "your text": ({"name": "live"}, [
-        ("count", "#model-tokens .token", 5), ("fill", "#model-text", "H!"), ("count", "#model-tokens .token", 3),
+        ("count", "#model-tokens .token", 5), ("count", "#model-bars li", 5),
+        ("fill", "#model-text", "H!"), ("count", "#model-tokens .token", 3),
         ("asked", "text", {"text": "H!"}), ("is", "#model-tokens .text", ["H", PLANTED, "!"]),
         ("is", "#model-bars code", ["a", PLANTED]), ("is", "#model-bars .percent", ["50 %", "25 %"]),
         ("count", "#model-attention .cells i", 4), ("is", "#model-loss", "2.500"), ("count", "#model img", 0),

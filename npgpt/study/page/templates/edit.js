@@ -170,14 +170,16 @@ class Editor {
     for (const listener of this.listeners) listener();
   }
 
+  /* Add a numbered row to a unit, and return the element for its text. */
+  row(unit, className, tag) {
+    const row = unit.appendChild(make("div", `row ${className}`));
+    row.append(make("span", "number", unit.dataset.line.slice(1)));
+    return row.appendChild(make(tag));
+  }
+
   /* The element of a unit that holds the learner's text. */
   own(unit) {
-    if (!unit.querySelector(".own")) {
-      const row = make("div", "row own");
-      row.append(make("span", "number", unit.dataset.line.slice(1)), make("code"));
-      unit.append(row);
-    }
-    return unit.querySelector(".own code");
+    return unit.querySelector(".own code") ?? this.row(unit, "own", "code");
   }
 
   /* Turn a line into a text field. Enter checks and closes it, Escape discards the edit. */
@@ -189,16 +191,14 @@ class Editor {
       this.layer.section.querySelector(".why").prepend(howToStart("edit this line"));
       return;
     }
-    const row = make("div", "row field"), field = make("textarea"), before = this.text(line);
-    row.append(make("span", "number", line.slice(1)), field);
-    unit.append(row);
+    const field = this.row(unit, "field", "textarea"), before = this.text(line);
     unit.classList.add("editing");
     unit.setAttribute("role", "group");
     field.setAttribute("aria-label", `Line ${line.slice(1)} of the backward of ${this.layer.name}`);
     const close = () => {
       unit.classList.remove("editing");
       unit.setAttribute("role", "button");
-      row.remove();
+      field.parentElement.remove();
     };
     typing(field, before, {
       onInput: (text) => this.type(line, text),

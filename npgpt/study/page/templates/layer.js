@@ -286,8 +286,7 @@ class Layer {
       const x1 = a.closest(".code").getBoundingClientRect().right - box.left;
       const x2 = b.closest(".code").getBoundingClientRect().left - box.left - 1;
       const y1 = middle(a) - box.top, y2 = middle(b) - box.top + spread, bend = (x2 - x1) * 0.7;
-      const path = this.arrows.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
-      path.setAttribute("d", `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}m-6 -4l6 4l-6 4`);
+      svg("path", {d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}m-6 -4l6 4l-6 4`}, this.arrows);
     }
   }
 

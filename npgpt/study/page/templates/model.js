@@ -13,14 +13,8 @@ class Model {
       this.say("");
       this.show(answer);
     }, (text) => this.say(text));
-    const ask = () => requests.send({text: field.value});
-    field.addEventListener("input", debounced(400, ask));
+    field.addEventListener("input", debounced(400, () => requests.send({text: field.value})));
     field.disabled = !LIVE;
-    let asked = false;
-    if (LIVE) watchSeen(modelPart("text"), (seen) => {
-      if (seen && !asked && field.value) ask();
-      asked ||= seen;
-    });
   }
 
   say(text) {
@@ -80,8 +74,7 @@ class Model {
   /* What comes next: a bar for each of the likeliest tokens. */
   showNext() {
     const {next} = this.data;
-    modelPart("next").hidden = !next;
-    modelPart("bars").replaceChildren(...(next ?? []).map(([text, probability]) => {
+    modelPart("bars").replaceChildren(...next.map(([text, probability]) => {
       const row = make("li"), bar = make("span", "probability");
       bar.style.setProperty("--part", probability / next[0][1]);
       row.append(make("code", "", text), bar, make("span", "percent", `${(100 * probability).toPrecision(2)} %`));
