@@ -1,4 +1,4 @@
-"""Verify the gradient of every line of every layer by central differences, and by torch if it is there."""
+"""Verify the gradient of every line of every layer by central differences, and by torch if it is installed."""
 
 import dataclasses
 import importlib.util
@@ -22,11 +22,11 @@ def run(args):
     for lesson in chosen_lessons(args.layer):
         try:
             found = check(lesson, torch=torch)
-        except ImportError:             # the others need nothing but NumPy
+        except ImportError:             # the others need only NumPy
             needs = f'{lesson.name} needs SciPy: pip install "npgpt[gelu]"'
             if args.layer != "all":
                 raise UserError(needs) from None
-            print(f"{needs}; it is left out", file=sys.stderr)
+            print(f"{needs}; skipped", file=sys.stderr)
             continue
         checks += found
         if not args.json:
@@ -41,7 +41,7 @@ def run(args):
 
 
 def print_table(lesson, checks):
-    """The checks of one layer, a line for each variable."""
+    """Print the checks of one layer, one line per variable."""
     print(f"\n{lesson.name}: {lesson.title} ({os.path.basename(checks[0].file)})")
     print(f"  {'variable':<24} {'shape':<14} {'line':>5} {'dv at':>6} {'relative':>9} "
           f"{'to torch':>9}  verdict")
@@ -56,7 +56,7 @@ def print_table(lesson, checks):
 
 
 def print_summary(checks):
-    """How many variables there are, and the verdicts on them."""
+    """Print the number of variables and their verdicts."""
     inputs = [each for each in checks if each.forward_text == "(argument)"]
     lines = [each for each in checks if each.forward_text != "(argument)"]
 

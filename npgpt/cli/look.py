@@ -18,7 +18,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows: one line says so
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # an overflow is reported in one line
     require_extra()
     out = page_file(args.out or FILE)
     study = study_model(*load(args.model), args.prompt, args.model)

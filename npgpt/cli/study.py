@@ -1,7 +1,7 @@
 """Write the study page: every layer's forward beside its backward, and a model on your text (needs the extra "study").
 
-One HTML file that needs no network: the arrays of every line, the derivation of its gradient, and the check of it. With
---open the page comes from a server on this machine, and one can edit its lines, numbers and text.
+The page is one HTML file that needs no network. It shows the arrays of every line, the derivation of its gradient, and
+the gradient check. With --open a local server shows the page, and its lines, numbers and text can be edited.
 """
 
 import os
@@ -32,35 +32,35 @@ PROMPT = "To be, or not to be, that is the question"
 def add_arguments(parser):
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER", help="linear, attention, …; by default all")
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
-                                             "by default a tiny untrained one that knows the prompt's characters, or "
-                                             f"with --open the run in {RUN}, if there is one")
+                                             "by default a tiny untrained model of the prompt's characters, or "
+                                             f"with --open the run in {RUN}, if it exists")
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
     parser.add_argument("--open", action="store_true",
-                        help="write no file, but show the page in the browser, where its lines can be edited")
+                        help="write no file; show the page in the browser, where its lines can be edited")
     parser.add_argument("--exercises", default=FOLDER, metavar="FOLDER",
-                        help=f"where progress.json is, and what --open adds to it; by default {FOLDER}")
+                        help=f"the folder of exercises and their progress, for --open; by default {FOLDER}")
 
 
 def run(args):
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows: one line says so
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # an overflow is reported in one line
     require_extra()
     lessons = chosen_lessons(args.layer)
     if args.open and args.out:
-        raise UserError("--open writes no file: leave --out out, or --open")
+        raise UserError("--open writes no file: use either --open or --out")
     if not args.open:
         out = page_file(args.out or FILE)
     if args.open and args.checkpoint is None and Path(RUN).is_dir() and step_folders(RUN):
         args.checkpoint = RUN
     if args.checkpoint is None:
         model, tokenizer = fresh_model(args.prompt, PRINTABLE if args.open else "")
-        description = "a new one, not trained (use --checkpoint for one that is)"
+        description = "a tiny untrained one (use --checkpoint for a trained one)"
     else:
         (model, tokenizer), description = load(args.checkpoint), args.checkpoint
-    prompt_ids(model, tokenizer, args.prompt)       # an error in it is raised before the layers are checked
+    prompt_ids(model, tokenizer, args.prompt)       # fail before the layers are checked
     if args.open:
-        Progress(args.exercises)                    # as well
+        Progress(args.exercises)                    # likewise
         server = Server(Live(args.exercises, model, tokenizer, description).actions)
         live = {"token": server.token, "exercises": args.exercises}
     page = study_page(lessons, study_model(model, tokenizer, args.prompt, description), live if args.open else None)
@@ -70,10 +70,10 @@ def run(args):
 
 
 def page_file(path):
-    """The file that a page is written to. Raises UserError, before any work, if it cannot be."""
+    """Return the path of the page. Raises UserError if it is not writable."""
     out = Path(path)
     if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise UserError(f"{out} cannot be written: give --out a file in a folder that exists and is writable")
+        raise UserError(f"{out} cannot be written: choose a file in an existing, writable folder for --out")
     return out
 
 
@@ -82,27 +82,27 @@ def encoded(page):
 
 
 def write_page(out, page, follow):
-    """Write a page and say how large it is. follow: write to what `out` is a link to."""
+    """Write a page and print its size. follow: if `out` is a link, write to its target."""
     write_atomically(out, encoded(page), follow=follow)
     print(f"{out}: {len(encoded(page)) / 1e6:.2f} MB")
 
 
 def serve(server, page):
-    """Show a page in the browser until Ctrl-C, or until it has been closed for an hour."""
+    """Show a page in the browser until Ctrl-C, or until it has been idle for an hour."""
     server.show(page)
-    print(f"{server.address} (Ctrl-C ends it)", flush=True)
-    threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()    # a text browser would wait
+    print(f"{server.address} (press Ctrl-C to stop)", flush=True)
+    threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()    # a text browser would block
     server.run()
-    print("ended")
+    print("stopped")
 
 
 def fresh_model(prompt, more=""):
-    """A tiny model with random weights, and a tokenizer for the characters of a prompt, and for some more.
+    """Return a tiny model with random weights, and a tokenizer for the characters of a prompt and some more.
 
     Raises UserError if the prompt is empty.
     """
     if not prompt:
-        raise UserError("the prompt is empty: use at least two characters, or leave --prompt out")
+        raise UserError("the prompt is empty: use at least two characters, or omit --prompt")
     tokenizer = CharTokenizer.from_text(prompt + more)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=MOST_TOKENS, n_layer=2, n_head=4, n_embd=32)
     return GPT(config, seed=0, threads=1), tokenizer       # the reference engine: it starts at once

@@ -1,4 +1,4 @@
-"""Lesson 0: four tiny pairs that hold all the rules of backpropagation. The layers need nothing beyond them.
+"""Lesson 0: four tiny pairs with all the rules of backpropagation that the layers need.
 
 They have the form of npgpt/layers: `x_forward` directly followed by `x_backward`, pure functions. The gradient of `v`
 is called `dv`, and a backward quotes each line of the forward that it undoes. N counts rows, C columns; `...` stands
@@ -71,7 +71,7 @@ def broadcast_forward(x, gain, bias):
 def broadcast_backward(dy, cache):
     """Undo `broadcast_forward`: dy (N, C) -> dx (N, C), dgain (N, 1), dbias (C,).
 
-    An entry that the forward broadcast was used many times, so its gradient is a sum over all these uses.
+    An entry that the forward broadcasts is used many times, so its gradient is the sum over all uses.
     """
     x, gain = cache
     # y = product + bias
@@ -90,10 +90,10 @@ def difference_forward(x, f, h):
 
 
 def difference_backward(dy, cache):
-    """Undo `difference_forward`: dy (...) -> dx (...). Nothing is known of f, but it can be called.
+    """Undo `difference_forward`: dy (...) -> dx (...). f is unknown, but can be called.
 
-    Its derivative is measured by a central difference, the way in which every gradient of npgpt is verified. The
-    difference of f(x + h) and f(x) would do as well for a tiny h, but its error is of order h, this one's of order h^2.
+    Its derivative is measured by a central difference, as every gradient of npgpt is verified. The difference of
+    f(x + h) and f(x) would work too, but its error is of order h, that of the central difference of order h^2.
     """
     f, x, h = cache
     # y = f(x)

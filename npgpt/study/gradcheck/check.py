@@ -1,9 +1,8 @@
 """The per-line gradient check: for each floating variable v of a forward, the backward's `dv` against the true one.
 
-The true one is measured by central differences in float64: the forward runs again with one value of v a little larger
-and a little smaller at the line that assigns v, and the change of sum(dy * y) is measured, with a random upstream
-gradient dy. So every line is verified on its own. The first wrong line is where the mistake is, or the line before it
-that has no gradient of its own.
+The true gradient is measured by central differences in float64: the forward runs again with one entry of v perturbed at
+the line that assigns v, and the change of sum(dy * y) is measured for a random upstream gradient dy. So every line is
+verified separately. The mistake is in the first wrong line, or in a line before it that has no gradient to compare.
 """
 
 import copy
@@ -17,23 +16,21 @@ from npgpt.study.gradcheck.probe import with_probes
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import is_floating, recording
 
-STEP = 2e-4         # of the differences: their errors, of order STEP^4 and 1e-16 / STEP, are then below 1e-10
-ROUNDING = 1e-10    # of the differences: a gradient below it is zero
-TOLERANCE = 1e-7    # of the largest error relative to the largest value of the gradient
+STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
+ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
+TOLERANCE = 1e-7    # largest error relative to the gradient's largest value
 
 OK, WRONG, SHORTCUT, CONSTANT = "ok", "WRONG", "shortcut", "constant"
 
 
 @dataclasses.dataclass
 class LineCheck:
-    """What was found out about one variable v of a forward.
+    """The check of one variable v of a forward.
 
-    forward_line, backward_line: line numbers in `file`, of the statement that assigns v (of the `def` for an argument),
-    and of the one that assigns dv (None if there is none). relative: the largest
-    error divided by the largest value of the gradient; None if there is nothing to compare.
-    verdict: "ok" or "WRONG" by its own dv; "shortcut": dv is skipped, and `through` names the gradient in which it is
-    checked; "constant": v does not depend on anything that has a gradient. torch: the relative error against torch's
-    autograd over the same forward lines, None if torch was not asked.
+    forward_line, backward_line: the lines in `file` that assign v (the `def` for an argument) and dv (None if missing).
+    relative: the largest error divided by the largest value of the gradient, or None. verdict: "ok" or "WRONG" for dv;
+    "shortcut": dv is skipped, and the gradient `through` covers it; "constant": v depends on no input. torch: the
+    relative error of torch's autograd over the same forward lines, or None.
     """
 
     layer: str
@@ -52,9 +49,9 @@ class LineCheck:
 
 @dataclasses.dataclass
 class Variable:
-    """One execution of a forward's statement that assigned v: `occurrence` counts v's statements, from 0.
+    """One execution of a forward's statement that assigned v: `occurrence` counts v's assignments, from 0.
 
-    constant: it is the same whatever the inputs are, as a mask is: no gradient flows through it.
+    constant: its value does not depend on the inputs, as that of a mask, so no gradient flows through it.
     """
 
     name: str
@@ -66,10 +63,10 @@ class Variable:
 
 @dataclasses.dataclass
 class Truth:
-    """A lesson's true gradients, by differences; made once, to judge any number of backwards by.
+    """A lesson's true gradients, measured once to judge any number of backwards.
 
-    variables: the forward's intermediates; gradients: theirs, in the same order, None for constants; inputs: name ->
-    gradient of each input; dy: the upstream gradient; y, cache: the forward's.
+    variables: the forward's intermediates; gradients: in the same order, None for constants; inputs: name -> gradient
+    of each input; dy: the upstream gradient; y, cache: the forward's results.
     """
 
     lesson: Lesson
@@ -81,25 +78,17 @@ class Truth:
     cache: object
 
 
-def truth(lesson, measure=None):
-    """The gradients of all inputs and floating intermediates of a lesson's forward, by central differences.
-
-    measure: another function in the place of `measured`.
-    """
+def truth(lesson):
+    """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
     y, cache, _, variables = traced_forward(lesson)
     dy = np.asarray(np.random.default_rng(5).standard_normal(np.shape(y)))
-    gradients, inputs = (measure or measured)(lesson, variables, dy)
+    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
+    inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
     return Truth(lesson, variables, gradients, inputs, dy, y, cache)
 
 
-def measured(lesson, variables, dy):
-    """The gradients of a lesson's variables, a list, and of its inputs, a dict."""
-    return ([None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables],
-            {name: input_gradient(lesson, name, dy) for name in lesson.inputs})
-
-
 def traced_forward(lesson):
-    """y, cache, the assignments of a lesson's forward, and its `Variable`s."""
+    """Return y, cache, the assignments of a lesson's forward, and its `Variable`s."""
     rng = np.random.default_rng(6)
     y, cache, record = traced(lesson, lesson.inputs)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
@@ -112,15 +101,15 @@ def traced_forward(lesson):
 
 
 def traced(lesson, inputs):
-    """y, cache and the assignments of the forward on some inputs, its arguments left out."""
+    """Return y, cache and the assignments of the forward on some inputs, without its arguments."""
     with recording([lesson.forward]) as record:
         y, cache = lesson.run_forward(inputs)
     return y, cache, [each for each in record if each.line != read_source(lesson.forward).first]
 
 
 def intermediate_gradient(lesson, variable, dy, at=None):
-    """d(sum(dy * y)) / d(variable), an array of its shape, or the number at one index."""
-    change, left = None, 0          # left: how many v are still to come before the one that is moved
+    """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
+    change, left = None, 0          # left: assignments of v before the perturbed one
 
     def probe(name, value):
         nonlocal left
@@ -140,7 +129,7 @@ def intermediate_gradient(lesson, variable, dy, at=None):
 
 
 def input_gradient(lesson, name, dy, at=None):
-    """d(sum(dy * y)) / d(input), an array of its shape, or the number at one index."""
+    """Measure d(sum(dy * y)) / d(input): an array of its shape, or the entry at one index."""
     def output(changed_by):
         return (dy * lesson.run_forward(lesson.inputs | {name: lesson.inputs[name] + changed_by})[0]).sum()
 
@@ -148,7 +137,7 @@ def input_gradient(lesson, name, dy, at=None):
 
 
 def differences(output, value, at=None):
-    """The gradient at 0 of output(change), a number, in each element of a change of the value's shape, or in one.
+    """Measure the gradient of output(change) at change = 0, in each entry or in one.
 
     Central differences of fourth order: the terms of order STEP^2 of two pairs of points cancel.
     """
@@ -164,11 +153,10 @@ def differences(output, value, at=None):
 
 
 def check(lesson, backward=None, known=None, torch=False):
-    """A `LineCheck` for each input and floating intermediate of a lesson, in the order of the forward's lines.
+    """Return a `LineCheck` for each input and floating intermediate of a lesson, in the order of the forward's lines.
 
-    backward: another function to be judged in the lesson's place (a learner's, or one with a planted bug). known: the
-    lesson's `truth`, if there is one already. torch: compare with torch too; ImportError if it is missing.
-    An exception of the backward is passed on; its attribute `checks` has what could be checked before it.
+    backward: a function to judge instead of the lesson's own. known: the lesson's `truth`, if already measured. torch:
+    compare with torch too. An exception of the backward is re-raised, with the checks before it as attribute `checks`.
     """
     known = known or truth(lesson)
     backward = backward or lesson.backward
@@ -181,7 +169,7 @@ def check(lesson, backward=None, known=None, torch=False):
             result, raised = {}, error
     forward_source, backward_source = read_source(lesson.forward), read_source(backward)
     found = matched(known.variables, [each for each in record if each.name not in backward_source.filled])
-    skipped = read_source(lesson.backward).shortcut         # the original's: a learner's docstring may say anything
+    skipped = read_source(lesson.backward).shortcut         # the package's: a learner's docstring may say anything
     checks, by_torch = [], {}
     if torch:
         from npgpt.study.gradcheck.torch_oracle import gradients
@@ -225,10 +213,10 @@ def check(lesson, backward=None, known=None, torch=False):
 
 
 def matched(variables, record):
-    """index of a variable -> the assignment in the backward that is its gradient.
+    """Map the index of a variable to the assignment of its gradient in the backward.
 
-    The backward undoes the lines in reverse: the last v of the forward has the first dv of the backward. If there is
-    only one dv, all v have it: `y = y + bias` passes its gradient on unchanged.
+    The backward undoes the lines in reverse: the last v of the forward matches the first dv of the backward. A single
+    dv matches every v: `y = y + bias` passes its gradient on unchanged.
     """
     found = {}
     for name in {variable.name for variable in variables}:
@@ -241,14 +229,14 @@ def matched(variables, record):
 
 
 def gradient_line(source, record, name, true, gradient):
-    """The line of a backward that the gradient of an input comes from: the last that assigns it.
+    """Return the line of a backward that computes the gradient of an input: the last that assigns it.
 
-    If it is filled or changed in place later, it is the last line that does that; if it was right there and is wrong in
+    If the array is filled or changed in place later, it is the last such line. If it was right there but is wrong in
     the result, it is the line that puts it into the tree, or the `return`.
     """
     names = gradient_names(name)
     filled = max([source.filled[each] for each in names if each in source.filled], default=None)
-    if filled:              # and perhaps scaled as a whole later, `dx /= count`
+    if filled:              # and perhaps scaled later, `dx /= count`
         filled = max([filled, *(each.first for each in source.statements if not {*names}.isdisjoint(each.targets))])
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
@@ -262,27 +250,27 @@ def gradient_line(source, record, name, true, gradient):
 
 
 def gradient_names(name):
-    """What a backward may call the gradient of an input: that of "wte.weight" dwte_weight or dwte."""
+    """Return the names a backward may use for an input's gradient: dwte_weight or dwte for "wte.weight"."""
     parts = name.split(".")
     return ["_".join(["d" + parts[0], *parts[1:i]]) for i in range(len(parts), 0, -1)]
 
 
 def named_line(source, name):
-    """The line of a backward that should make the gradient of `name`: by the names that it assigns, else the `def`."""
+    """Return the line of a backward that should assign the gradient of `name`, else its `def`."""
     names = gradient_names(name)
     return next((each.first for each in source.statements if not {*names}.isdisjoint(each.targets)),
                 tree_line(source, name) or source.first)
 
 
 def tree_line(source, name):
-    """The line that puts the gradient of a parameter into the tree dp, in whole or as part of a subtree; or None."""
+    """Return the line that puts a parameter's gradient, or a subtree with it, into the tree dp; or None."""
     part = name.split(".")[0]
     return next((each.first for each in source.statements
                  if f"dp_{part}" in each.targets or f"dp[{part!r}]" in each.text), None)
 
 
 def relative_error(gradient, true):
-    """The largest error, relative to the largest true value if that is not 0; infinite for no finite array like it."""
+    """Return the largest error relative to the largest true value; infinite if the arrays are not comparable."""
     if not is_floating(gradient) or np.shape(gradient) != np.shape(true) or not np.isfinite(gradient).all():
         return np.inf
     if np.size(true) == 0:
@@ -291,6 +279,6 @@ def relative_error(gradient, true):
 
 
 def first_wrong(checks):
-    """The check that is wrong at the earliest line of the backward, or None."""
+    """Return the wrong check at the earliest line of the backward, or None."""
     wrong = [each for each in checks if each.verdict == WRONG]
     return min(wrong, key=lambda each: each.backward_line or 0, default=None)

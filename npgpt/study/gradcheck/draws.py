@@ -1,6 +1,6 @@
-"""The random cases that a backward is judged in, drawn anew at each check; and smaller ones, to show a mistake.
+"""The random cases for judging a backward, drawn anew for each check; and smaller ones, to show a mistake.
 
-A learner's solution that is right for some sizes, layers, rates or switches only would pass any fixed list of cases.
+A fixed list of cases would accept a solution that is right only for some sizes, layers, rates or switches.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ import random
 
 from npgpt.study.gradcheck.lessons import PLAIN, Setting, Sizes, basics_and_lessons
 
-CASES = 24          # random ones, besides the plain one
-# The switches that change a line of a layer's backward or its arguments -> what it is without the switch.
+CASES = 24          # random ones, in addition to the plain one
+# Switches that change a line of a layer's backward or its arguments -> the case in words if it is off.
 OFF = {"bias": "without biases", "dropout": "without dropout", "mask": "without a mask", "causal": "with another mask",
        "tanh": "with the exact GELU", "ln_e": "without ln_e", "ln_f": "without ln_f", "tied": "with an untied head",
        "head_bias": "without a bias of the head", "ignored": "if every target counts",
@@ -20,14 +20,14 @@ SWITCHES = {"linear": ["bias"], "layernorm": ["bias"], "cross_entropy": ["ignore
             "mlp": ["bias", "tanh"], "self_attention": ["bias", "mask", "causal", "dropout"],
             "block": ["bias", "mask", "dropout", "tanh"],
             "gpt": ["ln_e", "ln_f", "tied", "head_bias", "bias", "dropout", "causal", "tanh"]}
-DEALT = 4           # of the first so many switches every combination occurs
+DEALT = 4           # every combination of this many first switches occurs
 LEAST = {"B": 2, "T": 2, "V": 3, "S": 2, "F": 2, "P": 2}
 MOST = {"B": 5, "T": 7, "V": 19, "S": 9, "F": 17, "P": 12}
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
 
 
 def draw(name, seed, config=None):
-    """The `Setting`s of a check of the lesson `name`: the plain one, then `CASES` random ones; the same for a seed.
+    """Draw the `Setting`s of a check of the lesson `name`: the plain one, then `CASES` random ones.
 
     config: of a model, for one more case.
     """
@@ -56,7 +56,7 @@ def draw(name, seed, config=None):
 
 
 def draw_sizes(rng, least_tokens=0):
-    """Random `Sizes`, all different, and so are D, 3 C and B T. least_tokens: of the vocabulary."""
+    """Draw `Sizes` that all differ, also from D, 3 C and B T. least_tokens: added to the vocabulary size."""
     while True:
         found = {name: rng.randint(LEAST[name], MOST[name]) for name in LEAST}
         H, D = rng.randint(2, 4), rng.randint(2, 6)
@@ -68,10 +68,7 @@ def draw_sizes(rng, least_tokens=0):
 
 
 def smallest(name, setting, fails):
-    """A smaller setting that fails as well: each part in turn is made as simple as it can be. fails: setting -> bool.
-
-    A greedy search; each of its runs is one call of the learner's function on a few numbers.
-    """
+    """Return a smaller setting that also fails, by a greedy search over its parts. fails: setting -> bool."""
     def attempt(**fields):
         nonlocal setting
         simpler = dataclasses.replace(setting, **fields)
@@ -96,7 +93,7 @@ def smallest(name, setting, fails):
 
 
 def with_size(sizes, name, n):
-    """The sizes with another one; H and D change C."""
+    """Return the sizes with one of them replaced; H and D change C."""
     D = sizes.C // sizes.H
     if name in ("H", "D"):
         H, D = (n, D) if name == "H" else (sizes.H, n)
@@ -105,7 +102,7 @@ def with_size(sizes, name, n):
 
 
 def in_words(name, setting):
-    """A case in words, "with n_layer = 3, without ln_e"; "" for the plain one. Only what concerns the lesson."""
+    """Describe a case, "with n_layer = 3, without ln_e"; "" for the plain one."""
     if setting == PLAIN:
         return ""
     if setting.config is not None:

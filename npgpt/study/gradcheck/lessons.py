@@ -1,7 +1,7 @@
 """The lessons: each pair of a forward and a backward, in learning order, with small inputs at unit scale.
 
-All sizes are different, and so are the products of sizes that meet in a matmul. So a missing transpose does not run,
-and a wrong shape tells which axis is wrong. A `Setting` makes the same lessons of other sizes and on other branches.
+All sizes differ, and so do the products of sizes that meet in a matmul. So a missing transpose raises an error, and a
+wrong shape tells which axis is wrong. A `Setting` makes the same lessons with other sizes and on other branches.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from npgpt.study.gradcheck import basics as lesson_0
 
 
 class Sizes(NamedTuple):
-    """The sizes of a set of lessons. S: keys, which are more than the queries; P: rows of wpe, more than T."""
+    """The sizes of a set of lessons. S: keys, more than queries; P: rows of wpe, more than T."""
 
     B: int
     T: int
@@ -34,23 +34,23 @@ class Sizes(NamedTuple):
     P: int
 
     def letter(self, size):
-        """What an axis of that size is called in the lessons: "T"."""
+        """Return the letter of an axis of that size: "T"."""
         more = {"D": self.C // self.H, "N": self.B * self.T, "3C": 3 * self.C}
         return next((name for name, value in (self._asdict() | more).items() if value == size), str(size))
 
 
 SIZES = Sizes(B=4, T=5, C=6, H=2, V=8, S=7, F=9, P=10)
-EPS = 0.1       # large, so that a backward that forgets it is seen
-SMALL = 1e-5    # the step of a difference by hand: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
+EPS = 0.1       # large, so that forgetting it is noticed
+SMALL = 1e-5    # step of the difference in lesson 0: its error, of order SMALL^2 and 1e-16 / SMALL, is below 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What the lessons are made of. The defaults are the plain case, which the page and the exercises show.
+    """The options of a set of lessons. The defaults are the plain case, which the page and the exercises show.
 
-    p: of dropout; scale: of attention's scores, None: 1 / sqrt(D); step: of the difference in lesson 0; spread: of the
-    inputs, the standard deviation; layer: the number of the block; off: the `SWITCHES` that are off; seed: of all
-    random numbers; config: of a model that the composite layers are made for, narrower, or None.
+    p: dropout probability; scale: of attention scores, None: 1 / sqrt(D); step: of the difference in lesson 0; spread:
+    standard deviation of the inputs; layer: index of the block; off: the `SWITCHES` that are off; seed: of all random
+    numbers; config: of a model whose options the composite layers take, with other sizes, or None.
     """
 
     sizes: Sizes = SIZES
@@ -76,11 +76,10 @@ PLAIN = Setting()
 class Lesson:
     """One pair of functions, and how to call it.
 
-    name: what the commands call it; title: in words; inputs: name -> array of everything that gets a gradient, in the
-    order in which the backward returns them; constants: the other arguments of the forward. Inputs with a dot in their
-    name, such as "c_fc.weight", are the leaves of a composite layer's tree of parameters, the argument `p`. results:
-    the names of the inputs whose gradients the backward returns beside that tree; one that is not in `inputs` has the
-    gradient None.
+    name: in commands; title: in words; inputs: name -> array for everything that gets a gradient, in the order of the
+    backward's results; constants: the other arguments of the forward. Inputs with a dot in their name, such as
+    "c_fc.weight", are the leaves of a composite layer's parameter tree, the argument `p`. results: the names of the
+    inputs whose gradients the backward returns beside that tree; the gradient is None if it is not in `inputs`.
     """
 
     name: str
@@ -93,30 +92,30 @@ class Lesson:
 
     @property
     def is_composite(self):
-        """Whether it calls other layers: then it has a tree of parameters, and its backward takes `ops` too."""
+        """Whether it calls other layers. If so, it has a parameter tree, and its backward takes `ops`."""
         return "ops" in self.constants
 
     def run_forward(self, inputs, forward=None):
-        """(y, cache) of the forward, or of another function in its place."""
+        """Return (y, cache) of the forward, or of another function called like it."""
         arguments = {name: value for name, value in inputs.items() if "." not in name}
         if self.is_composite:
             arguments["p"] = nest({name: value for name, value in inputs.items() if "." in name})
         return (forward or self.forward)(**arguments, **self.constants)
 
     def run_backward(self, dy, cache, backward=None):
-        """{"dx": …}, a gradient for each of `inputs`, by the backward, or by another function in its place."""
+        """Return {"dx": …}, a gradient for each of `inputs`, from the backward or another function called like it."""
         ops = [self.constants["ops"]] if self.is_composite else []
         return self.named((backward or self.backward)(dy, cache, *ops))
 
     def named(self, result):
-        """What a backward returned, by names: arrays, and the leaves of a tree. What this lesson lacks is left out."""
+        """Name the results of a backward: arrays, and the leaves of a tree."""
         result = result if isinstance(result, tuple) else (result,)
         named = {f"d{name}": gradient for name, gradient in zip(self.results, result, strict=False)}
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
     @property
     def number_of_results(self):
-        """How many values the backward returns."""
+        """The number of values that the backward returns."""
         return len(self.results) + self.is_composite
 
     @property
@@ -125,7 +124,7 @@ class Lesson:
         return self.backward.__code__.co_varnames[0]
 
     def astype(self, dtype):
-        """The same lesson with all its floating arrays in another dtype."""
+        """Return the lesson with all floating arrays in another dtype."""
         def cast(array):
             return array.astype(dtype) if array.dtype.kind == "f" else array
 
@@ -134,7 +133,7 @@ class Lesson:
 
 
 def map_arrays(function, value):
-    """A value with `function` applied to each array in its dicts, lists and (named) tuples."""
+    """Apply `function` to each array in nested dicts, lists and (named) tuples."""
     if isinstance(value, np.ndarray):
         return function(value)
     if isinstance(value, dict):
@@ -146,7 +145,7 @@ def map_arrays(function, value):
 
 
 def basics(setting=PLAIN):
-    """The lessons of lesson 0 by name, with the same random inputs every time."""
+    """Return the pairs of lesson 0 by name, with the same random inputs every time."""
     T, C, N = setting.sizes.T, setting.sizes.C, setting.sizes.B * setting.sizes.T
     rng = np.random.default_rng(7 + setting.seed)
 
@@ -170,12 +169,12 @@ def basics(setting=PLAIN):
 
 
 def basics_and_lessons(setting=PLAIN):
-    """The lessons of all exercises by name, in learning order: lesson 0, then the layers."""
+    """Return the lessons of all exercises by name, in learning order: lesson 0, then the layers."""
     return basics(setting) | lessons(setting)
 
 
 def lessons(setting=PLAIN):
-    """All lessons by name, with the same random inputs every time."""
+    """Return all layers' lessons by name, with the same random inputs every time."""
     B, T, C, H, V, S, F, P = setting.sizes
     D, has = C // H, setting.has
     rng = np.random.default_rng(11 + setting.seed)
@@ -191,7 +190,7 @@ def lessons(setting=PLAIN):
                             {name: value for name, value in inputs.items() if value is not None}, constants, results)
 
     def bias(n):
-        """A bias, or None; in the same place of the random numbers."""
+        """Return a bias or None; both advance the random numbers equally."""
         values = unit(n)
         return values if has("bias") else None
 
@@ -204,7 +203,7 @@ def lessons(setting=PLAIN):
     counted = targets.copy()
     targets[0, 0] = layers.IGNORE_INDEX
     idx = rng.integers(0, V, (B, T))
-    idx[1:2] = idx[0, 0]                    # a token that is read several times
+    idx[1:2] = idx[0, 0]                    # a repeated token
     if not has("ignored"):
         targets = counted
     if not has("repeated"):
@@ -243,14 +242,14 @@ def lessons(setting=PLAIN):
     add("self_attention", "Self-attention", below("h.0.attn."), dropout_mask=masks.blocks[0].att, **inside)
     add("block", "Transformer block", below("h.0."), dropout_masks=masks.blocks[0], **inside)
     add("gpt", "The whole GPT-2", params, idx=idx, config=config, dropout_masks=masks, ops=layers)
-    # The rank is a size that does not occur here, D. What is frozen is constant.
+    # The rank is D, which differs from the other sizes. Frozen arrays are constants.
     add("lora", "LoRA", {"x": unit(B, T, C), "lora_a": unit(C, D), "lora_b": unit(D, V)},
         weight=unit(C, V), bias=bias(V))
     return made
 
 
 def attention_mask(setting, T, S):
-    """The mask (T, S) of causal attention, a random one (B, 1, T, S) in which each query sees a key, or None."""
+    """Return the causal mask (T, S), a random mask (B, 1, T, S) in which each query sees a key, or None."""
     if not setting.has("mask"):
         return None
     if setting.has("causal"):
@@ -262,7 +261,7 @@ def attention_mask(setting, T, S):
 
 
 def chosen_lessons(name):
-    """The lesson of that name as a list, or all for "all"; UserError that lists them for a name that does not exist."""
+    """Return the lesson of a name in a list, or all lessons for "all". Raises UserError for an unknown name."""
     all_lessons = basics_and_lessons()
     if name != "all" and name not in all_lessons:
         raise UserError(f'there is no layer "{name}": choose one of {", ".join(all_lessons)}, or all')

@@ -1,4 +1,4 @@
-"""Probes: run a function again with one of its intermediates changed at the line that assigns it."""
+"""Probes: run a function with one of its intermediates changed at the line that assigns it."""
 
 import ast
 import inspect
@@ -9,10 +9,9 @@ PROBE = "__probe__"
 
 
 def with_probes(function, probe):
-    """The function with `name = probe("name", name)` after every statement that assigns a name.
+    """Return the function with `name = probe("name", name)` after every statement that assigns a name.
 
-    It is compiled from the function's own syntax tree. `probe` returns the value that goes on. Arguments are not
-    probed: the caller can pass others instead. Neither are assignments to a part of an array.
+    `probe` returns the value to continue with. Arguments and assignments to parts of an array are not probed.
     """
     tree = ast.Module([InsertProbes().visit(parsed(function))], [])
     names = {}

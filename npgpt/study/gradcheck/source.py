@@ -1,4 +1,4 @@
-"""The source of a function, statement by statement: what each assigns, its lines, what the docstring skips."""
+"""The source of a function, statement by statement: assigned names, lines, and gradients the docstring skips."""
 
 import ast
 import dataclasses
@@ -28,23 +28,23 @@ class Source:
     lines: tuple[str, ...]
     docstring: str
     statements: tuple[Statement, ...]
-    shortcut: frozenset[str]        # the forward's variables whose gradients the docstring says are skipped
-    filled: dict[str, int]          # arrays that are made first and filled part by part -> the last line that does
+    shortcut: frozenset[str]        # forward variables whose gradients are skipped, by the docstring
+    filled: dict[str, int]          # arrays that are filled part by part -> the last line that does
 
     def statement_at(self, line):
-        """The statement on a line of the file, or None."""
+        """Return the statement at a line of the file, or None."""
         return next((each for each in self.statements if each.first <= line <= each.last), None)
 
 
 @functools.cache
 def read_source(function):
-    """The `Source` of a function."""
+    """Return the `Source` of a function."""
     lines, first = inspect.getsourcelines(function)
     return source_of(parsed(function), inspect.getsourcefile(function), first, lines)
 
 
 def source_of(tree, file, first, lines):
-    """The `Source` of a function's tree, whose line numbers are those of its file; lines: its own, from `first` on."""
+    """Return the `Source` of a function's tree, with line numbers of its file; lines: its text, from `first` on."""
     docstring = ast.get_docstring(tree) or ""
     statements = [Statement(node.lineno, node.end_lineno, assigned_names(node), ast.unparse(node))
                   for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr
@@ -55,23 +55,20 @@ def source_of(tree, file, first, lines):
 
 
 def parsed(function):
-    """The syntax tree of a function, with the line numbers of its file."""
+    """Return the syntax tree of a function, with the line numbers of its file."""
     lines, first = inspect.getsourcelines(function)
     return ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body[0]
 
 
 def assigned_names(node):
-    """The plain names that a statement assigns, from left to right: `q, k = …` gives q and k, `x += …` gives x."""
+    """Return the plain names that a statement assigns: q and k for `q, k = …`, x for `x += …`."""
     targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else [])
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     return tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
 
 
 def filled_names(tree):
-    """The arrays that are filled below a node, `dwpe[:T] = …` gives dwpe -> the last line that assigns a part of it.
-
-    So do `dwpe.T[:] = …` and `dwpe.flat[i] = …`.
-    """
+    """Map arrays that are filled part by part, as in `dwpe[:T] = …` or `dwpe.flat[i] = …`, to the last such line."""
     lines = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -84,16 +81,16 @@ def filled_names(tree):
 
 
 def shortcut(docstring):
-    """The variables v of which a docstring says, in "Shortcut: dv, dw and dx are skipped", that it has no dv."""
+    """Return the variables v that a docstring names in "Shortcut: dv, dw and dx are skipped"."""
     found = re.search(r"Shortcut: ([\w\s,]+?) (?:is|are) skipped", docstring)
     return frozenset(name[1:] for name in re.findall(r"\bd\w+", found[1])) if found else frozenset()
 
 
 def last_return(source):
-    """The line of a function's last `return`, or of its `def`."""
+    """Return the line of a function's last `return`, or of its `def`."""
     return max((each.first for each in source.statements if each.text.startswith("return")), default=source.first)
 
 
 def backward_tree(lesson):
-    """The syntax tree of a lesson's backward, a new one at each call; its lines count from 1."""
+    """Return a new syntax tree of a lesson's backward; its lines count from 1."""
     return ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]

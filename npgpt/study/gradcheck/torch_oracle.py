@@ -1,7 +1,7 @@
 """A second opinion: torch's autograd over the very lines of our forwards.
 
-The forwards run on torch tensors. NumPy dispatches the functions that their lines call, `np.exp` or `np.where`, to the
-class of the tensors, which calls torch's, and torch records the operations. Only this file needs torch (extra `test`).
+The forwards run on torch tensors. NumPy dispatches `np.exp`, `np.where` and the like to the tensors' class, which calls
+torch's functions, and torch records them. Only this file needs torch (extra `test`).
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ from npgpt.study.gradcheck.probe import with_probes
 
 
 class Array(torch.Tensor):
-    """A float64 tensor (or one of integers) that behaves like a NumPy array in our forwards."""
+    """A float64 or integer tensor that behaves like a NumPy array in our forwards."""
 
-    dtype = np.dtype(np.float64)        # what np.finfo and dtype=x.dtype ask for
+    dtype = np.dtype(np.float64)        # for np.finfo and dtype=x.dtype
 
     def __array_ufunc__(self, ufunc, method, *arguments):
         if ufunc is np.maximum:         # of an array and a number
@@ -41,14 +41,14 @@ class Array(torch.Tensor):
 
 
 def gradients(lesson, dy):
-    """What autograd says, {name of an input, or (name of an intermediate, its occurrence): gradient as an array}."""
+    """Return autograd's gradients, {input name, or (intermediate name, its occurrence): array}."""
     inputs = {name: as_tensor(array).requires_grad_() for name, array in lesson.inputs.items()}
     made, counts = {}, {}
 
     def probe(name, value):
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             counts[name] = counts.get(name, -1) + 1
-            value = value.view_as(value)        # two names of one array each have a gradient of their own
+            value = value.view_as(value)        # two names of one array get separate gradients
             if value.requires_grad:
                 value.retain_grad()
                 made[name, counts[name]] = value

@@ -1,4 +1,4 @@
-"""The line tracer: what every executed line of a function assigned, without a change to the function."""
+"""The line tracer: record what every executed line of a function assigns, without changing the function."""
 
 import contextlib
 import dataclasses
@@ -24,9 +24,9 @@ class Assignment:
 
 @contextlib.contextmanager
 def recording(functions):
-    """Within it, calls of the functions, in this thread, are traced: yields the list of `Assignment`s, in order.
+    """Trace calls of the functions in this thread: yields the list of `Assignment`s, in order.
 
-    A statement that raises has assigned nothing.
+    A statement that raises assigns nothing.
     """
     sources = {function.__code__: read_source(function) for function in functions}
     record = []
@@ -35,7 +35,7 @@ def recording(functions):
         source = sources.get(frame.f_code)
         if source is None:
             return None
-        pending = None      # the statement that the line in progress belongs to
+        pending = None      # the statement of the line in progress
 
         def add(line, name):
             value = frame.f_locals.get(name)
@@ -51,7 +51,7 @@ def recording(functions):
                         add(pending.first, name)
                 pending = current
             elif event == "exception":
-                pending = None          # it has assigned nothing
+                pending = None          # it assigned nothing
             return local
 
         for name in frame.f_code.co_varnames[:frame.f_code.co_argcount]:
@@ -67,5 +67,5 @@ def recording(functions):
 
 
 def is_floating(value):
-    """Whether a value is a floating array or NumPy number: what can have a gradient."""
+    """Whether a value is a floating array or NumPy number, so that it can have a gradient."""
     return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f"

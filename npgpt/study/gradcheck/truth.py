@@ -1,8 +1,7 @@
-"""What a learner's backward should give: a lesson in one case, with the true value of every gradient.
+"""The expected results of a learner's backward: a lesson in one case, with the true value of every gradient.
 
-The true values are those of the package's own backward, which the tests verify by central differences on every branch.
-A variable whose gradient the package skips by a shortcut has one here as well, measured by differences: a learner may
-write the long way.
+The true values come from the package's own backward, which the tests verify by central differences on every branch.
+Gradients that the package skips by a shortcut are measured by differences: a learner may write the long way.
 """
 
 import copy
@@ -18,7 +17,7 @@ from npgpt.study.gradcheck.trace import recording
 
 
 class Task:
-    """What a backward gets in one case, and nothing that tells what it should return.
+    """The arguments of a backward in one case, without the expected results.
 
     words: the case, "" for the plain one; lesson, setting; dy, cache: the arguments.
     """
@@ -34,12 +33,12 @@ class Task:
         return self.setting.sizes
 
     def arguments(self):
-        """The arguments of the backward, arrays of its own at each call."""
+        """Return the arguments of the backward, as new arrays."""
         ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
         return [*copy.deepcopy((self.dy, self.cache)), *ops]
 
     def in_float32(self):
-        """The same task with all floating arrays in float32."""
+        """Return the same task with all floating arrays in float32."""
         other = copy.copy(self)
         other.lesson = self.lesson.astype(np.float32)
         y, other.cache = other.lesson.run_forward(other.lesson.inputs)
@@ -50,9 +49,8 @@ class Task:
 class Case(Task):
     """A `Task` with the truth: `results` {"dx": array}, the gradients of all inputs.
 
-    What explains a mistake is computed when it is first asked for: `gradients` dv -> its values in the order in which a
-    backward computes them (several if v is assigned several times); `helpers` the same for what the package's backward
-    computes beside gradients.
+    Computed on first use, to explain a mistake: `gradients` dv -> its values in the order in which a backward computes
+    them (several if v is assigned several times); `helpers`: the same for the package's other intermediates.
     """
 
     def __init__(self, name, setting):
@@ -82,7 +80,7 @@ class Case(Task):
 
     @functools.cached_property
     def factors(self):
-        """name -> value of the forward's finite arrays."""
+        """Return name -> value of the forward's finite arrays."""
         named = {each.name: each.value for each in traced_forward(self.lesson)[2]} | {
             name: value for name, value in self.lesson.constants.items() if isinstance(value, np.ndarray)}
         return {name: value for name, value in named.items() if np.isfinite(value).all()}
@@ -90,5 +88,5 @@ class Case(Task):
 
 @functools.lru_cache(8)
 def cases(name, seed=0, config=None):
-    """All `Case`s of a check of the lesson `name`, the plain one first; config: as `draw` takes it."""
+    """Return all `Case`s of a check of the lesson `name`, the plain one first; config: see `draw`."""
     return [Case(name, setting) for setting in draw(name, seed, config)]

@@ -1,4 +1,4 @@
-"""What the page's controls need: the statements of a backward that can be typed, and the line of the first screen."""
+"""Data for the page's controls: the editable statements of a backward, and the line on the first screen."""
 
 import ast
 import textwrap
@@ -10,10 +10,10 @@ from npgpt.study.page.steps import summary
 
 
 def typed_statements(lesson):
-    """Line of the file, "57" -> a statement of the lesson's backward, a dict for the script.
+    """Return line of the file, "57" -> a statement of the lesson's backward, a dict for the script.
 
-    text: without its comment and its indent; stub: the part before its right side, which a blank begins with; indent:
-    in columns; level: the lowest level that leaves it out, None if none does.
+    text: without comment and indentation; stub: the part before its right side, the start of a blank; indent: in
+    columns; level: the lowest level that leaves it out, or None.
     """
     source, found = read_source(lesson.backward), {}
     levels_of_line = {}
@@ -30,7 +30,7 @@ def typed_statements(lesson):
 
 
 def first_screen(lesson, known, checks):
-    """The line that makes the gradient of a lesson's first input, and its arrays as an answer about an edit has them.
+    """Return the line of the first input's gradient, with its arrays in the form of an answer to an edit.
 
     known: the lesson's `Truth`; checks: the `LineCheck`s of its backward.
     """

@@ -1,4 +1,4 @@
-"""A backward with some of its statements typed anew, as the page sends it: the exercise file that this makes."""
+"""Make an exercise file from a backward with some edited statements, as the page sends it."""
 
 import ast
 import dataclasses
@@ -10,7 +10,7 @@ from npgpt.study.gradcheck.source import backward_tree, read_source
 
 @dataclasses.dataclass(frozen=True)
 class Edited:
-    """An exercise file. lines: a line of it -> the package's; complete: nothing of its level is left to be typed."""
+    """An exercise file. lines: its line -> the package's; complete: every line of the level was typed."""
 
     text: str
     lines: dict[int, int]
@@ -18,10 +18,10 @@ class Edited:
 
 
 def edited(lesson, level, edits, path):
-    """The `Edited` exercise of a lesson at a level; path: what its header calls it.
+    """Return the `Edited` exercise of a lesson at a level; path: its name in the header.
 
-    edits: first line of a statement of the package's backward -> the text that replaces it. What the level leaves out
-    and nobody has typed yet is `...`; level 0 leaves out nothing.
+    edits: first line of a statement of the package's backward -> its new text. Lines that the level leaves out are
+    `...` until they are typed; level 0 leaves out nothing.
     """
     source, asked = read_source(lesson.backward), asked_lines(lesson, level) if level else []
     text = level_text(lesson, level or 3, path, list(source.lines))
@@ -42,9 +42,9 @@ def edited(lesson, level, edits, path):
 
 
 def asked_lines(lesson, level):
-    """The first lines of the statements that a learner writes at a level, in the package's file.
+    """Return the first lines of the statements that a learner writes at a level, in the package's file.
 
-    Not the one that reads the cache, and not the `return`: the page shows them.
+    The page shows the line that reads the cache, and the `return`.
     """
     first = read_source(lesson.backward).first
     return [each.lineno + first - 1 for each in left_out(lesson, level) if not is_given(each)]
@@ -56,5 +56,5 @@ def is_given(statement):
 
 
 def indented(text, columns):
-    """The lines of a text, with the indentation of the statement that it replaces."""
+    """Return the lines of a text with the indentation of the statement that it replaces."""
     return textwrap.indent(textwrap.dedent(text.strip("\n")), " " * columns).split("\n")

@@ -1,7 +1,7 @@
-"""What a use of a variable causes: each use in the forward adds a share to the variable's gradient in the backward.
+"""The flow of gradients: each use of a variable in the forward contributes to its gradient in the backward.
 
-The comments of a backward tell which lines belong together: below a comment that quotes a line of the forward are the
-lines that undo it.
+The comments of a backward tell which lines belong together: the lines that undo a line of the forward are below a
+comment that quotes it.
 """
 
 import ast
@@ -23,13 +23,13 @@ class Flow:
         self.quotes = quotes(read_source(forward), self.source)
 
     def undone(self, line):
-        """The forward's line that a line of the backward undoes, or None."""
+        """Return the forward's line that a line of the backward undoes, or None."""
         return next((quoted for comment, quoted in reversed(self.quotes) if comment < line), None)
 
     def undoing(self, line):
-        """The lines of the backward that undo a line of the forward, a range.
+        """Return the lines of the backward that undo a line of the forward, a range.
 
-        Where one comment stands for several lines ("in one step"), it quotes the last of them.
+        A comment for several lines ("in one step") quotes the last of them.
         """
         begin = min((quote for quote in self.quotes if quote[1] >= line), key=lambda quote: quote[1], default=None)
         if begin is None:
@@ -39,10 +39,10 @@ class Flow:
         return range(begin[0], end)
 
     def uses(self, variable, line, gradient_line):
-        """[(line, backward line, name or None), …]: where a variable that `line` assigns is used, and what that causes.
+        """Return [(line, backward line, name or None), …] for each use of a variable that `line` assigns.
 
-        The name is that of the share in the backward's line: a term of the sum that the gradient is, or the gradient.
-        gradient_line: of the backward, makes the whole gradient.
+        name: of the contribution in the backward's line, a term of the gradient's sum, or the gradient itself.
+        gradient_line: the backward's line with the whole gradient.
         """
         found = []
         for node in self.forward:
@@ -54,7 +54,7 @@ class Flow:
         return found
 
     def share(self, variable, use, gradient_line):
-        """(backward line, name or None) of what one use adds to the gradient."""
+        """Return (backward line, name or None) of one use's contribution to the gradient."""
         names, undoing = gradient_names(variable), self.undoing(use.lineno)
         for total in self.backward:
             if is_sum(total.value) and not {*names}.isdisjoint(assigned_names(total)):
@@ -79,15 +79,15 @@ def is_sum(node):
 
 
 def assignments(function):
-    """The nodes of a function's assignments, in order."""
+    """Return the assignments of a function, in order."""
     nodes = [node for node in ast.walk(parsed(function)) if isinstance(node, ast.Assign | ast.AugAssign)]
     return sorted(nodes, key=lambda node: node.lineno)
 
 
 def quotes(forward, backward):
-    """[(line of a comment of the backward, line of the forward that it quotes), …], from two `Source`s.
+    """Return [(line of a comment of the backward, line of the forward that it quotes), …], from two `Source`s.
 
-    A comment quotes a line if it begins with it. Else it describes the last line that assigns the same name.
+    A comment quotes the line it starts with, or else describes the last line that assigns the same name.
     """
     code = {each.first: re.sub(r"\s+# .*", "", forward.lines[each.first - forward.first]).strip()
             for each in forward.statements if each.targets}
@@ -106,12 +106,12 @@ def quotes(forward, backward):
 
 
 def assigned_line(name, source):
-    """The line of the last statement that assigns a name, or None."""
+    """Return the line of the last statement that assigns a name, or None."""
     return next((each.first for each in reversed(source.statements) if name in each.targets), None)
 
 
 def reads(node, variable):
-    """Whether an assignment uses the values of a variable. `p["ln_1"]` is a use of "ln_1.weight"."""
+    """Whether an assignment reads the values of a variable. `p["ln_1"]` reads "ln_1.weight"."""
     read = [node.value, node.target] if isinstance(node, ast.AugAssign) else [node.value]
     for each in (each for part in read for each in valued(part)):
         keys = parameter_keys(each)
@@ -121,7 +121,7 @@ def reads(node, variable):
 
 
 def valued(node):
-    """Yield the parts of an expression whose values count: not x in `x.shape` or `len(x)`."""
+    """Yield the parts of an expression whose values matter: not x in `x.shape` or `len(x)`."""
     match node:
         case (ast.Attribute(attr="shape" | "dtype") | ast.keyword(arg="like")
               | ast.Call(func=ast.Name("len") | ast.Attribute(attr="full_like"))):

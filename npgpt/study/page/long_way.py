@@ -1,7 +1,4 @@
-"""Backwards without a shortcut: one line for each line of the forward. The study page shows them beside the short ones.
-
-They take the arguments of the lesson's backward and return the same. Training does not use them.
-"""
+"""Backwards without a shortcut: one line for each line of the forward. Only the study page uses them."""
 
 import dataclasses
 
@@ -10,7 +7,7 @@ def layernorm_backward_long_way(dy, cache):
     """Undo `layernorm_forward` line by line: dy (..., C) -> dx (..., C), dweight (C,), dbias (C,) or None."""
     xhat, rstd, weight, has_bias = cache
     C = xhat.shape[-1]
-    centred = xhat / rstd                                           # (..., C): the cache does not hold it
+    centred = xhat / rstd                                           # (..., C): not in the cache
     # y = y + bias
     dbias = dy.reshape(-1, C).sum(axis=0) if has_bias else None     # (C,)
     # y = xhat * weight
@@ -35,6 +32,6 @@ LONG_WAYS = {"layernorm": layernorm_backward_long_way}
 
 
 def ways(lesson):
-    """A lesson with each backward that it has: the package's, then the one without a shortcut if there is one."""
+    """Return a lesson with each of its backwards: the package's, and the one without a shortcut if it exists."""
     long_way = LONG_WAYS.get(lesson.name)
     return [lesson, dataclasses.replace(lesson, backward=long_way)] if long_way else [lesson]

@@ -14,17 +14,16 @@ from npgpt.study.gradcheck.check import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.gradcheck.lessons import basics
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.page.controls import first_screen, typed_statements
-from npgpt.study.page.known import known_truth
 from npgpt.study.page.long_way import LONG_WAYS
 from npgpt.study.page.partners import line_entries
-from npgpt.study.page.steps import Steps, traced_pass
+from npgpt.study.page.steps import Steps, known_truth, traced_pass
 
-WIDTH = 80      # characters of a line of code that fit into a pane
-FIRST_SCREEN = "layernorm"      # its gradient is the line that the page begins with
+WIDTH = 80      # characters that fit into a pane
+FIRST_SCREEN = "layernorm"      # the page starts with its gradient
 
 
 def require_extra():
-    """Raise UserError, which names the extra, if one of the page's libraries is missing."""
+    """Raise a UserError that names the extra if a library is missing."""
     missing = [name for name in ("jinja2", "pygments", "latex2mathml", "scipy")
                if importlib.util.find_spec(name) is None]
     if missing:
@@ -32,9 +31,9 @@ def require_extra():
 
 
 def study_page(lessons, model, live=None):
-    """The page as a string, from a list of `Lesson`s, which may be empty, and a `ModelStudy`.
+    """Return the page as a string, from a list of `Lesson`s, which may be empty, and a `ModelStudy`.
 
-    live: {"token": …, "exercises": folder} of the server that answers the page's controls; None for a file.
+    live: {"token": …, "exercises": folder} of the live page's server; None for a file.
     Raises UserError if the extra is missing.
     """
     require_extra()
@@ -56,7 +55,7 @@ def study_page(lessons, model, live=None):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What a learner is asked in place of a line of the backward. names: what the line makes; shape: in letters."""
+    """A question instead of a line of the backward. names: what the line assigns; shape: in letters."""
 
     names: tuple[str, ...]
     shape: str
@@ -67,8 +66,8 @@ class Question:
 class Unit:
     """Lines of code that belong together: a statement, a docstring, or a single line.
 
-    lines: (number, HTML) of each; doc: it is the docstring; active: there is something to show about it; question: None
-    for what the backward is given; typed: it can be typed, see `typed_statements`; level: the lowest one that hides it.
+    lines: (number, HTML) of each; doc: it is the docstring; active: it has an entry; question: None for the cache and
+    the return; typed: it can be edited, see `typed_statements`; level: the lowest one that hides it.
     """
 
     first: int
@@ -82,7 +81,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A backward as the template shows it. `data` is for the script: see `line_entries` and `Steps`."""
+    """A backward for the template. data: for the script, see `line_entries` and `Steps`."""
 
     title: str
     file: str
@@ -93,9 +92,9 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class StudiedLayer:
-    """What the template shows of a lesson.
+    """A lesson for the template.
 
-    ways: its backward, and the same without a shortcut if there is one; inputs, result: their names; typed: see
+    ways: its backward, and the one without a shortcut if it exists; inputs, result: their names; typed: see
     `typed_statements`; first: see `first_screen`.
     """
 
@@ -122,8 +121,8 @@ class StudiedLayer:
 
 
 def studied_layer(lesson):
-    """Run, trace and check a lesson: a `StudiedLayer`."""
-    known, derivation, typed = known_truth(lesson), read_derivation(lesson.name), typed_statements(lesson)
+    """Run, trace and check a lesson: return a `StudiedLayer`."""
+    known, derivation, typed = known_truth(lesson.name), read_derivation(lesson.name), typed_statements(lesson)
     ways = [studied_way(lesson, known, derivation.sections, "shortcut", typed)]
     if lesson.name in LONG_WAYS:
         long_way = dataclasses.replace(lesson, backward=LONG_WAYS[lesson.name])
@@ -148,7 +147,7 @@ def studied_layer(lesson):
 
 
 def studied_way(lesson, known, sections, title, typed=None):
-    """The `Way` of a lesson, whose `Truth` is known; typed: the statements that can be typed, by default none."""
+    """Return the `Way` of a lesson; known: its `Truth`; typed: the editable statements, by default none."""
     checks = check(lesson, known=known)
     lines = {each.variable: each.backward_line for each in checks}
     checks = [dataclasses.replace(each, backward_line=lines[each.through[1:]]) if each.through else each
@@ -162,7 +161,7 @@ def studied_way(lesson, known, sections, title, typed=None):
 
 
 def shapes_of(data):
-    """Line -> the shape of the first array that it makes."""
+    """Map each line to the shape of its first array."""
     found = {}
     for step in data["steps"]:
         found.setdefault(step["line"], data["arrays"][step["arrays"][0][1]]["shape"])
@@ -170,12 +169,12 @@ def shapes_of(data):
 
 
 def shown_file(function):
-    """The path of a function's file, from the folder that holds npgpt."""
+    """Return the path of a function's file, relative to the folder of npgpt."""
     return Path(read_source(function).file).relative_to(Path(npgpt.__file__).parent.parent).as_posix()
 
 
 def check_rows(checks):
-    """The rows of the table of checks, dicts; all that a shortcut skips is one row."""
+    """Return the rows of the table of checks, dicts; gradients skipped by a shortcut share one row."""
     rows, skipped = [], None
     for each in checks:
         if each.verdict == SHORTCUT and skipped:
@@ -192,7 +191,7 @@ def check_rows(checks):
 
 
 def code_units(source, side, entries, shapes, notes=None, typed=()):
-    """The `Unit`s of a function, highlighted. notes: of the derivation; with them, each statement is a question."""
+    """Return the highlighted `Unit`s of a function. notes: of the derivation; they turn statements into questions."""
     from markupsafe import Markup
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
@@ -212,7 +211,7 @@ def code_units(source, side, entries, shapes, notes=None, typed=()):
         rows = [(i, Markup(with_comment(html[i - source.first], source.lines[i - source.first], shapes.get(key))))
                 for i in range(number, end + 1)]
         is_typed = str(number) in typed
-        # A form that cannot be typed has one level, the highest.
+        # A backward that cannot be edited has only the highest level.
         level = (typed[str(number)]["level"] if is_typed else LEVELS[-1]) if question else None
         units.append(Unit(number, rows, number in doc[:1], key in entries, question, is_typed, level))
         number = end + 1
@@ -220,15 +219,14 @@ def code_units(source, side, entries, shapes, notes=None, typed=()):
 
 
 def with_comment(html, line, shape):
-    """The HTML of a line with its comment in parts: a shape, in place of which the page shows that of this example, and
-    what tells the answer.
+    """Mark the parts of a line's comment: a shape, shown as that of the example, and what would reveal the answer.
 
-    In a line that is too wide for its pane, the comment is moved to the code: then fewer lines wrap.
+    In a line too wide for its pane, the comment moves next to the code, so that fewer lines wrap.
     """
     code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
     if comment is None:
         return html
-    if not line.partition("# ")[0].strip():         # of its own: the forward's line, and then why
+    if not line.partition("# ")[0].strip():         # a whole line: the forward's line, then the reason
         quoted = re.match("(.*?)((?:: |, and ).*)?$", comment)
         return code + span("c1", quoted[1]) + span("c1 tells", quoted[2])
     if len(line) > WIDTH:
@@ -241,12 +239,12 @@ def with_comment(html, line, shape):
 
 
 def span(kind, html):
-    """A span of HTML, or nothing."""
+    """Return a span of HTML, or nothing."""
     return f'<span class="{kind}">{html}</span>' if html else ""
 
 
 def asked(source, line, names, notes):
-    """The `Question` in place of a statement of the backward; None for one that reads the cache, and for the return."""
+    """Return the `Question` for a statement of the backward; None for reading the cache and for the return."""
     statement = source.statement_at(line)
     node = ast.parse(statement.text).body[0]
     if isinstance(node, ast.Return) or ast.unparse(node.value) == "cache":

@@ -1,4 +1,4 @@
-"""What there is to say about each line of a lesson: its variables, the lines that belong to it, and the check of it."""
+"""What the page says about each line of a lesson: its variables, its partner lines, and its gradient check."""
 
 import re
 
@@ -7,7 +7,7 @@ from npgpt.study.page.flow import Flow, assigned_line
 
 
 def line_entries(lesson, checks, steps, sections):
-    """line ("f24", "b51") -> what there is to say about each variable of it, a list of dicts for the script.
+    """Return line ("f24", "b51") -> a list of dicts for the script, one for each variable of the line.
 
     name; partner: the line where the array beside it is made, or None; other: the variable there; section: the variable
     whose derivation belongs to it, or None; verdict and finding: of the gradient check, None if it is no gradient;
@@ -41,7 +41,7 @@ def line_entries(lesson, checks, steps, sections):
             if (step["line"], name) in shares:
                 variable, made, use = shares[step["line"], name]
                 entry |= {"partner": made, "other": variable, "lit": [use], "uses": [[use, step["line"], name]],
-                          "finding": f"{name} is what this use of {variable} adds to d{variable}."}
+                          "finding": f"{name} is the contribution of this use of {variable} to d{variable}."}
             else:
                 partner = helper_partner(name, line, forward, flow) if source is backward else None
                 entry |= {"partner": partner and steps.key("f", partner), "other": name, "uses": [], "finding": None}
@@ -54,7 +54,7 @@ def line_entries(lesson, checks, steps, sections):
 
 
 def add_entry(lines, line, entry):
-    """Add what is said of a variable of a line; of a line that ran several times, the worst."""
+    """Add the entry of a variable to a line; if the line ran several times, keep the worst."""
     entries = lines.setdefault(line, [])
     known = next((each for each in entries if each["name"] == entry["name"]), None)
     if known is None:
@@ -64,22 +64,22 @@ def add_entry(lines, line, entry):
 
 
 def finding(checked):
-    """What the gradient check found out about one variable, in a sentence."""
+    """Return the result of the gradient check of one variable, in a sentence."""
     gradient = f"d{checked.variable}"
     if checked.verdict == OK:
-        return f"{gradient} is verified: within {checked.relative:.1e} (relative) of the central differences."
+        return f"{gradient} is verified: relative error {checked.relative:.1e} against central differences."
     if checked.verdict == SHORTCUT:
-        return f"{gradient} is skipped by a shortcut that the docstring derives: verified as part of {checked.through}."
+        return f"{gradient} is skipped by the shortcut in the docstring, and verified as part of {checked.through}."
     if checked.verdict == CONSTANT:
         return f"{checked.variable} is a constant: no gradient flows through it."
-    error = "there is none" if checked.relative is None else f"its largest relative error is {checked.relative:.1e}"
+    error = "it is missing" if checked.relative is None else f"relative error {checked.relative:.1e}"
     return f"{gradient} is WRONG: {error}."
 
 
 def helper_partner(name, line, forward, flow):
-    """The forward's line that belongs to a line of the backward which makes no gradient of a variable, or None.
+    """Return the partner in the forward of a backward line that makes no gradient of a variable, or None.
 
-    It computes a variable of the forward again, or undoes the forward's line.
+    The backward's line recomputes a variable of the forward, or undoes the forward's line.
     """
     again = assigned_line(name, forward)
     if again or re.search(rf"\b{re.escape(name)}\b", forward.lines[0]):
@@ -88,7 +88,7 @@ def helper_partner(name, line, forward, flow):
 
 
 def helper_section(name, line, source, sections):
-    """The section about a variable that is no gradient: by its name, or that of the next gradient."""
+    """Return the section for a variable that is no gradient: by its name, or that of the next gradient."""
     by_name = [v for v in sections if name == v or f"{name}_".startswith(f"d{v}_")]
     if by_name:
         return max(by_name, key=len)

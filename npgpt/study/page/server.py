@@ -1,8 +1,8 @@
-"""The server of the page in which one edits: on 127.0.0.1 only, for those who know its token.
+"""The server of the live page: on 127.0.0.1, for requests that carry its token.
 
-Any program of this machine, and any web page in the user's browser, can send requests to it. So each request needs the
-token; Host and Origin are checked, against pages of other sites; size, time and number of requests are limited. It
-serves no files: the page is in memory, and everything else is an action that takes and returns JSON.
+Any program on this machine, and any web page in the user's browser, can send requests to it. So every request needs the
+token, Host and Origin must be the server's own, and the size of a body is limited. It serves no files: the page is in
+memory, and everything else is an action that takes and returns JSON.
 """
 
 import contextlib
@@ -10,9 +10,7 @@ import hmac
 import http.server
 import json
 import secrets
-import socket
 import socketserver
-import threading
 import time
 from http import HTTPStatus
 from urllib.parse import parse_qs
@@ -22,24 +20,20 @@ from npgpt.files import parse_json
 
 HOST = "127.0.0.1"
 MOST_BODY = 1 << 20         # bytes
-MOST_CONNECTIONS = 16       # that are answered at once; more wait
-PATIENCE = 10.0             # seconds that a client has to send its request, and to take the answer
-IDLE = 3600.0               # seconds without a request after which the server ends
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                               "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-                               "frame-ancestors 'none'",
+IDLE = 3600.0               # seconds without a request after which the server stops
+HEADERS = {         # more policies are in the page itself
+    "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff"}
-# The page takes the token out of the address bar. When it is loaded again, this brings it back.
-AGAIN = b"""<!DOCTYPE html><html lang="en"><title>npgpt</title><script>
+# The page removes the token from the address bar. When it is reloaded, this script puts the token back.
+RELOAD = b"""<!DOCTYPE html><html lang="en"><title>npgpt</title><script>
 const token = sessionStorage.getItem("npgpt-token");
 if (token) location.replace(`/?token=${token}`);
-</script><p>The page is at the address that npgpt study has printed."""
+</script><p>Open the address that npgpt study printed."""
 
 
 class Refused(Exception):
-    """A request that is not answered. status: an HTTPStatus; message: a sentence."""
+    """A rejected request. status: an HTTPStatus; message: a sentence."""
 
     def __init__(self, status, message):
         super().__init__(message)
@@ -49,19 +43,16 @@ class Refused(Exception):
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Serves a page until Ctrl-C, or until no request came for `idle` seconds.
 
-    actions: path -> function from the JSON object of a request to that of the answer; it raises UserError for content
-    that is not valid. token: for the page; address: what the browser opens.
+    actions: path -> function from a request's JSON object to the answer's; it raises UserError for invalid content.
+    token: for the page; address: what the browser opens.
     """
 
     daemon_threads = True
-    request_queue_size = 128
     timeout = 0.5           # of handle_request
 
-    def __init__(self, actions, idle=IDLE, patience=PATIENCE):
-        self.actions, self.idle, self.patience, self.page = actions, idle, patience, b""
+    def __init__(self, actions, idle=IDLE):
+        self.actions, self.idle, self.page = actions, idle, b""
         self.token = secrets.token_urlsafe(32)
-        self.slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self.last = time.monotonic()            # when the last request came that had the token
         super().__init__((HOST, 0), Handler)
         port = self.server_address[1]
         self.hosts = [f"{HOST}:{port}", f"localhost:{port}"]
@@ -72,49 +63,25 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.page = page
 
     def run(self):
-        """Answer requests. Returns when the server was idle for long enough, and after Ctrl-C."""
-        self.last = time.monotonic()
+        """Answer requests. Return after Ctrl-C, or when the server has been idle for long enough."""
+        self.last = time.monotonic()            # when the last request with the token came
         with self, contextlib.suppress(KeyboardInterrupt):
             while time.monotonic() - self.last < self.idle:
                 self.handle_request()
 
-    def process_request(self, request, client_address):
-        self.slots.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request, client_address):
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.slots.release()
-
     def handle_error(self, request, client_address):
-        """Say nothing: the client has gone, or is too slow."""
+        """Print nothing: the client is gone, or too slow."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request."""
 
+    timeout = 10.0          # seconds for each read and write
     server_version, sys_version = "npgpt", ""
-
-    def setup(self):
-        self.timeout = self.server.patience     # of each read, and of a whole write
-        super().setup()
-        self.too_late = threading.Timer(self.server.patience, self.hang_up)         # for all reads together
-        self.too_late.daemon = True
-        self.too_late.start()
-
-    def finish(self):
-        self.too_late.cancel()
-        super().finish()
-
-    def hang_up(self):
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self):
         if self.path == "/":
-            self.send(HTTPStatus.FORBIDDEN, AGAIN, "text/html")
+            self.send(HTTPStatus.FORBIDDEN, RELOAD, "text/html")
         else:
             self.answer(lambda: (self.server.page, "text/html"))
 
@@ -122,7 +89,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(lambda: (json.dumps(self.result(), allow_nan=False).encode(), "application/json"))
 
     def answer(self, content):
-        """Send what content() returns, bytes and their type; or an error, whatever goes wrong."""
+        """Send what content() returns, bytes and their type; or any error."""
         try:
             self.check()
             status, (data, kind) = HTTPStatus.OK, content()
@@ -141,46 +108,43 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def check(self):
-        """Raise Refused unless the request comes from the page, or opens it, and is for something that exists."""
+        """Raise Refused unless the request comes from the page, or opens it, and its path exists."""
         path, _, query = self.path.partition("?")
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
-            raise Refused(HTTPStatus.FORBIDDEN, "another host is meant")
-        if self.headers.get_all("Origin", []) not in [[], *([f"http://{host}"] for host in self.server.hosts)]:
+            raise Refused(HTTPStatus.FORBIDDEN, "wrong Host header")
+        if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in self.server.hosts)]:
             raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another site")
         given = self.headers.get("X-Npgpt-Token", "")
         if self.command == "GET" and path == "/" and not given:
             given = parse_qs(query).get("token", [""])[0]
         if not hmac.compare_digest(given.encode(errors="replace"), self.server.token.encode()):
-            raise Refused(HTTPStatus.FORBIDDEN, "the token is wrong: open the address that npgpt study has printed")
+            raise Refused(HTTPStatus.FORBIDDEN, "wrong token: open the address that npgpt study printed")
         self.server.last = time.monotonic()
         methods = {"/": "GET", **dict.fromkeys(self.server.actions, "POST")}
         if path not in methods:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+            raise Refused(HTTPStatus.NOT_FOUND, "no such page")
         if methods[path] != self.command:
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"this page takes {methods[path]} only")
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"this path accepts {methods[path]} only")
 
     def result(self):
-        """What the action that a POST asks for returns."""
-        lengths = self.headers.get_all("Content-Length", [])
+        """Run the action that a POST asks for, and return its result."""
+        length = self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json":
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON")
-        if len(lengths) != 1 or not (lengths[0].isascii() and lengths[0].isdigit()) or "Transfer-Encoding" in \
-                self.headers:
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length must be one number")
-        if len(lengths[0]) > 9 or int(lengths[0]) > MOST_BODY:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {MOST_BODY:,} bytes")
-        data = self.rfile.read(int(lengths[0]))
-        self.too_late.cancel()
+        if not (length.isascii() and length.isdigit() and len(length) < 10):
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length must be a number")
+        if int(length) > MOST_BODY:
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MOST_BODY:,} bytes")
         try:
-            content = parse_json(data)
+            content = parse_json(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
             content = None
-        if not isinstance(content, dict) or len(data) < int(lengths[0]):
+        if not isinstance(content, dict):
             raise UserError("the body must be a JSON object")
         return self.server.actions[self.path.partition("?")[0]](content)
 
     def send_error(self, code, message=None, explain=None):
-        """Answer what `BaseHTTPRequestHandler` refuses by itself; it calls an unknown method 501."""
+        """Answer what `BaseHTTPRequestHandler` rejects itself; it calls an unknown method 501."""
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == 501 else HTTPStatus(code)
         self.send(status, json.dumps({"error": status.phrase}).encode(), "application/json")
 

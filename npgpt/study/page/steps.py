@@ -1,20 +1,28 @@
-"""A forward and a backward in steps: which line made which arrays, and which arrays of the other belong to them."""
+"""A forward and a backward in steps: the line, its arrays, and the partner of each array in the other function."""
 
 import ast
+import functools
 
 import numpy as np
 
-from npgpt.study.gradcheck.check import gradient_names, matched
+from npgpt.study.gradcheck.check import gradient_names, matched, truth
+from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import Assignment, recording
 from npgpt.study.page.flow import assignments
 
 
-def traced_pass(lesson, known, lines):
-    """The `Assignment`s of a forward and backward, with the inputs and results that no statement assigned added.
+@functools.cache
+def known_truth(name):
+    """Return the `Truth` of a lesson, measured once: about two seconds for all lessons."""
+    return truth(basics_and_lessons()[name])
 
-    lines: variable -> the line of the backward that its gradient comes from. What the backward calls dln_1_weight has
-    the name of its parameter here, "dln_1.weight".
+
+def traced_pass(lesson, known, lines):
+    """Return the `Assignment`s of a forward and backward, including inputs and results that no statement assigns.
+
+    lines: variable -> the backward's line of its gradient. dln_1_weight of a backward is named after its parameter,
+    "dln_1.weight".
     """
     with recording([lesson.forward, lesson.backward]) as record:
         _, cache = lesson.run_forward(lesson.inputs)
@@ -31,13 +39,13 @@ def traced_pass(lesson, known, lines):
         made = next((each for each in reversed(record) if each.name in gradient_names(name)), None)
         if made is not None:
             made.name = f"d{name}"
-        if made is None or not np.array_equal(made.value, result[f"d{name}"]):      # it was changed in place later
+        if made is None or not np.array_equal(made.value, result[f"d{name}"]):      # changed in place later
             add(lesson.backward, lines[name], f"d{name}", result[f"d{name}"])
     return record
 
 
 class Steps:
-    """The pass in steps: each is a line, and the arrays that it made.
+    """A pass in steps: a line each, with the arrays that it made.
 
     steps: {"line": "f24", "arrays": [[name, i], …], "partners": {name: [line, n]}} in the order of the pass, the line
     with an f for the forward or a b for the backward; arrays: what `summary` says of array i, each once; partners: v's
@@ -77,18 +85,18 @@ class Steps:
             there["partners"].setdefault(gradient.name, self.place(here))
 
     def place(self, step):
-        """The line of a step, and how many steps of that line come before it."""
+        """Return the line of a step, and its index among the steps of that line."""
         same = [each for each in self.steps if each["line"] == step["line"]]
         return [step["line"], next(i for i, each in enumerate(same) if each is step)]
 
     def key(self, side, line):
-        """What the page calls a line: its side, and the number of the first line of its statement."""
+        """Return the page's name for a line: its side, and the first line of its statement."""
         statement = self.sources[side].statement_at(line)
         return f"{side}{statement.first if statement else line}"
 
 
 def matmuls(function):
-    """line -> [(name, whether it is transposed), …] of the two factors, for each assignment of `a @ b`."""
+    """Map the line of each assignment of `a @ b` to its factors, [(name, whether it is transposed), …]."""
     found = {}
     for node in assignments(function):
         if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.MatMult):
@@ -99,7 +107,7 @@ def matmuls(function):
 
 
 def factor(node):
-    """(name, whether it is transposed) of `a`, `a.T` or `a.swapaxes(-1, -2)`; None for any other expression."""
+    """Return (name, whether it is transposed) of `a`, `a.T` or `a.swapaxes(-1, -2)`, else None."""
     match node:
         case ast.Name(name):
             return name, False
@@ -109,7 +117,7 @@ def factor(node):
 
 
 def summary(value):
-    """What the page shows of an array: its shape, range and values, with four digits."""
+    """Return the shape, range and values of an array, with four digits."""
     value = np.asarray(value, np.float64)
     finite = value[np.isfinite(value)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
@@ -117,7 +125,7 @@ def summary(value):
 
 
 def short(values):
-    """Numbers for JSON, with four digits; what is not finite, which JSON does not know, becomes a string."""
+    """Round numbers to four digits for JSON; those that are not finite become strings."""
     return [digits(value) if np.isfinite(value) else str(value) for value in np.asarray(values, np.float64)]
 
 

@@ -15,20 +15,20 @@ from npgpt.training.adamw import AdamW
 
 STEPS = 2000            # at most
 RATE = 10.0             # steps a second
-PAUSE = 3.0             # seconds without a question after which it stands still
+PAUSE = 3.0             # seconds without a request after which it pauses
 BATCH = 8
 CLIP = 1.0
 
 
 class TinyRun:
-    """A run on the text of the derivations. It takes the steps that are due whenever somebody asks for them."""
+    """Trains on the text of the derivations. Steps that are due are taken when the page asks."""
 
     def __init__(self):
         self.lock, self.model = threading.Lock(), None
         self.losses, self.norms = [], {}
 
     def start(self):
-        """Make the model. `until`: the time up to which the steps that were due have been taken."""
+        """Make the model. until: the time up to which all due steps have been taken."""
         self.until = time.monotonic()
         config = GPTConfig(vocab_size=256, block_size=32, n_layer=2, n_head=2, n_embd=32)
         self.model = GPT(config, seed=0, threads=1)
@@ -38,7 +38,7 @@ class TinyRun:
         self.norms = {part_of(name): [] for name in self.model.params}
 
     def since(self, step):
-        """The losses of the steps after `step`, and the gradient norm of each part of the model in these steps."""
+        """Take the due steps; return the losses and the gradient norms of each part of the model since `step`."""
         with self.lock:
             if self.model is None:
                 self.start()
@@ -64,6 +64,6 @@ class TinyRun:
 
 
 def part_of(name):
-    """The part of the model that a parameter belongs to: "h.0", "wte"."""
+    """Return the part of the model that a parameter belongs to: "h.0", "wte"."""
     parts = name.split(".")
     return ".".join(parts[:2]) if parts[0] == "h" else parts[0]

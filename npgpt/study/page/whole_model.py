@@ -1,4 +1,4 @@
-"""A whole model on a text: losses and gradients of the tokens, attention, and what each block would predict."""
+"""A whole model on a text: the tokens' losses and gradients, attention, and the logit lens."""
 
 import base64
 import dataclasses
@@ -10,20 +10,21 @@ from npgpt.errors import UserError, printable
 from npgpt.layers import IGNORE_INDEX, cross_entropy_forward, head_forward, layernorm_forward
 from npgpt.study.page.steps import short
 
-MOST_TOKENS = 64        # of a text: its maps grow with the square
+MOST_TOKENS = 64        # of a text: attention maps grow with the square
+LIKELIEST = 10          # next tokens
 MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
 MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelStudy:
-    """What the page shows of a model on a text of T tokens.
+    """A model's results on a text of T tokens.
 
     description: of the model, one line; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
-    second on; pulls: for the first of these, the norm of the loss's gradient on the embedding of each token before it;
-    norms: of the mean loss's gradient on each embedding but the last; maps: (layer, head, weights) of the attention,
-    weights (T - 1, T - 1) as base64 of bytes, 255 for 1; lens: of `logit_lens`; left_out: sentences on what the page
-    does not show.
+    second on; pulls: for the first of these, the norm of the loss's gradient for the embedding of each earlier token;
+    norms: of the mean loss's gradient for each embedding but the last; maps: (layer, head, weights) of the attention,
+    weights (T - 1, T - 1) as base64 of bytes, 255 for 1; next: the likeliest tokens after the text, with probabilities;
+    lens: from `logit_lens`; left_out: sentences about what the page does not show.
     """
 
     description: str
@@ -33,22 +34,23 @@ class ModelStudy:
     pulls: list[list[float]]
     norms: list[float]
     maps: list[tuple[int, int, str]]
+    next: list[tuple[str, float]]
     lens: list[list[tuple[str, float, float]]]
     left_out: list[str]
 
     @property
     def data(self):
-        """What the page's script reads."""
+        """The data for the page's script."""
         return {"tokens": self.tokens, "loss": self.loss, "losses": short(self.losses), "maps": self.maps,
                 "pulls": [short(row) for row in self.pulls], "norms": [*short(self.norms), None], "lens": self.lens,
-                "left_out": self.left_out}
+                "next": self.next, "left_out": self.left_out}
 
 
 def study_model(model, tokenizer, prompt, description):
-    """A `ModelStudy` of a GPT with its tokenizer on a text.
+    """Run a GPT with its tokenizer on a text, and return a `ModelStudy`.
 
-    Raises UserError for a text with fewer than two tokens, with more than the page or the model takes, or that the
-    tokenizer cannot encode, and for a model whose loss or gradient on it is not finite.
+    Raises UserError if the text has fewer than two tokens, too many for the page or the model, or cannot be encoded, or
+    if the loss or a gradient is not finite.
     """
     ids = prompt_ids(model, tokenizer, prompt)
     model = model.merged() if model.config.lora_rank else model         # a frozen embedding has no gradient
@@ -67,52 +69,58 @@ def study_model(model, tokenizer, prompt, description):
     lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
     pulls = token_pulls(model, idx, targets, left_out)
     tokens = [shown(tokenizer.decode([i])) for i in ids]
-    return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, lens, left_out)
+    probs = softmax(model.forward(ids[None])[0][0, -1])
+    following = [(shown(tokenizer.decode([i])), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]]
+    return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, following, lens, left_out)
 
 
 def prompt_ids(model, tokenizer, prompt):
-    """The tokens of a text, int64 (T,). Raises UserError if T is below 2, or above what the page or the model takes."""
+    """Return the tokens of a text, int64 (T,). Raises UserError for too few or too many."""
     ids = tokenizer.encode(prompt).astype(np.int64)
     most = min(MOST_TOKENS, model.config.block_size)
     if len(ids) < 2:
-        raise UserError(f"the prompt has {len(ids)} tokens: give it at least two, one to read and one to predict")
+        raise UserError(f"the prompt has {len(ids)} tokens: use at least two, one to read and one to predict")
     if len(ids) > most:
-        raise UserError(f"the prompt has {len(ids)} tokens: give it at most {most} "
+        raise UserError(f"the prompt has {len(ids)} tokens: use at most {most} "
                         f"(the page shows {MOST_TOKENS}, the model reads {model.config.block_size})")
     return ids
 
 
 def shown(text):
-    """A token's text with visible spaces, line breaks and unprintable characters."""
+    """Make the spaces, line breaks and unprintable characters of a token visible."""
     return printable(text.replace(" ", "·").replace("\n", "⏎"))
 
 
 def attention_maps(config, weights, left_out):
-    """(layer, head, base64) of the attention weights, for each layer an array (H, T, T); see `ModelStudy`."""
+    """Return (layer, head, base64) of the attention weights, one array (H, T, T) per layer; see `ModelStudy`."""
     heads = max(1, min(config.n_head, MOST_MAPS // config.n_layer))
     if heads < config.n_head:
-        left_out.append(f"Of the {config.n_head} attention heads of each layer the first {heads} are shown.")
+        left_out.append(f"Attention shows the first {heads} of {config.n_head} heads per layer.")
     return [(i, j, base64.b64encode(np.rint(255.0 * layer[j]).astype(np.uint8).tobytes()).decode())
             for i, layer in enumerate(weights) for j in range(heads)]
 
 
 def logit_lens(model, tokenizer, x, targets):
-    """What ln_f and the head make of the residual stream x (T, C): the likeliest token at each position.
+    """Apply ln_f and the head to the residual stream x (T, C), and return the likeliest token at each position.
 
-    A row of (its text, its probability, that of the right token); see nostalgebraist 2020, "the logit lens".
+    A row of (its text, its probability, that of the correct token); see nostalgebraist 2020, "the logit lens".
     """
     p, config = model.params.tree, model.config
     if config.final_layer_norm:
         x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
     logits, _ = head_forward(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
-    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    probs = weights / weights.sum(axis=-1, keepdims=True)
     return [(shown(tokenizer.decode([row.argmax()])), *short([row.max(), row[target]]))
-            for row, target in zip(probs, targets, strict=True)]
+            for row, target in zip(softmax(logits), targets, strict=True)]
+
+
+def softmax(logits):
+    """Return the probabilities of logits (..., V) in float64."""
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def token_pulls(model, idx, targets, left_out):
-    """For each position's loss, the norm of its gradient on every embedding that it sees: rows of different lengths.
+    """Return, for the loss of each position, the norms of its gradient for all embeddings that it depends on.
 
     With one text in the batch, row t of the position embedding's gradient is the gradient of the sum of token and
     position embedding at t. The loss of a causal model at t does not depend on later positions, which are left out.
@@ -122,8 +130,8 @@ def token_pulls(model, idx, targets, left_out):
     while n > 1 and 6 * model.params.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:
         n -= 1
     if n < T:
-        left_out.append(f"The gradients on the tokens before it are shown for the first {n} of {T} losses: "
-                        "a model of this size needs too long for the others.")
+        left_out.append(f"Token gradients are shown for the first {n} of {T} losses: "
+                        "the others would take too long with a model of this size.")
     rows = []
     for i in range(n):
         seen = i + 1 if model.config.causal else T

@@ -1,10 +1,8 @@
-"""What the page in which one edits is told: checks of edited lines, moved numbers, texts, the run; and the cache."""
+"""The answers to the live page: checks of edited lines, moved numbers, texts, and the run that trains."""
 
 import ast
 import base64
-import dataclasses
 import json
-import math
 import threading
 import time
 
@@ -15,14 +13,14 @@ from npgpt.cli.study import PRINTABLE, fresh_model
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import level_text, levels_of, read_exercise
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.check import measured, relative_error, truth
+from npgpt.study.gradcheck.check import truth
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.page import known, live, tiny_run
+from npgpt.study.page import live, tiny_run
 from npgpt.study.page.edits import asked_lines, edited
 from npgpt.study.page.live import Live
-from npgpt.study.page.long_way import ways
 from npgpt.study.page.page import studied_layer
+from npgpt.study.page.steps import known_truth
 from tests.study.judge.solutions import solved
 
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
@@ -74,28 +72,18 @@ def test_a_right_edit(page, check):
     assert not page.folder.exists()         # free editing solves nothing
 
 
-def test_a_wrong_edit(check):
-    answer = check("dx = rstd * (dxhat\n             - mean_dxhat)")
+def test_a_wrong_edit_shows_each_name(check):
+    """Also drstd, which is in no line of the package's backward: its true values were measured."""
+    answer = check(f"drstd = (dxhat * xhat / rstd).sum(axis=-1, keepdims=True)\nshape = drstd[0]\nd{RIGHT}\ndx = -ddx")
     assert (answer["verdict"], answer["first"]) == ("wrong", f"b{DX}") and f"line is {DX}" in answer["text"]
-    [wrong] = [each for each in answer["lines"] if each["verdict"] == "WRONG"]
+    [wrong] = [each for each in answer["lines"] if each["verdict"] == "WRONG" and each["name"] == "dx"]
     assert wrong["line"] == f"b{DX}" and wrong["evidence"]
-    given, true, difference = arrays(answer, f"b{DX}")["dx"]
-    assert np.allclose(np.subtract(given, true), difference, atol=2e-3) and any(difference)
-
-
-def test_an_edit_of_several_lines_shows_each_name(check):
-    answer = check(f"centre = dxhat - mean_dxhat\nshape = centre[0]\nd{RIGHT}\ndx = ddx")
-    assert answer["verdict"] == "right"
     shown = arrays(answer, f"b{DX}")
-    assert list(shown) == ["dx", "centre", "shape", "ddx"] and shown["shape"][1:] == [None, None]
-    assert shown["dx"][0] == shown["dx"][1] == shown["ddx"][0]
-
-
-def test_a_gradient_that_the_package_skips_has_its_true_values(check):
-    """drstd is in no line of the package's backward."""
-    answer = check(f"drstd = (dxhat * xhat / rstd).sum(axis=-1, keepdims=True)\n{RIGHT}")
-    given, true, difference = arrays(answer, f"b{DX}")["drstd"]
-    assert np.allclose(given, true, rtol=1e-3, atol=1e-3) and len(true) == 20 and difference is not None
+    assert list(shown) == ["drstd", "dx", "shape", "ddx"] and shown["shape"][1:] == [None, None]
+    for name in ("dx", "drstd"):
+        given, true, difference = shown[name]
+        assert np.allclose(np.subtract(given, true), difference, rtol=1e-2, atol=2e-3)
+        assert (max(map(abs, difference)) > 1e-3) == (name == "dx")
 
 
 @pytest.mark.parametrize("text, first, says", [
@@ -153,16 +141,6 @@ def test_a_level_that_is_solved_is_solved_for_learn(page, check):
     assert check(RIGHT, 1)["solved"] and file.read_text().endswith("# mine\n")         # it stays
 
 
-def test_a_level_is_solved_only_if_every_line_was_typed(page):
-    lines = asked_lines(NORM, 2)
-    own = {str(line): read_source(NORM.backward).statement_at(line).text for line in lines}
-    for left in ([], lines[:1], lines[1:]):
-        edits = {line: text for line, text in own.items() if int(line) not in left} | {str(line): " " for line in left}
-        answer = page.check({"layer": "layernorm", "level": 2, "edits": edits})
-        assert (answer["verdict"], answer["solved"]) == (
-            ("unfinished", None) if left else ("right", "layernorm level 2"))
-
-
 @pytest.mark.parametrize("name", LESSONS)
 def test_each_level_of_each_layer_is_the_exercise(name, tmp_path):
     """The file has the same `...` as that of learn, and the package's own lines in them solve it."""
@@ -182,44 +160,10 @@ def test_each_level_of_each_layer_is_the_exercise(name, tmp_path):
                 assert text.strip().split("(")[0] in source.statement_at(done.lines[number]).text
 
 
-@pytest.mark.parametrize("action, request_", [
-    ("check", {}),
-    ("check", {"layer": "nothing", "level": 0, "edits": {}}),
-    ("check", {"layer": ["chain"], "level": 0, "edits": {}}),
-    ("check", {"layer": "../chain", "level": 0, "edits": {}}),
-    ("check", {"layer": "chain", "level": 4, "edits": {}}),
-    ("check", {"layer": "chain", "level": True, "edits": {}}),
-    ("check", {"layer": "dropout", "level": 2, "edits": {}}),           # it has none
-    ("check", {"layer": "chain", "level": 0, "edits": []}),
-    ("check", {"layer": "chain", "level": 0, "edits": {"1": "x"}}),
-    ("check", {"layer": "chain", "level": 0, "edits": {"29": 1}}),
-    ("move", {"layer": "chain", "name": "y", "index": [0, 0], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 6], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, -1], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 1.0], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, True], "value": 1}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": "1"}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": math.inf}),
-    ("move", {"layer": "chain", "name": "x", "index": [0, 0], "value": 10**400}),
-    ("text", {}),
-    ("text", {"text": "a"}),
-    ("text", {"text": "a" * 65}),
-    ("text", {"text": "é\ud800"}),
-    ("train", {"since": -1}),
-    ("train", {"since": 0.5}),
-])
-def test_requests_that_are_not_valid(page, action, request_):
+@pytest.mark.parametrize("text", ["", "a", "a" * 65, "é\ud800"])
+def test_a_text_that_is_refused(page, text):
     with pytest.raises(UserError):
-        getattr(page, action)(request_)
-
-
-def test_a_damaged_progress_is_said(page, check):
-    page.folder.mkdir()
-    (page.folder / "progress.json").write_text("[]")
-    for ask in (lambda: page.progress({}), lambda: check(RIGHT, 1)):
-        with pytest.raises(UserError, match="damaged"):
-            ask()
+        page.text({"text": text})
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -231,10 +175,10 @@ def test_a_number_that_moves(page, name):
         for value in (-100.0, 100.0):
             answer = page.move({"layer": name, "name": each, "index": index, "value": value})
             json.dumps(answer, allow_nan=False)
-            assert len(answer["ways"]) == len(ways(lesson)) and len(answer["curve"]) == 41
+            assert len(answer["curve"]) == 41
         assert answer["curve"][20] == [100.0, answer["loss"]]
     name, array = next(iter(lesson.inputs.items()))
-    index = tuple(np.unravel_index(np.abs(page.known(lesson.name).inputs[name]).argmax(), array.shape))
+    index = tuple(np.unravel_index(np.abs(known_truth(lesson.name).inputs[name]).argmax(), array.shape))
     value = float(array[index])
     here, low, high = (
         page.move({"layer": lesson.name, "name": name, "index": [*map(int, index)], "value": value + step})
@@ -286,80 +230,3 @@ def test_the_tiny_run(page, monkeypatch):
     now = 2000.0
     assert page.train({"since": 0})["step"] == 40
     json.dumps(answer, allow_nan=False)
-
-
-def test_the_norms_of_the_run_are_those_of_its_gradients():
-    run = tiny_run.TinyRun()
-    run.start()
-    seen = []
-    take = run.optimizer.step
-    run.optimizer.step = lambda grads, clip: seen.append(take(grads, clip))
-    run.step()
-    assert math.hypot(*(norms[0] for norms in run.norms.values())) == pytest.approx(seen[0], rel=1e-4)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache, and how often gradients were measured."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    calls = []
-    monkeypatch.setattr(known, "measured", lambda *each: calls.append(each) or measured(*each))
-    return calls
-
-
-def test_gradients_are_measured_once(cache, tmp_path, monkeypatch):
-    for name in ("layernorm", "embedding"):
-        first, again = known.known_truth(LESSONS[name]), known.known_truth(LESSONS[name])
-        own = truth(LESSONS[name])
-        for each in (first, again):
-            assert each.inputs.keys() == own.inputs.keys() and len(each.gradients) == len(own.gradients)
-            for given, true in zip([*each.inputs.values(), *each.gradients], [*own.inputs.values(), *own.gradients],
-                                   strict=True):
-                assert given is true is None or relative_error(given, true) == 0.0
-    assert len(cache) == 2
-    moved = {name: value + 1.0 for name, value in NORM.inputs.items()}
-    known.known_truth(dataclasses.replace(NORM, inputs=moved))
-    assert len(cache) == 3                  # other inputs
-    monkeypatch.setattr(known, "sources", lambda: b"changed")
-    known.known_truth(LESSONS["embedding"])
-    assert len(cache) == 4
-
-
-@pytest.mark.parametrize("damage", [
-    lambda path: path.write_bytes(b""),
-    lambda path: path.write_bytes(path.read_bytes()[:-30]),
-    lambda path: path.write_bytes(b"PK\x03\x04" + bytes(100)),
-    lambda path: (path.unlink(), path.mkdir()),
-    lambda path: np.savez(path, digest=np.load(path)["digest"]),
-    lambda path: np.savez(path, **{**np.load(path), "dx": np.zeros(3)}),
-    lambda path: np.savez(path, **{**np.load(path), "dx": np.full((5, 6), np.nan)}),
-    lambda path: np.savez(path, **{**np.load(path), "dx": np.array([[None] * 6] * 5)}),
-])
-def test_a_damaged_cache_is_not_used(cache, tmp_path, damage):
-    known.known_truth(LESSONS["chain"])
-    damage(tmp_path / "cache/npgpt/study/chain.npz")
-    again = known.known_truth(LESSONS["chain"])
-    assert len(cache) == 2 and np.array_equal(again.inputs["x"], truth(LESSONS["chain"]).inputs["x"])
-
-
-def test_without_a_cache(cache, tmp_path, monkeypatch):
-    (tmp_path / "cache").write_text("a file")
-    known.known_truth(LESSONS["chain"])
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(known.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    known.known_truth(LESSONS["chain"])
-    assert len(cache) == 2
-
-
-def test_the_sources_are_those_that_matter(tmp_path, monkeypatch):
-    """A changed file of the layers, the model or the checks is another digest."""
-    for folder in ("layers", "model", "study"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.py").write_text("1")
-    monkeypatch.setattr(known, "PACKAGE", tmp_path)
-    digests = {known.sources.__wrapped__()}
-    for folder in ("layers", "model", "study"):
-        (tmp_path / folder / "a.py").write_text("2")
-        digests.add(known.sources.__wrapped__())
-    monkeypatch.setattr(known.np, "__version__", "0")
-    assert len(digests | {known.sources.__wrapped__()}) == 5

@@ -7,7 +7,6 @@ import html
 import importlib.util
 import inspect
 import json
-import os
 import re
 
 import numpy as np
@@ -19,7 +18,6 @@ from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
 from npgpt.study.exercises.exercise import left_out
-from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.check import OK, WRONG, check, relative_error, truth
 from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
 from npgpt.study.gradcheck.source import read_source
@@ -62,7 +60,7 @@ def test_the_whole_page(npgpt, tmp_path):
     code, out, _ = npgpt("study")
     text = (tmp_path / "study.html").read_text()
     assert code == 0 and out == f"study.html: {(tmp_path / 'study.html').stat().st_size / 1e6:.2f} MB\n"
-    assert len(text.encode()) < 1e6 and data_of(text)["live"] is None
+    assert len(text.encode()) < 1e6 and data_of(text)["live"] is None and "connect-src" not in text
     assert [each["name"] for each in data_of(text)["layers"]] == list(LESSONS)
     for name in lessons():
         assert f'href="#{name}"' in text.partition('id="map"')[2].partition("</section>")[0], name
@@ -169,30 +167,6 @@ def test_the_factors_of_a_matmul_have_the_product(layers, name):
     assert count == {"linear": 3, "head": 3, "attention": 6, "lora": 6}.get(name, 0)
 
 
-def test_a_share_belongs_to_its_use(layers):
-    lines = layers["gelu_tanh"].ways[0].data["lines"]
-    (entry,) = [entry for entries in lines.values() for entry in entries if entry["name"] == "dx_outside"]
-    assert entry["finding"] == "dx_outside is what this use of x adds to dx." and entry["other"] == "x"
-    assert entry["lit"] == [use for use, _, _ in entry["uses"]] and entry["partner"] == "f11"
-
-
-def test_what_a_learner_is_asked(layers):
-    """Every line but what reads the cache and returns; with the shape and the hint of the exercises."""
-    asked = {unit.first: unit.question for unit in layers["linear"].ways[0].units if unit.question}
-    assert [name for each in asked.values() for name in each.names] == [
-        "rows", "dy_rows", "dbias", "dweight", "drows", "dx"]
-    weight = next(each for each in asked.values() if each.names == ("dweight",))
-    assert weight.shape == "(n_in, n_out)" and weight.hint.startswith("The gradient of one factor")
-    names = [unit.question.names for unit in layers["block"].ways[0].units if unit.question]
-    assert ("dx_mid_normed", "dln_2_weight", "dln_2_bias") in names
-    assert all(unit.question is None for layer in layers.values() for unit in layer.forward)
-
-
-def test_the_table_has_one_row_for_what_a_shortcut_skips(layers):
-    (row,) = [row for row in layers["layernorm"].rows if row["verdict"].startswith("shortcut")]
-    assert row["variable"] == "mean, centred, var, rstd" and row["verdict"] == "shortcut, part of dx"
-
-
 @EACH
 def test_the_steps_are_the_pass(layers, name):
     """Forwards, then backwards; the last values of the inputs' gradients are those that the backward returns."""
@@ -208,21 +182,14 @@ def test_the_steps_are_the_pass(layers, name):
 
 @EACH
 def test_each_statement_of_a_backward_can_be_typed(layers, name):
-    """Its text is that of the file, and begins with the stub; the lowest level that leaves it out is known."""
+    """Its text begins with the stub, and the levels hide what the exercises leave out."""
     source, typed = read_source(LESSONS[name].backward), layers[name].typed
     assert [int(line) for line in typed] == [each.first for each in source.statements]
     for each, line in zip(source.statements, typed.values(), strict=True):
         assert ast.unparse(ast.parse(line["text"])) == each.text and line["text"].startswith(line["stub"])
-        assert line["stub"] == "" or line["stub"].endswith((" = ", " += ", "return "))
-        row = source.lines[each.first - source.first]
-        assert row.startswith(" " * line["indent"] + line["text"].split("\n")[0])
-    levels = [int(step.what[-1]) for step in path_of(name) if not step.is_bug]
-    assert list(layers[name].levels) == levels
-    for level in levels:
+    for level in layers[name].levels:
         left = {node.lineno + source.first - 1 for node in left_out(LESSONS[name], level)}
         assert {int(line) for line, each in typed.items() if each["level"] and each["level"] <= level} == left
-    hidden = {unit.first: unit.level for unit in layers[name].ways[0].units if unit.question}
-    assert hidden == {line: typed[str(line)]["level"] for line in hidden}
 
 
 def test_a_comment_in_parts():
@@ -237,13 +204,6 @@ def test_a_comment_in_parts():
     assert page.with_comment(row, "    # y = np.exp(x), and the derivative is y", None) == (
         '    <span class="c1"># y = np.exp(x)</span><span class="c1 tells">, and the derivative is y</span>')
     assert page.with_comment("y", "y", [2]) == "y"
-
-
-def test_a_live_page_may_ask_its_own_server_and_a_file_nobody(model):
-    for live in (None, {"token": "t", "exercises": "exercises"}):
-        text = page.study_page([LESSONS["dropout"]], model[3], live)
-        assert data_of(text)["live"] == live and ("connect-src" in text) == (live is not None)
-        assert data_of(text)["first"]["layer"] == "dropout"
 
 
 def test_a_wrong_backward_shows():
@@ -300,7 +260,7 @@ def test_a_page_of_one_model_and_no_lessons(npgpt, model, tmp_path):
     save_tokenizer(tokenizer, tmp_path / "mine" / TOKENIZER_FILE)
     code, out, _ = npgpt("look", "mine", "--prompt", text)
     page = (tmp_path / "look.html").read_text()
-    assert code == 0 and out.startswith("look.html: 0.1") and data_of(page)["layers"] == []
+    assert code == 0 and re.fullmatch(r"look.html: 0.\d\d MB\n", out) and data_of(page)["layers"] == []
     assert data_of(page)["model"]["tokens"] == found.tokens and len(data_of(page)["model"]["lens"]) == 3
     assert all(f'id="{name}"' in page for name in re.findall(r'href="#(\w+)"', page))
     assert not re.search(r'(?:src|href|action)="(?!#|data:,)|url\(|@import|https?://(?!www\.w3\.org/)', page)
@@ -331,18 +291,6 @@ def test_markup_and_odd_characters_are_text(npgpt, tmp_path):
     (tmp_path / "study.html").read_bytes().decode("utf-8")
 
 
-def test_a_run_and_one_layer_are_studied(npgpt, train, tmp_path):
-    assert train("--max-iters", 3)[0] == 0
-    assert npgpt("study", "linear", "--checkpoint", "out", "--prompt", "To be,")[0] == 0
-    text = (tmp_path / "study.html").read_text()
-    assert "".join(data_of(text)["model"]["tokens"]) == "To·be,"
-    assert [each["name"] for each in data_of(text)["layers"]] == ["linear"]
-    assert all(f'id="{name}"' in text and (not line or f'data-line="{line[1:]}"' in text)
-               for name, line in re.findall(r'href="#(\w+)(:\w+)?"', text))
-    refused(npgpt("study", "--checkpoint", "out", "--prompt", "To € be"), "'€'", "position 3")
-    refused(npgpt("study", "--checkpoint", "out", "--prompt", "To be, or"), "9 tokens", "at most 8")
-
-
 @pytest.mark.parametrize(("arguments", "says"), [
     (["softmax"], ['no layer "softmax"', "cross_entropy", "self_attention"]),
     (["--checkpoint", "nowhere"], ["nowhere"]),
@@ -355,15 +303,6 @@ def test_a_run_and_one_layer_are_studied(npgpt, train, tmp_path):
 def test_it_refuses_in_one_line(npgpt, tmp_path, arguments, says):
     refused(npgpt("study", *arguments), *says)
     assert not (tmp_path / "study.html").exists()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="a link is a privilege on Windows")
-def test_only_a_link_that_the_user_named_is_followed(npgpt, tmp_path):
-    for name in ("study.html", "mine.html"):
-        (tmp_path / name).symlink_to(tmp_path / f"target of {name}")
-    assert npgpt("study", "dropout")[0] == npgpt("study", "dropout", "--out", "mine.html")[0] == 0
-    assert [path.name for path in sorted(tmp_path.iterdir()) if path.is_symlink()] == ["mine.html"]
-    assert [path.name for path in tmp_path.glob("target*")] == ["target of mine.html"]
 
 
 def test_a_missing_library_is_named_with_its_extra(npgpt, monkeypatch):

@@ -1,34 +1,37 @@
-"""The study page in headless Chromium, without a network."""
+"""The study page in headless Chromium: the file without a network, the live page with a server of prepared answers."""
 
+import json
 import re
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from npgpt.cli.study import fresh_model
-from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
-from npgpt.study.page.page import study_page
+from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.page.page import studied_layer, study_page
+from npgpt.study.page.steps import summary
 from npgpt.study.page.whole_model import study_model
 
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 playwright = pytest.importorskip("playwright.sync_api", reason="drives the browser")
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM, expect = Path("/usr/bin/chromium"), playwright.expect
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(
     not CHROMIUM.exists(), reason="needs Debian's chromium: apt-get install chromium")]
 
+LESSONS = basics_and_lessons()
 PLANTED = "<script>alert(1)</script><img src=x onerror=alert(2)>"
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """The page of all layers, on a prompt with planted markup."""
-    model = study_model(*fresh_model(PLANTED), PLANTED, "<b>a model</b>")
-    model.tokens[0] = PLANTED           # a tokenizer with such a token
-    path = tmp_path_factory.mktemp("page") / "study.html"
-    path.write_text(study_page(list(basics_and_lessons().values()), model))
-    return path
+ADDRESS = "http://study.test/?token=secret"
+START = "npgpt study --open"
+PHONE, DESK = 390, 1440
+K = LESSONS["attention"].inputs["k"]
+DX = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
+PLACES = """[...document.querySelectorAll("#%s .factors .cells")].map((cells) =>
+    [...cells.querySelectorAll(".on")].map((cell) => cell.place))"""
+SCROLL = "document.querySelector('#training').scrollIntoView()"
 
 
 @pytest.fixture(scope="module")
@@ -38,35 +41,345 @@ def browser():
             yield started
 
 
-@pytest.fixture
-def open_page(browser, file):
-    """open_page(width, scheme) -> the page; at the end: no request but the file, no error, no dialog."""
-    complaints, requests = [], set()
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The page of all layers, that of a model only, both with planted markup; and the live page of three layers."""
+    folder, study = tmp_path_factory.mktemp("page"), study_model(*fresh_model(PLANTED), PLANTED, "<b>a model</b>")
+    study.tokens[0] = PLANTED           # a tokenizer with such a token
+    study.lens[1][0] = (PLANTED, 0.5, 0.5)
+    live = {"token": "secret", "exercises": "exercises"}
+    for name, page in {"study": study_page(list(LESSONS.values()), study), "look": study_page([], study),
+                       "live": study_page([LESSONS[name] for name in ("chain", "linear", "layernorm")],
+                                          study_model(*fresh_model("To be"), "To be", "a model"), live)}.items():
+        (folder / f"{name}.html").write_text(page)
+    return folder
 
-    def open_(width=1440, scheme="light"):
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+
+TEXT = {"tokens": ["H", PLANTED, "!"], "loss": 2.5, "losses": [2.0, 3.0], "pulls": [[0.5], [0.25, 1.0]],
+        "maps": [[0, 0, "/wCAfw=="]], "left_out": [], "norms": [0.5, 0.25, 0.0], "next": [["a", 0.5], [PLANTED, 0.25]],
+        "lens": [[["H", 0.5, 0.25], [PLANTED, 0.5, 0.5]]]}
+
+
+def text(body):
+    return {"error": f"no such character {PLANTED}"} if body["text"] == "€" else TEXT
+
+
+def train(body):
+    step = body["since"] + 5
+    return {"step": step, "loss": [4.0 - 0.1 * i for i in range(body["since"], step)],
+            "norms": {"wte": [0.5] * 5, "h.0": [0.25] * 5}}
+
+
+def judged(body):
+    """An answer to /check: a line with a 1 is right, any other is wrong; a level with lines left is unfinished."""
+    lines, level = [f"b{number}" for number in body["edits"]], body["level"]
+    left = level == 2 and len(lines) < 3 or "..." in str(body)
+    wrong = not left and "1" not in str(body["edits"]) and not level
+    true = np.arange(120.0).reshape(4, 5, 6) / 100
+    given = true[0] if "shape" in str(body) else None if "None" in str(body) else true + 0.5
+    array = {"name": "dx", "given": given if given is None else summary(given), "true": summary(true),
+             "difference": summary(0 * true + 0.5) if given is not None and given.shape == true.shape else None}
+    return {"verdict": "unfinished" if left else "wrong" if wrong else "right", "seed": 7,
+            "text": "A line is left." if left else f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
+            "first": lines[0] if wrong else None, "output": "printed", "arrays": {lines[0]: [array]},
+            "solved": f"{body['layer']} level {level}" if level and not left else None,
+            "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok", "diagnosis": None,
+                       "evidence": "All entries are 0.5 too large." if wrong else None} for line in lines]}
+
+
+def move(body):
+    """An answer to /move: every entry of every array is the moved number, and the loss is its square."""
+    value, data = body["value"], studied_layer(LESSONS["chain"]).ways[0].data
+    arrays = [summary(np.full(array["shape"], value)) for array in data["arrays"]]
+    at = np.linspace(value - 2, value + 2, 41)
+    return {"ways": [{"steps": data["steps"], "arrays": arrays}], "loss": value ** 2, "slope": 2 * value,
+            "curve": np.stack([at, at ** 2], 1).tolist()}
+
+
+class Server:
+    """Answers each path with a function of the body. asked: the requests."""
+
+    def __init__(self):
+        solved = {"solved": ["linear level 1", "linear level 3", "gpt level 1"]}
+        self.answers = {"progress": lambda body: solved, "train": train, "text": text, "check": judged, "move": move}
+        self.asked = []
+
+    def handle(self, route, html):
+        request, path = route.request, route.request.url.partition("?")[0].removeprefix("http://study.test/")
+        if path == "" and request.method == "GET":
+            route.fulfill(content_type="text/html", body=html)
+        elif request.headers.get("x-npgpt-token") != "secret" or request.headers["content-type"] != "application/json":
+            route.fulfill(status=403, json={"error": "no token"})
+        else:
+            body = json.loads(request.post_data)
+            self.asked.append((path, body))
+            answer = self.answers[path](body)
+            route.fulfill(status=400 if "error" in answer else 200, json=answer)
+
+    def bodies(self, path):
+        return [body for each, body in self.asked if each == path]
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+@pytest.fixture
+def visit(browser, files, server):
+    """visit(file, width, **options) -> its page; at the end: no error, no dialog, no request to anywhere else."""
+    complaints, requests, allowed = [], set(), {f"http://study.test/{path}" for path in server.answers} | {ADDRESS}
+
+    def visit_(name="study", width=DESK, **options):
+        page, file = browser.new_page(viewport={"width": width, "height": 900}, **options), files / f"{name}.html"
+        page.set_default_timeout(15_000)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
         page.on("request", lambda request: requests.add(request.url))
-        page.goto(file.as_uri())
+        if name == "live":
+            page.route("**/*", lambda route: server.handle(route, file.read_text()))
+        allowed.add(file.as_uri())
+        page.goto(ADDRESS if name == "live" else file.as_uri())
         return page
 
-    yield open_
-    assert complaints == [] and {url for url in requests if not url.startswith("data:")} == {file.as_uri()}
+    yield visit_
+    assert [each for each in complaints if "Failed to load resource" not in each] == []
+    assert {url.partition("#")[0] for url in requests if not url.startswith("data:")} <= allowed
     for context in browser.contexts:
         context.close()
 
 
-def classes(page, selector):
-    return set(page.locator(selector).get_attribute("class").split())
+def located(page, where):
+    """The locator of a selector. "@linear f rows = " is the line of linear's forward that begins so."""
+    if where.startswith("@"):
+        line, *inside = where.split(" >> ")
+        layer, side, begin = re.fullmatch(r"@(\w+) ([fb]) (.*)", line).groups()
+        pane = f"#{layer} .{'forward' if side == 'f' else 'backward'}:not([hidden])"
+        number = page.evaluate("""([pane, begin]) => [...document.querySelectorAll(`${pane} .unit.active`)].find(
+            (unit) => unit.querySelector("code").textContent.trim().startsWith(begin)).dataset.line""", [pane, begin])
+        where = " >> ".join([f'{pane} [data-line="{number}"]', *inside])
+    return page.locator(where)
 
 
-def line(page, side, begin, layer="layernorm"):
-    """The selector of a layer's line that begins so."""
-    (found,) = [unit for unit in page.locator(f"#{layer} .{side}:not([hidden]) .unit.active").all()
-                if unit.locator("code").first.text_content().strip().startswith(begin)]
-    return f'#{layer} .{side}:not([hidden]) [data-line="{found.get_attribute("data-line")}"]'
+def play(page, steps, server=None):
+    """Do and see what `steps` say, (verb, where, value …). What is seen may take a while."""
+    for verb, where, *value in steps:
+        if verb == "keys":
+            for key in where.split():
+                page.keyboard.press(key)
+        elif verb == "type":
+            page.keyboard.type(where)
+        elif verb == "do":
+            page.evaluate(where)
+        elif verb in ("js", "asked"):
+            end = time.monotonic() + 15.0
+            while (found := page.evaluate(where) if verb == "js" else server.bodies(where)[-1:]) != value and \
+                    [found] != value and time.monotonic() < end:
+                page.wait_for_timeout(50)
+            assert value in (found, [found]), (where, found)
+        elif verb in ("click", "dblclick", "hover", "focus", "fill"):
+            getattr(located(page, where), verb)(*value)
+        elif verb in ("has", "lacks"):
+            for each in value:
+                check = expect(located(page, where))
+                (check.to_contain_text if verb == "has" else check.not_to_contain_text)(each, use_inner_text=True)
+        elif verb == "is":
+            expect(located(page, where)).to_have_text(value[0], use_inner_text=True)
+        elif verb == "class":
+            expect(located(page, where)).to_have_class(re.compile(rf"\b{value[0]}\b"))
+        else:
+            check = expect(located(page, where))
+            {"count": check.to_have_count, "value": check.to_have_value, "visible": check.to_be_visible,
+             "hidden": check.to_be_hidden, "disabled": check.to_be_disabled}[verb](*value)
+
+
+def edit(line, text, *more):
+    return [("dblclick", line), ("fill", f"{line} >> textarea", text), *more]
+
+
+SCENES = {
+    "the partner lights up under the pointer": ({}, [
+        ("hover", "@layernorm f xhat = "), ("class", "@layernorm f xhat = ", "here"),
+        ("class", "@layernorm b dxhat = ", "lit"), ("count", "#layernorm .lit", 1),
+        ("is", "#layernorm .card.here h4", "xhat"), ("is", "#layernorm .card.there h4", "dxhat"),
+        ("has", "#layernorm .card.here .facts", "4 × 5 × 6"), ("has", "#layernorm .finding", "dxhat is verified"),
+        ("hover", "@layernorm b dxhat = "), ("class", "@layernorm b dxhat = ", "here"),
+        ("class", "@layernorm f xhat = ", "lit"), ("hover", "#layernorm h2"),
+        ("count", "#layernorm .backward .here", 0)]),
+    "keyboard and tap": ({"width": PHONE}, [
+        ("click", "@layernorm f centred = "), ("class", "@layernorm b dx = ", "lit"),
+        ("has", "#layernorm .finding", "dcentred is skipped"), ("keys", "ArrowDown ArrowDown ArrowDown"),
+        ("class", "@layernorm f xhat = ", "here"), ("keys", "Enter"), ("do", "document.activeElement.blur()"),
+        ("class", "@layernorm b dxhat = ", "lit")]),
+    "the value under the pointer is read out": ({}, [         # of (B, H, T, D): 14 x 3 side by side
+        ("click", "#attention .tabs button >> nth=1"), ("hover", "#attention .card.here .cells i >> nth=44"),
+        ("is", "#attention .card.here output", f"k[1, 0, 0, 2] = {float(f'{K[1, 0, 0, 2]:.4g}')}"),
+        ("focus", "#attention .card.here .cells"), ("keys", "ArrowLeft"),
+        ("has", "#attention .card.here output", "k[1, 0, 0, 1] = "), ("has", "#attention .count", "step 1 of")]),
+    "planted markup is text, heads are chosen": ({}, [
+        ("is", "#model-tokens .token .text >> nth=0", PLANTED), ("count", "img, #model b", 0), ("count", "script", 2),
+        ("hover", "#model-tokens .token >> nth=1"), ("has", "#model-readout", PLANTED, "position 0"),
+        ("focus", "#model-pulls .cells"), ("keys", "ArrowRight"), ("has", "#model-pulls output", PLANTED),
+        ("count", "#model-heads button", 8), ("click", "#model-heads button >> nth=6"),
+        ("is", "#model-head", "Block 1, head 2"), ("focus", "#model-attention .cells"), ("keys", "ArrowRight"),
+        ("is", "#model-attention output", re.compile("1.00$"))]),        # the first has only itself
+    "a page without lessons has the lens": ({"name": "look", "width": PHONE}, [
+        ("is", "#model-lens tr th:first-child", ["", "embedding", "block 0", "block 1"]),
+        ("is", "#model-lens tr:nth-child(3) td:nth-child(2)", PLANTED),
+        ("class", "#model-lens tr:nth-child(3) td:nth-child(2)", "right"),
+        ("count", ".layer, .hero, #map, img", 0), ("js", "document.scrollingElement.scrollWidth <= innerWidth", True)]),
+    "the theme": ({"color_scheme": "dark"}, [
+        ("js", "getComputedStyle(document.body).colorScheme", "light dark"),
+        ("js", "getComputedStyle(document.body).backgroundColor", "rgb(20, 22, 26)"), ("click", "#theme"),
+        ("js", "getComputedStyle(document.body).backgroundColor", "rgb(253, 252, 250)")]),
+    "arrows lead from each use to its share": ({}, [
+        ("click", "@gelu_tanh b dx = "), ("count", "#gelu_tanh .arrows path", 2), ("count", "#gelu_tanh .word", 4),
+        ("click", "@block b dx_mid = "), ("count", "#block .arrows path", 2), ("class", "@block f norm_2, ", "use|lit"),
+        ("class", "@block f x_out = ", "use|lit"), ("hover", "#block h2"), ("click", "@block f x_out = "),
+        ("count", "#block .arrows path", 0)]),          # nothing in the block uses its result
+    "on a phone both ends light up": ({"width": PHONE}, [
+        ("click", "@gelu_tanh b dx = "), ("count", "#gelu_tanh .arrows path", 0), ("count", "#gelu_tanh .word", 4),
+        ("class", "@gelu_tanh f inner = ", "use|lit"), ("class", "@gelu_tanh f y = ", "use|lit")]),
+    "predict, then reveal": ({}, [
+        ("click", "#twice .level[data-level='2']"), ("has", "#twice .code.backward", "What is du here?"),
+        ("lacks", "#twice .code.backward", "the derivative of exp"),
+        ("click", "#linear .level[data-level='1']"), ("count", "#linear .unit.hidden", 1),
+        ("click", "#linear .level[data-level='3']"), ("count", "#linear .unit.hidden", 6),
+        ("is", "#linear .predict", "Reveal all 6"), ("count", "#linear .level[aria-pressed=true]", 1),
+        ("has", "#linear .code.backward", "What is dweight here? (n_in, n_out)", "# y_rows = rows @ weight"),
+        ("lacks", "#linear .code.backward", "rows.T", "dW_ij"),
+        ("click", "@linear f def linear_forward"), ("click", "#linear .tabs button >> text=weight"),
+        ("has", "#linear .panel", "6 × 8 · hidden until you reveal its line", "What is dweight here?"),
+        ("lacks", "#linear .panel", "rows.T", "@"), ("count", "#linear .why math", 0), ("hidden", "#linear .hint p"),
+        ("click", "#linear .hint summary"), ("has", "#linear .hint p", "matmul of the other factor"),
+        ("click", "@linear b x, weight, has_bias = cache"), ("has", "#linear .why", "What is dx here?"),
+        ("focus", "@linear b dweight = "), ("keys", "Enter"), ("has", "@linear b dweight = ", "rows.T @ dy_rows"),
+        ("has", "#linear .why", "dweight is verified"), ("count", "#linear .unit.hidden", 5),
+        ("click", "@linear f rows = "), ("click", "#linear .reveal"), ("count", "#linear .unit.hidden", 4),
+        ("click", "#linear .predict"), ("count", "#linear .unit.hidden", 0), ("hidden", "#linear .predict")]),
+    "an entry lights up the vectors whose product it is": ({}, [
+        ("click", "@linear b dweight = "), ("is", "#linear .card.factors h4", ["= rows.T", "@ dy_rows"]),
+        ("hover", "#linear .card.here .cells i >> nth=21"), ("has", "#linear .card.here output", "dweight[2, 5] = "),
+        ("js", PLACES % "linear", [[[n, 2] for n in range(20)], [[n, 5] for n in range(20)]]),
+        ("count", "#linear .card.there .on", 1), ("hover", "#linear h2"), ("count", "#linear .on", 0),
+        ("click", "@attention b dk = "), ("hover", "#attention .card.here .cells i >> nth=5"),         # dk[0, 0, 1, 2]
+        ("js", PLACES % "attention", [[[n, 1] for n in range(5)], [[n, 2] for n in range(5)]])]),
+    "the long way": ({}, [
+        ("click", "@layernorm f centred = "), ("click", "#layernorm .backward:not([hidden]) [data-choose='1']"),
+        ("click", "@layernorm b drstd = "), ("is", "#layernorm .card.here h4", "drstd"),
+        ("is", "#layernorm .card.there h4", "rstd"), ("has", "#layernorm .finding", "drstd is verified"),
+        ("click", "@layernorm b dx = "), ("is", "#layernorm .backward:not([hidden]) .word", ["dcentred", "dmean"]),
+        ("click", "#layernorm .backward:not([hidden]) [data-choose='0']"),
+        ("has", "#layernorm .code:not([hidden]) .unit.here", "dx = rstd")]),
+    "commands are copied": ({"permissions": ["clipboard-read", "clipboard-write"]}, [
+        ("is", "#gpt .command", ["npgpt exercise gpt", "npgpt learn", START]), ("click", "#gpt .copy >> nth=0"),
+        ("visible", "#gpt .copy.done"), ("js", "navigator.clipboard.readText()", "npgpt exercise gpt")]),
+    "shapes are those of the example": ({}, [
+        ("is", "#model-pulls .axis strong", ["loss of ↓", "gradient on →"]),
+        ("js", "document.querySelector('#layernorm .sizes').dataset.here", "(4, 5, 1)"),
+        ("js", "getComputedStyle(document.querySelector('#layernorm .sizes'), '::after').content", '"(4, 5, 1)"')]),
+    "a file says how to start what it cannot do": ({}, [
+        ("has", ".hero", START, "dx is verified"), ("count", ".hero button[data-hero]:disabled", 3),
+        ("value", ".hero textarea", DX), ("js", "document.querySelector('.hero textarea').readOnly", True),
+        ("has", "#training", START), ("has", "#layernorm .exercise", START), ("disabled", "#model-text"),
+        ("dblclick", "@layernorm b dx = "), ("has", "#layernorm .why .start", f"run {START}"),
+        ("count", "#layernorm textarea", 0), ("click", "#layernorm .card.there .cells i >> nth=7"),         # x
+        ("has", "#layernorm .mover", START, "x[0, 1, 1]"), ("disabled", "#layernorm .mover input")]),
+    "help is behind a question mark": ({"width": PHONE}, [
+        ("hidden", ".help > div"), ("click", ".help summary"), ("has", ".help > div", "ouble-click"),
+        ("js", "document.scrollingElement.scrollWidth <= innerWidth", True)]),
+    "the token leaves the address, solved levels are marked": ({"name": "live"}, [
+        ("js", "location.href", "http://study.test/"), ("js", "sessionStorage['npgpt-token']", "secret"),
+        ("asked", "progress", {}), ("is", "#linear .badge.solved", "✓ solved: level 1, 3"),
+        ("hidden", "#layernorm .badge.solved"), ("hidden", "#ended")]),
+    "a line is edited in place": ({"name": "live"}, [
+        *edit("@layernorm b dx = ", "dx = rstd * dxhat", ("is", "#layernorm .verdict", "Checking …")),
+        ("is", "#layernorm .verdict.wrong", f"dx is wrong. {PLANTED}"), ("count", "#layernorm img", 0),
+        ("asked", "check", {"layer": "layernorm", "edits": {"57": "    dx = rstd * dxhat"}, "level": 0}),
+        ("has", "#layernorm .evidence >> nth=0", "0.5 too large"), ("has", "#status", "dx is wrong"),
+        ("count", "#layernorm .card i", 360), ("is", "#layernorm .card.difference .facts", "at most 0.5"),
+        ("is", "#layernorm .card.here i >> nth=0", ".50"), ("keys", "Enter"), ("count", "#layernorm textarea", 0),
+        ("class", "@layernorm b dx = ", "typed"), ("class", "@layernorm b dx = ", "wrong"),
+        ("is", "@layernorm b dx =  >> .own code", "dx = rstd * dxhat"),
+        ("value", ".hero textarea", "dx = rstd * dxhat"), ("has", ".hero .verdict", "dx is wrong")]),
+    "an array is missing, or has another shape": ({"name": "live"}, [
+        *edit("@layernorm b dx = ", "dx = None", ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong")),
+        ("is", "#layernorm .card.here .facts", "This line computes no such array."),
+        ("is", "#layernorm .card.difference .facts", "Nothing to compare."),
+        *edit("@layernorm b dx = ", "dx = shape", ("keys", "Enter")),
+        ("is", "#layernorm .card.difference .facts", "The shapes differ."),
+        ("count", "#layernorm .card.there i", 120)]),
+    "Enter checks at once": ({"name": "live"}, [
+        ("do", "window.setTimeout = () => {}"), ("focus", "@layernorm b dx = "), ("keys", "e Control+A"),
+        ("type", "a = 2"), ("keys", "Shift+Enter"), ("type", "dx = a"), ("keys", "ArrowLeft"),
+        ("has", "#layernorm .count", "step 16"), ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong"),
+        ("asked", "check", {"layer": "layernorm", "level": 0, "edits": {"57": "    a = 2\n    dx = a"}})]),
+    "undo and reset": ({"name": "live"}, [
+        *edit("@layernorm b dx = ", "dx = 4", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
+        *edit("@layernorm b dx = ", "dx = 2", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
+        *edit("@layernorm b dxhat = ", "dxhat = 3", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
+        ("is", "#layernorm .typed .own code", ["dxhat = 3", "dx = 2"]),
+        ("click", "#layernorm [data-do=undo]"), ("is", "#layernorm .typed .own code", ["dx = 2"]),
+        ("click", "#layernorm [data-do=undo]"), ("is", "#layernorm .typed .own code", ["dx = 4"]),
+        ("click", "#layernorm [data-do=undo]"), ("count", "#layernorm .typed", 0),
+        ("disabled", "#layernorm [data-do=undo]"),
+        *edit("@layernorm b dxhat = ", "dxhat = 3", ("keys", "Enter")),
+        ("is", "#layernorm [data-do=reset]", "Reset line 53"), ("click", "#layernorm [data-do=reset]"),
+        ("count", "#layernorm .typed", 0), ("dblclick", "@layernorm b dx = "), ("type", "xx"), ("keys", "Escape"),
+        ("count", "#layernorm .typed", 0), ("count", "#layernorm textarea", 0)]),
+    "a level is solved by typing its lines": ({"name": "live"}, [
+        ("click", "#linear .level[data-level='2']"), ("count", "#linear .hidden", 3),
+        ("click", "#linear .hidden:has-text('What is dbias here?')"), ("value", "#linear textarea", "dbias = "),
+        ("type", "1"), ("keys", "Enter"), ("visible", "#linear .verdict.unfinished"),
+        ("click", "#linear .hidden:has-text('What is dweight here?')"), ("type", "2"), ("keys", "Enter"),
+        ("click", "#linear .hidden:has-text('What is drows here?')"), ("type", "3"), ("keys", "Enter"),
+        ("visible", "#linear .verdict.right"), ("asked", "check", {"layer": "linear", "level": 2, "edits": {
+            "37": "    dbias = 1", "39": "    dweight = 2", "40": "    drows = 3"}}),
+        ("is", "#linear p.solved", "✓ Solved: linear level 2"),
+        ("is", "#linear .badge.solved", "✓ solved: level 1, 2, 3"),
+        ("count", "#linear .hidden", 0), ("is", "#linear pre", "printed")]),
+    "the highest level sends what nobody is asked for": ({"name": "live"}, [
+        ("click", "#linear .level[data-level='3']"), ("count", "#linear .hidden", 6),
+        ("click", "#linear .hidden:has-text('What is dx here?')"), ("type", "1"), ("keys", "Enter"),
+        ("visible", "#linear .verdict.right"), ("asked", "check", {"layer": "linear", "level": 3, "edits": {
+            "32": "    x, weight, has_bias = cache", "42": "    dx = 1", "43": "    return dx, dweight, dbias"}})]),
+    "a line that was shown does not count": ({"name": "live"}, [
+        ("click", "#linear .level[data-level='2']"), ("click", "#linear .hidden:has-text('What is dweight here?')"),
+        ("click", "#linear [data-do=reveal]"), ("has", "@linear b dweight = ", "rows.T @ dy_rows"),
+        ("click", "#linear .hidden:has-text('What is dbias here?')"), ("type", "1"), ("keys", "Enter"),
+        ("visible", "#linear .verdict.unfinished"), ("asked", "check", {"layer": "linear", "level": 0, "edits": {
+            "37": "    dbias = 1", "40": "    drows = ..."}}),
+        ("click", "#linear .hidden:has-text('What is drows here?')"), ("type", "1"), ("keys", "Enter"),
+        ("visible", "#linear .verdict.right"), ("has", "#linear .why", "does not count as solved")]),
+    "the first screen is broken and mended": ({"name": "live"}, [
+        ("has", ".hero .verdict.right", "dx is verified"), ("is", ".hero .card >> nth=2 >> i >> nth=0", "0"),
+        ("click", ".hero [data-hero=break]"), ("visible", ".hero .verdict.wrong"),
+        ("asked", "check", {"layer": "layernorm", "level": 0,
+                            "edits": {"57": "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"}}),
+        ("is", ".hero .card >> nth=2 >> i >> nth=0", ".50"), ("click", ".hero [data-hero=reset]"),
+        ("visible", ".hero .verdict.right"), ("value", ".hero textarea", DX), ("click", ".hero [data-hero=undo]"),
+        ("visible", ".hero .verdict.wrong"), ("focus", ".hero textarea"), ("keys", "End"), ("type", " + 1"),
+        ("asked", "check", {"layer": "layernorm", "level": 0,
+                            "edits": {"57": "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat) + 1"}})]),
+    "your text": ({"name": "live"}, [
+        ("count", "#model-tokens .token", 5), ("count", "#model-bars li", 5),
+        ("fill", "#model-text", "H!"), ("count", "#model-tokens .token", 3),
+        ("asked", "text", {"text": "H!"}), ("is", "#model-tokens .text", ["H", PLANTED, "!"]),
+        ("is", "#model-bars code", ["a", PLANTED]), ("is", "#model-bars .percent", ["50 %", "25 %"]),
+        ("count", "#model-attention .cells i", 4), ("is", "#model-loss", "2.500"), ("count", "#model img", 0),
+        ("fill", "#model-text", "€"), ("is", "#model-error", f"no such character {PLANTED}"),
+        ("count", "#model-tokens .token", 3)]),
+    "reduced motion trains on demand": ({"name": "live", "reduced_motion": "reduce"}, [
+        ("do", SCROLL), ("is", "#training .now", "no step yet"), ("click", "#training button"),
+        ("has", "#training .now", "step 5: loss 3.600"), ("is", "#training .norms code", ["wte", "h.0"])]),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene(visit, server, name):
+    options, steps = SCENES[name]
+    play(visit(**options), steps, server)
 
 
 def are_seen(page, selector):
@@ -80,409 +393,58 @@ def are_seen(page, selector):
     })""", selector)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
-def test_nothing_overflows_and_every_layer_is_there(open_page, width, scheme):
-    page = open_page(width, scheme)
-    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    forward, backward = (page.locator(f"#linear .{side}.code").bounding_box() for side in ("forward", "backward"))
-    assert (backward["x"] > forward["x"] + forward["width"]) == (width == 1440)         # side by side, else stacked
-    assert (backward["y"] > forward["y"] + forward["height"]) == (width == 390)
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")        # opens all details
-    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    for name in basics_and_lessons():
-        assert page.locator(f"#{name} .cells i").first.bounding_box()["width"] >= 3
-        assert page.locator(f"#{name} math").count()
-    assert page.evaluate("""[...document.links].every(({hash}) => {
-        const [id, line] = hash.slice(1).split(":");
-        return document.getElementById(id).querySelector(line ? `[data-line="${line}"]` : "*");
-    })""")
-    page.emulate_media(media="print")
-    assert not page.locator(".bar").is_visible() and not page.locator("#linear .stepper").is_visible()
-
-
-def test_the_partner_lights_up_under_the_pointer(open_page):
-    page = open_page()
-    forward, backward = line(page, "forward", "xhat = "), line(page, "backward", "dxhat = ")
-    page.hover(forward)
-    assert "here" in classes(page, forward) and "lit" in classes(page, backward)
-    assert page.locator("#layernorm .lit").count() == 1
-    assert page.locator("#layernorm .card.here h4").inner_text() == "xhat"
-    assert page.locator("#layernorm .card.there h4").inner_text() == "dxhat"
-    assert "4 × 5 × 6" in page.locator("#layernorm .card.here .facts").inner_text()
-    assert "dxhat is verified" in page.locator("#layernorm .finding").inner_text()
-    page.hover(backward)
-    assert "here" in classes(page, backward) and "lit" in classes(page, forward)
-    page.hover("#layernorm h2")
-    assert not classes(page, forward) & {"lit", "here"}
-
-
-def test_keyboard_and_tap(open_page):
-    page = open_page(390)
-    forward, backward = line(page, "forward", "xhat = "), line(page, "backward", "dxhat = ")
-    page.click(line(page, "forward", "centred = "))
-    assert "lit" in classes(page, line(page, "backward", "dx = "))
-    assert "dcentred is skipped" in page.locator("#layernorm .finding").inner_text()
-    for _ in range(3):
-        page.keyboard.press("ArrowDown")
-    assert "here" in classes(page, forward) and "lit" in classes(page, backward)
-    page.keyboard.press("Enter")
-    page.evaluate("document.activeElement.blur()")
-    assert "lit" in classes(page, backward), "Enter did not make it stay"
-
-
-def test_the_value_under_the_pointer_is_read_out(open_page):
-    """Of (B, H, T, D) the first axis is side by side: the readout names the right value."""
-    page = open_page()
-    page.click("#attention .tabs button >> text=k")
-    cells, output = page.locator("#attention .card.here .cells"), page.locator("#attention .card.here output")
-    size = cells.bounding_box()
-    k = lessons()["attention"].inputs["k"]
-    for i, index in ((-1, (3, 1, 6, 2)), (14 * 3 + 2, (1, 0, 0, 2))):       # a block of 14 x 3 after another
-        cells.locator("i").nth(i).hover()
-        assert output.inner_text() == f"k[{', '.join(map(str, index))}] = {float(f'{k[index]:.4g}')}"
-    box = cells.locator("i").nth(14 * 3 + 2).bounding_box()
-    assert box["y"] == size["y"] and box["x"] > cells.locator("i").nth(2).bounding_box()["x"] + box["width"]
-    cells.focus()
-    page.keyboard.press("ArrowLeft")
-    assert output.inner_text().startswith("k[1, 0, 0, 1] = ")
-    assert page.locator("#attention .count").inner_text().startswith("step 1 of"), "the arrow moved the stepper too"
-
-
-def test_the_stepper_goes_to_the_end_and_back(open_page):
-    """Every value of the whole model's x is beside its own gradient: the i-th x beside the i-th last dx."""
-    page = open_page()
-    count = page.locator("#gpt .count")
-    n = int(re.fullmatch(r"step 1 of (\d+)", count.inner_text())[1])
-    button = {go: page.locator(f'#gpt [data-go="{go}"]') for go in ("first", "previous", "next", "last")}
-    assert button["previous"].is_disabled() and button["first"].is_disabled()
-    sides, found = [], {"x": [], "dx": []}
-    for i in range(2, n + 1):
-        button["next"].click()
-        assert count.inner_text() == f"step {i} of {n}"
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_the_stepper_goes_through_the_whole_model(visit, width):
+    """The line and its partner stay in view. Each x is beside its own gradient: the i-th x beside the i-th last dx."""
+    page, sides, found = visit(width=width), [], {"x": [], "dx": []}
+    page.locator("#gpt").scroll_into_view_if_needed()
+    count = int(page.locator("#gpt .count").inner_text().split()[-1])
+    for i in range(2, count + 1):
+        page.click("#gpt [data-go=next]")
+        assert page.locator("#gpt .count").inner_text() == f"step {i} of {count}"
+        assert are_seen(page, "#gpt .unit.here") == [True] and any(are_seen(page, "#gpt .unit.lit") or [True]), i
         sides.append(page.locator("#gpt .now[aria-current=step].here").get_attribute("data-line")[0])
         names = [page.locator(f"#gpt .card.{card} h4").all_inner_texts() for card in ("here", "there")]
         if names in ([["x"], ["dx"]], [["dx"], ["x"]]):
             facts = [page.locator(f"#gpt .card.{card} .facts").inner_text() for card in ("here", "there")]
             found[names[0][0]].append(facts)
-    assert sides == sorted(sides, reverse=True) and button["next"].is_disabled() and button["last"].is_disabled()
+    assert sides == sorted(sides, reverse=True) and page.locator("#gpt [data-go=next]").is_disabled()
     assert len(found["x"]) == 6         # embedding, LayerNorm, dropout, two blocks, LayerNorm
     assert [facts[::-1] for facts in reversed(found["dx"])] == found["x"]
     page.locator("#gpt h2").click()
-    for key, step in (("ArrowLeft", n - 1), ("ArrowRight", n)):
-        page.keyboard.press(key)
-        assert count.inner_text() == f"step {step} of {n}"
-    for go, step in (("first", 1), ("last", n), ("previous", n - 1)):
-        button[go].click()
-        assert count.inner_text() == f"step {step} of {n}"
+    play(page, [("keys", "ArrowLeft"), ("is", "#gpt .count", f"step {count - 1} of {count}")])
 
 
-def test_planted_markup_is_inert_and_attention_heads_are_chosen(open_page):
-    page = open_page()
-    assert page.locator("#model-tokens .token .text").first.inner_text() == PLANTED
-    assert page.locator("img, #model b").count() == 0 and page.locator("script").count() == 2
-    page.hover("#model-tokens .token >> nth=1")
-    readout = page.locator("#model-readout").inner_text()
-    assert PLANTED in readout and "position 0" in readout
-    page.mouse.move(0, 0)
-    page.locator("#model-pulls .cells").focus()
-    page.keyboard.press("ArrowRight")
-    assert PLANTED in page.locator("#model-pulls output").inner_text()
-    assert page.locator("#model-heads button").count() == 8
-    page.click("#model-heads button >> nth=6")
-    assert page.locator("#model-head").inner_text() == "Block 1, head 2"
-    page.locator("#model-attention .cells").focus()
-    page.keyboard.press("ArrowRight")
-    shown = page.locator("#model-attention output").inner_text()
-    assert "looks at" in shown and shown.endswith("1.00")       # the first has only itself
-
-
-def test_a_page_without_lessons_shows_the_lens(browser, tmp_path):
-    """Each row is what one more block predicts; the likeliest token is underlined where it is the right one."""
-    study, complaints = study_model(*fresh_model(PLANTED), PLANTED, "a model"), []
-    study.lens[1][0] = (PLANTED, 0.5, 0.5)
-    (tmp_path / "look.html").write_text(study_page([], study))
-    page = browser.new_page(viewport={"width": 390, "height": 900})
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto((tmp_path / "look.html").as_uri())
-    rows = [row.inner_text().split("\t") for row in page.locator("#model-lens tr").all()]
-    assert [row[0] for row in rows] == ["", "embedding", "block 0", "block 1"] and rows[0][1:] == study.tokens[:-1]
-    assert rows[1][1:] == [text for text, _, _ in study.lens[0]] and rows[2][1] == PLANTED
-    cell = page.locator("#model-lens tr").nth(2).locator("td").first
-    assert cell.get_attribute("class") == "right" and "50 %, the right" in cell.get_attribute("title")
-    right = [cell for row in study.lens for cell in row if cell[1] == cell[2]]
-    assert page.locator("#model-lens .right").count() == len(right)
-    assert page.locator(".layer, .hero, #map, img").count() == 0 and page.locator("#model-heads button").count() == 8
-    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth") and complaints == []
-
-
-def test_the_theme_follows_the_system_and_the_button(open_page):
-    def paper(page):
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    light, dark = open_page(scheme="light"), open_page(scheme="dark")
-    colours = paper(light), paper(dark)
-    assert colours[0] != colours[1]
-    for colour in reversed(colours):
-        light.click("#theme")
-        assert paper(light) == colour
-
-
-@pytest.mark.parametrize("width", [390, 1440])
-@pytest.mark.parametrize("layer", ["attention", "gpt"])
-def test_the_stepper_keeps_the_line_and_its_partner_in_view(open_page, layer, width):
-    page = open_page(width)
-    page.locator(f"#{layer}").scroll_into_view_if_needed()
-    count = int(page.locator(f"#{layer} .count").inner_text().split()[-1])
-    for i in range(2, count + 1):
-        page.click(f"#{layer} [data-go=next]")
-        assert page.locator(f"#{layer} .unit.here").count() == 1 and page.locator(f"#{layer} .unit.lit").count() <= 3
-        assert are_seen(page, f"#{layer} .unit.here") == [True], f"step {i}"
-        assert any(are_seen(page, f"#{layer} .unit.lit") or [True]), f"step {i}"
-    while not page.locator(f"#{layer} [data-go=previous]").is_disabled():
-        page.keyboard.press("ArrowLeft")
-        assert are_seen(page, f"#{layer} .unit.here") == [True] and any(are_seen(page, f"#{layer} .unit.lit") or [True])
-
-
-@pytest.mark.parametrize("width", [390, 1440])
-def test_arrows_lead_from_each_use_to_its_share(open_page, width):
-    """Where the panes are not side by side, both ends light up instead."""
-    page = open_page(width)
-    for layer, begin, uses, shares in [
-            ("gelu_tanh", "dx = ", ["inner = ", "y = "], ["dx_inside = ", "dx_outside = "]),
-            ("block", "dx_mid = ", ["norm_2, ", "x_out = "], ["dx_mid_normed, ", "dx_mid = "])]:
-        page.click(line(page, "backward", begin, layer))
-        paths = page.locator(f"#{layer} .arrows path")
-        assert paths.count() == (2 if width == 1440 else 0)
-        ends = [line(page, side, each, layer) for side, lines in (("forward", uses), ("backward", shares))
-                for each in lines]
-        assert all(classes(page, each) & {"use", "lit", "here"} for each in ends)
-        assert page.locator(f"#{layer} .word").count() == 4
-        if width == 1440:
-            for i in range(2):
-                found = page.evaluate("""([layer, i]) => {
-                    const path = document.querySelectorAll(`#${layer} .arrows path`)[i];
-                    const box = document.querySelector(`#${layer} .panes`).getBoundingClientRect();
-                    const [x, y] = path.getAttribute("d").slice(1).split(/[ C]/).map(Number);
-                    const [toX, toY] = path.getAttribute("d").split("m")[0].split(" ").slice(-2).map(Number);
-                    return [x + box.left, y + box.top, toX + box.left, toY + box.top];
-                }""", [layer, i])
-                for (x, y), end in zip((found[:2], found[2:]), (ends[i], ends[2 + i]), strict=True):
-                    unit = page.locator(end).bounding_box()
-                    assert unit["y"] <= y <= unit["y"] + unit["height"]
-                    assert min(abs(x - unit["x"]), abs(x - unit["x"] - unit["width"])) < 4
-    page.hover("#block h2")
-    page.click(line(page, "forward", "x_out = ", "block"))
-    assert page.locator("#block .arrows path").count() == 0, "nothing in the block uses its result"
-
-
-def test_predict_then_reveal(open_page):
-    page = open_page()
-    dweight = line(page, "backward", "dweight = ", "linear")
-    weight_used = line(page, "forward", "y_rows = rows @ weight", "linear")
-    predict = {level: page.locator(f"#linear .level[data-level='{level}']") for level in (1, 2, 3)}
-    page.click("#twice .level[data-level='2']")
-    assert "What is du here?" in page.locator("#twice .code.backward").inner_text()
-    text = page.locator("#twice .code.backward").inner_text()
-    assert "the derivative of exp" not in text, "a comment tells the answer"
-    for level, count in ((1, 1), (2, 3), (3, 6)):
-        predict[level].click()
-        assert page.locator("#linear .unit.hidden").count() == count
-        assert [each.get_attribute("aria-pressed") for each in predict.values()].index("true") == level - 1
-    assert page.locator("#linear .predict").inner_text() == "Reveal all 6"
-    text = page.locator("#linear .code.backward").inner_text()
-    assert "What is dweight here? (n_in, n_out)" in text and "# y_rows = rows @ weight" in text
-    assert "rows.T" not in text and "dW_ij" not in text and "x, weight, has_bias = cache" in text
-    for active in (dweight, line(page, "forward", "def linear_forward", "linear")):     # a line, and its partner
-        page.click(active) if active != dweight else page.hover(active)
-        if active != dweight:
-            page.click("#linear .tabs button >> text=weight")
-        panel = page.locator("#linear .panel").inner_text()
-        assert "dweight" in panel and "6 × 8 · hidden until you reveal its line" in panel
-        assert "rows.T" not in panel and "@" not in panel and "What is dweight here?" in panel
-        assert page.locator("#linear .why math").count() == 0
-        assert not page.locator("#linear .hint p").is_visible()
-    page.click("#linear .hint summary")
-    assert "matmul of the other factor" in page.locator("#linear .hint p").inner_text()
-    page.click(line(page, "backward", "x, weight, has_bias = cache", "linear"))         # its x belongs to dx's section
-    assert "What is dx here?" in page.locator("#linear .why").inner_text()
-    # with the keyboard, from the first line of the pane
-    page.locator("#linear .code.backward .unit.active").first.focus()
-    for _ in range(5):
-        page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.innerText").endswith("What is dweight here? (n_in, n_out)")
-    page.keyboard.press("Enter")
-    assert "rows.T @ dy_rows" in page.locator(dweight).inner_text()
-    assert "dweight is verified" in page.locator("#linear .why").inner_text()
-    assert page.locator("#linear .unit.hidden").count() == 5 and page.locator("#head .unit.hidden").count() == 0
-    page.click(line(page, "forward", "rows = ", "linear"))
-    page.click("#linear .reveal")
-    assert page.evaluate("document.activeElement.innerText").strip().startswith("40")
-    page.click(weight_used)
-    page.click("#linear .predict")
-    assert page.locator("#linear .unit.hidden").count() == 0 and page.locator("#linear .predict").is_hidden()
-
-
-def test_an_entry_lights_the_vectors_whose_product_it_is(open_page):
-    page = open_page()
-    page.click(line(page, "backward", "dweight = ", "linear"))
-    card = "#linear .card"
-    assert page.locator(f"{card}.factors h4").all_inner_texts() == ["= rows.T", "@ dy_rows"]
-    page.locator(f"{card}.here .cells i").nth(2 * 8 + 5).hover()                        # dweight[2, 5]
-    assert page.locator(f"{card}.here output").inner_text().startswith("dweight[2, 5] = ")
-    places = page.evaluate("""[...document.querySelectorAll("#linear .factors .cells")].map((cells) =>
-        [...cells.querySelectorAll(".on")].map((cell) => cell.place))""")
-    assert places == [[[n, 2] for n in range(20)], [[n, 5] for n in range(20)]]
-    assert page.locator(f"{card}.there .on").count() == 1
-    page.hover("#linear h2")
-    assert page.locator("#linear .on").count() == 0
-    page.click(line(page, "backward", "dk = ", "attention"))
-    page.locator("#attention .card.here .cells i").nth(5).hover()                       # dk[0, 0, 1, 2]
-    places = page.evaluate("""[...document.querySelectorAll("#attention .factors .cells")].map((cells) =>
-        [...cells.querySelectorAll(".on")].map((cell) => cell.place))""")
-    assert places == [[[n, 1] for n in range(5)], [[n, 2] for n in range(5)]]
-
-
-def test_layernorm_the_long_way(open_page):
-    page = open_page()
-    page.click(line(page, "forward", "centred = "))
-    assert "dcentred is skipped" in page.locator("#layernorm .finding").inner_text()
-    page.click("#layernorm .backward:not([hidden]) [data-choose='1']")
-    for name in ("drstd", "dvar", "dcentred", "dmean"):
-        page.click(line(page, "backward", f"{name} = "))
-        assert page.locator("#layernorm .card.here h4").inner_text() == name
-        assert page.locator("#layernorm .card.there h4").inner_text() == name[1:]
-        assert f"{name} is verified" in page.locator("#layernorm .finding").inner_text()
-        assert page.locator("#layernorm .card.here .cells i").count() >= 20
-    page.click(line(page, "backward", "dx = "))
-    assert page.locator("#layernorm .arrows path").count() == 2
-    assert page.locator("#layernorm .backward:not([hidden]) .word").all_inner_texts() == ["dcentred", "dmean"]
-    page.click("#layernorm .backward:not([hidden]) [data-choose='0']")
-    assert "dx = rstd" in page.locator("#layernorm .code:not([hidden]) .unit.here").inner_text()
-    assert page.evaluate("document.activeElement.textContent") == "shortcut"
-
-
-def test_the_partner_of_an_arguments_gradient_is_the_line_that_uses_it(open_page):
-    page = open_page()
-    for layer, begin, used in [
-            ("linear", "dbias = ", "y_rows = y_rows + bias"), ("linear", "dweight = ", "y_rows = rows"),
-            ("layernorm", "dbias = ", "y = y + bias"), ("head", "dweight = ", "logit_rows = rows")]:
-        page.click(line(page, "backward", begin, layer))
-        lit = page.locator(f"#{layer} .unit.lit").all()
-        assert [each.locator("code").inner_text().strip().startswith(used) for each in lit] == [True]
-
-
-@pytest.mark.parametrize("width", [390, 1440])
-def test_the_address_of_a_line(open_page, file, width):
-    page = open_page(width)
-    address = page.locator(line(page, "backward", "dx_mid = ", "block")).get_attribute("data-line")
-    assert page.locator(f'[id="block:{address}"]').count() == 0
-    page.goto("about:blank")
-    page.goto(f"{file.as_uri()}#block:{address}")
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_the_address_of_a_line(visit, width):
+    page = visit(width=width)
+    address = located(page, "@block b dx_mid = ").get_attribute("data-line")
     here = f"#block .unit.here[data-line={address}]"
-    assert page.locator(here).count() == 1 and are_seen(page, here) == [True]
-    comment = int(address[1:]) + 1
-    page.evaluate(f"location.hash = 'block:b{comment}'")                # a comment: the line above it
-    assert page.locator(here).count() == 1 and page.locator("#block .unit.hidden").count() == 0
-    page.evaluate(f"location.hash = 'block:{address}:predict'")
-    assert page.locator(here + ".hidden").count() == 1
-    page.evaluate("location.hash = 'layernorm'")
-    page.wait_for_function("document.querySelector('#layernorm').getBoundingClientRect().top < 100")
-    page.click(line(page, "forward", "xhat = "))
-    assert page.evaluate("location.hash").startswith("#layernorm:f")
+    play(page, [("do", f"location.hash = 'block:b{int(address[1:]) + 1}'"), ("count", here, 1)])    # a comment below it
+    assert are_seen(page, here) == [True]
+    play(page, [("do", f"location.hash = 'block:{address}:predict'"), ("count", f"{here}.hidden", 1),
+                ("do", "location.hash = 'layernorm'"), ("click", "@layernorm f xhat = "),
+                ("js", "location.hash.slice(0, 12)", "#layernorm:f")])
 
 
-def test_the_map_axes_and_commands(open_page):
-    page = open_page()
-    stream = page.evaluate("""[...document.querySelectorAll(".map .stage.branch")].map((branch) => {
-        const style = getComputedStyle(branch, "::before");
-        return [style.display, style.content, parseFloat(style.width) > 0 && parseFloat(style.height) > 0];
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overflows_and_text_is_readable(visit, width, scheme):
+    """No element is wider than the page, no number than its cell; contrast of at least 4.5; every link has an end."""
+    page = visit(width=width, color_scheme=scheme)
+    forward, backward = (page.locator(f"#linear .{side}.code").bounding_box() for side in ("forward", "backward"))
+    assert (backward["x"] > forward["x"] + forward["width"]) == (width == DESK)         # side by side, else stacked
+    play(page, [("click", "#head .level[data-level='3']"), ("click", "@layernorm b dx = ")])
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")        # opens all details
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert page.evaluate("""[...document.links].every(({hash}) => {
+        const [id, line] = hash.slice(1).split(":");
+        return document.getElementById(id).querySelector(line ? `[data-line="${line}"]` : "*");
     })""")
-    assert stream == [["block", '""', True]] * 2
-    plus = page.locator(".map .stage.repeat .plus").nth(1).bounding_box()
-    leaves = page.locator(".map .exit").bounding_box()      # from the second sum to the arrow at the block's edge
-    block, arrow = (page.locator(f".map {each}").bounding_box() for each in (".stage.repeat", ".stage.repeat + .box"))
-    assert abs(leaves["x"] - plus["x"] - plus["width"]) < 2
-    assert abs(leaves["y"] + leaves["height"] - plus["y"] - plus["height"] / 2) < 2
-    assert abs(leaves["y"] - block["y"] - block["height"] / 2) < 2
-    assert abs(leaves["y"] - arrow["y"] - arrow["height"] / 2) < 2
-    assert page.locator("#model-pulls .axis strong").all_inner_texts() == ["loss of ↓", "gradient on →"]
-    assert page.locator("#model-attention .axis strong").all_inner_texts() == ["query ↓", "key →"]
-    text = page.evaluate("document.getElementById('model').textContent")
-    assert 'npgpt study --prompt "…" --open' in text and "--checkpoint out" in text
-    for name in basics_and_lessons():
-        assert page.locator(f"#{name} .command").all_inner_texts() == [
-            f"npgpt exercise {name}", "npgpt learn", "npgpt study --open"]
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.click("#gpt .copy >> nth=0")
-    page.wait_for_selector("#gpt .copy.done")
-    assert page.evaluate("navigator.clipboard.readText()") == "npgpt exercise gpt"
-
-
-@pytest.mark.parametrize("width", [390, 1440])
-def test_numbers_stand_in_small_arrays_at_all_times(open_page, width):
-    """In matrices of up to 8 x 8 whose cells are wide enough; rounded, and none is cut off."""
-    page = open_page(width)
-    page.click(line(page, "forward", "u = ", "chain"))
-    u = basics_and_lessons()["chain"].inputs["a"] * basics_and_lessons()["chain"].inputs["x"]
-    cells = page.locator("#chain .card.here .cells i")
-    shown = [float(text) for text in cells.all_inner_texts()]
-    assert len(shown) == u.size and all(abs(a - b) <= 0.0501 for a, b in zip(shown, u.ravel(), strict=True))
     assert page.evaluate("""[...document.querySelectorAll(".numbers i")].every((cell) =>
         !cell.checkVisibility() || cell.scrollWidth <= cell.clientWidth)""")
-    page.click(line(page, "forward", "rows = ", "linear"))                  # 20 x 6
-    assert set(page.locator("#linear .card.here .cells i").all_inner_texts()) == {""}
-    page.click(line(page, "backward", "dweight = ", "linear"))              # 6 x 8
-    texts = page.locator("#linear .card.here .cells i").all_inner_texts()
-    assert (set(texts) == {""}) == (width == 390)
-
-
-def test_the_shapes_are_those_of_the_example(open_page):
-    page = open_page()
-    shapes = page.locator(f"{line(page, 'forward', 'xhat = ')} .sizes")
-    assert shapes.evaluate("(each) => getComputedStyle(each, '::after').content") == '"(4, 5, 6)"'
-    assert shapes.get_attribute("title") == shapes.text_content() == "(..., C)"
-
-
-@pytest.mark.parametrize("width", [390, 1440])
-def test_a_file_says_how_to_start_what_it_cannot_do(open_page, width):
-    page = open_page(width)
-    hero = page.locator(".hero")
-    assert "npgpt study --open" in hero.inner_text() and "dx is verified" in hero.inner_text()
-    buttons = hero.locator("button[data-hero]").all()
-    assert len(buttons) == 3 and all(each.is_disabled() and each.is_visible() for each in buttons)
-    assert hero.locator("textarea").input_value() == "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
-    assert hero.locator("textarea").evaluate("each => each.readOnly")
-    assert [each.locator("i").count() for each in hero.locator(".card").all()] == [120] * 3
-    for place in ("#training", "#model", "#layernorm .exercise"):
-        assert "npgpt study --open" in page.locator(place).inner_text()
-    assert page.locator("#training button:not(.copy)").is_disabled() and page.locator("#model-text").is_disabled()
-    page.dblclick(line(page, "backward", "dx = "))
-    assert page.locator("#layernorm .why .start").inner_text() == (
-        "This page is a file. To edit this line, run npgpt study --open.")
-    assert page.locator("#layernorm textarea").count() == 0
-    page.locator("#layernorm .card.there .cells i").nth(7).click()          # x
-    assert "To change this number, run npgpt study --open" in page.locator("#layernorm .mover").inner_text()
-    assert page.locator("#layernorm .mover input").is_disabled()
-    page.locator("#layernorm .card.here .cells i").nth(7).click()           # dx, which follows from x
-    assert "x[0, 1, 1]" in page.locator("#layernorm .mover").inner_text()
-
-
-def test_help_is_behind_a_question_mark(open_page):
-    page = open_page(390)
-    assert not page.locator(".help > div").is_visible()
-    page.click(".help summary")
-    assert "double-click" in page.locator(".help > div").inner_text()
-    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable_on_every_background(open_page, scheme):
-    """Contrast of at least 4.5, also in lines that are lit and in questions."""
-    page = open_page(scheme=scheme)
-    page.click("#head .level[data-level='3']")
-    page.click(line(page, "backward", "dx = "))
+    for name in LESSONS:
+        assert page.locator(f"#{name} .cells i").first.bounding_box()["width"] >= 3
     low = page.evaluate("""() => {
         const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
         const rgba = (colour) => {
@@ -498,14 +460,84 @@ def test_text_is_readable_on_every_background(open_page, scheme):
             const colour = getComputedStyle(element).backgroundColor;
             return rgba(colour)[3] ? colour : background(element.parentElement);
         };
-        const low = [];
-        for (const element of document.querySelectorAll("body *")) {
-            const text = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-            if (!text || !element.checkVisibility() || element.closest("button:disabled, script, style")) continue;
-            const colours = [getComputedStyle(element).color, background(element)].map(luminance);
-            const contrast = (Math.max(...colours) + 0.05) / (Math.min(...colours) + 0.05);
-            if (contrast < 4.5) low.push([element.className, element.textContent.slice(0, 20), contrast]);
-        }
-        return low;
+        const contrast = (element) => {
+            const [a, b] = [getComputedStyle(element).color, background(element)].map(luminance);
+            return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        };
+        return [...document.querySelectorAll("body *")].filter((element) => element.checkVisibility()
+            && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
+            && !element.closest("button:disabled, script, style") && contrast(element) < 4.5)
+            .map((element) => [element.className, element.textContent.slice(0, 20)]);
     }""")
     assert low == []
+    page.emulate_media(media="print")
+    assert not page.locator(".bar").is_visible() and not page.locator("#linear .stepper").is_visible()
+
+
+def test_a_number_is_changed(visit, server):
+    """By dragging, by typing, and with the keyboard. The arrays move, and the tangent has the slope of the gradient."""
+    page = visit("live")
+    page.click("#chain .forward [data-line] >> nth=0")
+    box = page.locator("#chain .card.here .cells i").nth(8).bounding_box()         # x[1, 2]
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 5, box["y"] - 45, steps=5)
+    page.mouse.up()
+    value = LESSONS["chain"].inputs["x"][1, 2]
+    play(page, [("has", "#chain .slope", f"slope is {2 * round(value + 0.5, 3):.3g}"),
+                ("class", "#chain .card.here .cells i >> nth=8", "chosen"), ("fill", "#chain .mover input", "1.5"),
+                ("has", "#chain .slope", "loss = sum(dy * y) = 2.25", "slope is 3"),
+                ("is", "#chain .card.there .cells i >> nth=8", "1.50")], server)
+    assert server.bodies("move")[-1] == {"layer": "chain", "name": "x", "index": [1, 2], "value": 1.5}
+    x1, y1, x2, y2 = (float(page.locator("#chain .tangent").get_attribute(each)) for each in ("x1", "y1", "x2", "y2"))
+    points = [tuple(map(float, each.split(","))) for each in
+              page.locator("#chain .mover .curve").get_attribute("points").split()]
+    (ax, ay), (bx, by) = points[19], points[21]                         # on either side of the value
+    assert (y2 - y1) / (x2 - x1) == pytest.approx((by - ay) / (bx - ax), rel=0.05)
+    page.evaluate("""() => {                // while an answer is awaited, all but the newest are dropped
+        const field = document.querySelector("#chain .mover input");
+        for (let i = 0; i < 50; i++) {
+            field.value = i / 10;
+            field.dispatchEvent(new Event("input"));
+        }
+    }""")
+    play(page, [("has", "#chain .slope", "slope is 9.8"), ("click", "#chain .mover button"),
+                ("hidden", "#chain .mover"), ("count", "#chain .chosen", 0), ("focus", "#chain .card.here .cells"),
+                ("keys", "ArrowRight Enter ArrowUp"), ("has", "#chain .slope", "slope is")])
+    assert server.bodies("move")[-1]["index"] == [0, 0] and len(server.bodies("move")) < 30
+
+
+def test_it_trains_while_it_is_seen(visit, server):
+    page = visit("live")
+    page.evaluate(SCROLL)
+    play(page, [("has", "#training .now", "step 15: loss 2.600 nats")])
+    assert [body["since"] for body in server.bodies("train")[:2]] == [0, 5]
+    ys = [float(point.split(",")[1]) for point in
+          page.locator("#training .loss-curve polyline").get_attribute("points").split()]
+    assert ys == sorted(ys) and len(ys) >= 15, "a falling loss falls"
+    page.click("#training button")
+    expect(page.locator("#training button")).to_have_text("Train")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_timeout(300)
+    count = len(server.bodies("train"))
+    page.wait_for_timeout(1200)
+    assert len(server.bodies("train")) == count, "nobody sees it"
+
+
+def test_the_server_stops(visit):
+    page = visit("live")
+    page.wait_for_timeout(100)
+    page.unroute_all()
+    page.route("**/*", lambda route: route.abort())
+    play(page, [("click", ".hero [data-hero=break]"), ("has", "#ended", f"run {START} again"),
+                ("has", ".hero .verdict.error", f"run {START} again")])
+
+
+def test_the_first_screen_fits_on_a_phone(visit, server):
+    page = visit("live", PHONE)
+    box = page.locator(".hero textarea").bounding_box()
+    assert box["y"] + box["height"] < 450 and page.locator(".hero .card i").first.bounding_box()["y"] < 800
+    play(page, [("click", "@layernorm b dx = "), ("click", "#layernorm [data-do=edit]"), ("keys", "End"),
+                ("type", " + 2"), ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong"),
+                ("count", "#layernorm .card.difference i", 120),
+                ("js", "document.scrollingElement.scrollWidth <= innerWidth", True)], server)

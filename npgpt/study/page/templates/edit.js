@@ -1,5 +1,5 @@
-/* A backward whose lines can be typed. A unit of its pane has the class "hidden" while its line is a question, "typed" if
-   it shows the learner's text. Without a server, and in the long way, lines can only be hidden and shown. */
+/* A backward with editable lines. A unit of its pane has the class "hidden" while its line is a question, and "typed" while
+   it shows the learner's text. Without a server, and in the long way, lines can only be hidden and revealed. */
 class Editor {
   constructor(layer, pane, typed) {
     Object.assign(this, {layer, pane, typed});
@@ -18,7 +18,7 @@ class Editor {
     pane.querySelector(".predict").addEventListener("click", () => this.choose(0));
   }
 
-  /* What stands in the lines */
+  /* The text of the lines */
 
   unit(line) {
     return this.units.find((unit) => unit.dataset.line === line);
@@ -28,7 +28,7 @@ class Editor {
     return this.typed[line?.slice(1)];
   }
 
-  /* Whether the level leaves a line out, and the learner did not ask to see it. */
+  /* Whether the level hides a line that the learner has not asked to see. */
   isAsked(unit) {
     const {level, shown} = this.state;
     return Number(unit.dataset.level ?? Infinity) <= level && !shown.includes(unit.dataset.line);
@@ -65,7 +65,7 @@ class Editor {
     this.later();
   }
 
-  /* Begin a level, which hides its lines; or leave it, which shows all of them. */
+  /* Start a level, which hides its lines; or leave it, which shows all lines. */
   choose(level) {
     if (level === this.state.level) level = 0;
     if (level) for (const details of this.layer.section.querySelectorAll("details")) details.open = false;
@@ -73,7 +73,7 @@ class Editor {
     this.check();
   }
 
-  /* Show the package's line; in a level it no longer counts as the learner's. */
+  /* Show the package's line. The level can then no longer be solved. */
   reveal(line) {
     const {level, texts: {[line]: _, ...texts}, shown} = this.state;
     this.change({texts, shown: level ? [...shown, line] : shown});
@@ -90,7 +90,7 @@ class Editor {
     return this.history.length > 0 || this.state !== this.checked;
   }
 
-  /* Back to what was checked before. */
+  /* Return to the previously checked state. */
   undo() {
     if (!this.canUndo) return;
     this.state = this.checked = this.state === this.checked ? this.history.pop() : this.checked;
@@ -114,14 +114,14 @@ class Editor {
     else this.answer = null;
   }
 
-  /* What the server is asked. A level of which a line was shown cannot be solved: it is sent as an edit with blanks. */
+  /* The body of a request. A level with a revealed line cannot be solved: it is sent as an edit with blanks. */
   get body() {
     const {level, shown} = this.state, edits = {};
     for (const [number, {text, stub, indent, level: lowest}] of Object.entries(this.typed)) {
       const line = `b${number}`, unit = this.unit(line);
       let mine = this.state.texts[line];
       if (mine === undefined && lowest !== null && lowest <= level && !shown.includes(line)) {
-        if (!this.isAsked(unit)) mine = text;           // it reads the cache or returns: nobody is asked for it
+        if (!this.isAsked(unit)) mine = text;           // the learner is not asked for it: it reads the cache or returns
         else if (shown.length) mine = `${stub}...`;
       }
       if (mine !== undefined) edits[number] = /^\s/.test(mine) ? mine : mine.replace(/^/gm, " ".repeat(indent));
@@ -130,10 +130,10 @@ class Editor {
   }
 
   judged(answer) {
-    if (!this.edits) return;            // it was undone meanwhile
+    if (!this.edits) return;            // undone in the meantime
     this.answer = answer;
     this.isWaiting = Boolean(this.requests.next);
-    document.getElementById("status").textContent = answer.text;        // read out
+    document.getElementById("status").textContent = answer.text;        // for screen readers
     if (answer.solved) this.layer.solved([answer.solved]);
     this.update();
   }
@@ -142,13 +142,13 @@ class Editor {
     return this.state !== this.checked || this.isWaiting;
   }
 
-  /* "ok" or "WRONG", for a line with several names the worst; undefined if nothing was found out. */
+  /* "ok" or "WRONG", for a line with several names the worst; undefined if not judged. */
   verdict(line) {
     const found = (this.answer?.lines ?? []).filter((each) => each.line === line).map((each) => each.verdict);
     return found.includes("WRONG") ? "WRONG" : found[0];
   }
 
-  /* What is seen */
+  /* Display */
 
   update() {
     this.version++;
@@ -170,17 +170,19 @@ class Editor {
     for (const listener of this.listeners) listener();
   }
 
-  /* The element of a unit that holds the learner's text. */
-  own(unit) {
-    if (!unit.querySelector(".own")) {
-      const row = make("div", "row own");
-      row.append(make("span", "number", unit.dataset.line.slice(1)), make("code"));
-      unit.append(row);
-    }
-    return unit.querySelector(".own code");
+  /* Add a numbered row to a unit, and return the element for its text. */
+  row(unit, className, tag) {
+    const row = unit.appendChild(make("div", `row ${className}`));
+    row.append(make("span", "number", unit.dataset.line.slice(1)));
+    return row.appendChild(make(tag));
   }
 
-  /* Make a line a text field. Enter checks it at once and leaves it, Escape takes back what was typed. */
+  /* The element of a unit that holds the learner's text. */
+  own(unit) {
+    return unit.querySelector(".own code") ?? this.row(unit, "own", "code");
+  }
+
+  /* Turn a line into a text field. Enter checks and closes it, Escape discards the edit. */
   open(line) {
     const unit = this.unit(line);
     if (!this.source(line) || unit.matches(".editing")) return;
@@ -189,16 +191,14 @@ class Editor {
       this.layer.section.querySelector(".why").prepend(howToStart("edit this line"));
       return;
     }
-    const row = make("div", "row field"), field = make("textarea"), before = this.text(line);
-    row.append(make("span", "number", line.slice(1)), field);
-    unit.append(row);
+    const field = this.row(unit, "field", "textarea"), before = this.text(line);
     unit.classList.add("editing");
     unit.setAttribute("role", "group");
     field.setAttribute("aria-label", `Line ${line.slice(1)} of the backward of ${this.layer.name}`);
     const close = () => {
       unit.classList.remove("editing");
       unit.setAttribute("role", "button");
-      row.remove();
+      field.parentElement.remove();
     };
     typing(field, before, {
       onInput: (text) => this.type(line, text),
@@ -215,7 +215,7 @@ class Editor {
     field.focus({preventScroll: true});
   }
 
-  /* The panel about a line that is typed: its array, the true one, their difference, and the verdict. */
+  /* Fill the panel for an edited line: its array, the true one, their difference, and the verdict. */
   fill(line, chosen) {
     const {layer, answer} = this, found = answer?.arrays[line] ?? [];
     const entry = found.find(({name}) => name === chosen) ?? found[0];
@@ -227,7 +227,7 @@ class Editor {
     if (hint && this.unit(line).matches(".hidden")) why.append(hintElement(hint));
   }
 
-  /* The verdict in words. All of it is text: nothing that the server says becomes markup. */
+  /* The verdict in words. It is inserted as text, never as markup. */
   verdictElements(line) {
     const {answer} = this, {shown} = this.state;
     const elements = [make("p", `verdict ${this.isPending ? "pending" : answer?.verdict ?? ""}`)];
@@ -238,25 +238,25 @@ class Editor {
       if (verdict === "WRONG" && text) elements.push(make("p", "evidence", `${name}: ${text}`));
     }
     if (answer.first && answer.first !== line) {
-      elements.push(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong one`,
+      elements.push(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong line`,
         () => this.layer.stay(answer.first)));
     }
     if (answer.verdict === "right" && shown.length) {
-      elements.push(make("p", "evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so the level is not counted as solved.`));
+      elements.push(make("p", "evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so this level does not count as solved.`));
     }
     if (answer.solved) elements.push(make("p", "solved", `✓ Solved: ${answer.solved}`));
     if (answer.output) elements.push(make("p", "evidence", "Your code printed:"), make("pre", "", answer.output));
-    if (answer.seed !== undefined) elements.push(make("p", "caption", `The judge's random cases: seed ${answer.seed}.`));
+    if (answer.seed !== undefined) elements.push(make("p", "caption", `Random test cases: seed ${answer.seed}.`));
     return elements;
   }
 }
 
-/* Fill three cards: what a line gives, what is true, and their difference, coloured on the scale of the true one. */
+/* Fill three cards: the line's array, the true one, and their difference, coloured on the scale of the true one. */
 function fillJudged([here, there, difference], entry) {
   for (const [card, title, kind, missing] of [
-    [here, "what the line gives", "given", "The line gives no such array."],
-    [there, "the true gradient", "true", "There is no such array."],
-    [difference, "difference", "difference", entry?.given && entry.true ? "The shapes differ." : "There is nothing to compare."],
+    [here, "computed by this line", "given", "This line computes no such array."],
+    [there, "the true gradient", "true", "No such array."],
+    [difference, "difference", "difference", entry?.given && entry.true ? "The shapes differ." : "Nothing to compare."],
   ]) {
     card.replaceChildren();
     if (!entry) continue;
@@ -273,7 +273,7 @@ function hintElement(text) {
   return hint;
 }
 
-/* A text field that is as high as its text. Its keys are its own: the page does not step while one types. */
+/* A text field that grows with its text. Its keys do not step through the page. */
 function typing(field, text, {onInput, onEnter, onEscape}) {
   const grow = () => {
     field.style.height = "";

@@ -16,7 +16,7 @@ function makeButton(className, text, action) {
   return button;
 }
 
-/* Whether the pointer moved, and not the page below it. */
+/* Whether the pointer moved, rather than the page below it. */
 const pointer = {};
 const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
 document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(pointer, {x: clientX, y: clientY}));
@@ -36,7 +36,7 @@ class Heat {
     this.cells = figure.appendChild(make("div", "cells"));
     this.cells.tabIndex = 0;
     this.cells.setAttribute("role", "img");
-    this.cells.setAttribute("aria-label", `${label}; the arrow keys read them`);
+    this.cells.setAttribute("aria-label", `${label}; read them with the arrow keys`);
     this.output = figure.appendChild(make("output", "", "\u00a0"));
     this.cells.addEventListener("pointerover", (event) => event.target.place && hasMoved(event) && this.point(event.target.place));
     for (const event of ["pointerleave", "blur"]) this.cells.addEventListener(event, () => this.point(null));
@@ -91,7 +91,7 @@ class Heat {
     }
   }
 
-  /* Write the numbers, in as many blocks side by side as leave room for them; none if one block does not. */
+  /* Write the numbers, with as many blocks side by side as leave room for them; none if a single block does not fit. */
   fit() {
     const {columns, blocks, number} = this.content, width = this.figure.clientWidth;
     if (!number || !width) return;
@@ -125,12 +125,12 @@ class Heat {
     this.onPoint(place);
   }
 
-  /* Read out the cell under the pointer, or say what the figure has to say without one. */
+  /* Show the label of the selected cell, or the figure's own text. */
   rest() {
     this.output.textContent = this.at ? this.content.label(...this.at) : this.idle ?? "\u00a0";
   }
 
-  /* Light up cells, a list of places; no others. */
+  /* Highlight exactly these cells, a list of places. */
   light(places) {
     for (const cell of this.cells.querySelectorAll(".on")) cell.classList.remove("on");
     for (const place of places) this.cell(place)?.classList.add("on");
@@ -165,7 +165,7 @@ class ArrayHeat extends Heat {
     return [this.power ? `numbers × 10^${this.power}` : "", this.invite].filter(Boolean).join("; ") || "\u00a0";
   }
 
-  /* Use the values of an array of the same shape. */
+  /* Take the values of another array of the same shape. */
   take({values}) {
     this.values = values;
     this.largest = this.scale || largestOf(values) || 1;

@@ -1,4 +1,4 @@
-/* The first screen: one line of a backward, to be changed at once. It is the same line as in its layer below. */
+/* The first screen: one editable line of a backward, the same as in its layer below. */
 class Hero {
   constructor(section, {layer: name, line, arrays}) {
     const {editors: [editor]} = layers.find((layer) => layer.name === name);
@@ -23,7 +23,7 @@ class Hero {
     this.update();
   }
 
-  /* A first mistake, for those who do not know what to type: the line without its first "- name", else doubled. */
+  /* Plant a mistake: remove the first "- name" of the line, or else double the result. */
   break() {
     const {text} = this.editor.source(this.line), without = text.replace(/ - \w+/, "");
     this.editor.type(this.line, without !== text ? without : text.replace(/= (.+)$/s, "= 2 * ($1)"));

@@ -30,7 +30,7 @@ class Layer {
   listen(pane) {
     const units = [...pane.querySelectorAll("[data-line]")];
     const unitOf = (event) => event.target.closest("textarea, .pencil") ? null : event.target.closest("[data-line]");
-    units[0].tabIndex = 0;            // one stop of the tab key; the arrow keys move from there
+    units[0].tabIndex = 0;            // one tab stop; the arrow keys move from there
     pane.addEventListener("scroll", () => this.drawArrows());
     pane.addEventListener("pointerover", (event) => {
       if (event.pointerType === "mouse" && unitOf(event) && hasMoved(event)) this.show(unitOf(event).dataset.line);
@@ -42,12 +42,12 @@ class Layer {
       pressed = unitOf(event);
       this.press(pressed);
     });
-    // The first click may have scrolled another line under the pointer: the line is that of the first one.
+    // The first click may have scrolled another line under the pointer: edit the line that was clicked first.
     pane.addEventListener("dblclick", (event) => unitOf(event) && this.editor.open(pressed.dataset.line));
     pane.addEventListener("focusin", (event) => {
       if (!unitOf(event)) return;
       this.show(unitOf(event).dataset.line);
-      // Not while a button of the mouse is down: it would be released above another line.
+      // Not while a mouse button is down: it would be released over another line.
       if (unitOf(event).matches(":focus-visible")) this.bring(unitOf(event).dataset.line);
     });
     pane.addEventListener("focusout", (event) => pane.contains(event.relatedTarget) || this.show(...this.base));
@@ -65,7 +65,7 @@ class Layer {
 
   /* The forms of the backward */
 
-  /* Use one of the layer's backwards: the one that trains, or the long way. */
+  /* Switch to one of the layer's backwards: the one used in training, or the long way. */
   way(i) {
     const panes = [...this.section.querySelectorAll(".code")];
     for (const pane of panes.slice(1)) pane.hidden = Number(pane.dataset.way) !== i;
@@ -75,7 +75,7 @@ class Layer {
     this.units = panes.filter((pane) => !pane.hidden).flatMap((pane) => [...pane.querySelectorAll("[data-line]")]);
   }
 
-  /* The learner chose a form: stay at the variable of before, if it has a line there. */
+  /* Switch forms, and stay at the same variable if it has a line there. */
   choose(i) {
     const [side] = this.base[0], {name} = this.entry;
     this.way(i);
@@ -85,7 +85,7 @@ class Layer {
     this.backward.querySelector(`[data-choose="${i}"]`).focus();
   }
 
-  /* The controls of the toolbar, which are about the line at hand */
+  /* The toolbar, for the current line */
 
   do(what) {
     const {editor, base: [line]} = this;
@@ -93,7 +93,7 @@ class Layer {
       reveal: () => editor.reveal(line)})[what]();
   }
 
-  /* Hide all lines of the backward that trains, as a level that is begun does. */
+  /* Hide all lines of the first backward, as its highest level does. */
   hideAll() {
     const [editor] = this.editors, highest = Math.max(...Object.keys(this.levels));
     if (editor.state.level !== highest) editor.choose(highest);
@@ -109,7 +109,7 @@ class Layer {
     button("reveal").disabled = !unit?.matches(".hidden, .typed");
   }
 
-  /* Mark the levels that are solved, of names such as "linear level 1". */
+  /* Mark solved levels, given names such as "linear level 1". */
   solved(names) {
     for (const name of names) this.done.add(name);
     const done = Object.keys(this.levels).filter((level) => this.done.has(`${this.name} level ${level}`));
@@ -121,7 +121,7 @@ class Layer {
     mark.textContent = `✓ solved: level ${done.join(", ")}`;
   }
 
-  /* The hidden unit that is this line or its partner, or whose line the derivation would give away. */
+  /* The hidden unit of this line or its partner, or the one that the derivation would give away. */
   secret(line, entry, partner) {
     const makes = (unit, name) => this.data.lines[unit.dataset.line].some((each) => each.name === name);
     return this.editor.hidden.find((unit) => [line, partner].includes(unit.dataset.line))
@@ -138,7 +138,7 @@ class Layer {
     if (this.data === this.ways[0]) history.replaceState(null, "", `#${this.name}:${line}`);
   }
 
-  /* Go to the line of an address, "b102", or to the line above it that has something to show. */
+  /* Go to the line of an address, "b102", or to the nearest active line above it. */
   open(address) {
     this.way(0);
     const unit = this.units.findLast(({dataset: {line}}) =>
@@ -147,7 +147,7 @@ class Layer {
     if (unit) this.stay(unit.dataset.line);
   }
 
-  /* Show a line also while nothing is under the pointer; if it is a step, the stepper goes there. */
+  /* Keep a line selected; if it is a step, move the stepper there. */
   stay(line) {
     const [step] = this.executions(line);
     if (step !== undefined) this.step(step);
@@ -190,13 +190,13 @@ class Layer {
     return this.units.find((unit) => unit.dataset.line === line);
   }
 
-  /* The steps of a line: several if it is in a loop. */
+  /* The steps of a line: several in a loop. */
   executions(line) {
     return this.data.steps.map((each, i) => i).filter((i) => this.data.steps[i].line === line);
   }
 
-  /* The line that belongs to a variable of a step, and the step that made its array there: that of the same turn of a
-     loop, else the last. */
+  /* The partner line of a variable of a step, and the step that made its array: in a loop that of the same iteration,
+     else the last. */
   partner(step, entry) {
     const [line, turn] = this.data.steps[step]?.partners[entry.name] ?? [entry.partner, -1];
     const steps = this.executions(line);
@@ -208,13 +208,13 @@ class Layer {
     return found && this.data.arrays[found[1]];
   }
 
-  /* What is shown of a line */
+  /* Display */
 
   show(line, step = this.executions(line)[0], name) {
     this.current = [line, step, name];
     this.updateControls();
     const all = [line, step, name, this.backward.dataset.way, this.editor.version].join();
-    if (all === this.shown) return;         // what is under the pointer must stay there between press and release
+    if (all === this.shown) return;         // an element must not be replaced between press and release
     this.shown = all;
     const entries = this.data.lines[line] ?? [BARE];
     const entry = this.entry = entries.find((each) => each.name === name)
@@ -232,7 +232,7 @@ class Layer {
     else this.fillCards(line, step, entry, partner, from, side, other);
   }
 
-  /* Show the line at hand again, because something about it changed. */
+  /* Redraw the current line after a change. */
   refresh() {
     if (this.current) this.show(...this.current);
   }
@@ -255,7 +255,7 @@ class Layer {
     else this.explain(entry);
   }
 
-  /* Mark the line, the lines that belong to it, and the uses of its variable. Scroll to its variable's partner. */
+  /* Highlight the line, its partners, and the uses of its variable. Scroll to the partner. */
   light(line, partners, partner) {
     const {uses} = this.entry, used = uses.flatMap(([use, share]) => [use, share]);
     for (const unit of this.units) {
@@ -274,7 +274,7 @@ class Layer {
     this.drawArrows();
   }
 
-  /* From the lines that use the variable to what they add to its gradient, if the panes are side by side. */
+  /* Draw arrows from each use of the variable to its contribution to the gradient, if the panes are side by side. */
   drawArrows() {
     this.arrows.replaceChildren();
     if (getComputedStyle(this.arrows).display === "none") return;
@@ -286,8 +286,7 @@ class Layer {
       const x1 = a.closest(".code").getBoundingClientRect().right - box.left;
       const x2 = b.closest(".code").getBoundingClientRect().left - box.left - 1;
       const y1 = middle(a) - box.top, y2 = middle(b) - box.top + spread, bend = (x2 - x1) * 0.7;
-      const path = this.arrows.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
-      path.setAttribute("d", `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}m-6 -4l6 4l-6 4`);
+      svg("path", {d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}m-6 -4l6 4l-6 4`}, this.arrows);
     }
   }
 
@@ -304,7 +303,7 @@ class Layer {
     return this.section.querySelector(`.card.${kind}`);
   }
 
-  /* Show an array in a card: its heat map, or nothing. get(): the array, another one once a number was moved. */
+  /* Show an array in a card. get(): the current array, which changes when a number is moved. */
   fill(kind, name, get, side, secret) {
     const card = this.card(kind), array = get();
     card.replaceChildren();
@@ -312,7 +311,7 @@ class Layer {
     card.append(make("h4", side, name));
     if (!array || secret) {
       const shape = array ? `${shown(array.shape)} · ` : "";
-      card.append(make("p", "facts", secret ? `${shape}hidden until you reveal its line` : "This line has no array of its own for it."));
+      card.append(make("p", "facts", secret ? `${shape}hidden until you reveal its line` : "This line has no separate array for it."));
       return null;
     }
     const facts = card.appendChild(make("p", "facts"));
@@ -321,7 +320,7 @@ class Layer {
     return this.heat(card, name, get, write);
   }
 
-  /* A heat map that follows its array when a number is moved; onMoved(array) is called then. */
+  /* A heat map that is updated when a number is moved; onMoved(array) is called then. */
   heat(card, name, get, onMoved = () => {}) {
     const heat = new ArrayHeat(card, name, get());
     this.heats.push(() => {
@@ -333,7 +332,7 @@ class Layer {
     return heat;
   }
 
-  /* The two factors of a matmul: {heat, axis} each, the axis that counts the product's rows or columns. */
+  /* The two factors of a matmul, {heat, axis} each: the axis of the product's rows or columns. */
   fillFactors(factors, step) {
     const card = this.card("factors");
     card.replaceChildren();
@@ -349,13 +348,13 @@ class Layer {
   explain(entry) {
     const why = this.section.querySelector(".why");
     why.replaceChildren(make("p", `finding ${entry.verdict ?? "none"}`,
-      entry.finding ?? `${entry.name} is an intermediate result, not the gradient of a variable of the forward.`));
+      entry.finding ?? `${entry.name} is an intermediate result, not the gradient of a forward variable.`));
     why.parentElement.scrollTop = 0;
     const section = entry.section && this.section.querySelector(`.derivation [data-variable="${entry.section}"]`);
     if (section) why.append(...section.cloneNode(true).childNodes);
   }
 
-  /* In place of an explanation: the question of a hidden line, its hint, and the way out. */
+  /* Show a hidden line's question instead of an explanation, its hint, and a button that reveals it. */
   ask(unit) {
     const why = this.section.querySelector(".why"), question = unit.querySelector(".question span:last-child");
     const asked = make("p", "asking");
@@ -364,7 +363,7 @@ class Layer {
     if (unit.dataset.hint) why.append(hintElement(unit.dataset.hint));
     const {line} = unit.dataset;
     if (LIVE && this.editor.source(line)) why.append(makeButton("reveal", "Type this line", () => this.editor.open(line)));
-    why.append(makeButton("reveal", "Show me this line", () => {
+    why.append(makeButton("reveal", "Show this line", () => {
       this.editor.reveal(line);
       this.press(unit);
       unit.focus({preventScroll: true});
@@ -372,8 +371,8 @@ class Layer {
   }
 }
 
-/* What there is to say of a line that makes no array. */
-const BARE = {name: "", other: "", partner: null, section: null, verdict: null, uses: [], finding: "This line makes no array."};
+/* The entry of a line that assigns no array. */
+const BARE = {name: "", other: "", partner: null, section: null, verdict: null, uses: [], finding: "This line assigns no array."};
 
 const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
 
@@ -383,14 +382,14 @@ function lightFactors(factors, index) {
     heat.light(index ? heat.vector(index.slice(0, -2), axis, index.at(side ? -1 : -2)) : []));
 }
 
-/* Scroll a pane, and nothing else, so that a line of it is seen. */
+/* Scroll only a pane, so that one of its lines is visible. */
 function scrollInPane(unit) {
   const pane = unit.closest(".code"), header = pane.querySelector(".side").offsetHeight, margin = unit.offsetHeight;
   const lowest = unit.offsetTop + unit.offsetHeight + margin - pane.clientHeight, highest = unit.offsetTop - header - margin;
   pane.scrollTop = Math.min(Math.max(pane.scrollTop, lowest), highest);
 }
 
-/* The height of a line on the screen, or that of the edge of its pane if it is scrolled out of it. */
+/* The vertical position of a line on the screen, clamped to its pane. */
 function middle(unit) {
   const pane = unit.closest(".code").getBoundingClientRect(), row = unit.querySelector(".row").getBoundingClientRect();
   const question = unit.getBoundingClientRect();
@@ -398,7 +397,7 @@ function middle(unit) {
   return Math.min(Math.max(y, pane.top + 36), pane.bottom - 8);
 }
 
-/* Mark the first occurrence of a name in a line, on the right of the "=" if `used`. */
+/* Mark the first occurrence of a name in a line, right of the "=" if `used`. */
 function markWord(unit, name, used) {
   const words = [...unit?.querySelectorAll(".row:not(.question) code span") ?? []];
   const from = used ? words.findIndex((word) => word.textContent === "=") + 1 : 0;

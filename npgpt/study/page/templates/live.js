@@ -1,14 +1,14 @@
-/* The server of the page, if it has one. A file has none: then its controls say how to start it. */
+/* The page's server. A page opened as a file has none: its controls then say how to start one. */
 
 const LIVE = DATA.live;
 const START = "npgpt study --open";
 
 if (LIVE) {
-  sessionStorage.setItem("npgpt-token", LIVE.token);                    // for loading the page again, which
-  history.replaceState(null, "", location.pathname + location.hash);    // has an address without the token
+  sessionStorage.setItem("npgpt-token", LIVE.token);                    // for a reload: the new address
+  history.replaceState(null, "", location.pathname + location.hash);    // has no token
 }
 
-/* POST a body to the server: its answer. Raises an Error that says in a sentence why there is none. */
+/* POST a body to the server, and return its answer. Throws an Error with one sentence. */
 async function post(path, body) {
   let response;
   try {
@@ -17,7 +17,7 @@ async function post(path, body) {
     });
   } catch {
     document.getElementById("ended").hidden = false;
-    throw new Error(`the server has ended: run ${START} again`);
+    throw new Error(`the server has stopped: run ${START} again`);
   }
   document.getElementById("ended").hidden = true;
   const answer = await response.json().catch(() => ({}));
@@ -25,7 +25,7 @@ async function post(path, body) {
   return answer;
 }
 
-/* Requests of one kind, one at a time: while one is under way, only the newest of the next ones is kept. */
+/* Requests of one kind, one at a time. While one is pending, only the newest of the others is kept. */
 class Requests {
   constructor(path, onAnswer, onError) {
     Object.assign(this, {path, onAnswer, onError});
@@ -48,7 +48,7 @@ class Requests {
   }
 }
 
-/* Call an action once nothing has called the result for some time. */
+/* A function that calls an action once it has not been called itself for some time. */
 function debounced(milliseconds, action) {
   let timer;
   return () => {
@@ -57,7 +57,7 @@ function debounced(milliseconds, action) {
   };
 }
 
-/* Call onSeen(whether it is seen) when an element comes into the window or leaves it, also with its tab. */
+/* Call onSeen(visible) when an element enters or leaves the window, or its tab is shown or hidden. */
 function watchSeen(element, onSeen) {
   let inside = false;
   const tell = () => onSeen(inside && document.visibilityState === "visible");
@@ -68,7 +68,7 @@ function watchSeen(element, onSeen) {
   document.addEventListener("visibilitychange", tell);
 }
 
-/* A sentence in place of what only a server can do. */
+/* The sentence shown instead of what only a server can do. */
 function howToStart(what) {
   const sentence = make("p", "start", `This page is a file. To ${what}, run `);
   sentence.append(make("code", "", START), ".");
@@ -82,6 +82,6 @@ function svg(tag, attributes, parent) {
   return element;
 }
 
-/* A function from the numbers between two of them to those between two others. */
+/* The linear map from one interval to another. */
 const scaled = (from, to) => (value) =>
   to[0] + (to[1] - to[0]) * (from[1] > from[0] ? (value - from[0]) / (from[1] - from[0]) : 0.5);

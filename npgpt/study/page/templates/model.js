@@ -5,7 +5,7 @@ const shade = (value, largest) => largest ? Math.sqrt(value / largest) : 0;
 
 class Model {
   constructor() {
-    this.pulls = new Heat(modelPart("pulls"), "Gradient norms, a row for each loss, a column for each token");
+    this.pulls = new Heat(modelPart("pulls"), "Gradient norms, one row per loss, one column per token");
     this.attention = new Heat(modelPart("attention"), "Attention weights");
     modelPart("tokens").addEventListener("pointerleave", () => this.showToken(this.chosen));
     this.show(DATA.model);
@@ -13,21 +13,15 @@ class Model {
       this.say("");
       this.show(answer);
     }, (text) => this.say(text));
-    const ask = () => requests.send({text: field.value});
-    field.addEventListener("input", debounced(400, ask));
+    field.addEventListener("input", debounced(400, () => requests.send({text: field.value})));
     field.disabled = !LIVE;
-    let asked = false;
-    if (LIVE) watchSeen(modelPart("text"), (seen) => {
-      if (seen && !asked && field.value) ask();
-      asked ||= seen;
-    });
   }
 
   say(text) {
     modelPart("error").textContent = text;
   }
 
-  /* Show what the model makes of a text: `data` is that of the page, or an answer of the server. */
+  /* Show the results for a text: `data` comes with the page, or from the server. */
   show(data) {
     this.data = data;
     modelPart("count").textContent = data.tokens.length;
@@ -59,7 +53,7 @@ class Model {
       return token;
     });
     modelPart("tokens").replaceChildren(...this.tokens);
-    this.showToken(this.chosen = this.data.pulls.length);       // the last one that has something to show
+    this.showToken(this.chosen = this.data.pulls.length);       // the last token with gradients
   }
 
   showToken(i) {
@@ -71,17 +65,16 @@ class Model {
       token.style.setProperty("--part", j in row ? shade(row[j], largest) : 0);
     });
     modelPart("readout").textContent = (i === 0
-      ? "The first token is only read: nothing predicts it."
+      ? "The first token is not predicted."
       : `“${tokens[i]}”: loss ${loss}, probability ${(100 * Math.exp(-loss)).toPrecision(2)} %`
-        + (row.length ? `; largest gradient norm ${largest}, on “${tokens[most]}” at position ${most}` : ""))
-      + (!Number.isFinite(norms[i]) ? "" : `; gradient norm of the mean loss on it ${norms[i]}`);
+        + (row.length ? `; largest gradient norm ${largest}, for “${tokens[most]}” at position ${most}` : ""))
+      + (!Number.isFinite(norms[i]) ? "" : `; gradient norm of the mean loss: ${norms[i]}`);
   }
 
   /* What comes next: a bar for each of the likeliest tokens. */
   showNext() {
     const {next} = this.data;
-    modelPart("next").hidden = !next;
-    modelPart("bars").replaceChildren(...(next ?? []).map(([text, probability]) => {
+    modelPart("bars").replaceChildren(...next.map(([text, probability]) => {
       const row = make("li"), bar = make("span", "probability");
       bar.style.setProperty("--part", probability / next[0][1]);
       row.append(make("code", "", text), bar, make("span", "percent", `${(100 * probability).toPrecision(2)} %`));
@@ -89,7 +82,7 @@ class Model {
     }));
   }
 
-  /* What each block would predict: a row for each, a cell for each token, marked where the right one is likeliest. */
+  /* What each block would predict: one row per block, one cell per token, marked if it is correct. */
   showLens() {
     const {tokens, lens} = this.data;
     const row = (title, cells) => {
@@ -100,7 +93,7 @@ class Model {
     const cell = (layer) => ([text, probability, right], i) => {
       const cell = make("td", probability === right ? "right" : "", text), percent = (part) => `${(100 * part).toPrecision(2)} %`;
       cell.style.setProperty("--part", probability);
-      cell.title = `${layer}, after ${this.quoted(i)}: “${text}” ${percent(probability)}, the right ${this.quoted(i + 1)} ${percent(right)}`;
+      cell.title = `${layer}, after ${this.quoted(i)}: “${text}” ${percent(probability)}, correct: ${this.quoted(i + 1)} ${percent(right)}`;
       return cell;
     };
     const name = (i) => i ? `block ${i - 1}` : "embedding";
@@ -116,7 +109,7 @@ class Model {
       rows: pulls.length, columns,
       axes: {row: "loss of ↓", column: "gradient on →", rows: tokens.slice(1, 1 + pulls.length), columns: tokens.slice(0, columns)},
       part: (r, c) => c in pulls[r] ? shade(pulls[r][c], largest) : null,
-      label: (r, c) => `loss of ${this.quoted(r + 1)} on ${this.quoted(c)}: ${pulls[r][c]}`,
+      label: (r, c) => `gradient norm of the loss of ${this.quoted(r + 1)} for ${this.quoted(c)}: ${pulls[r][c]}`,
     });
   }
 
@@ -140,14 +133,14 @@ class Model {
   }
 
   showHead(layer, head) {
-    this.head = [layer, head];          // it stays when the text changes
+    this.head = [layer, head];          // kept when the text changes
     const {weights} = this.heads.find((each) => each.layer === layer && each.head === head);
     const T = this.data.tokens.length - 1, texts = this.data.tokens.slice(0, T);
     modelPart("head").textContent = `Block ${layer}, head ${head}`;
     this.attention.show({
       rows: T, columns: T, axes: {row: "query ↓", column: "key →", rows: texts, columns: texts},
       part: (r, c) => shade(weights[r * T + c], 255),
-      label: (r, c) => `${this.quoted(r)} looks at ${this.quoted(c)}: ${(weights[r * T + c] / 255).toFixed(2)}`,
+      label: (r, c) => `${this.quoted(r)} attends to ${this.quoted(c)}: ${(weights[r * T + c] / 255).toFixed(2)}`,
     });
     for (const each of this.heads) each.button.setAttribute("aria-pressed", each.layer === layer && each.head === head);
   }

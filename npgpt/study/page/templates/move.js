@@ -1,6 +1,6 @@
-const FARTHEST = 100;       // from zero that a number can be moved
+const FARTHEST = 100;       // limit of a number's absolute value
 
-/* Change one number of a layer's inputs, and see all arrays move, and the loss along the slope that its gradient promised. */
+/* Change one entry of a layer's input: all arrays follow, and the loss has the slope that the gradient predicts. */
 class Mover {
   constructor(layer) {
     this.layer = layer;
@@ -8,7 +8,7 @@ class Mover {
     this.requests = new Requests("/move", (answer, sent) => this.moved(answer, sent), (text) => this.say(text));
   }
 
-  /* Let a heat map's entries be chosen if its array is an input of the layer. */
+  /* Make the entries of a heat map selectable if its array is an input of the layer. */
   attach(heat, array) {
     if (!this.layer.inputs.includes(heat.name) || array !== this.layer.array(0, heat.name)) return;
     heat.figure.classList.add("movable");
@@ -32,7 +32,7 @@ class Mover {
     else if (LIVE) this.drag(heat.cells, event);
   }
 
-  /* Up is more: a hundred pixels are 1. The pointer is captured, so that no line under it is shown meanwhile. */
+  /* Dragging up increases the number, by 1 per 100 pixels. The captured pointer selects no other line. */
   drag(cells, {pointerId, clientY}) {
     const from = this.value, end = new AbortController();
     cells.setPointerCapture(pointerId);
@@ -98,7 +98,7 @@ class Mover {
     for (const update of this.layer.heats) update();
   }
 
-  /* The loss as a function of the number, the point, and the line through it with the slope of the gradient. */
+  /* Plot the loss against the number, and its tangent with the slope of the gradient. */
   draw(curve, value, loss, slope) {
     const [values, losses] = [0, 1].map((i) => curve.map((pair) => pair[i]));
     const [left, right] = [values[0], values.at(-1)], [low, high] = [Math.min(...losses), Math.max(...losses)];
@@ -114,7 +114,7 @@ class Mover {
     }
   }
 
-  /* Back to the number of the lesson. */
+  /* Restore the original number. */
   reset() {
     if (!this.original) return;
     this.layer.ways.forEach((way, i) => Object.assign(way, this.original[i]));

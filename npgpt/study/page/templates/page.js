@@ -5,7 +5,7 @@ if (DATA.first) {
 }
 new Model();
 if (LIVE) {
-  post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});      // it says so itself
+  post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});      // post has shown the error
 }
 
 /* The arrow keys step through the layer that has the focus, else through the one in the middle of the window. */
@@ -48,7 +48,7 @@ for (const button of document.querySelectorAll(".copy")) {
   });
 }
 
-/* Copy a text; where the browser does not allow it, select it. */
+/* Copy a text, or select it if the browser does not allow that. */
 async function copy(element) {
   try {
     await navigator.clipboard.writeText(element.textContent);

@@ -1,6 +1,6 @@
-const LAST_STEP = 2000;         // the server goes no further
+const LAST_STEP = 2000;         // the server stops here
 
-/* A tiny model that trains in the server while this part of the page is seen: its loss, and the gradient of each part. */
+/* A tiny model that trains on the server while it is in view: its loss, and the gradient norm of each part. */
 class Training {
   constructor(section) {
     this.section = section;
@@ -18,12 +18,12 @@ class Training {
       this.wanted = !this.wanted;
       this.run(this.seen);
     });
-    this.wanted = LIVE && !matchMedia("(prefers-reduced-motion: reduce)").matches;     // else the button starts it
+    this.wanted = LIVE && !matchMedia("(prefers-reduced-motion: reduce)").matches;     // otherwise the button starts it
     this.draw();
     if (LIVE) watchSeen(section, (seen) => this.run(seen));
   }
 
-  /* Ask for new steps twice a second, if it is seen and wanted: the server trains only while it is asked. */
+  /* Ask for new steps twice a second while in view: the server trains only when asked. */
   run(seen) {
     this.seen = seen;
     clearInterval(this.timer);
@@ -49,7 +49,7 @@ class Training {
   draw() {
     const {losses, norms} = this;
     line(this.loss, losses, 600, 150);
-    if (losses.length) this.say(`step ${this.steps}: loss ${losses.at(-1).toFixed(3)} nats, at first ${losses[0].toFixed(3)}`);
+    if (losses.length) this.say(`step ${this.steps}: loss ${losses.at(-1).toFixed(3)} nats, initially ${losses[0].toFixed(3)}`);
     const list = this.section.querySelector(".norms");
     for (const [name, values] of Object.entries(norms)) {
       let row = [...list.children].find((each) => each.dataset.name === name);
@@ -64,7 +64,7 @@ class Training {
   }
 }
 
-/* Draw numbers as a line into an SVG of a size: of many, about one for each pixel. */
+/* Draw numbers as a line into an SVG, at most about one per pixel. */
 function line(element, values, width, height) {
   const every = Math.ceil(values.length / width) || 1, kept = values.filter((_, i) => i % every === 0);
   const x = scaled([0, Math.max(kept.length - 1, 1)], [2, width - 2]);
