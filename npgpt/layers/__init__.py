@@ -4,7 +4,7 @@ Every layer is a pair of pure functions, `y, cache = x_forward(â€¦)` and `dx, â€
 argument, keep no state and draw no random numbers. Three conventions make them readable line by line:
 
 * the gradient of `v` is called `dv`, everywhere: `dv` has the shape of `v` and holds d(loss)/d(v);
-* a backward undoes the lines of its forward in reverse order, and quotes each line it undoes;
+* a backward undoes the lines of its forward in reverse order; a comment quotes the lines that the next ones undo;
 * dtype follows the input: constants are Python floats, so float32 stays float32.
 
 Shapes: B batch, T time (tokens), C channels (`n_embd`), H heads, D = C / H channels of a head, S keys, V vocabulary.

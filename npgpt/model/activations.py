@@ -42,6 +42,8 @@ class Looks(ast.NodeTransformer):
     forward, once = True, ()        # whether the function is a forward, and the names that it assigns once
 
     def visit_FunctionDef(self, node):
+        if not node.name.endswith(("_forward", "_backward")):
+            return node
         names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
         self.forward = node.name.endswith("_forward")
         self.once = {name for name, n in Counter(names).items() if n == 1}

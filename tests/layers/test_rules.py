@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from npgpt import layers
+from npgpt.model import transformer
+from npgpt.study.gradcheck import basics
 
 FILES = sorted(path for path in Path(layers.__file__).parent.glob("*.py") if path.name != "__init__.py")
 EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -40,6 +42,24 @@ def test_each_forward_is_followed_by_its_backward_and_neither_has_a_hook(path):
         for function in (forward, backward):
             arguments = function.args
             assert not (function.decorator_list or arguments.vararg or arguments.kwonlyargs or arguments.kwarg)
+
+
+@pytest.mark.parametrize("path", [*FILES, Path(transformer.__file__), Path(basics.__file__)],
+                         ids=lambda path: path.name)
+def test_a_backward_quotes_lines_of_its_forward(path):
+    """Each comment on a line of its own is a line of the forward, or begins with one and goes on in words."""
+    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    lines, quoted = path.read_text().split("\n"), 0
+    for backward in functions:
+        if backward.name.endswith("_backward"):
+            forward = next(each for each in functions if each.name == backward.name.replace("backward", "forward"))
+            code = {line.partition("  # ")[0].strip() for line in lines[forward.lineno:forward.end_lineno]} - {""}
+            for line in lines[backward.lineno:backward.end_lineno]:
+                if line.strip().startswith("# "):
+                    quote = line.strip(" #")
+                    assert any(quote == each or quote.startswith((f"{each}, ", f"{each}: ")) for each in code), quote
+                    quoted += 1
+    assert quoted
 
 
 STANDALONE = """

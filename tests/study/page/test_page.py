@@ -139,8 +139,8 @@ def test_the_long_way_has_no_shortcut_and_is_right(layers, name):
     ("block", "x", [("norm_1, ln_1 = ", "dx_normed, ", "dx_normed"), ("x_mid = ", "dx = ", "dx_mid")]),
     ("block", "x_mid", [("norm_2, ln_2 = ", "dx_mid_normed, ", "dx_mid_normed"), ("x_out = ", "dx_mid = ", "dx_out")]),
     ("block", "attn.c_attn.bias", [("attended, attn = ", "dnorm_1, dp_attn = ", None)]),
-    ("gpt", "wte.weight", [("x, embedding = ", "dwte, dwpe = ", "dwte"),
-                           ("head_weight = ", "dwte = dwte + ", "dhead_weight")]),
+    ("gpt", "wte.weight", [("head_weight = ", "dwte = dwte + ", "dhead_weight"),
+                           ("x, embedding = ", "dwte, dwpe = ", "dwte")]),
 ])
 def test_each_use_causes_a_share_of_the_gradient(name, variable, uses):
     lesson = LESSONS[name]
