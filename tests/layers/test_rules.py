@@ -1,9 +1,6 @@
 """The rules of the lesson: plain functions of NumPy, in pairs, each file complete by itself."""
 
 import ast
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,41 +57,3 @@ def test_a_backward_quotes_lines_of_its_forward(path):
                     assert any(quote == each or quote.startswith((f"{each}, ", f"{each}: ")) for each in code), quote
                     quoted += 1
     assert quoted
-
-
-STANDALONE = """
-import importlib.util, sys
-import numpy as np
-
-class NumPyOnly:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in {"numpy", *sys.stdlib_module_names}:
-            raise ImportError(f"{name} is not there")
-
-sys.meta_path.insert(0, NumPyOnly())
-found = {}
-for path in sys.argv[1:]:
-    spec = importlib.util.spec_from_file_location("copied_" + path[:-3], path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found |= {name: value for name, value in vars(module).items() if hasattr(value, "__code__")}
-x, w, heads = np.ones((2, 3, 4)), np.ones((4, 4)), np.ones((2, 2, 3, 4))
-arguments = {"linear": (x, w), "head": (x, w), "layernorm": (x, w[0], w[0]), "gelu_tanh": (x,), "dropout": (x, x),
-             "embedding": (np.ones((2, 3), int), w, w), "attention": (heads, heads, heads, 0.5),
-             "cross_entropy": (x, np.ones((2, 3), int)), "lora": (x, w, w[0], w, w), "gelu_exact": (x,)}
-assert {name.rpartition("_")[0] for name in found} == set(arguments), found
-for name, given in arguments.items():
-    if name == "gelu_exact":        # the last one: SciPy has the error function
-        sys.meta_path.pop(0)
-    y, cache = found[name + "_forward"](*given)
-    found[name + "_backward"](np.ones_like(y), cache)
-print(sorted(name for name in sys.modules if name.startswith("npgpt")))
-"""
-
-
-def test_each_file_runs_alone_with_nothing_but_numpy(tmp_path):
-    for path in FILES:
-        shutil.copy(path, tmp_path)
-    child = subprocess.run([sys.executable, "-I", "-c", STANDALONE, *(path.name for path in FILES)], cwd=tmp_path,
-                           capture_output=True, text=True)
-    assert child.stdout == "[]\n", child.stderr
