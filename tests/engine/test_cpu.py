@@ -11,7 +11,7 @@ from npgpt.engine import cpu, threads
 from npgpt.engine.cpu import loss_in_blocks
 from npgpt.engine.embedding import ONE_HOT_LIMIT, TokenRows, fast_embedding_backward
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.row_blocks import in_row_blocks, row_blocks
+from npgpt.engine.row_blocks import row_blocks
 from npgpt.engine.threads import blas_threads, spread, using_cores
 from npgpt.layers.embedding import embedding_backward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
@@ -101,16 +101,6 @@ def test_row_blocks_are_as_large_as_fits(rows, block_bytes, sizes):
         blocks = row_blocks(np.empty((rows, 6)))    # 48 bytes a row
     assert [block.stop - block.start for block in blocks] == sizes
     assert [row for block in blocks for row in range(rows)[block]] == list(range(rows))
-
-
-def test_an_exception_in_a_block_is_raised():
-    def refuses(x):
-        if (x == 5).any():
-            raise ValueError("a five")
-        return x, None
-
-    with small_parts(row_bytes=1, cores=3), pytest.raises(ValueError, match="a five"):
-        in_row_blocks(refuses, None)[0](np.repeat(np.arange(7.0)[:, None], 6, axis=1))
 
 
 @pytest.mark.parametrize(("config", "B", "T", "n_threads", "parts"), [
