@@ -1,9 +1,8 @@
 """Engines: how the model's lines are run. The lines know nothing of it.
 
-`reference` runs them as they stand, on NumPy or CuPy; `cpu` in parts that fit the cache, on several threads, or by
-compiled loops in their place (`compiled`, `few_rows`) and Intel's matmuls (`matmul`), where these are installed; `xla`
-compiles them, for any device that JAX has; `distributed` runs one of these in each of many processes. All have one
-interface:
+`reference` runs them unchanged, on NumPy or CuPy; `cpu` runs them in parts that fit the cache, on several threads, and
+uses compiled loops (`compiled`, `few_rows`) and Intel's matmuls (`matmul`) if these are installed; `xla` compiles them,
+for any device that JAX has; `distributed` runs one of these in each of many processes. All have one interface:
 
     step(optimizer, batches, rngs, count, max_norm) -> loss, norm       loss(idx, targets) -> loss
     loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v

@@ -9,7 +9,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3      # mallopt's name
 
 @functools.cache
 def keep_freed_memory():
-    """Tell glibc not to return freed memory to the system. Done once; without glibc nothing happens.
+    """Tell glibc to keep freed memory for the next step. Done once; without glibc nothing happens.
 
     By default glibc maps every array above 100 KB or so from the system and unmaps it when it is freed, and the system
     clears each page when it is first touched. A training step makes hundreds of such temporaries, of the same sizes in

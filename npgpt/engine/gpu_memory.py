@@ -1,4 +1,4 @@
-"""A GPU whose memory is full, in one line."""
+"""One-line errors when the GPU's memory is full."""
 
 import contextlib
 import re
@@ -20,12 +20,12 @@ def out_of_memory(advice):
     except MemoryError as error:
         cupy = sys.modules.get("cupy")
         if cupy is None or not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
-            raise                   # the host's
+            raise                   # the host's memory
         needed = re.search(r"allocating ([\d,]+) bytes", str(error))[1].replace(",", "")
         free, total = cupy.cuda.Device().mem_info
         raise UserError(f"the GPU's memory is full: an array needs {_size(int(needed))}, and {_size(free)} of "
                         f"{_size(total)} are free: {advice}") from error
-    except RuntimeError as error:       # CUDA's own, not for an array; or JAX's
+    except RuntimeError as error:       # from CUDA itself, or from JAX
         status = getattr(error, "status", None) if type(error).__name__ == "CUDARuntimeError" else None
         if status != ERROR_MEMORY_ALLOCATION and not str(error).startswith("RESOURCE_EXHAUSTED"):
             raise

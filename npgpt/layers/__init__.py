@@ -11,8 +11,8 @@ Shapes: B batch, T time (tokens), C channels (`n_embd`), H heads, D = C / H chan
 `...` stands for any leading axes. CuPy arrays take the same lines, because NumPy dispatches `np.…` to CuPy.
 
 Read them in this order: linear, gelu, layernorm, loss, embedding, dropout, attention. Then read model/transformer.py,
-which builds GPT-2 from them, and lora, which finetunes it. This package is also the table of operations (`ops`) with
-which the model runs them as they stand; an engine replaces entries of the table, never lines.
+which builds GPT-2 from them, and lora, which finetunes it. This package is also the model's default table of operations
+(`ops`). An engine replaces entries of the table, never lines.
 """
 
 from npgpt.layers.attention import attention_backward, attention_forward

@@ -8,7 +8,7 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
 
     x (..., C), weight (C,), bias (C,) or None -> y (..., C), cache. The variance is the biased one (divided by C).
 
-    The cache holds xhat and rstd, all that the backward needs of x. To hold x instead would take as much memory, and
+    The cache holds xhat and rstd, all that the backward needs of x. Caching x instead would take as much memory, and
     the backward would have to recompute mean and xhat.
     """
     mean = x.mean(axis=-1, keepdims=True)                       # (..., 1)

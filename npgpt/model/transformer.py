@@ -1,8 +1,8 @@
-"""GPT-2: the layers put together. Each backward mirrors its forward: the same lines, in reverse order.
+"""GPT-2, built from the layers. Each backward mirrors its forward: the same lines, in reverse order.
 
 Parameters are trees, nested by the names of GPT-2's checkpoints: `p["attn"]["c_attn"]["weight"]`. A backward returns
-its gradients in a tree of the same names. `ops` is the table that the layers are taken from: `npgpt.layers` itself, or
-an engine's table, in which some of them run in parts. Shapes are as in npgpt/layers/__init__.py; F is the MLP's width.
+its gradients in a tree of the same names. `ops` is the table of layers: `npgpt.layers` itself, or an engine's, which
+replaces some of them. Shapes are as in npgpt/layers/__init__.py; F is the MLP's width.
 """
 
 import numpy as np

@@ -44,7 +44,7 @@ def test_each_forward_is_followed_by_its_backward_and_neither_has_a_hook(path):
 @pytest.mark.parametrize("path", [*FILES, Path(transformer.__file__), Path(basics.__file__)],
                          ids=lambda path: path.name)
 def test_a_backward_quotes_lines_of_its_forward(path):
-    """Each comment on a line of its own is a line of the forward, or begins with one and goes on in words."""
+    """Each comment on a line of its own quotes a line of the forward; words may follow it."""
     functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     lines, quoted = path.read_text().split("\n"), 0
     for backward in functions:

@@ -130,7 +130,7 @@ def test_rows_of_very_different_scale_are_drawn_from_alike():
 
 @pytest.mark.parametrize("B", [2, 5, 9])
 def test_rows_added_for_speed_change_nothing(B):
-    """More than 4 rows are filled up to a multiple of 8: every row goes on as it would alone."""
+    """More than 4 rows are filled up to a multiple of 8: every row continues as it would alone."""
     model = small_model()
     prompts = np.random.default_rng(0).integers(0, 11, (B, 3))
     together = model.generate(prompts, 12, temperature=0.0)
@@ -144,7 +144,7 @@ def test_rows_added_for_speed_change_nothing(B):
     np.testing.assert_allclose(logits[-1:], logits_alone, rtol=1e-9, atol=1e-12)
 
 
-def test_the_cache_is_freed_as_soon_as_nobody_holds_it():
+def test_the_cache_is_freed_without_the_garbage_collector():
     """A reference cycle would keep the keys and values of every text until the garbage collector runs."""
     model = GPT(GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4))
     cache = KVCache(model.engine, 1)
