@@ -20,7 +20,7 @@ def to_host(array):
 
 
 def number(value):
-    """Return the value as a float; a 0-d array on a GPU as it is, because reading it would wait for the GPU."""
+    """Return the value as a float; a 0-d array on a GPU unchanged, because reading it would wait for the GPU."""
     return float(value) if is_on_host(value) else value
 
 

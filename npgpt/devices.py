@@ -1,6 +1,5 @@
-"""The array library of a device, and what to do if there is none."""
+"""The array library of a device, and what to install if it is missing."""
 
-import importlib.metadata
 import re
 
 import numpy as np
@@ -15,15 +14,15 @@ def array_module(device):
     """Return the array library of a device: numpy for "cpu", cupy for "gpu" or "gpu:N", whichever works for "auto".
 
     "cuda" means "gpu". "gpu:N" also makes GPU N the one that CuPy works on. Raises UserError, with what to do, if a GPU
-    was asked for and CuPy, the driver or the GPU is missing, or if two CuPy packages are installed.
+    was asked for and CuPy, the driver or the GPU is missing.
     """
     check_text("device", device)
     if device == "cpu":
         return np
     if device == "mps":
-        raise UserError("device mps needs a CuPy for Apple's GPUs, and there is none: use --device cpu")
+        raise UserError("device mps needs a CuPy for Apple's GPUs, which does not exist: use --device cpu")
     if device == "tpu":
-        raise UserError("device tpu needs --kernels xla, and even so nobody has tried it: add it, or use --device cpu")
+        raise UserError("device tpu needs --kernels xla, and is untested: add it, or use --device cpu")
     known = re.fullmatch(r"auto|(gpu|cuda)(:[0-9]{1,4})?", device)
     check("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N") or "auto"')
     wanted = device.partition(":")[2]
@@ -42,25 +41,12 @@ def array_module(device):
 
 
 def import_cupy():
-    """Import the package cupy. Raises UserError, with what to install, if it is missing, broken, or there twice."""
-    wheels = [name for name in ("cupy", "cupy-cuda12x", "cupy-cuda13x") if is_installed(name)]
-    if len(wheels) > 1:
-        raise UserError(f"two CuPy packages are installed, {' and '.join(wheels)}, and overwrite each other: "
-                        f"pip uninstall {' '.join(wheels)}, then {INSTALL}")
+    """Import the package cupy. Raises UserError, with what to install, if it is missing or broken."""
     try:
         import cupy
     except ImportError as error:
-        missing = f"CuPy cannot be loaded ({error})" if wheels else "a GPU needs CuPy, and it is not installed"
-        raise UserError(f"{missing}: {INSTALL}") from None
+        raise UserError(f"a GPU needs CuPy, which cannot be imported ({error}): {INSTALL}") from None
     return cupy
-
-
-def is_installed(package):
-    try:
-        importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def count_gpus(cupy):

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, UserError, devices
+from npgpt import GPT, GPTConfig, UserError
 from npgpt.arrays import is_on_host, library_of, number, to_host
 from npgpt.devices import array_module
 from tests import strict_cupy
@@ -14,39 +14,17 @@ from tests import strict_cupy
 INSTALL = r'pip install "npgpt\[cuda12\]" or "npgpt\[cuda13\]", or use --device cpu$'
 
 
-@pytest.fixture
-def installed(monkeypatch):
-    """The packages that are said to be installed: a set to add to. None at first, and no cupy to import."""
-    packages = set()
-    monkeypatch.setattr(devices, "is_installed", packages.__contains__)
+def test_a_gpu_without_cupy_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    return packages
-
-
-def test_a_gpu_without_cupy_says_what_to_install(installed):
     for device in ("gpu", "gpu:1", "cuda", "cuda:1"):
-        with pytest.raises(UserError, match="needs CuPy, and it is not installed.*" + INSTALL):
+        with pytest.raises(UserError, match="needs CuPy, which cannot be imported .*" + INSTALL):
             GPT(GPTConfig(), device=device)
     assert array_module("auto") is np
     assert array_module("cpu") is np
 
 
-def test_a_cupy_that_cannot_be_loaded_says_why(installed):
-    installed.add("cupy-cuda13x")
-    with pytest.raises(UserError, match="cannot be loaded.*cupy.*" + INSTALL):
-        array_module("gpu")
-    assert array_module("auto") is np
-
-
-def test_two_cupys_are_named(installed):
-    installed |= {"cupy-cuda12x", "cupy-cuda13x"}
-    with pytest.raises(UserError, match="pip uninstall cupy-cuda12x cupy-cuda13x, then.*" + INSTALL):
-        array_module("gpu")
-
-
 def test_no_driver_and_no_gpu_are_told_apart(monkeypatch):
     cupy = strict_cupy.install(monkeypatch)
-    monkeypatch.setattr(devices, "is_installed", lambda name: name == "cupy-cuda12x")
 
     def no_driver():
         raise cupy.cuda.runtime.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
@@ -70,7 +48,6 @@ def test_no_driver_and_no_gpu_are_told_apart(monkeypatch):
 
 def test_the_gpu_of_a_number(monkeypatch):
     cupy = strict_cupy.install(monkeypatch)
-    monkeypatch.setattr(devices, "is_installed", lambda name: name == "cupy-cuda12x")
     monkeypatch.setattr(strict_cupy.gpu, "devices", 2)
     used = []
     monkeypatch.setattr(cupy.cuda.Device, "use", lambda self: used.append(self.id))
@@ -81,11 +58,6 @@ def test_the_gpu_of_a_number(monkeypatch):
     for device in ("gpu:2", "cuda:2"):
         with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
             array_module(device)
-
-
-def test_apples_gpus_have_no_cupy():
-    with pytest.raises(UserError, match="mps needs a CuPy for Apple.*use --device cpu$"):
-        array_module("mps")
 
 
 def test_what_is_where(monkeypatch):
@@ -99,14 +71,11 @@ def test_what_is_where(monkeypatch):
     np.testing.assert_array_equal(to_host(there), here)
 
 
-def test_a_tpu_needs_xla():
-    with pytest.raises(UserError, match="tpu needs --kernels xla"):
-        array_module("tpu")
-
-
-@pytest.mark.parametrize("device", ["cuda:", "cudas", "gpu:", "gpu:x", "mps:0", ""])
-def test_an_unknown_device_is_refused(device):
-    with pytest.raises(UserError, match="device must be"):
+@pytest.mark.parametrize(("device", "says"), [
+    ("tpu", "tpu needs --kernels xla"), ("mps", "mps needs a CuPy for Apple.*use --device cpu$"), *(
+        (device, "device must be") for device in ("cuda:", "cudas", "gpu:", "gpu:x", "mps:0", ""))])
+def test_devices_that_cupy_does_not_have(device, says):
+    with pytest.raises(UserError, match=says):
         array_module(device)
 
 

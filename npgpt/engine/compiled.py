@@ -1,8 +1,8 @@
 """The CPU engine's loops, compiled by Numba (extra `fast`): one pass over a row where NumPy makes one per operator.
 
-Each pair stands for the pair of the lesson that has its name: the same arguments and results, but the caches of GELU
-and attention differ. A function that begins with an underscore is a loop over the rows of C-contiguous arrays. It does
-not hold Python's lock, and writes to the arrays whose names a layer's results have.
+Each pair replaces the lesson's pair of the same name: the same arguments and results, but the caches of GELU and
+attention differ. A function that begins with an underscore is a loop over the rows of C-contiguous arrays. It releases
+Python's lock, and writes to the arrays that are named after a layer's results.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from npgpt.layers.loss import IGNORE_INDEX
 
 
 def over_blocks(run, arrays, *arguments):
-    """Call a loop on blocks of rows of arrays, on all cores that are free: [run(*blocks, *arguments), …]."""
+    """Call a loop on blocks of rows of arrays, on all free cores -> [run(*blocks, *arguments), …]."""
     return spread(lambda block: run(*[array[block] for array in arrays], *arguments), row_blocks(arrays[0]))
 
 
@@ -42,7 +42,7 @@ def _layernorm_forward(x, rstd, y, xhat, weight, bias, eps):
                 y[n, c] += bias[c]
 
 
-_layernorm_forward = loop(_layernorm_forward, FAST - {"arcp"})      # an estimate of 1 / sqrt would be NaN of infinity
+_layernorm_forward = loop(_layernorm_forward, FAST - {"arcp"})      # an estimated 1 / sqrt(inf) would be NaN
 
 
 def layernorm_forward(x, weight, bias=None, eps=1e-5):
@@ -117,12 +117,12 @@ def _largest(row):
     return largest
 
 
-_largest = loop(_largest, {"nnan", "nsz"})      # a NaN may be left out here: every exp of its row will be NaN
+_largest = loop(_largest, {"nnan", "nsz"})      # a NaN may be ignored here: its row's sum becomes NaN anyway
 
 
 @loop
 def _softmax_forward(scale, mask, dropout_mask, att, kept):
-    """att (B H, T, S) holds the scores at first; mask (1, B or B H, T, S) or None, dropout_mask (B H, T, S) or None."""
+    """att (B H, T, S) holds the scores on entry; mask (1, B or B H, T, S) or None, dropout_mask (B H, T, S) or None."""
     lowest, half, one = np.finfo(att.dtype).min, att.dtype.type(0.5), att.dtype.type(1)
     for i in range(att.shape[0]):
         for t in range(att.shape[1]):
@@ -155,7 +155,7 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
 
 @loop
 def _softmax_backward(scale, dropout_mask, att, dscores):
-    """dscores (B H, T, S) holds dkept at first."""
+    """dscores (B H, T, S) holds dkept on entry."""
     for i in range(att.shape[0]):
         for t in range(att.shape[1]):
             row, drow, dot = att[i, t], dscores[i, t], att.dtype.type(0)
@@ -199,7 +199,7 @@ def _cross_entropy(logits, targets, weight):
 
 
 def cross_entropy_in_place(logits, targets, count, gradient):
-    """Stand in for `npgpt.engine.cpu.loss_in_blocks`; dlogits replace the logits in any case."""
+    """Replace `npgpt.engine.cpu.loss_in_blocks`; dlogits always overwrite the logits."""
     arrays = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     return sum(over_blocks(_cross_entropy, arrays, logits.dtype.type(1.0 / count)))
 

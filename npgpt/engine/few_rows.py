@@ -1,6 +1,6 @@
-"""Matmuls of a few rows, as in generation: how long they take is how long the weights take to be read, once.
+"""Matmuls of a few rows, as in generation: their time is that of reading the weights once from memory.
 
-For one row OpenBLAS is as fast as the memory. For two it takes two to four times as long.
+For one row OpenBLAS reaches that. For two rows it takes two to four times as long.
 """
 
 import numpy as np

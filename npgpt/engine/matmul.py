@@ -1,6 +1,6 @@
 """Matmuls by Intel's MKL (extra `mkl`), which on Intel's CPUs is 1.15 to 1.4 times as fast as NumPy's OpenBLAS.
 
-The lesson's `a @ b` calls MKL where one of its factors is `Intel`, a view of an array: the line stays the same.
+The lesson's `a @ b` calls MKL if one of its factors is `Intel`, a view of an array: the line stays the same.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def library():
 
 
 def matmul(a, b):
-    """Compute a (..., m, k) @ b (..., k, n), of equal leading axes and float dtypes, on the cores that are free."""
+    """Compute a (..., m, k) @ b (..., k, n), of equal leading axes and float dtypes, on all free cores."""
     a, b = blas_matrices(np.asarray(a)), blas_matrices(np.asarray(b))
     (*leading, m, k), n, mkl = a.shape, b.shape[-1], library()
     letter, c = "s" if a.dtype == np.float32 else "d", np.empty((*leading, m, n), a.dtype)

@@ -71,7 +71,7 @@ def number_of_shards(config, B, T, threads):
 
 @functools.cache
 def keep_freed_memory():
-    """Tell glibc not to return freed memory to the system. Done once; without glibc nothing happens.
+    """Tell glibc to keep freed memory for the next step. Done once; without glibc nothing happens.
 
     By default glibc maps every array above about 100 KB from the system and unmaps it when it is freed, and the system
     clears each page at its first use. A training step makes hundreds of such temporaries, of the same sizes in every

@@ -1,4 +1,4 @@
-"""Row blocks: a layer that treats every row by itself is run on blocks of rows that fit the cache.
+"""Row blocks: a layer that treats rows independently is run on blocks of rows that fit the cache.
 
 An expression on large arrays, `0.5 * x * (1.0 + t)`, goes through memory once per operator. On a block of rows its
 temporaries stay in a core's second-level cache, which is two to three times faster.
@@ -19,7 +19,7 @@ def row_blocks(rows):
 
 
 def in_row_blocks(forward, backward):
-    """The pair of a layer, to be called like it, that runs it on blocks of rows, on all cores that are free.
+    """Return a pair, called like a layer's, that runs it on blocks of rows, on all free cores.
 
     forward(x, …) -> y of x's shape, cache; backward(dy, cache) -> dx, or dx followed by sums over the rows. The results
     are the layer's, except for the order in which the blocks' sums are added.

@@ -1,4 +1,4 @@
-"""Threads that work on parts of an array at the same time: NumPy releases Python's lock in its loops and in BLAS."""
+"""Threads that work on parts of an array in parallel: NumPy releases Python's lock in its loops and in BLAS."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ def using_cores(n):
 
 
 def free_cores():
-    """How many cores the calling thread may use."""
+    """Return how many cores the calling thread may use."""
     return _cores.free
 
 
@@ -49,14 +49,14 @@ def sharing_cores(n_parts, threads):
 
 
 def blas_threads(n):
-    """A context in which BLAS uses n threads: one if we run threads of our own, which would compete with BLAS's."""
+    """A context in which BLAS uses n threads: one while our own threads run, which would compete with BLAS's."""
     return _controller().limit(limits=n, user_api="blas")
 
 
 def in_threads(function, *arguments):
     """[function(*a) for a in zip(*arguments)], a thread for each; the first exception, if any, is raised here.
 
-    The calling thread takes the first part, so that one thread less has to be woken.
+    The calling thread takes the first part, so that one thread fewer has to wake up.
     """
     first, *rest = zip(*arguments, strict=True)
     if not rest:
@@ -66,7 +66,7 @@ def in_threads(function, *arguments):
         with using_cores(1):
             results = [function(*first)]
     finally:
-        wait(others)        # if the first one raised: its caller may not see arrays that others still write to
+        wait(others)        # also if the first one raised: its caller must not see arrays that are still written to
     return results + [other.result() for other in others]
 
 

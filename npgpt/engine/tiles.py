@@ -1,8 +1,8 @@
-"""Attention in tiles: the lesson's attention on parts that fit the cache, without the half that the mask erases.
+"""Attention in tiles: the lesson's attention on parts that fit the cache, without the masked half.
 
 A tile is some batch entries, some heads and a block of successive queries. Keys after the last one that any query of
 the block sees are left out: of the T x T scores of causal attention little more than half are computed. Batch entries
-and heads are independent, and run on all cores that are free.
+and heads are independent, and run on all free cores.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ KEPT = 512          # keys: with more of them the attention weights are recomput
 
 
 def in_tiles(attention_forward, attention_backward):
-    """The pair of attention, to be called like it, that runs it on tiles, on all cores that are free."""
+    """Return a pair, called like attention, that runs it on tiles, on all free cores."""
     def tile_forward(arguments, group, rows, keys):
         q, k, v, scale, mask, dropout_mask = arguments
         if mask is not None:

@@ -1,4 +1,4 @@
-"""What compiled loops are made of: Numba's settings, and functions that it turns into vector instructions."""
+"""Building blocks of the compiled loops: Numba's settings, and functions that become vector instructions."""
 
 import hashlib
 import math
@@ -17,21 +17,21 @@ FAST = {"arcp", "contract", "nsz", "reassoc"}
 def loop(function, fast=FAST):
     """Compile a function for the types of each first call.
 
-    Numba keeps the machine code in a folder: NUMBA_CACHE_DIR, or __pycache__, or else the user's cache. It looks
-    whether the function's file has changed; a name with this file's digest tells it whether this one has.
+    Numba caches the machine code in NUMBA_CACHE_DIR, __pycache__, or the user's cache. It compiles again if the
+    function's file has changed, and because of the digest in the name also if this file has.
     """
     function.__qualname__ += f"-{DIGEST}"
     compiler = {"nogil": True, "error_model": "numpy", "fastmath": fast}
     try:
         return njit(function, cache=True, **compiler)
-    except RuntimeError:        # no folder can be written to
+    except RuntimeError:        # no folder is writable
         return njit(function, **compiler)
 
 
 def exp(x):
     """e^x in a loop, by vector instructions, to 8e-8 in float32 and 1e-14 in float64.
 
-    0 if that is no normal number; infinity from 2^127.5 on in float32, from 2^1023.5 on in float64.
+    Subnormal results become 0; infinity from 2^127.5 on in float32, from 2^1023.5 on in float64.
     x = n ln 2 + r with |r| <= ln(2) / 2, so e^x = 2^n e^r: n becomes the exponent bits, e^r is a Taylor polynomial.
     """
 
@@ -62,7 +62,7 @@ def _exp(x):
 
 @intrinsic
 def maximum(typing, a, b):
-    """The larger number, by LLVM's instruction: LLVM makes vectors of this, and none of `a if a > b else b`."""
+    """Return the larger number by LLVM's instruction, which LLVM vectorizes, unlike `a if a > b else b`."""
     def generate(context, builder, signature, arguments):
         of_two = ir.FunctionType(arguments[0].type, 2 * [arguments[0].type])
         return builder.call(builder.module.declare_intrinsic("llvm.maximum", of_two.args[:1], of_two), arguments)
@@ -72,7 +72,7 @@ def maximum(typing, a, b):
 
 @intrinsic
 def prefetch(typing, row):
-    """Begin to load the first 64 bytes of an array into the cache; reading them later does not wait for memory."""
+    """Start loading the first 64 bytes of an array into the cache, so that reading them later need not wait."""
     def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         whole = ir.IntType(32)

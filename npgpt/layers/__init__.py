@@ -4,15 +4,15 @@ Every layer is a pair of pure functions, `y, cache = x_forward(…)` and `dx, �
 argument, keep no state and draw no random numbers. Three conventions make them readable line by line:
 
 * the gradient of `v` is called `dv`, everywhere: `dv` has the shape of `v` and holds d(loss)/d(v);
-* a backward undoes the lines of its forward in reverse order, and quotes each line it undoes;
+* a backward undoes the lines of its forward in reverse order; a comment quotes the lines that the next ones undo;
 * dtype follows the input: constants are Python floats, so float32 stays float32.
 
 Shapes: B batch, T time (tokens), C channels (`n_embd`), H heads, D = C / H channels of a head, S keys, V vocabulary.
 `...` stands for any leading axes. CuPy arrays take the same lines, because NumPy dispatches `np.…` to CuPy.
 
 Read them in this order: linear, gelu, layernorm, loss, embedding, dropout, attention. Then read model/transformer.py,
-which builds GPT-2 from them, and lora, which finetunes it. This package is also the table of operations (`ops`) with
-which the model runs them as they stand; an engine replaces entries of the table, never lines.
+which builds GPT-2 from them, and lora, which finetunes it. This package is also the model's default table of operations
+(`ops`). An engine replaces entries of the table, never lines.
 """
 
 from npgpt.layers.attention import attention_backward, attention_forward

@@ -10,8 +10,8 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     or (B, 1, T, S) with 0 where a query may see a key and -inf where not, or None; dropout_mask (B, H, T, S) of zeros
     and 1 / (1 - p), or None -> mix (B, H, T, D), cache. (Vaswani et al. 2017, arXiv:1706.03762.)
 
-    A query whose keys are all masked has the weights 0, so its mix and its gradients are 0, as in torch's
-    scaled_dot_product_attention. A plain softmax would divide 0 by 0.
+    The largest score of each row is subtracted: the softmax does not change, and exp cannot overflow. The two
+    np.maximum matter only for a query whose keys are all masked: its weights are 0, where 0 / 0 would be NaN.
 
     The cache holds q, k, v and att. att is the largest array of the model (S values for each position and head), but
     recomputing it would cost a third of the forward's matmuls and both passes of the softmax.
@@ -19,11 +19,9 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     scores = q @ k.swapaxes(-1, -2)                                     # (B, H, T, S)
     scaled = scores * scale                                             # (B, H, T, S)
     masked = scaled if mask is None else scaled + mask                  # (B, H, T, S)
-    lowest = float(np.finfo(masked.dtype).min)                          # finite: -inf - -inf would be NaN
-    largest = np.maximum(masked.max(axis=-1, keepdims=True), lowest)    # (B, H, T, 1) without it, exp could overflow
-    exps = np.exp(masked - largest)                                     # (B, H, T, S): exp(-inf) = 0
-    # The largest score adds exp(0) = 1 to the sum of its row, so 0.5 replaces only the sum 0 of an all-masked row.
-    total = np.maximum(exps.sum(axis=-1, keepdims=True), 0.5)           # (B, H, T, 1)
+    largest = np.maximum(masked.max(axis=-1, keepdims=True), np.finfo(masked.dtype).min)    # (B, H, T, 1) finite
+    exps = np.exp(masked - largest)                                     # (B, H, T, S)
+    total = np.maximum(exps.sum(axis=-1, keepdims=True), 0.5)           # (B, H, T, 1) at least 1 if any key is seen
     att = exps / total                                                  # (B, H, T, S): each row sums to 1, or 0
     kept = att if dropout_mask is None else att * dropout_mask          # (B, H, T, S)
     mix = kept @ v                                                      # (B, H, T, D)
@@ -46,12 +44,15 @@ def attention_backward(dmix, cache):
     kept = att if dropout_mask is None else att * dropout_mask          # (B, H, T, S)
     dkept = dmix @ v.swapaxes(-1, -2)                                   # (B, H, T, S)
     dv = kept.swapaxes(-1, -2) @ dmix                                   # (B, H, S, D)
-    # kept = att * dropout_mask
+    # kept = att if dropout_mask is None else att * dropout_mask
     datt = dkept if dropout_mask is None else dkept * dropout_mask      # (B, H, T, S)
-    # att = softmax(masked), in one step
+    # largest = np.maximum(masked.max(axis=-1, keepdims=True), np.finfo(masked.dtype).min)
+    # exps = np.exp(masked - largest)
+    # total = np.maximum(exps.sum(axis=-1, keepdims=True), 0.5)
+    # att = exps / total, these four lines in one step
     dot = (datt * att).sum(axis=-1, keepdims=True)                      # (B, H, T, 1)
     dmasked = att * (datt - dot)                                        # (B, H, T, S)
-    # masked = scaled + mask
+    # masked = scaled if mask is None else scaled + mask
     dscaled = dmasked                                                   # (B, H, T, S)
     # scaled = scores * scale
     dscores = dscaled * scale                                           # (B, H, T, S)

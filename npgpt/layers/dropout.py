@@ -13,6 +13,6 @@ def dropout_forward(x, mask):
 
 def dropout_backward(dy, mask):
     """Undo `dropout_forward`: dy -> dx, same shape. The same mask scales the gradient."""
-    # y = x * mask
+    # y = x if mask is None else x * mask
     dx = dy if mask is None else dy * mask
     return dx

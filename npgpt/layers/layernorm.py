@@ -8,7 +8,7 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
 
     x (..., C), weight (C,), bias (C,) or None -> y (..., C), cache. The variance is the biased one (divided by C).
 
-    The cache holds xhat and rstd, all that the backward needs of x. To hold x instead would take as much memory, and
+    The cache holds xhat and rstd, all that the backward needs of x. Caching x instead would take as much memory, and
     the backward would have to recompute mean and xhat.
     """
     mean = x.mean(axis=-1, keepdims=True)                       # (..., 1)
@@ -51,7 +51,11 @@ def layernorm_backward(dy, cache):
     # y = xhat * weight
     dweight = (dy * xhat).reshape(-1, C).sum(axis=0)                    # (C,)
     dxhat = dy * weight                                                 # (..., C)
-    # xhat = (x - mean) * rstd, in one step
+    # mean = x.mean(axis=-1, keepdims=True)
+    # centred = x - mean
+    # var = (centred * centred).mean(axis=-1, keepdims=True)
+    # rstd = 1.0 / np.sqrt(var + eps)
+    # xhat = centred * rstd, these five lines in one step
     mean_dxhat = dxhat.mean(axis=-1, keepdims=True)                     # (..., 1)
     mean_dxhat_xhat = (dxhat * xhat).mean(axis=-1, keepdims=True)       # (..., 1)
     dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)           # (..., C)

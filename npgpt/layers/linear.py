@@ -7,8 +7,8 @@ def linear_forward(x, weight, bias=None):
     x (..., n_in), weight (n_in, n_out), bias (n_out,) or None -> y (..., n_out), cache. All of one floating dtype.
 
     The layout (in, out) is that of OpenAI's GPT-2 checkpoints ("Conv1D"); torch.nn.Linear stores the transpose.
-    The cache holds x and weight, because the gradient of either factor of a matmul needs the other one. Of the bias it
-    holds only whether there is one.
+    The cache holds x and weight, because the gradient of either factor of a matmul needs the other one. The backward
+    does not need the bias, only whether there is one.
     """
     rows = x.reshape(-1, x.shape[-1])               # (N, n_in): one large matmul, not one per batch entry
     y_rows = rows @ weight                          # (N, n_out)

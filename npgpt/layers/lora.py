@@ -1,4 +1,4 @@
-"""LoRA: a linear layer that stays as it is, plus a small one that learns how it should have been different."""
+"""LoRA: a frozen linear layer, plus a small trained one that learns a correction."""
 
 
 def lora_forward(x, weight, bias, lora_a, lora_b):
@@ -6,7 +6,7 @@ def lora_forward(x, weight, bias, lora_a, lora_b):
 
     x (..., n_in), weight (n_in, n_out) and bias (n_out,) or None are frozen; lora_a (n_in, r), lora_b (r, n_out) are
     trained -> y (..., n_out), cache. The rank r is small, so A and B have few values: r (n_in + n_out) instead of
-    n_in n_out. B starts with zeros, so that training begins with the layer as it was. The paper multiplies A B by
+    n_in n_out. B starts with zeros, so that training starts from the frozen layer. The paper multiplies A B by
     alpha / r; alpha = r here.
 
     After training W + A B is an ordinary weight. The cache holds x A as well, which has only r channels.

@@ -42,7 +42,11 @@ def cross_entropy_backward(dloss, cache):
     probs, column, counted, count = cache
     # loss = np.where(counted, losses, 0.0).sum() / count
     dlosses = np.where(counted, dloss / count, 0.0)                 # (..., 1)
-    # losses = -log softmax(logits)[column], in one step
+    # shifted = logits - logits.max(axis=-1, keepdims=True)
+    # exps = np.exp(shifted)
+    # total = exps.sum(axis=-1, keepdims=True)
+    # at_target = np.take_along_axis(shifted, column, axis=-1)
+    # losses = np.log(total) - at_target, these five lines in one step
     dlogits = probs * dlosses                                       # (..., V)
     dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses      # (..., 1)
     np.put_along_axis(dlogits, column, dlogits_at_target, axis=-1)

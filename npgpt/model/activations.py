@@ -1,7 +1,7 @@
-"""Look inside a model: the lesson's own lines, run with a look at every array that they name.
+"""Look inside a model: run the lesson's own lines, and record or edit every array that they name.
 
-The files of the layers and of the transformer are loaded a second time. After each line that assigns a name the second
-version calls `seen` (in a forward) or `graded` (in a backward), which may put another array in its place.
+The files of the layers and of the transformer are loaded a second time. After each line that assigns a name, that copy
+calls `seen` (in a forward) or `graded` (in a backward), which may replace the array.
 """
 
 import ast
@@ -37,11 +37,13 @@ class Activations(dict):
 
 
 class Looks(ast.NodeTransformer):
-    """Adds the looks to a syntax tree, and to each call of a layer the name of its place."""
+    """Add the calls of `seen` and `graded` to a syntax tree, and to each call of a layer its place in the model."""
 
     forward, once = True, ()        # whether the function is a forward, and the names that it assigns once
 
     def visit_FunctionDef(self, node):
+        if not node.name.endswith(("_forward", "_backward")):
+            return node
         names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
         self.forward = node.name.endswith("_forward")
         self.once = {name for name, n in Counter(names).items() if n == 1}
@@ -75,14 +77,15 @@ def placed(tree, node):
 
 @functools.cache
 def compiled():
-    """The code of the layers' files and of the transformer's, with the looks."""
+    """Return the code of the layers' files and of the transformer's, with these calls added."""
     modules = {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None} | {transformer}
     return [compile(Looks().visit(ast.parse(inspect.getsource(each))), each.__file__, "exec") for each in modules]
 
 
 class Looking:
-    """Runs a forward and its backward with looks. edit: name -> a function of the array that returns another one.
+    """Run a forward and its backward, and record their arrays.
 
+    edit: name -> a function of the array that returns another one.
     Raises UserError for an edit that is not a mapping of functions.
     """
 
@@ -127,7 +130,7 @@ class Looking:
         return run
 
     def seen(self, name, value):
-        """Keep what a forward has assigned. Returns it, or what an edit makes of it."""
+        """Record an array that a forward assigned, edited if there is an edit for it; return it."""
         name = self.place + name
         if not is_floating(value):
             return value
@@ -140,9 +143,9 @@ class Looking:
         return value
 
     def graded(self, name, value):
-        """Keep what a backward has assigned if it is a gradient. Returns it, 0 for rows that an edit changed.
+        """Record a gradient that a backward assigned; return it, with 0 in rows that an edit changed.
 
-        An array that the backward computes again is what the edit made of it.
+        An array that the backward recomputes is the edited one.
         """
         variable = self.place + name[1:]
         if name[0] == "d" and variable in self.activations:

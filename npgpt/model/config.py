@@ -1,4 +1,4 @@
-"""GPTConfig: the numbers and switches that make one GPT different from another."""
+"""GPTConfig: the sizes and options of a GPT."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ class GPTConfig:
 
     A field that may be None follows another field until it is given. It stays None in the config, so that
     `dataclasses.replace(config, dropout=0.0)` changes all dropouts; `used` gives the value that is used.
-    Raises UserError (a ValueError), naming the field, for values that make no model.
+    Raises UserError (a ValueError), naming the field, for invalid values.
     """
 
     # sizes
@@ -56,7 +56,7 @@ class GPTConfig:
     initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's is for hundreds of channels
     # additions to GPT-2
     lora_rank: int = 0                      # r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none
-    block: str | None = None                # the name of a block of one's own; see `GPT`
+    block: str | None = None                # the name of a custom block; see `GPT`
     # tokens
     bos_token_id: int | None = None         # the token that begins a text
     eos_token_id: int | None = None         # the token that ends a text
@@ -85,14 +85,14 @@ class GPTConfig:
         check_choice("activation", self.activation, ACTIVATIONS)
 
     def used(self, name):
-        """Return the value of a field that is used: its own, or that of the field it follows if it is None."""
+        """Return a field's effective value: its own, or if it is None the value of the field that it follows."""
         if name == "n_inner":
             return self.mlp_width
         value = getattr(self, name)
         return self.used(FOLLOWS[name]) if value is None and name in FOLLOWS else value
 
     def derived(self):
-        """Return the same config with None for every field whose value would follow from other fields anyway."""
+        """Return the same config with None for every field whose value follows from other fields."""
         alike = [name for name in ("n_inner", *FOLLOWS)
                  if dataclasses.replace(self, **{name: None}).used(name) == self.used(name)]
         return dataclasses.replace(self, **dict.fromkeys(alike))
@@ -108,6 +108,6 @@ class GPTConfig:
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
     def attention_scale(self, layer, head_size=None):
-        """The factor of the attention scores of block `layer`, from the two `scale_attn` fields and the head size."""
+        """Return the factor of the attention scores of block `layer`: 1 / sqrt(head size), unless the fields differ."""
         scale = 1.0 / math.sqrt(head_size or self.head_size) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale

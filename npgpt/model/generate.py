@@ -46,7 +46,7 @@ def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
     probs = np.exp(logits)
     probs /= probs.sum(axis=-1, keepdims=True)
     if top_p is not None and top_p < 1.0:
-        # All tokens with no more than (1 - top_p) / V have at most 1 - top_p together, so none of them is kept.
+        # Tokens of probability (1 - top_p) / V or less add up to at most 1 - top_p, so none of them is kept.
         some = likeliest(probs, max(1, (probs > (1.0 - top_p) / V).sum(axis=-1).max()))
         likely = np.take_along_axis(probs, some, axis=-1)
         order = np.take_along_axis(some, np.argsort(-likely, axis=-1, kind="stable"), axis=-1)
@@ -61,7 +61,7 @@ def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
 
 
 def likeliest(values, n):
-    """The places of the n largest values of each row (B, V), in their order -> (B, n)."""
+    """Return the columns of the n largest values of each row (B, V), in ascending order -> (B, n)."""
     return np.sort(np.argpartition(values, -n, axis=-1)[:, -n:], axis=-1)
 
 

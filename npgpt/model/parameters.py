@@ -12,7 +12,7 @@ INITS = ("gpt2", "half-wpe", "torch")       # what `initialize` draws
 
 
 def parameter_shapes(config):
-    """name -> shape of every parameter of a model, with the names, layouts and order of GPT-2's checkpoints.
+    """Return name -> shape of every parameter, with the names, layouts and order of GPT-2's checkpoints.
 
     Linear weights are (in, out). A tied head has no matrix of its own.
     """
@@ -52,9 +52,9 @@ def parameter_shapes(config):
 
 
 def frozen_names(config, freeze=()):
-    """The names of the parameters that training leaves as they are: all that `freeze` names, and those beside LoRA's.
+    """Return the names of the frozen parameters: those that `freeze` selects, and with LoRA all but its matrices.
 
-    freeze: names, or what names begin with before a dot ("h.0"), a list or one string with commas. Raises UserError if
+    freeze: names, or prefixes up to a dot ("h.0"), as a list or one string separated by commas. Raises UserError if
     there is no such parameter, or nothing is left to train.
     """
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
@@ -96,7 +96,7 @@ def flatten(tree, prefix=""):
 
 
 def aligned_zeros(size, dtype):
-    """Zeros (size,) that begin where a cache line of 64 bytes does: loops read the weights a third faster."""
+    """Return zeros (size,), aligned to a cache line of 64 bytes: loops read the weights a third faster."""
     memory = np.zeros(size * dtype.itemsize + 64, np.uint8)
     begin = -memory.ctypes.data % 64
     return memory[begin:begin + size * dtype.itemsize].view(dtype)
@@ -106,9 +106,9 @@ class Parameters(Mapping):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With a tied head, `params["lm_head.weight"]` is
-    `wte.weight`, but no name of its own. `tree` holds the same views, nested by the dots of their names. The matrices
-    come first in `flat`, so that weight decay applies to `flat[:n_matrix]`, and frozen parameters last: gradients are
-    those of `trained`, in `flat[:n_trained]`. AdamW's moments have the layout of these.
+    an alias of `wte.weight`. `tree` has the same views, nested by the dots of their names. The matrices come first in
+    `flat`, so that weight decay applies to `flat[:n_matrix]`, and frozen parameters last: only those of `trained`, in
+    `flat[:n_trained]`, have gradients and moments of AdamW.
     """
 
     def __init__(self, config, dtype="float32", xp=np, frozen=(), moment=False):
@@ -159,7 +159,7 @@ class Parameters(Mapping):
         return len(self.shapes)
 
     def fill(self, name, read):
-        """Set a parameter to what read(array) writes into an array."""
+        """Let read(array) fill the array of a parameter."""
         read(self[name])
 
     def check_gradients(self, what, grads):
@@ -176,7 +176,7 @@ class Parameters(Mapping):
                                 f"and dtype {self.dtype}, not {shown(gradient)}")
 
     def check_add_to(self, add_to):
-        """Raise UserError unless gradients can be added to `add_to` in place, and no parameter changes by that."""
+        """Raise UserError unless gradients can be added to `add_to` in place without changing a parameter."""
         self.check_gradients("add_to", add_to)
         for name, array in add_to.items():
             if self.xp.may_share_memory(array, self._flat):
@@ -185,12 +185,12 @@ class Parameters(Mapping):
                 raise UserError(f"add_to must be arrays that can be written to, but its {name} is read-only")
 
     def flatten(self, tree):
-        """The leaves of a tree of gradients: a dict with the names of the trained parameters, in their order."""
+        """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
         named = {name.replace("weight.lora", "lora"): array for name, array in flatten(tree).items()}   # of `with_lora`
         return {name: named[name] for name in self.trained}
 
     def zeros_like(self):
-        """Parameters of the trained ones' names, shapes and dtype, all zero."""
+        """Return zeros with the names, shapes and dtype of the trained parameters."""
         return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
 
 

@@ -1,8 +1,8 @@
-"""GPT-2: the layers put together. Each backward mirrors its forward: the same lines, in reverse order.
+"""GPT-2, built from the layers. Each backward mirrors its forward: the same lines, in reverse order.
 
 Parameters are trees, nested by the names of GPT-2's checkpoints: `p["attn"]["c_attn"]["weight"]`. A backward returns
-its gradients in a tree of the same names. `ops` is the table that the layers are taken from: `npgpt.layers` itself, or
-an engine's table, in which some of them run in parts. Shapes are as in npgpt/layers/__init__.py; F is the MLP's width.
+its gradients in a tree of the same names. `ops` is the table of layers: `npgpt.layers` itself, or an engine's, which
+replaces some of them. Shapes are as in npgpt/layers/__init__.py; F is the MLP's width.
 """
 
 import numpy as np
@@ -69,7 +69,10 @@ def self_attention_backward(dy, cache, ops):
 
 
 def block_forward(x, p, config, layer, mask, dropout_masks, ops):
-    """Compute one transformer block: x + attention(norm(x)), then the same with the MLP.
+    """Compute one transformer block. Without dropout it is
+
+        x = x + attention(norm_1(x))
+        x = x + mlp(norm_2(x))
 
     x (B, T, C), p the block's parameters, layer its number, mask as in `self_attention_forward`, dropout_masks a
     `BlockMasks` -> x_out (B, T, C), cache. The two additions are the residual stream: each layer adds to it.
@@ -111,30 +114,37 @@ def block_backward(dx_out, cache, ops):
                 "ln_2": {"weight": dln_2_weight, "bias": dln_2_bias}, "mlp": dp_mlp}
 
 
+def causal_mask(mask, x):
+    """Hide later positions of x (B, T, C): return -inf above the diagonal, plus the mask -> (T, T) or the mask's shape.
+    """
+    T = x.shape[1]
+    future = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)
+    return future if mask is None else mask + future
+
+
 def gpt_forward(idx, p, config, dropout_masks, ops, mask=None):
-    """Compute the logits of GPT-2.
+    """Compute the logits of GPT-2: embedding, dropout, the blocks, a last LayerNorm, and the head.
 
     idx (B, T) integers, p all parameters, dropout_masks a `Masks`, mask (T, T) or (B, 1 or H, T, T) to be added to the
     attention scores (0 if a position sees another, -inf if not), or None -> logits (B, T, V), cache.
+
+    A config may differ from GPT-2: an untied head, a bias of the head, no causal mask, and other LayerNorms.
     """
-    T, eps = idx.shape[1], config.layer_norm_epsilon
+    eps, ln_e, ln_f = config.layer_norm_epsilon, None, None
+    head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]  # (V, C)
+    head_bias = p["lm_head"]["bias"] if config.lm_head_bias else None                           # (V,) not in GPT-2
+
     x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])           # (B, T, C)
-    if config.causal:                       # no position sees a later one: -inf above the diagonal
-        future = np.triu(np.full_like(x, -np.inf, shape=(T, T)), k=1)                           # (T, T)
-        mask = future if mask is None else mask + future                                        # like mask
-    ln_e = None
-    if config.embedding_layer_norm:
+    if config.embedding_layer_norm:                                                             # not in GPT-2
         x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                # (B, T, C)
     x, drop = ops.dropout_forward(x, dropout_masks.embd)                                        # (B, T, C)
+    mask = causal_mask(mask, x) if config.causal else mask
     blocks = []
     for i in range(config.n_layer):
         x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)   # (B, T, C)
         blocks.append(block)
-    ln_f = None
-    if config.final_layer_norm:
+    if config.final_layer_norm:                                                                 # GPT-2 has it
         x, ln_f = ops.layernorm_forward(x, **p["ln_f"], eps=eps)                                # (B, T, C)
-    head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]  # (V, C)
-    head_bias = p["lm_head"]["bias"] if config.lm_head_bias else None                           # (V,)
     logits, head = ops.head_forward(x, head_weight, head_bias)                                  # (B, T, V)
     return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)
 
@@ -161,6 +171,7 @@ def gpt_backward(dlogits, cache, ops):
         dp["ln_e"] = {"weight": dln_e_weight, "bias": dln_e_bias}
     # x, embedding = ops.embedding_forward(idx, p["wte"]["weight"], p["wpe"]["weight"])
     dwte, dwpe = ops.embedding_backward(dx, embedding)
+    # head_bias = p["lm_head"]["bias"] if config.lm_head_bias else None
     dp["lm_head"] = {"bias": dhead_bias}
     # head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]
     if config.tie_word_embeddings:

@@ -1,4 +1,4 @@
-"""How long OpenBLAS's threads look for work: said while NumPy is loaded, and to nobody else."""
+"""The timeout of OpenBLAS's threads is in the environment while NumPy loads, and only then."""
 
 import os
 import subprocess

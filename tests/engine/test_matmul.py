@@ -2,16 +2,14 @@
 
 import itertools
 import sys
-from unittest import mock
 
 import numpy as np
 import pytest
 
 from npgpt import UserError
 from npgpt.engine import cpu
-from npgpt.engine.cpu import cpu_kernels, is_installed, is_intel
-from npgpt.engine.matmul import Intel, library
-from npgpt.engine.threads import using_cores
+from npgpt.engine.cpu import cpu_kernels, is_installed
+from npgpt.engine.matmul import Intel
 from tests.cases import LAYOUTS, unchanged
 
 MKL = pytest.mark.skipif(not is_installed(), reason="Intel's MKL is in the extra mkl")
@@ -64,16 +62,6 @@ def test_the_views_of_self_attention(B, T, dtype):
         check(a, b)
 
 
-@MKL
-def test_each_call_has_the_cores_that_are_free():
-    a = np.ones((3, 3)).view(Intel)
-    with mock.patch.object(library(), "MKL_Set_Num_Threads_Local", mock.Mock(return_value=7)) as set_threads:
-        a @ a
-        with using_cores(3):
-            a @ a
-    assert [call.args for call in set_threads.mock_calls] == [(1,), (7,), (3,), (7,)]
-
-
 @pytest.mark.parametrize(("numba", "intel", "installed", "expected"), [
     (True, True, True, "mkl"), (True, False, True, "numba"), (True, True, False, "numba"),
     (False, True, True, "numpy")])
@@ -91,14 +79,3 @@ def test_auto_is_the_fastest_that_is_there(monkeypatch, numba, intel, installed,
         else:
             with pytest.raises(UserError, match=rf"--kernels {kernels} needs .*npgpt\[{extra}\].*leave --kernels out"):
                 cpu_kernels(kernels)
-
-
-@pytest.mark.parametrize(("text", "expected"), [
-    ("vendor_id\t: GenuineIntel\n", True), ("vendor_id\t: AuthenticAMD\n", False), (None, True)])
-def test_the_maker_of_the_cpu(tmp_path, monkeypatch, text, expected):
-    """Where Linux's list is missing, as Windows names it."""
-    if text is not None:
-        (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(cpu, "Path", lambda name: tmp_path / "cpuinfo")
-    monkeypatch.setattr(cpu.platform, "processor", lambda: "Intel64 Family 6 Model 85 Stepping 7, GenuineIntel")
-    assert is_intel() is expected

@@ -72,7 +72,7 @@ def test_a_thread_has_one_core_unless_it_is_given_more():
         assert len(threads_of_a_spread()) > 1
         with using_cores(1):
             assert threads_of_a_spread() == alone
-        # The parts of a call have one core each, or they would wait for each other's threads for ever.
+        # The parts of a call have one core each, or they would deadlock, waiting for each other's threads.
         for used in [*spread(threads_of_a_spread, range(3)), *in_threads(threads_of_a_spread, range(3))]:
             assert len(used) == 1
         assert len(ThreadPoolExecutor(1).submit(threads_of_a_spread).result()) == 1     # nor has another thread more
@@ -101,6 +101,6 @@ def test_a_forked_process_makes_threads_of_its_own():
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(10)        # a child that waits for its parent's threads waits for ever
+        signal.alarm(10)        # a child that waits for its parent's threads never ends
         os._exit(0 if in_threads(abs, [-1, -2]) == [1, 2] else 1)
     assert os.waitpid(child, 0)[1] == 0

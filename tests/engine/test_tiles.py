@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from npgpt.engine.threads import blas_threads
-from npgpt.engine.tiles import head_groups, in_tiles, query_blocks
+from npgpt.engine.tiles import in_tiles, query_blocks
 from npgpt.layers.attention import attention_backward, attention_forward
 from npgpt.model.masks import dropout_mask
 from tests.cases import arrays_in, layer_calls, small_parts
@@ -72,19 +72,3 @@ def test_long_contexts_do_not_keep_their_weights(kept, held, again):
         assert len([array for array in arrays_in(cache) if array.shape[-2:] == (T, T)]) == held
         _, calls = layer_calls(lambda: tiled_backward(dmix, cache))
     assert calls["attention_forward", (1, 1, T, D)] == again and calls["attention_backward", (1, 1, T, D)] == B * H
-
-
-@pytest.mark.parametrize(("shape", "dtype", "keys", "heads_fit", "expected"), [
-    ((B, H, T, D), "float64", T, 0.5, [(b, b + 1, h, h + 1) for b in range(B) for h in range(H)]),      # at least one
-    ((B, H, T, D), "float64", T, 3.9, [(b, b + 1, h, h + 3) for b in range(B) for h in (0, 3)]),
-    ((B, H, T, D), "float64", T, H, [(b, b + 1, 0, H) for b in range(B)]),
-    ((B, H, T, D), "float64", T, 2 * H, [(b, b + 2, 0, H) for b in (0, 2, 4)]),
-    ((B, H, T, D), "float64", T, 100, [(0, 25, 0, H)]),
-    ((B, H, T, D), "float32", T, 2, [(b, b + 1, 0, H) for b in range(B)]),                              # half as large
-    ((B, H, T, D), "float64", 2 * T, 4, [(b, b + 1, h, h + 2) for b in range(B) for h in (0, 2)]),      # twice as many
-    ((B, H, 1, D), "float64", T, 2, [(b, b + 1, 0, H) for b in range(B)]),                              # one query
-])
-def test_as_many_heads_as_fit_then_as_many_entries(shape, dtype, keys, heads_fit, expected):
-    with small_parts(queries=3, tile_bytes=int(heads_fit * TILE)):
-        groups = head_groups(np.empty(shape, dtype), keys)
-    assert [(b.start, b.stop, h.start, h.stop) for b, h in groups] == expected

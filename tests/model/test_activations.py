@@ -81,7 +81,7 @@ def test_every_array_and_its_gradient_is_torchs(fields):
     assert not activations.grads
     grads = model.backward()
     values, gradients, of_parameters = torchs(model, {}, rng())
-    made = activations.keys() - {"future", "mask"}         # -inf, and no gradient
+    made = activations.keys() - {"mask"}         # -inf, and no gradient
     assert made == values.keys() and len(made) > 100
     for name in made:
         close(activations[name], values[name].detach().numpy(), name)
@@ -188,7 +188,7 @@ def test_an_edit_that_makes_no_sense_is_refused(edit, says):
             run(IDX, TARGETS, edit=edit)
 
 
-@pytest.mark.parametrize("name", ["h.0.ln_1.rstd", "h.1.attn.exps", "future"])
+@pytest.mark.parametrize("name", ["h.0.ln_1.rstd", "h.1.attn.exps", "mask"])
 def test_no_gradient_passes_by_an_edit_inside_a_shortcut(name):
     model = unit_model()
     assert model.forward(IDX, TARGETS, edit={name: lambda array: array * 0.5})[1] > 0.0

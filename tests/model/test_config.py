@@ -1,4 +1,4 @@
-"""GPTConfig refuses what makes no model, and derives what was not given when it is asked for."""
+"""GPTConfig refuses invalid values, and derives fields that were not given."""
 
 import dataclasses
 import json

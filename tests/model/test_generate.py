@@ -92,6 +92,7 @@ def test_greedy_follows_the_largest_logit_and_each_row_is_its_own():
         logits, _ = model.forward(out[:, context_at(t, 3, 8):t])
         assert (out[:, t] == logits[:, -1].argmax(-1)).all()
     assert (model.generate(idx[1:], 20, temperature=0.0) == out[1:]).all()
+    assert (model.generate(idx, 0) == idx).all()
 
 
 def test_a_seed_reproduces_and_another_differs():
@@ -106,10 +107,6 @@ def test_a_row_stops_at_the_end_of_text_and_all_rows_together():
     for row in out[:, 1:]:
         end = list(row).index(7)
         assert (row[end:] == 7).all()
-
-
-def test_no_new_tokens_is_the_prompt():
-    assert small_model().generate(np.array([[1, 2]]), 0).tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("options", [
@@ -133,7 +130,7 @@ def test_rows_of_very_different_scale_are_drawn_from_alike():
 
 @pytest.mark.parametrize("B", [2, 5, 9])
 def test_rows_added_for_speed_change_nothing(B):
-    """More than 4 rows are filled up to a multiple of 8: every row goes on as it would alone."""
+    """More than 4 rows are filled up to a multiple of 8: every row continues as it would alone."""
     model = small_model()
     prompts = np.random.default_rng(0).integers(0, 11, (B, 3))
     together = model.generate(prompts, 12, temperature=0.0)
@@ -147,7 +144,7 @@ def test_rows_added_for_speed_change_nothing(B):
     np.testing.assert_allclose(logits[-1:], logits_alone, rtol=1e-9, atol=1e-12)
 
 
-def test_the_cache_is_freed_as_soon_as_nobody_holds_it():
+def test_the_cache_is_freed_without_the_garbage_collector():
     """A reference cycle would keep the keys and values of every text until the garbage collector runs."""
     model = GPT(GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4))
     cache = KVCache(model.engine, 1)

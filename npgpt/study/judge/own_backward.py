@@ -7,6 +7,7 @@ train with files of people whom you do not trust.
 """
 
 import dataclasses
+import inspect
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ TIME_LIMIT = 20.0       # seconds for the check of one file
 
 @dataclasses.dataclass(frozen=True)
 class Backwards:
-    """All 14 backward functions that training may call.
+    """All backward functions that training may call.
 
     folder: of the learner's files; files: layer -> the learner's file, if there is one; functions: layer -> function,
     the learner's or else the package's.
@@ -57,8 +58,11 @@ class Backwards:
 
 
 def uncalled(config):
-    """The layers that a model does not have: one of the two GELUs, and LoRA."""
-    return ["gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh", "lora"]
+    """The layers that a model does not have: one of the two GELUs, and those that the transformer does not name."""
+    named = {name for each in vars(transformer).values() if inspect.isfunction(each) for name in each.__code__.co_names}
+    other = "gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh"
+    return [layer for layer in lessons() if layer == other
+            or layer not in ("gpt", "cross_entropy") and f"{layer}_backward" not in named]
 
 
 def exercise_files(folder):

@@ -87,7 +87,7 @@ def assignments(function):
 def quotes(forward, backward):
     """Return [(line of a comment of the backward, line of the forward that it quotes), …], from two `Source`s.
 
-    A comment quotes the line it starts with, or else describes the last line that assigns the same name.
+    A comment quotes a line if it begins with it. Of several such comments in a row only the last one counts.
     """
     code = {each.first: re.sub(r"\s+# .*", "", forward.lines[each.first - forward.first]).strip()
             for each in forward.statements if each.targets}
@@ -96,10 +96,10 @@ def quotes(forward, backward):
         if not text.strip().startswith("# "):
             continue
         comment = text.strip()[2:].strip()
-        exact = max((line for line in code if comment.startswith(code[line])), key=lambda line: len(code[line]),
-                    default=None)
-        target = re.match(r"(\w+)(?:, \w+)* = ", comment)
-        line = exact or (assigned_line(target[1], forward) if target else None)
+        line = max((line for line in code if comment.startswith(code[line])), key=lambda line: len(code[line]),
+                   default=None)
+        if found and found[-1][0] == number - 1:        # lines undone in one step
+            found.pop()
         if line:
             found.append((number, line))
     return found

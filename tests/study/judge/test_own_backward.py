@@ -14,11 +14,12 @@ from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import level_text
 from npgpt.study.gradcheck.lessons import lessons
 from npgpt.study.judge import own_backward
-from npgpt.study.judge.own_backward import BackwardError, Backwards, OwnBackwardEngine, linked, load
+from npgpt.study.judge.own_backward import BackwardError, Backwards, OwnBackwardEngine, linked, load, uncalled
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import solved
 
 LESSONS = lessons()
+UNCALLED = uncalled(GPTConfig())
 STEPS = ["--max-iters", 20, "--eval-interval", 20]
 UNCHECKED = pytest.mark.usefixtures("unchecked")
 
@@ -52,7 +53,8 @@ def test_with_all_the_functions_the_curve_is_the_same(train):
     write("own")
     code, out, err = train(*STEPS, "--backward", "own", "--out-dir", "with")
     assert code == 0 and err == ""
-    assert "backward: 14 of 14 functions are yours, from own; this model does not call gelu_exact and lora\n" in out
+    n, left = len(LESSONS), " and ".join(UNCALLED)
+    assert f"backward: {n} of {n} functions are yours, from own; this model does not call {left}\n" in out
     assert "reference lines, backward functions from own)" in out
     _, _, text = out.partition("the text of a model that your 12 functions have trained:\n\n")
     assert len(text) > 300
@@ -84,7 +86,7 @@ def engine_with(functions, files=None, **config):
     return OwnBackwardEngine(model.params, 1, backwards), (idx, (idx + 1) % 7, np.random.default_rng(0)), model
 
 
-@pytest.mark.parametrize("layer", [name for name in LESSONS if name != "lora"])
+@pytest.mark.parametrize("layer", ["gelu_exact", *(name for name in LESSONS if name not in UNCALLED)])
 def test_each_of_the_functions_is_called(layer):
     """Alone, beside the package's: a composite layer of the package calls the learner's parts."""
     def failing(dy, cache, *ops):
@@ -114,12 +116,12 @@ def test_the_files_functions_run_and_no_others(train, layers):
     finally:
         sys.setprofile(None)
     files = {layer: file for layer, file in called if layer in LESSONS}
-    assert code == 0 and files.keys() == LESSONS.keys() - {"gelu_exact", "lora"}
+    assert code == 0 and files.keys() == LESSONS.keys() - UNCALLED
     assert len([layer for layer, _ in called if layer in LESSONS]) == len(files), "two functions for one layer"
     for layer, file in files.items():
         assert (file == f"own/{layer}-level3.py") == (layer in layers)
     if layers == ["block", "linear"]:
-        assert "2 of 14 functions are yours (linear, block), from own; npgpt's own: gelu_tanh, gelu_exact, " in out
+        assert f"2 of {len(LESSONS)} functions are yours (linear, block), from own; npgpt's own: gelu_tanh, " in out
     number = len(files.keys() & layers)
     words = "your 1 function has trained" if number == 1 else f"your {number} functions have trained"
     assert f"the text of a model that {words}:\n" in out
