@@ -24,7 +24,7 @@ def by_shape(given, true, sizes):
     if given.ndim >= 2 and close(given.swapaxes(-1, -2), true):
         return f"{says}: it is transposed"
     if given.size == np.size(true) and 1 in given.shape and extra > 0 and close(given.reshape(np.shape(true)), true):
-        return f"{says}: an axis of length 1 is too much (keepdims?)"
+        return f"{says}: extra axis of length 1 (keepdims?)"
     if given.size == np.size(true) and 1 in np.shape(true) and extra < 0 and close(given.reshape(np.shape(true)), true):
         return f"{says}: keepdims=True is missing"
     if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):

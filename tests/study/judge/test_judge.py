@@ -122,7 +122,7 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.mean(axis=-1)", "mean_dxhat = ",
      "keepdims=True is missing"),
     ("linear", "rows = x.reshape(-1, x.shape[-1])  ", "rows = x.reshape(x.shape[-1], -1)  ", "rows = x.reshape(x.",
-     "x.shape[-1] and -1 are in each other's place"),
+     "x.shape[-1] and -1 are swapped"),
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.sum(axis=0, keepdims=True) ** 2", None, "look at"),
 ])
 def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, says, tmp_path):
@@ -226,7 +226,7 @@ def layernorm_backward(dy, cache):
 
 @pytest.mark.parametrize(("layer", "old", "new", "says"), [
     ("cross_entropy", None, None, None), ("layernorm", None, None, None),
-    ("cross_entropy", "dlogits /= count", "dlogits /= B * T", "uses B * T in place of count"),
+    ("cross_entropy", "dlogits /= count", "dlogits /= B * T", "uses B * T instead of count"),
     ("cross_entropy", "dlogits *= dloss", "pass", "the factor dloss is missing"),
     ("cross_entropy", "]] -= 1.0", "]] += 1.0", "the term 1.0 has the wrong sign"),
     ("cross_entropy", "/= count", "*= count", "multiplied by count instead of divided"),

@@ -15,10 +15,10 @@ SOLUTIONS = [
     """),
     wrong("chain", "exp undone by log", "np.log", (DV, "dv = dy * np.log(y)")),
     wrong("chain", "exp forgotten", "the factor y is missing", (DV, "dv = dy")),
-    wrong("chain", "sin for cos", "np.sin in place of np.cos", (DU, "du = dv * np.sin(u)")),
+    wrong("chain", "sin for cos", "np.sin instead of np.cos", (DU, "du = dv * np.sin(u)")),
     wrong("chain", "the sign of the cosine", "its sign is wrong", (DU, "du = -dv * np.cos(u)")),
-    wrong("chain", "cosine of the wrong variable", "uses x in place of u", (DU, "du = dv * np.cos(x)")),
-    wrong("chain", "both with the same factor", "uses a in place of x", ("da = du * x ", "da = du * a ")),
+    wrong("chain", "cosine of the wrong variable", "uses x instead of u", (DU, "du = dv * np.cos(x)")),
+    wrong("chain", "both with the same factor", "uses a instead of x", ("da = du * x ", "da = du * a ")),
     right("twice", "added up in place of an own array", body="""
         x, u, v = cache
         dx = dy * v * u

@@ -104,7 +104,7 @@ SOLUTIONS = [
     wrong("linear", "dbias not summed", "over B and T", (DBIAS, "dbias = dy if has_bias else None")),
     wrong("linear", "dbias summed to a number", "it was summed over V too",
           (DBIAS, "dbias = dy_rows.sum() if has_bias else None")),
-    wrong("linear", "dbias with keepdims", "an axis of length 1 is too much",
+    wrong("linear", "dbias with keepdims", "extra axis of length 1",
           (DBIAS, "dbias = dy_rows.sum(axis=0, keepdims=True) if has_bias else None")),
     wrong("linear", "dbias is a mean", "a mean instead of a sum",
           (DBIAS, "dbias = dy_rows.mean(axis=0) if has_bias else None")),
@@ -240,6 +240,6 @@ SOLUTIONS = [
     wrong("head", "two mistakes: dweight transposed, dbias a mean", ("a mean instead of a sum",),
           (HEAD_DBIAS, "dbias = dlogit_rows.mean(axis=0) if has_bias else None"),
           (HEAD_DWEIGHT, "dweight = rows.T @ dlogit_rows")),
-    wrong("head", "x in place of rows", ("20 is not 5", "x (4, 5, 6)", "uses x in place of rows"),
+    wrong("head", "x in place of rows", ("20 is not 5", "x (4, 5, 6)", "uses x instead of rows"),
           (HEAD_DWEIGHT, "dweight = dlogit_rows.T @ x")),
 ]

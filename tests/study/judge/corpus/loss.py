@@ -96,7 +96,7 @@ SOLUTIONS = [
           ("the ignored targets", "np.where(counted", "the factor counted is missing"),
           (DLOSSES, "dlosses = dloss / count")),
     wrong("cross_entropy", "divided by the number of all tokens",
-          ("uses counted.size in place of count", "in place of count", "N (20)"),
+          ("uses counted.size instead of count", "in place of count", "N (20)"),
           (DLOSSES, DLOSSES.replace("count, 0.0", "counted.size, 0.0"))),
     wrong("cross_entropy", "probs forgotten", "the factor probs is missing",
           (DLOGITS, "dlogits = dlosses * np.ones(probs.shape)")),
@@ -112,7 +112,7 @@ SOLUTIONS = [
     wrong("cross_entropy", "added at the target", "the term dlosses has the wrong sign",
           (AT_TARGET, AT_TARGET.replace("- dlosses", "+ dlosses"))),
     wrong("cross_entropy", "1 subtracted after the division",
-          ("1.0 instead of dlosses", "uses 1.0 in place of dlosses", "the factor dlosses is missing"),
+          ("1.0 instead of dlosses", "uses 1.0 instead of dlosses", "the factor dlosses is missing"),
           (AT_TARGET, AT_TARGET.replace("- dlosses", "- 1.0"))),
     wrong("cross_entropy", "true minus predicted", "its sign is wrong", body="""
         probs, column, counted, count = cache
