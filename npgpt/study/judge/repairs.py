@@ -18,7 +18,8 @@ EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a funct
 NUMBERS = (0.5, 1.0, 2.0, 3.0)
 AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
 REPEATS = "only the last gradient is kept of an index that occurs several times: they have to be added"
-ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat"}      # another shape could fill the memory
+# Other arguments of these could fill the memory: in a loop, np.outer(dx, …) makes an ever larger dx.
+ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat", "outer", "kron", "tensordot"}
 FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 
 
@@ -122,6 +123,9 @@ def edited(node, pieces, line=None, is_value=False):
                 for rank, at, message, new in edited(part, pieces, line, isinstance(part, ast.expr) and values):
                     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right" \
                             and " in `" not in message:
+                        missing = re.match(r"the factor (\w+) is missing", message)
+                        if missing and missing[1] in names_in(node.left):
+                            continue                    # x / (x * y) mends numbers by accident
                         is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub)
                         message = f"{message}, in `{ast.unparse(part)}`" if is_sum else \
                             message.replace("the factor", "the division by", 1)
@@ -327,7 +331,7 @@ def insertions(node, pieces, is_all):
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for text, value, rank in pieces.values:
         yield rank, f"the factor {text} is missing", ast.BinOp(node, ast.Mult(), value)
-        if rank < 5 and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x is an accident, too
+        if rank < 5 and "**" not in text and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x is an accident, too
             yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         if rank == 5 and not (is_sum or is_all):
             continue
