@@ -24,10 +24,10 @@ FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 
 
 def repairs(walk, window, whole, others, is_right, terms):
-    """Yield (rank, line, message, edits) for each edit of a statement of a window that mends a `Walk`, smallest first.
+    """Yield (rank, line, message, edits) for each edit that makes the results of a `Walk` right, smallest first.
 
-    window: numbers of statements, the likeliest first; whole: those that are edited together as well; others: those
-    that may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text -> value of the
+    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too; others: those whose
+    right sides may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text -> value of the
     parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
     """
     tries = []
@@ -97,7 +97,7 @@ class Pieces:
 
 
 def hidden(text):
-    """The name under which the value of a term stands among the learner's names."""
+    """The name that holds the value of a term among the learner's names."""
     return "__" + "".join(char if char.isalnum() else f"_{ord(char)}_" for char in text) + "__"
 
 
@@ -331,7 +331,8 @@ def insertions(node, pieces, is_all):
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for text, value, rank in pieces.values:
         yield rank, f"the factor {text} is missing", ast.BinOp(node, ast.Mult(), value)
-        if rank < 5 and "**" not in text and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x is an accident, too
+        # x / x mends numbers by accident, and so do the powers.
+        if rank < 5 and "**" not in text and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:
             yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         if rank == 5 and not (is_sum or is_all):
             continue

@@ -1,4 +1,4 @@
-"""What is wrong with a shape, in words: that of a gradient, and those of the two sides of an operation."""
+"""What is wrong with the shape of a gradient, or with the two shapes of an operation, in words."""
 
 import ast
 import itertools
@@ -17,7 +17,7 @@ def close(a, b):
 
 
 def by_shape(given, true, sizes):
-    """What is wrong with a gradient of a wrong shape, at least the shape."""
+    """What is wrong with a gradient of a wrong shape: at least the shape, at best the missing step."""
     given = np.asarray(given)
     says = f"its shape is {given.shape}, not {np.shape(true)}"
     extra = given.ndim - np.ndim(true)

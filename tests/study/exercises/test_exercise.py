@@ -69,10 +69,10 @@ def test_reset_keeps_the_text_of_the_learner(npgpt):
         npgpt("exercise", *arguments)
         file = Path(f"exercises/{name}.py")
         first = file.read_text()
-        assert npgpt("exercise", "reset", file) == (0, f"{file} is as it was at first\n", "")
+        assert npgpt("exercise", "reset", file) == (0, f"{file} was reset\n", "")
         mine = first.replace("    return", "    return (")          # need not parse
         file.write_text(mine)
-        assert npgpt("exercise", "reset", file)[1] == f"{file} is as it was at first; your text is in {file}.bak\n"
+        assert npgpt("exercise", "reset", file)[1] == f"{file} was reset; your text is in {file}.bak\n"
         assert file.read_text() == first and Path(f"{file}.bak").read_text() == mine
         assert "your text" not in npgpt("exercise", "reset", file)[1] and Path(f"{file}.bak").read_text() == mine
     refused(npgpt("exercise", "reset", "nowhere.py"), "nowhere.py: No such file or directory")
