@@ -1,7 +1,7 @@
 """Learn backprop: one exercise after the other, each checked whenever you save its file.
 
 It writes the next exercise's file and watches it. The verdict says where the first mistake is, and what shows it; what
-the mistake is comes with the hints. The next time it continues where you stopped. For single steps there is `npgpt exercise`.
+the mistake is comes with the hints. The next time it continues where you stopped. `npgpt exercise` does single steps.
 """
 
 import argparse

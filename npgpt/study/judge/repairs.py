@@ -26,9 +26,9 @@ FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 def repairs(walk, window, whole, others, is_right, terms):
     """Yield (rank, line, message, edits) for each edit that makes the results of a `Walk` right, smallest first.
 
-    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too; others: those whose
-    right sides may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text -> value of the
-    parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
+    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too; others: those
+    whose right sides may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text ->
+    value of the parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
     """
     tries = []
     for nearness, i in enumerate(window):

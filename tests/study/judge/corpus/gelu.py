@@ -85,6 +85,7 @@ GELU_TANH = [
     wrong("the cached tanh taken for the inner value", "np.tanh does not belong there",
           "dinner = dtanh * (1.0 - np.tanh(tanh) ** 2)"),
     wrong("cache unpacked the wrong way round", "tanh and x are swapped", ("x, tanh = cache", "tanh, x = cache")),
+    wrong("divided by 0", "begins here", "dtanh = dy * (0.5 * x) / np.where(x > 0.0, 1.0, 0.0)"),
 ]
 
 GELU_EXACT = [

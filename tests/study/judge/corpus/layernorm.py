@@ -119,6 +119,22 @@ LAYERNORM = [
           note="dx is float64 for float32 inputs"),
     right("dbias summed in float64", "dbias = dy.reshape(-1, C).sum(axis=0, dtype=np.float64) if has_bias else None",
           note="dbias is float64 for float32 inputs"),
+    right("the long way, a line for the square", body="""
+        xhat, rstd, weight, has_bias = cache
+        C = xhat.shape[-1]
+        std = 1.0 / rstd
+        centred = xhat * std
+        dbias = dy.sum(axis=(0, 1)) if has_bias else None
+        dweight = (dy * xhat).sum(axis=(0, 1))
+        dxhat = dy * weight
+        dcentred = dxhat / std
+        dstd = -(dxhat * centred).sum(axis=-1, keepdims=True) / std**2
+        dvar = dstd * 0.5 / std
+        dsquare = dvar / C * np.ones_like(centred)
+        dcentred = dcentred + 2.0 * centred * dsquare
+        dx = dcentred - dcentred @ np.ones((C, 1)) / C
+        return dx, dweight, dbias
+        """),
     wrong("dxhat without weight", "the factor weight is missing", "dxhat = dy"),
     wrong("dxhat with xhat", "uses xhat instead of weight", "dxhat = dy * xhat"),
     wrong("dweight without xhat", "the factor xhat is missing", "dweight = dy.reshape(-1, C).sum(axis=0)"),
@@ -199,6 +215,23 @@ LAYERNORM = [
           ("dx = dcentred + dmean / C", "dx = dcentred"), of="the long way"),
     wrong("long way: dcentred assigned twice, not added", "overwrites", ("dcentred += 2.0", "dcentred = 2.0"),
           of="the long way, dcentred added to in place", at="dcentred = 2.0 / C * centred * dvar"),
+    wrong("brackets", "brackets are missing: rstd * (dxhat - mean",
+          "dx = rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat"),
+    wrong("sign of dstd", "its sign is wrong (here, or in line", ("= -(", "= ("),
+          of="the long way, a line for the square", at="dstd = "),
+    wrong("dvar not divided by C", "the division by C is missing", ("dvar / C", "dvar"),
+          of="the long way, a line for the square", at="dsquare = "),
+    wrong("sign of the square", "the term 2.0 * centred * dsquare has the wrong sign (or, in",
+          ("dcentred + 2.0", "dcentred - 2.0"), of="the long way, a line for the square"),
+    wrong("dcentred overwritten", "= instead of +=: it overwrites", ("= dcentred + 2.0", "= 2.0"),
+          of="the long way, a line for the square", at="dcentred = 2.0"),
+    wrong("multiplied by std", "multiplied by std instead of divided", ("dxhat / std", "dxhat * std"),
+          of="the long way, a line for the square"),
+    wrong("a sum for the mean, by a matmul", "the division by C is missing", ("np.ones((C, 1)) / C", "np.ones((C, 1))"),
+          of="the long way, a line for the square"),
+    # The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C.
+    wrong("xhat squared for C", UNKNOWN, """dx = rstd * (dxhat - mean_dxhat
+        - xhat * (dxhat * xhat).sum(axis=-1, keepdims=True) / (xhat * xhat).sum(axis=-1, keepdims=True))""", at=None),
 ]
 
 SOLUTIONS = {"layernorm": LAYERNORM}

@@ -113,6 +113,7 @@ LINEAR = [
           at='np.einsum("btv,vc->btc", dy, weight)'),
     wrong("an output of einsum the wrong way round", "it is transposed", ("btv->cv", "btv->vc"), of="einsum",
           at="dweight = np.einsum"),
+    wrong("drows in float32", "computed in float32", "drows = (dy_rows @ weight.T).astype(np.float32)"),
 ]
 
 HEAD = [

@@ -79,6 +79,17 @@ CROSS_ENTROPY = [
         onehot = np.eye(probs.shape[-1])[column[..., 0]]
         return (probs - onehot) * np.where(counted, dloss / count, 0.0)
         """),
+    right("numbers at positions, changed in place", body="""
+        probs, column, counted, count = cache
+        B, T, V = probs.shape
+        dlogits = probs.copy()
+        rows, steps = np.indices((B, T))
+        dlogits[rows, steps, column[..., 0]] -= 1.0
+        dlogits *= counted
+        dlogits *= dloss
+        dlogits /= count
+        return dlogits
+        """),
     wrong("dloss forgotten", "the factor dloss is missing", "dlosses = np.where(counted, 1.0 / count, 0.0)"),
     wrong("multiplied by count", "multiplied by count instead of divided",
           "dlosses = np.where(counted, dloss * count, 0.0)"),
@@ -150,6 +161,14 @@ CROSS_ENTROPY = [
         dlogits = probs * (dprobs - dot)
         return dlogits
         """),
+    wrong("divided by B * T", "uses B * T instead of count", ("/= count", "/= B * T"),
+          of="numbers at positions, changed in place"),
+    wrong("dloss forgotten", "the factor dloss is missing", ("    dlogits *= dloss\n", ""),
+          of="numbers at positions, changed in place", at=None),
+    wrong("1 added", "the term 1.0 has the wrong sign", ("]] -= 1.0", "]] += 1.0"),
+          of="numbers at positions, changed in place"),
+    wrong("multiplied by count", "multiplied by count instead of divided", ("/= count", "*= count"),
+          of="numbers at positions, changed in place"),
 ]
 
 SOLUTIONS = {"cross_entropy": CROSS_ENTROPY}
