@@ -179,7 +179,7 @@ LAYERNORM = [
     wrong("dweight and dbias returned in the wrong order", "the results are returned in another order",
           "return dx, dbias, dweight"),
     wrong("only dx returned", "not 3 (dx, dweight, dbias)", "return dx", at=None),
-    wrong("rstd computed anew without eps", UNKNOWN,
+    wrong("rstd computed anew without eps", "instead of rstd",
           ("C = xhat.shape[-1]", "C = xhat.shape[-1]\n    centred = xhat / rstd\n"
           "    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True))"), at="rstd = 1.0 / np.sqrt("),
     wrong("a matmul for dweight", "(6, 5, 4)", "dweight = dy.T @ xhat"),
@@ -230,8 +230,11 @@ LAYERNORM = [
     wrong("a sum for the mean, by a matmul", "the division by C is missing", ("np.ones((C, 1)) / C", "np.ones((C, 1))"),
           of="the long way, a line for the square"),
     # The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C.
-    wrong("xhat squared for C", UNKNOWN, """dx = rstd * (dxhat - mean_dxhat
-        - xhat * (dxhat * xhat).sum(axis=-1, keepdims=True) / (xhat * xhat).sum(axis=-1, keepdims=True))""", at=None),
+    wrong("xhat squared for C", UNKNOWN, ("dx = dcentred - dcentred @ np.ones((C, 1)) / C",
+          "size = (xhat * xhat).sum(axis=-1, keepdims=True)\n"
+          "    along = (dxhat * xhat).sum(axis=-1, keepdims=True)\n"
+          "    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)"),
+          of="the long way, a line for the square", at=None),
 ]
 
 SOLUTIONS = {"layernorm": LAYERNORM}
