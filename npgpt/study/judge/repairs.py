@@ -183,10 +183,8 @@ def edits(node, pieces):
         case ast.Call():
             yield from call_edits(node)
         case ast.Tuple(items) | ast.List(items) if len(items) < 7:
-            for i, j in itertools.combinations(range(len(items)), 2):
-                order = list(items)
-                order[i], order[j] = items[j], items[i]
-                yield 4, f"{text(items[i])} and {text(items[j])} are swapped", changed(node, elts=order)
+            for message, order in exchanged(items):
+                yield 4, message, changed(node, elts=order)
         case ast.Name(name, ast.Load()):
             for other, kind in pieces.kinds.items():
                 if other != name and kind == pieces.kinds.get(name) and other != "_":
@@ -225,11 +223,8 @@ def edits(node, pieces):
             if isinstance(target, ast.Subscript):
                 yield 0, REPEATS, added_at(node)
         case ast.Assign([ast.Tuple(targets)]):
-            for i, j in itertools.combinations(range(len(targets)), 2):
-                order = list(targets)
-                order[i], order[j] = targets[j], targets[i]
-                yield (1, f"{text(targets[i])} and {text(targets[j])} are swapped",
-                       changed(node, targets=[ast.Tuple(order, ast.Store())]))
+            for message, order in exchanged(targets):
+                yield 1, message, changed(node, targets=[ast.Tuple(order, ast.Store())])
             called = [each.id for each in getattr(node.value, "args", []) if isinstance(each, ast.Name)]
             for i, name in itertools.product(range(len(targets)), called):
                 order = [*targets[:i], ast.Name(name, ast.Store()), *targets[i + 1:]]
@@ -239,16 +234,21 @@ def edits(node, pieces):
             yield (2, f"{text(node)} is only one entry: the sum over axis 0 is missing",
                    ast.parse(f"({text(value)}).sum(axis=0)", mode="eval").body)
         case ast.Dict(values=values):
-            for i, j in itertools.combinations(range(len(values)), 2):
-                order = list(values)
-                order[i], order[j] = values[j], values[i]
-                yield (1.2, f"{text(values[i])} and {text(values[j])} are swapped",
-                       changed(node, values=order))
+            for message, order in exchanged(values):
+                yield 1.2, message, changed(node, values=order)
         case ast.IfExp(_, body, orelse):
             yield 6, "the two cases of the condition are swapped", changed(node, body=orelse, orelse=body)
         case ast.Constant(str(key)):
             for other in ("weight", "bias", "c_fc", "c_proj", "c_attn", "ln_1", "ln_2", "attn", "mlp", "wte", "wpe"):
                 yield 6, f"uses {key!r} instead of {other!r}", ast.Constant(other)
+
+
+def exchanged(nodes):
+    """Yield (message, nodes with two of them swapped) for every two."""
+    for i, j in itertools.combinations(range(len(nodes)), 2):
+        order = list(nodes)
+        order[i], order[j] = nodes[j], nodes[i]
+        yield f"{ast.unparse(nodes[i])} and {ast.unparse(nodes[j])} are swapped", order
 
 
 def augmented_edits(node):
@@ -289,10 +289,8 @@ def call_edits(node):
         yield 2, f"{text(node.func)} does not belong there", node.args[0]
         for other in FUNCTIONS:
             yield 3, f"{text(node.func)} instead of np.{other}", changed(node, func=changed(node.func, attr=other))
-    for i, j in itertools.combinations(range(min(len(node.args), 5)), 2):
-        order = list(node.args)
-        order[i], order[j] = node.args[j], node.args[i]
-        yield 4, f"{text(node.args[i])} and {text(node.args[j])} are swapped", changed(node, args=order)
+    for message, order in exchanged(node.args[:5]):
+        yield 4, message, changed(node, args=order + node.args[5:])
 
 
 def reduction_edits(node, name, of_module):
