@@ -1,7 +1,7 @@
 """Write the missing lines of a backward yourself, and have them checked line by line.
 
 Without an argument it lists the exercises. With a layer's name it writes an exercise file; `check FILE` checks a
-solution, `reset FILE` begins again, and `bug` plants a bug to be found. Solutions run in their own process. The
+solution, `reset FILE` starts over, and `bug` plants a bug to be found. Solutions run in their own process. The
 progress is kept in progress.json beside the files.
 """
 
@@ -44,7 +44,7 @@ def add_arguments(parser):
         one.add_argument("--level", type=int, default=1, metavar="N", help="1: one line, 2: some lines, 3: all")
         one.add_argument("--out", **out)
 
-    one = actions.add_parser("reset", help="write an exercise as it was at first; your text is kept as FILE.bak")
+    one = actions.add_parser("reset", help="reset an exercise to its initial text; yours is kept as FILE.bak")
     one.set_defaults(action=reset_file)
     one.add_argument("file", metavar="FILE")
 
@@ -52,8 +52,8 @@ def add_arguments(parser):
     one.set_defaults(action=check)
     one.add_argument("file", metavar="FILE")
     question = one.add_mutually_exclusive_group()
-    question.add_argument("--hint", action="store_true", help="what the mistake is, then how the line comes about, and "
-                          "at last the line: one hint a call")
+    question.add_argument("--hint", action="store_true", help="what the mistake is, then how to derive the line, "
+                          "then the line: one hint a call")
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
     one.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
     one.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
@@ -111,14 +111,14 @@ def write_bug(args):
 
 
 def reset_file(args):
-    """Write an exercise file as it was at first."""
+    """Reset an exercise file."""
     print(reset_text(step_of(args.file), Path(args.file)))
 
 
 def reset_text(step, path):
-    """Write a step's file as it was at first, and say what became of the learner's text."""
+    """Reset a step's file. Returns a line that says so, and where the learner's text is."""
     copy = reset(step, path)
-    return f"{path} is as it was at first" + (f"; your text is in {copy}" if copy else "")
+    return f"{path} was reset" + (f"; your text is in {copy}" if copy else "")
 
 
 def check(args):
@@ -161,7 +161,7 @@ def check_line(exercise, progress, line):
         raise UserError(f"{exercise.path} has no bug to be found: check it without --line")
     bug = bug_statement(exercise)
     if bug is None:
-        raise UserError(f"{exercise.path}: no line differs from the package's any more: check it without --line")
+        raise UserError(f"{exercise.path}: no line differs from the package's: check it without --line")
     first, last, wrong, right = bug
     found = first <= line <= last
     progress.tried(exercise.name, found)

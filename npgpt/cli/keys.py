@@ -1,4 +1,4 @@
-"""Reading single keys from a terminal, without Enter and without an echo. The terminal is restored in the end."""
+"""Read single keys from a terminal, without Enter and without echo, and restore the terminal at the end."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-REDRAW = "redraw"       # instead of a key: the process was stopped (Ctrl-Z) and goes on, the screen shows other things
+REDRAW = "redraw"       # instead of a key: the process continues after Ctrl-Z, and must draw the screen again
 ENTER = "\n"
 ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")       # what an arrow key, a function key or Alt sends
 

@@ -1,7 +1,7 @@
 """Learn backprop: one exercise after the other, each checked whenever you save its file.
 
 It writes the next exercise's file and watches it. The verdict says where the first mistake is, and what shows it; what
-the mistake is comes with the hints. Another day it goes on where you were. For single steps there is `npgpt exercise`.
+the mistake is comes with the hints. The next time it continues where you stopped. `npgpt exercise` does single steps.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def learn(session):
 
 
 def attempt(session, action):
-    """Do something, and draw the screen; what goes wrong is said in one line."""
+    """Do something, and draw the screen; an error is one line on it."""
     try:
         action(session)
     except UserError as error:
@@ -114,7 +114,7 @@ def begin(session):
 
 
 def go_on(session):
-    """Go to the next exercise that is not solved; after the last one, begin again."""
+    """Go to the next unsolved exercise; after the last one, start over."""
     steps, left = whole_path(), unsolved(Progress(session.folder))
     at = steps.index(session.step) + 1 if session.step else 0
     arrive(session, next((step for step in steps[at:] + steps[:at] if step in left), None))
@@ -153,7 +153,7 @@ def go_to(session, typed):
 
 
 def ask(session, question):
-    """Show a question in place of the keys. Returns the key that answers it."""
+    """Show a question instead of the keys. Returns the key that answers it."""
     key = REDRAW
     while key in (None, REDRAW):
         if key == REDRAW:
@@ -233,7 +233,7 @@ def show_list(session):
 def ask_reset(session):
     """Reset the file if the learner says yes."""
     if ask(session, f"reset {session.file} to its beginning? y/n") != "y":
-        session.body.append("it stays as it is")
+        session.body.append("not reset")
         return
     said = reset_text(session.step, session.file)
     session.report, session.seen = None, state(session.file)
@@ -272,7 +272,7 @@ ACTIONS = {"h": give_hint, "n": ask_next, ENTER: go_on_if_solved, "p": go_back, 
 
 
 def draw(session, question=KEYS):
-    """Show where the learner stands in one line, what there is to say, and the keys or a question."""
+    """Show the progress in one line, the paragraphs, and the keys or a question."""
     solved = len(whole_path()) - len(unsolved(Progress(session.folder)))
     done = BAR * solved // len(whole_path())
     title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"

@@ -30,7 +30,7 @@ def wrapped(text, width):
 
 def fitted(lines, room):
     """The lines for which there is room: of a verdict the right gradients go first, then all but the first wrong one,
-    and then what stands at the top.
+    and then the lines at the top.
     """
     verdicts = [i for i, line in enumerate(lines) if line.endswith((" ok", " WRONG", " ..."))]
     first = next((i for i in verdicts if lines[i].endswith(" WRONG")), None)

@@ -52,6 +52,6 @@ def check(layer, backward, seed=None):
     report = judge(layer, solution, new_seed() if seed is None else seed)
     name = getattr(backward, "__name__", type(backward).__name__)
     checked = Check(f"{name}, a backward of {layer}", report)
-    if not hasattr(sys, "ps1"):         # nobody shows what a script's expressions return
+    if not hasattr(sys, "ps1"):         # a script does not show the value of an expression
         print(checked)
     return checked

@@ -1,4 +1,4 @@
-"""Exercise files: the forward of a layer, and its backward with `...` in place of some lines.
+"""Exercise files: the forward of a layer, and its backward with `...` for some lines.
 
 The derivation of the layer says which level leaves out which lines. The first line of a file says which exercise it is.
 The file imports all that it needs, so it is an ordinary program. This module only reads and parses it; `judge.py` runs
@@ -251,7 +251,7 @@ def read_exercise(path):
 
 
 def find_function(tree, backward):
-    """The tree of the last `def` in a file of the function that stands for a backward, or None.
+    """The tree of the last `def` in a file of a lesson's backward, or None.
 
     It may stand in an `if`. What is called in the end is whatever has the name after the file has run.
     """

@@ -6,7 +6,7 @@ heading may stand what the exercises know of a line of the backward, which the p
 
     line: dv            what the line is known by (see `exercise.key_of`); by default "d" and the heading
     level: 2            the lowest level of exercises that leaves the line out
-    hint: …             how the line comes about, in words; goes on in indented lines
+    hint: …             how to derive the line, in words; continued in indented lines
     mistake: dv = …     a common mistake, for `npgpt exercise bug`
     known: dv = … | …   another one, and what it is in words, for the judge; there may be several
 """

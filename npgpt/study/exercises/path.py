@@ -35,7 +35,7 @@ class Step:
         return f"{self.layer}-{self.what.replace(' ', '')}.py"
 
     def text(self, path):
-        """The text of its file at first; path: what the header calls it."""
+        """The initial text of its file; path: what the header calls it."""
         text = bug_text if self.is_bug else level_text
         return text(basics_and_lessons()[self.layer], int(self.what.split()[1]), path)
 
@@ -60,18 +60,18 @@ def unsolved(progress):
 
 
 def write_step(step, path):
-    """Write a step's file as it is at first."""
+    """Write a step's file with its initial text."""
     make_folder(path.parent)
     write_atomically(path, step.text(path).encode("utf-8", "replace"))
 
 
 def is_untouched(step, path):
-    """Whether a step's file is as it was at first."""
+    """Whether a step's file still has its initial text."""
     return read_bytes(path) == step.text(path).encode("utf-8", "replace")
 
 
 def reset(step, path):
-    """Write a step's file as it was at first. Returns the copy that keeps the learner's text, or None without one."""
+    """Reset a step's file to its initial text. Returns the copy that keeps the learner's text, or None without one."""
     copy = None
     if os.path.lexists(path) and not is_untouched(step, path) and read_bytes(path).strip():
         copy = path.with_name(path.name + ".bak")

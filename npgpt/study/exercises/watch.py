@@ -1,4 +1,4 @@
-"""Seeing that a file was saved, by any editor: those that write into it, and those that put a new file in its place."""
+"""Detect that a file was saved, whether the editor writes into it or replaces it."""
 
 import os
 import time
@@ -16,7 +16,7 @@ def state(path):
 
 
 def settled_state(path):
-    """The state of a file that nobody is writing at the moment: an editor may save in several steps."""
+    """The state of a file once it no longer changes: an editor may save in several steps."""
     last = state(path)
     while True:
         time.sleep(PAUSE)

@@ -85,7 +85,7 @@ class Explanation:
                 line.diagnosis, line.line = f"may follow from line {names[0][0]}", max(line.line or 0, names[0][0])
 
     def put(self, lines, first, line, message):
-        """Put a name at its line: at what is wrong there, or in a `Line` of its own above the first wrong one."""
+        """Put a name at its line: at the wrong `Line` there, or at a new one above the first."""
         there = next((each for each in lines if each.line == line and each.verdict == WRONG), None)
         if there is None and first.diagnosis == UNKNOWN and line > (first.line or 0):
             there = first                           # the line that was said to be the first can be right
@@ -189,7 +189,7 @@ class Explanation:
             with silent():
                 self.solution.function(*arguments)
         except BaseException as error:
-            del error           # it is told elsewhere
+            del error           # reported elsewhere
         finally:
             sys.settrace(outer)
         line, name = found or (None, "an argument")

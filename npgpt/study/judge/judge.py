@@ -45,7 +45,7 @@ def judge(name, solution, seed):
 
 
 def verdict(known, outcomes, source, to_do):
-    """(number of the first wrong case or None, the `Report` without an explanation) from what came of a backward.
+    """(number of the first wrong case or None, the `Report` without an explanation) from what a backward did.
 
     known: the `Case`s; outcomes: an `Outcome` for each; source: of the learner's function, or None; to_do: the lines of
     `...`.
@@ -110,7 +110,7 @@ class Judgement:
         return last_return(self.source) if self.source else None
 
     def result_faults(self, result):
-        """What is wrong with the results beside their numbers: how many there are, and their types."""
+        """The `Fault`s of the results apart from their numbers: how many there are, and their types."""
         lesson, line = self.lesson, self.last_return()
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
@@ -189,7 +189,7 @@ class Judgement:
         return lines
 
     def intermediate_lines(self):
-        """A `Line` for each gradient that the learner computes under its name, beside those of the inputs.
+        """A `Line` for each gradient that the learner computes under its name, except those of the inputs.
 
         A variable of the forward that is assigned several times has several gradients, in the reverse order.
         """
@@ -225,7 +225,7 @@ class Judgement:
 
 
 def compared(given, true, tolerance=TOLERANCE):
-    """OK or WRONG. The tolerance is that of the central differences, by which some intermediates are measured."""
+    """OK or WRONG. By default with the tolerance of the central differences, which measure some intermediates."""
     return OK if relative_error(given, true) <= tolerance else WRONG
 
 

@@ -78,8 +78,8 @@ class NameSearch:
         """(line, message, edits) of the smallest edit before or in statement i that makes a walk right; or None.
 
         tried: the statements of earlier searches, which are left out, and noted. everywhere: the results must be
-        right in all cases. If an edit of another line would do as well, nobody can know which was meant: the message
-        says both.
+        right in all cases. If an edit of another line would do as well, either may be meant: the message says
+        both.
         """
         whole = self.window(i)
         window = [j for j in whole if j not in (tried or ())]
@@ -114,7 +114,7 @@ class NameSearch:
 
     def window(self, i):
         """The numbers of the unfixed statements that a mistake in the value of statement i may come from, the nearest
-        first. What a true value was computed from is no longer of interest."""
+        first. Statements above a true value are left out."""
         found, names, unfixed = [], None, self.unfixed()
         for j in range(min(i, len(self.walk.before) - 1), -1, -1):
             statement = self.walk.statements[j]

@@ -1,4 +1,4 @@
-"""Load a learner's file, call its backward, and keep what came of it as plain data, which can leave the process."""
+"""Load a learner's file, call its backward, and keep the outcome as plain data, which can leave the process."""
 
 import ast
 import base64
@@ -32,12 +32,12 @@ class LearnerError(Exception):
 
 
 class Unfinished(Exception):
-    """Raised in place of a `...` that no line of the package can fill."""
+    """Raised by a `...` that no line of the package can fill."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Strange:
-    """Stands for a result that is neither an array nor a tuple or dict of arrays; it is told by its type."""
+    """Stands for a result that is neither an array nor a tuple or dict of arrays; only its type is kept."""
 
     kind: str
 
@@ -150,14 +150,14 @@ def run_case(solution, task, traced=False, shown=False):
 
 @contextlib.contextmanager
 def silent():
-    """Within it nothing is printed, and no warning: the learner's lines have run once already."""
+    """Print nothing, not even warnings, within it: the learner's lines have run once already."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), \
             np.errstate(all="ignore"):
         yield
 
 
 def encode(value, depth=0):
-    """A result as what JSON has: arrays by dtype, shape and bytes, tuples and dicts, the rest by the type's name."""
+    """A result as JSON data: arrays by dtype, shape and bytes, tuples and dicts, the rest by the type's name."""
     if value is None:
         return None
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiub" and value.size <= LARGEST:
@@ -174,7 +174,7 @@ def encode(value, depth=0):
 
 
 def decode(data, depth=0):
-    """What `encode` was given, arrays of its own. Raises ValueError for anything that it does not make."""
+    """The value that `encode` was given, with new arrays. Raises ValueError for data that `encode` does not make."""
     match data:
         case None:
             return None
@@ -193,7 +193,7 @@ def decode(data, depth=0):
 
 
 def encode_outcome(outcome):
-    """An `Outcome` as what JSON has."""
+    """An `Outcome` as JSON data."""
     record = [[each.function, each.line, each.name, encode(each.value)] for each in outcome.record]
     return {"value": encode(outcome.value), "raised": outcome.raised, "line": outcome.line,
             "changed": outcome.changed, "record": record, "finished": outcome.finished}

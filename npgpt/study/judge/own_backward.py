@@ -86,13 +86,13 @@ def read_backwards(folder, files, seconds=TIME_LIMIT):
     For a layer with nothing but unfinished files, the package's function is used. Raises UserError if a layer has a
     wrong file and no right one, and if no layer is left.
     """
-    with ThreadPoolExecutor(available_cores()) as pool:         # each check is a process of its own
+    with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process
         checks = pool.map(lambda layer: right_file(layer, files[layer], seconds), files)
         found = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=None),
                          strict=True))
     right = {layer: path for layer, path in found.items() if path is not None}
     if not right:
-        raise UserError(f"no exercise on a layer is finished in {folder}: npgpt learn {folder} goes on with them")
+        raise UserError(f"no exercise on a layer is finished in {folder}: continue with npgpt learn {folder}")
     names = {layer: load(path) for layer, path in right.items()}
     return Backwards(Path(folder), right, linked(names))
 

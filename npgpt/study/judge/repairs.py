@@ -5,6 +5,7 @@ until the results are the true ones. So a mistake is only named if mending it me
 """
 
 import ast
+import copy
 import itertools
 import re
 
@@ -17,23 +18,24 @@ EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a funct
 NUMBERS = (0.5, 1.0, 2.0, 3.0)
 AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
 REPEATS = "only the last gradient is kept of an index that occurs several times: they have to be added"
-ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat"}      # another shape could fill the memory
+# Other arguments of these could fill the memory: in a loop, np.outer(dx, …) makes an ever larger dx.
+ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat", "outer", "kron", "tensordot"}
 FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 
 
 def repairs(walk, window, whole, others, is_right, terms):
-    """Yield (rank, line, message, edits) for each edit of a statement of a window that mends a `Walk`, smallest first.
+    """Yield (rank, line, message, edits) for each edit that makes the results of a `Walk` right, smallest first.
 
-    window: numbers of statements, the likeliest first; whole: those that are edited together as well; others: those
-    that may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text -> value of the
-    parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
+    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too; others: those
+    whose right sides may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text ->
+    value of the parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
     """
     tries = []
     for nearness, i in enumerate(window):
         pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i])
         tries += [(rank, nearness, line, message, {i: statement})
                   for rank, line, message, statement in edited(walk.statements[i], pieces)]
-    tries += several(walk, whole, others)
+    tries += swaps(walk, whole, others)
     tries.sort(key=lambda each: each[:2])
     for rank, _, line, message, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
         if any(map(is_trivial, edits.values())):
@@ -43,60 +45,23 @@ def repairs(walk, window, whole, others, is_right, terms):
             yield rank, line, message, edits
 
 
-def several(walk, window, others):
-    """Yield the tries that change more than one place: two lines swapped, and one mistake made again and again."""
+def swaps(walk, window, others):
+    """Yield the tries that swap the right sides of two lines, or two arrays of a line."""
     statements = walk.statements
     simple = [i for i in others if isinstance(statements[i], ast.Assign) and RESULT not in stored_names(statements[i])]
     for i, j in itertools.combinations(simple, 2):
-        if i not in window and j not in window:
-            continue
         a, b = statements[i], statements[j]
-        if type(a.value) is not type(b.value):
-            continue                    # nobody takes the one for the other
-        yield (1.1, 0, a.lineno, f"the right sides of lines {a.lineno} and {b.lineno} are swapped",
-               {i: changed(a, value=b.value), j: changed(b, value=a.value)})
-    arrays = [name for name, kind in Pieces(walk.before[max(window, default=0)], walk.globals, {}).kinds.items()
-              if kind is np.ndarray]
+        if (i in window or j in window) and type(a.value) is type(b.value):     # others are not mistaken for each other
+            yield (1.1, 0, a.lineno, f"the right sides of lines {a.lineno} and {b.lineno} are swapped",
+                   {i: changed(a, value=b.value), j: changed(b, value=a.value)})
     for i in window:
-        used = [name for name in dict.fromkeys(node.id for node in ast.walk(statements[i]) if isinstance(node, ast.Name)
-                                               and isinstance(node.ctx, ast.Load)) if name in arrays]
-        for a, b in itertools.combinations(used, 2):
-            yield (1.25, 0, statements[i].lineno, f"{a} and {b} are in each other's place",
-                   {i: Rename({a: b, b: a}).visit(statements[i])})
-    renamings = [(1.3, wrong, right, f"a {wrong} instead of a {right}")
-                 for wrong, right in (("sum", "mean"), ("mean", "sum"))]
-    renamings += [(4.3, wrong, right, f"uses {wrong} in place of {right}")
-                  for wrong, right in itertools.permutations(arrays, 2)]
-    for rank, wrong, right, message in renamings:
-        edits, count = {}, 0
-        for i in sorted(window):
-            renamer = Rename({wrong: right})
-            statement = renamer.visit(statements[i])
-            if renamer.count:
-                edits[i], count = statement, count + renamer.count
-        if count > 1:
-            times = "twice" if count == 2 else f"{count} times"
-            yield rank, 0, statements[min(edits)].lineno, f"{message}, {times}", edits
-
-
-class Rename(ast.NodeTransformer):
-    """Uses other methods or variables, and counts how often; nodes that stay are shared."""
-
-    def __init__(self, names):
-        self.names, self.count = names, 0
-
-    def visit(self, node):
-        fields = {}
-        for field, value in ast.iter_fields(node):
-            parts = value if isinstance(value, list) else [value]
-            visited = [self.visit(part) if isinstance(part, ast.AST) else part for part in parts]
-            if any(a is not b for a, b in zip(parts, visited, strict=True)):
-                fields[field] = visited if isinstance(value, list) else visited[0]
-        for kind, field in ((ast.Attribute, "attr"), (ast.Name, "id")):
-            if isinstance(node, kind) and isinstance(node.ctx, ast.Load) and getattr(node, field) in self.names:
-                fields[field] = self.names[getattr(node, field)]
-                self.count += 1
-        return changed(node, **fields) if fields else node
+        arrays = [name for name, value in walk.before[i].items() if isinstance(value, np.ndarray)]
+        for a, b in itertools.combinations([name for name in arrays if name in names_in(statements[i])], 2):
+            swapped = copy.deepcopy(statements[i])
+            for node in ast.walk(swapped):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in (a, b):
+                    node.id = b if node.id == a else a
+            yield 1.25, 0, swapped.lineno, f"{a} and {b} are swapped", {i: swapped}
 
 
 class Pieces:
@@ -132,7 +97,7 @@ class Pieces:
 
 
 def hidden(text):
-    """The name under which the value of a term stands among the learner's names."""
+    """The name that holds the value of a term among the learner's names."""
     return "__" + "".join(char if char.isalnum() else f"_{ord(char)}_" for char in text) + "__"
 
 
@@ -158,6 +123,9 @@ def edited(node, pieces, line=None, is_value=False):
                 for rank, at, message, new in edited(part, pieces, line, isinstance(part, ast.expr) and values):
                     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right" \
                             and " in `" not in message:
+                        missing = re.match(r"the factor (\w+) is missing", message)
+                        if missing and missing[1] in names_in(node.left):
+                            continue                    # x / (x * y) mends numbers by accident
                         is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub)
                         message = f"{message}, in `{ast.unparse(part)}`" if is_sum else \
                             message.replace("the factor", "the division by", 1)
@@ -206,9 +174,7 @@ def edits(node, pieces):
                 other = "right" if field == "left" else "left"
                 yield (1.5, f"the factors are in the wrong order, and {transposition(old)}",
                        changed(node, **{other: transposed(old), field: right if old is left else left}))
-            yield (1.5, f"{transposition(left)}, and {transposition(right)}",
-                   changed(node, left=transposed(left), right=transposed(right)))
-            yield 6, f"`{text(node)}` is a matmul, * belongs there", changed(node, op=ast.Mult())
+            yield 1.5, f"`{text(node)}` should be transposed", transposed(node)
         case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
             for other in (power - 1, power + 1):
                 yield 1, f"the power {power} instead of {other}", changed(node, right=ast.Constant(other))
@@ -217,21 +183,19 @@ def edits(node, pieces):
         case ast.Call():
             yield from call_edits(node)
         case ast.Tuple(items) | ast.List(items) if len(items) < 7:
-            for i, j in itertools.combinations(range(len(items)), 2):
-                order = list(items)
-                order[i], order[j] = items[j], items[i]
-                yield 4, f"{text(items[i])} and {text(items[j])} are in each other's place", changed(node, elts=order)
+            for message, order in exchanged(items):
+                yield 4, message, changed(node, elts=order)
         case ast.Name(name, ast.Load()):
             for other, kind in pieces.kinds.items():
                 if other != name and kind == pieces.kinds.get(name) and other != "_":
                     # Of a cache there is little else that can be wrong.
                     rank = 1.5 if kind not in (np.ndarray, "number") else 4 if other in pieces.likely else 4.2
-                    yield rank, f"uses {name} in place of {other}", ast.Name(other, ast.Load())
+                    yield rank, f"uses {name} instead of {other}", ast.Name(other, ast.Load())
         case ast.Constant(float(number)):
             for other in pieces.numbers:
                 yield 2.7, f"{number} instead of {other}", ast.Constant(other)
             for other, kind in pieces.kinds.items():
-                yield (4.1 if kind == "number" else 4.6, f"uses {number} in place of {other}",
+                yield (4.1 if kind == "number" else 4.6, f"uses {number} instead of {other}",
                        ast.Name(other, ast.Load()))
         case ast.Constant(int(number)) if type(number) is int:
             for other in (number + 1, number - 1):
@@ -246,10 +210,6 @@ def edits(node, pieces):
                    changed(node, iter=ast.Call(ast.Name("reversed", ast.Load()), [order], [])))
         case ast.AugAssign():
             yield from augmented_edits(node)
-        case ast.Expr(ast.Call(args=[ast.Name(name), *_])):
-            target = ast.Name(name, ast.Store())
-            yield (0.8, f"the result of `{text(node)}` is thrown away: assign it",
-                   ast.copy_location(ast.Assign([target], node.value), node))
         case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
             for order in itertools.permutations(items):
                 if order != tuple(items) and len(items) < 5:
@@ -263,11 +223,8 @@ def edits(node, pieces):
             if isinstance(target, ast.Subscript):
                 yield 0, REPEATS, added_at(node)
         case ast.Assign([ast.Tuple(targets)]):
-            for i, j in itertools.combinations(range(len(targets)), 2):
-                order = list(targets)
-                order[i], order[j] = targets[j], targets[i]
-                yield (1, f"{text(targets[i])} and {text(targets[j])} are in each other's place",
-                       changed(node, targets=[ast.Tuple(order, ast.Store())]))
+            for message, order in exchanged(targets):
+                yield 1, message, changed(node, targets=[ast.Tuple(order, ast.Store())])
             called = [each.id for each in getattr(node.value, "args", []) if isinstance(each, ast.Name)]
             for i, name in itertools.product(range(len(targets)), called):
                 order = [*targets[:i], ast.Name(name, ast.Store()), *targets[i + 1:]]
@@ -277,16 +234,21 @@ def edits(node, pieces):
             yield (2, f"{text(node)} is only one entry: the sum over axis 0 is missing",
                    ast.parse(f"({text(value)}).sum(axis=0)", mode="eval").body)
         case ast.Dict(values=values):
-            for i, j in itertools.combinations(range(len(values)), 2):
-                order = list(values)
-                order[i], order[j] = values[j], values[i]
-                yield (1.2, f"{text(values[i])} and {text(values[j])} are in each other's place",
-                       changed(node, values=order))
+            for message, order in exchanged(values):
+                yield 1.2, message, changed(node, values=order)
         case ast.IfExp(_, body, orelse):
             yield 6, "the two cases of the condition are swapped", changed(node, body=orelse, orelse=body)
         case ast.Constant(str(key)):
             for other in ("weight", "bias", "c_fc", "c_proj", "c_attn", "ln_1", "ln_2", "attn", "mlp", "wte", "wpe"):
-                yield 6, f"uses {key!r} in place of {other!r}", ast.Constant(other)
+                yield 6, f"uses {key!r} instead of {other!r}", ast.Constant(other)
+
+
+def exchanged(nodes):
+    """Yield (message, nodes with two of them swapped) for every two."""
+    for i, j in itertools.combinations(range(len(nodes)), 2):
+        order = list(nodes)
+        order[i], order[j] = nodes[j], nodes[i]
+        yield f"{ast.unparse(nodes[i])} and {ast.unparse(nodes[j])} are swapped", order
 
 
 def augmented_edits(node):
@@ -305,7 +267,6 @@ def augmented_edits(node):
             yield 0, f"divided by {text} instead of multiplied", changed(node, op=ast.Mult())
     if isinstance(target, ast.Subscript) and isinstance(op, ast.Add):
         yield 0, REPEATS, added_at(node)
-    yield 3.1, f"`{ast.unparse(node)}` does not belong there", ast.copy_location(ast.Pass(), node)
 
 
 def added_at(node):
@@ -324,28 +285,12 @@ def call_edits(node):
         yield from reduction_edits(node, name, of_module)
     elif name in ("swapaxes", "transpose") and not of_module:
         yield 1, f"{text(node.func.value)} should not be transposed", node.func.value
-        if name == "transpose" and 2 < len(node.args) < 6:
-            for order in itertools.permutations(range(len(node.args))):
-                yield 6, f"transpose{order} would be right", changed(node, args=[ast.Constant(i) for i in order])
-    if name == "astype":
-        yield 0.5, f"{text(node)} loses digits: keep the dtype of the gradient", node.func.value
-    for i, keyword in enumerate(node.keywords):
-        if keyword.arg == "dtype":
-            yield (0.5, f"dtype={text(keyword.value)} loses digits: keep the dtype of the gradient",
-                   changed(node, keywords=node.keywords[:i] + node.keywords[i + 1:]))
-    if of_module and name.endswith("_like") and len(node.args) == 1 and not any(
-            each.arg == "dtype" for each in node.keywords):
-        floating = ast.keyword("dtype", ast.Name("float", ast.Load()))
-        yield (0.6, f"{text(node)} has the dtype of {text(node.args[0])}, which is not that of the gradient",
-               changed(node, keywords=[*node.keywords, floating]))
-    elif of_module and len(node.args) == 1 and not node.keywords:
+    if of_module and len(node.args) == 1 and not node.keywords:
         yield 2, f"{text(node.func)} does not belong there", node.args[0]
         for other in FUNCTIONS:
-            yield 3, f"{text(node.func)} in place of np.{other}", changed(node, func=changed(node.func, attr=other))
-    for i, j in itertools.combinations(range(min(len(node.args), 5)), 2):
-        order = list(node.args)
-        order[i], order[j] = node.args[j], node.args[i]
-        yield 4, f"{text(node.args[i])} and {text(node.args[j])} are in each other's place", changed(node, args=order)
+            yield 3, f"{text(node.func)} instead of np.{other}", changed(node, func=changed(node.func, attr=other))
+    for message, order in exchanged(node.args[:5]):
+        yield 4, message, changed(node, args=order + node.args[5:])
 
 
 def reduction_edits(node, name, of_module):
@@ -364,15 +309,12 @@ def reduction_edits(node, name, of_module):
 
     other = "mean" if name == "sum" else "sum"
     yield 0, f"a {name} instead of a {other}", call(other, axis, kept)
-    yield (1, "an axis of length 1 is too much (keepdims?)" if kept else "keepdims=True is missing",
+    yield (1, "extra axis of length 1 (keepdims?)" if kept else "keepdims=True is missing",
            call(name, axis, not kept))
     for right in AXES:
         if str(right) != axis:
             wrong = f"axis={right} is missing" if axis == "None" else f"axis {axis} instead of axis {right}"
             yield 1.2, wrong, call(name, str(right), kept)
-            yield (1.4, f"{wrong}, and keepdims=True is {'too much' if kept else 'missing'}",
-                   call(name, str(right), not kept))
-    yield 2, f"the {name} does not belong there", value
 
 
 def insertions(node, pieces, is_all):
@@ -387,29 +329,29 @@ def insertions(node, pieces, is_all):
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for text, value, rank in pieces.values:
         yield rank, f"the factor {text} is missing", ast.BinOp(node, ast.Mult(), value)
-        if rank < 5 and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:        # x / x is an accident, too
+        # x / x mends numbers by accident, and so do the powers.
+        if rank < 5 and "**" not in text and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:
             yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         if rank == 5 and not (is_sum or is_all):
             continue
         at = rank + (0.1 if is_sum or is_all else 2.0)
         yield at, f"the term {text} is missing", ast.BinOp(node, ast.Add(), value)
         yield at, f"the term {text} is missing, subtracted", ast.BinOp(node, ast.Sub(), value)
-        yield at + 0.3, f"it is to be subtracted from {text}", ast.BinOp(value, ast.Sub(), node)
     for number in pieces.numbers:
         yield 2.8, f"the factor {number} is missing", ast.BinOp(ast.Constant(number), ast.Mult(), node)
         yield 2.9, f"the term {number} is missing", ast.BinOp(ast.Constant(number), ast.Add(), node)
-        yield 2.9, f"it is to be subtracted from {number}", ast.BinOp(ast.Constant(number), ast.Sub(), node)
+        yield 2.9, f"it must be subtracted from {number}", ast.BinOp(ast.Constant(number), ast.Sub(), node)
     yield 0.5, f"the sign of {ast.unparse(node)} is wrong", negative(node)
     if not isinstance(node, ast.Name):
         for name in sorted(pieces.likely - pieces.kinds.keys()):
             if not name.isidentifier() or name.startswith("d"):     # what the learner has no line for
                 continue
-            yield (6.6 if is_all else 4.9, f"uses {ast.unparse(node)} in place of {name}",
+            yield (6.6 if is_all else 4.9, f"uses {ast.unparse(node)} instead of {name}",
                    ast.Name(hidden(name), ast.Load()))
         for name, kind in pieces.kinds.items():
             if kind in (np.ndarray, "number"):
                 yield (6.5 if is_all else 4.5 if name in pieces.likely else 4.7,
-                       f"uses {ast.unparse(node)} in place of {name}", ast.Name(name, ast.Load()))
+                       f"uses {ast.unparse(node)} instead of {name}", ast.Name(name, ast.Load()))
 
 
 def rebracketed(node):

@@ -23,7 +23,7 @@ class Line:
 
 @dataclasses.dataclass
 class Fault:
-    """What is wrong beside the numbers, at a line of the learner's file (or None). diagnosis: the mistake behind it."""
+    """An error apart from the numbers, at a line of the learner's file (or None). diagnosis: the mistake behind it."""
 
     message: str
     line: int | None
@@ -35,10 +35,10 @@ class Fault:
 class Report:
     """The verdict on a backward.
 
-    case: the branch that it is about, "" for the lesson's own; notes: what makes nothing wrong; to_do: the lines that
-    are still `...`; results: the gradients that are returned; differs: the names with other values than in
-    the package's backward, in its order; count, seed: how many cases there were, and of which seed; record: the
-    assignments of the learner's lines in the plain case, if they are known.
+    case: the branch that it is about, "" for the lesson's own; notes: remarks that do not affect the
+    verdict; to_do: the lines that are still `...`; results: the gradients that are returned; differs: the names with
+    other values than in the package's backward, in its order; count, seed: the number of cases, and their seed; record:
+    the assignments of the learner's lines in the plain case, if they are known.
     """
 
     case: str

@@ -1,4 +1,4 @@
-"""What is wrong with a shape, in words: that of a gradient, and those of the two sides of an operation."""
+"""What is wrong with the shape of a gradient, or with the two shapes of an operation, in words."""
 
 import ast
 import itertools
@@ -17,14 +17,14 @@ def close(a, b):
 
 
 def by_shape(given, true, sizes):
-    """What is wrong with a gradient of a wrong shape, at least the shape."""
+    """What is wrong with a gradient of a wrong shape: at least the shape, at best the missing step."""
     given = np.asarray(given)
     says = f"its shape is {given.shape}, not {np.shape(true)}"
     extra = given.ndim - np.ndim(true)
     if given.ndim >= 2 and close(given.swapaxes(-1, -2), true):
         return f"{says}: it is transposed"
     if given.size == np.size(true) and 1 in given.shape and extra > 0 and close(given.reshape(np.shape(true)), true):
-        return f"{says}: an axis of length 1 is too much (keepdims?)"
+        return f"{says}: extra axis of length 1 (keepdims?)"
     if given.size == np.size(true) and 1 in np.shape(true) and extra < 0 and close(given.reshape(np.shape(true)), true):
         return f"{says}: keepdims=True is missing"
     if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):

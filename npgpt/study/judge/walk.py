@@ -19,7 +19,7 @@ class Returned(Exception):
 class Walk:
     """A function run up to its return or its first exception: `before[i]` holds the names before statement i.
 
-    tree: the function's, in the form that `can_walk` accepts; names: its globals, and what an edit may use besides;
+    tree: the function's, in the form that `can_walk` accepts; names: its globals, and what else an edit may use;
     arguments: its arguments' values.
     """
 
@@ -64,7 +64,7 @@ class Walk:
         return names
 
     def fork(self, names, in_place):
-        """The same names, each array with a copy of its own if a statement may write to it."""
+        """The same names; arrays are copied if a statement may write to them."""
         if not in_place:
             return dict(names)
         arrays = {name: value for name, value in names.items() if isinstance(value, np.ndarray | tuple | list | dict)

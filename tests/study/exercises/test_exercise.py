@@ -28,7 +28,7 @@ from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.child import read_answer
 from npgpt.study.judge.explain import UNKNOWN
 from npgpt.study.judge.hints import hints, next_hint, package_statements, wrong_key
-from npgpt.study.judge.report import Fault, Line, Report, hunt_text, report_html, report_text, summary
+from npgpt.study.judge.report import Fault, Line, Report, report_html, report_text
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import judge_file, solved
 
@@ -69,10 +69,10 @@ def test_reset_keeps_the_text_of_the_learner(npgpt):
         npgpt("exercise", *arguments)
         file = Path(f"exercises/{name}.py")
         first = file.read_text()
-        assert npgpt("exercise", "reset", file) == (0, f"{file} is as it was at first\n", "")
+        assert npgpt("exercise", "reset", file) == (0, f"{file} was reset\n", "")
         mine = first.replace("    return", "    return (")          # need not parse
         file.write_text(mine)
-        assert npgpt("exercise", "reset", file)[1] == f"{file} is as it was at first; your text is in {file}.bak\n"
+        assert npgpt("exercise", "reset", file)[1] == f"{file} was reset; your text is in {file}.bak\n"
         assert file.read_text() == first and Path(f"{file}.bak").read_text() == mine
         assert "your text" not in npgpt("exercise", "reset", file)[1] and Path(f"{file}.bak").read_text() == mine
     refused(npgpt("exercise", "reset", "nowhere.py"), "nowhere.py: No such file or directory")
@@ -183,16 +183,6 @@ def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_pat
         assert said[0] == f"hint 1 of 4: {mistake}" and said[1].startswith("hint 2 of 4: look at")
 
 
-def test_the_last_line_says_in_which_cases():
-    report = Report("", [Line("dx", 30, "ok")], [], [], [], ["dx"], [], count=21, seed=5)
-    assert summary(report) == "right: every gradient is the true one, in 21 cases (--seed 5)"
-    report.case, report.lines = "without a bias", [Line("dx", 30, "WRONG")]
-    assert summary(report) == "wrong without a bias (--seed 5): the first wrong line is 30"
-    assert hunt_text(report, "title") == "title: the bug is still there without a bias (--seed 5); wrong: dx"
-    report.lines[0].line = None
-    assert summary(report) == "wrong without a bias (--seed 5)"
-
-
 def test_a_seed_repeats_the_random_cases(npgpt):
     Path("mine.py").write_text(SOLUTION)
     assert "(--seed 5)\n" in npgpt("exercise", "check", "mine.py", "--seed", "5")[1]
@@ -205,13 +195,6 @@ def test_a_seed_repeats_the_random_cases(npgpt):
     seed = re.search(r"wrong with .*\(--seed (\d+)\)", out)[1]
     assert f"for a hint: npgpt exercise check mine.py --hint --seed {seed}\n" in out
     assert "hint 1 of" in npgpt("exercise", "check", "mine.py", "--hint", "--seed", seed)[1]
-
-
-def test_what_a_central_difference_is_is_said_until_something_is_solved(npgpt):
-    wrong = SOLUTION.replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")
-    for text, says in ((wrong, True), (SOLUTION, False), (wrong, False)):
-        Path("mine.py").write_text(text)
-        assert ("The central difference measures" in npgpt("exercise", "check", "mine.py")[1]) == says
 
 
 @pytest.mark.parametrize(("right", "wrong", "key"), [
@@ -253,12 +236,9 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
     ("    x, weight, has_bias = cache", "    x, weight, has_bias = = cache", "mine.py, line {0}: invalid syntax"),
     ("def linear_backward", "def my_backward", "mine.py: there is no linear_backward after the file has run"),
     (RETURN, RETURN + "\n\n\nlinear_backward = 3", "mine.py: linear_backward is an int after the file has run"),
-    (RETURN, RETURN + "\n\n\ndel linear_backward", "mine.py: there is no linear_backward after the file has run"),
-    ("import numpy as np", "raise GeneratorExit", "mine.py, line {0}: GeneratorExit"),
     ("import numpy as np", "raise KeyboardInterrupt", "mine.py, line {0}: KeyboardInterrupt"),
     (RETURN, "    import os; os._exit(3)", "mine.py: the code ended its process (exit code 3)"),
     (RETURN, "    import os; os.kill(os.getpid(), 9)", "mine.py: the code ended its process (signal 9)"),
-    ("import numpy as np", "1 / 0", "line {0}: ZeroDivisionError"),
     ("# npgpt exercise: linear, level 3", "", "mine.py is not an exercise file"),
     ("# npgpt exercise: linear", "# npgpt exercise: gtp", "mine.py is not an exercise file"),
     ("(n_in", "\0", "null bytes"),
@@ -271,15 +251,11 @@ def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
 @pytest.mark.parametrize(("old", "new", "says"), [
     (RETURN, "    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
     (RETURN, "    return dx", "linear_backward returned an array, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx, dweight", "linear_backward returned 2 results, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx, dweight, [1.0]", "dbias is a list, not an array of floating numbers"),
-    (RETURN, "    return dx, dweight, None", "dbias is None, not an array of floating numbers"),
     (RETURN, "    return dx, dweight, dbias > 0", "dbias is an array of bool"),
     (RETURN, "    return dx, dweight, dbias[1:]", "its shape is (7,), not (8,)"),
     (RETURN, "    return dx, dweight @ dx, dbias", "dweight (6, 8) @ dx (4, 5, 6): 8 is not 5"),
     (RETURN, "    raise GeneratorExit", "GeneratorExit"),
     (RETURN, RETURN.replace("return", "yield"), "linear_backward returned a generator, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return nothing", "NameError: name 'nothing' is not defined"),
     (RETURN, "    raise SystemExit(0)", "SystemExit: 0"),
     (RETURN, "    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
 ])
@@ -360,13 +336,11 @@ def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
     ("raise ValueError('\\x1b[31m' + 'a' * (2 << 20))", "ValueError: \\x1b[31maaa"),
     ("raise type('\\x1b[31m', (Exception,), {})('text')", "\\x1b[31m: text"),
     ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "Mine"),
-    ("raise ValueError('first\\nsecond')", "ValueError: first"),
-    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
 ])
 def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
     code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
     assert code == 1 and err == "" and says.format(RETURN_LINE) in out
-    assert len(out) < 1000 and "\x1b" not in out and "second" not in out
+    assert len(out) < 1000 and "\x1b" not in out
 
 
 def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(linear):
@@ -385,21 +359,14 @@ OUTCOME = {"value": {"tuple": [ARRAY, None, {"strange": "list"}, {"dict": [["h",
            "raised": None, "line": None, "changed": False, "record": [["f", 3, "dx", ARRAY]], "finished": True}
 RUN = {"outcomes": [OUTCOME, OUTCOME], "float32": OUTCOME, "to_do": [3], "followed": True}
 BAD_ANSWERS = [
-    "", "5", "null", "{}", "[]", '"error"', '["error"]', "[" * 100000, "\udcff", "1" * 5000, "{} {}",
-    '{"error": "text"}', '{"error": 5, "line": 3}', '{"error": "text", "line": "3"}', '{"error": "text", "line": NaN}',
+    "", "5", "{}", '["error"]', "[" * 100000, "\udcff", '{"error": "text"}', '{"error": "text", "line": NaN}',
     *(json.dumps(ANSWER | field) for field in (
-        {"lines": [5]}, {"lines": [{}]}, {"lines": None}, {"notes": "text"}, {"seed": None},
-        {"notes": [None]}, {"results": {}}, {"more": 5}, {"to_do": [1.5]}, {"to_do": [float("inf")]}, {"case": None},
-        {"faults": [LINE]}, {"faults": [FAULT | {"is_write": 0}]})),
-    *(json.dumps(ANSWER | {"lines": [LINE | field]}) for field in (
-        {"name": 5}, {"line": True}, {"line": 1.5}, {"line": float("nan")}, {"verdict": None}, {"evidence": 1.0})),
-    *(json.dumps(RUN | field) for field in (
-        {"outcomes": [OUTCOME]}, {"outcomes": [OUTCOME] * 3}, {"outcomes": [OUTCOME, 5]}, {"float32": None},
-        {"to_do": ["3"]}, {"followed": 1})),
+        {"lines": [5]}, {"lines": None}, {"notes": [None]}, {"more": 5}, {"to_do": [float("inf")]}, {"faults": [LINE]},
+        {"lines": [LINE | {"line": True}]})),
+    *(json.dumps(RUN | field) for field in ({"outcomes": [OUTCOME]}, {"outcomes": [OUTCOME, 5]}, {"to_do": ["3"]})),
     *(json.dumps(RUN | {"float32": OUTCOME | field}) for field in (
-        {"value": 5}, {"value": [1.0]}, {"line": "3"}, {"changed": None}, {"record": [["f", 3, "dx", None]]},
-        {"record": [[3, 3, "dx", ARRAY]]}, {"value": ARRAY | {"array": "O"}}, {"value": ARRAY | {"shape": [3]}},
-        {"value": ARRAY | {"data": "?"}}, {"value": {"dict": [[1]]}}))]
+        {"value": 5}, {"changed": None}, {"record": [["f", 3, "dx", None]]}, {"value": ARRAY | {"array": "O"}},
+        {"value": ARRAY | {"shape": [3]}}, {"value": ARRAY | {"data": "?"}}, {"value": {"dict": [[1]]}}))]
 
 
 def test_answers_are_validated():

@@ -164,9 +164,9 @@ def test_reset_hunt_page_and_end(terminal, folder):
     save(file, first + "mine = 1\n")
     learn.wait("...")
     learn.ask("r", f"reset {file} to its beginning? y/n")
-    learn.press("x", "it stays as it is")
+    learn.press("x", "not reset")
     learn.ask("r", "y/n")
-    learn.press("y", f"{file} is as it was at first; your text is in {file}.bak")
+    learn.press("y", f"{file} was reset; your text is in {file}.bak")
     assert file.read_text() == first and Path(f"{file}.bak").read_text() == first + "mine = 1\n"
     (folder / "study.html").write_text("")
     learn.press("o", "study.html#linear:b")

@@ -26,9 +26,12 @@ from npgpt.study.gradcheck.lessons import PLAIN, SIZES, basics_and_lessons, less
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.child import ask, run_child
+from npgpt.study.judge.explain import UNKNOWN
 from npgpt.study.judge.judge import NO_LINES, verdict
 from npgpt.study.judge.outcome import LearnerError, Solution, load, run_case
 from npgpt.study.judge.report import report_text
+from tests.study.judge.corpus import source
+from tests.study.judge.corpus.solution import wrong
 from tests.study.judge.solutions import judge_file, solved
 
 SEED = 7
@@ -122,7 +125,7 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.mean(axis=-1)", "mean_dxhat = ",
      "keepdims=True is missing"),
     ("linear", "rows = x.reshape(-1, x.shape[-1])  ", "rows = x.reshape(x.shape[-1], -1)  ", "rows = x.reshape(x.",
-     "x.shape[-1] and -1 are in each other's place"),
+     "x.shape[-1] and -1 are swapped"),
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.sum(axis=0, keepdims=True) ** 2", None, "look at"),
 ])
 def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, says, tmp_path):
@@ -163,113 +166,15 @@ def test_two_mistakes_are_both_named_if_together_they_mend_everything(tmp_path):
         "a mean instead of a sum", "the factor weight is missing", f"may follow from line {line('dxhat = dy')}"]
 
 
-@pytest.mark.parametrize(("layer", "old", "new", "at", "says"), [
-    ("chain", "dx = du * a                 # (...)\n    da = du * x", "dx = du * x\n    da = du * a", "dx = du * x",
-     "the right sides of lines {} and {} are swapped"),
-    ("embedding", "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)",
-     "dwpe = np.zeros((block_size, C), dtype=int)", "dwpe = np.zeros", "dtype=int loses digits"),
-    ("attention", "dmasked = att * (datt - dot)", "dmasked = datt * att * (1.0 - att)", "dmasked = ",
-     "only the diagonal of the softmax's Jacobian"),
-    ("layernorm", "mean_dxhat - xhat * mean_dxhat_xhat", "dxhat.sum(axis=-1, keepdims=True) - xhat * (dxhat * xhat)"
-     ".sum(axis=-1, keepdims=True)", "dx = rstd", "a sum instead of a mean, twice"),
-    ("layernorm", "rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)",
-     "rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat", "dx = rstd", "brackets are missing: rstd * (dxhat - mean"),
-    ("block", "dx = dx_mid + dx_normed", "dx = dx_mid + dx_normed\n    dx = dx + dx_out", "dx = dx + dx_out",
-     "the term dx_out does not belong there"),
-    ("linear", "drows = dy_rows @ weight.T", "drows = (dy_rows @ weight.T).astype(np.float32)", "drows = ",
-     "computed in float32"),
-    ("gelu_tanh", "dtanh = dy * (0.5 * x)", "dtanh = dy * (0.5 * x) / np.where(x > 0.0, 1.0, 0.0)", "dtanh = ",
-     "I don't recognise"),
-])
-def test_names_of_mistakes_that_were_unnamed_or_misnamed_once(layer, old, new, at, says, tmp_path):
-    text = solved(basics_and_lessons()[layer], 3)
-    assert text.count(old) == 1
-    report, line = judged(layer, text.replace(old, new), tmp_path)
-    said = [each.diagnosis for each in report.lines if each.line == report.first and each.verdict == WRONG]
-    said += [fault.diagnosis for fault in report.faults if fault.line == report.first]
-    assert report.first == line(at)
-    assert any(says.format(line(at), line(at) + 1) in each for each in said if each), report
-    if layer == "gelu_tanh":
-        assert "begins here" in next(each.evidence for each in report.lines if each.line == report.first)
-
-
-CROSS_ENTROPY = """
-def cross_entropy_backward(dloss, cache):
-    probs, column, counted, count = cache
-    B, T, V = probs.shape
-    dlogits = probs.copy()
-    rows, steps = np.indices((B, T))
-    dlogits[rows, steps, column[..., 0]] -= 1.0
-    dlogits *= counted
-    dlogits *= dloss
-    dlogits /= count
-    return dlogits
-"""
-LAYERNORM = """
-def layernorm_backward(dy, cache):
-    xhat, rstd, weight, has_bias = cache
-    C = xhat.shape[-1]
-    std = 1.0 / rstd
-    centred = xhat * std
-    dbias = dy.sum(axis=(0, 1)) if has_bias else None
-    dweight = (dy * xhat).sum(axis=(0, 1))
-    dxhat = dy * weight
-    dcentred = dxhat / std
-    dstd = -(dxhat * centred).sum(axis=-1, keepdims=True) / std**2
-    dvar = dstd * 0.5 / std
-    dsquare = dvar / C * np.ones_like(centred)
-    dcentred = dcentred + 2.0 * centred * dsquare
-    dx = dcentred - dcentred @ np.ones((C, 1)) / C
-    return dx, dweight, dbias
-"""
-
-
-@pytest.mark.parametrize(("layer", "old", "new", "says"), [
-    ("cross_entropy", None, None, None), ("layernorm", None, None, None),
-    ("cross_entropy", "dlogits /= count", "dlogits /= B * T", "uses B * T in place of count"),
-    ("cross_entropy", "dlogits *= dloss", "pass", "the factor dloss is missing"),
-    ("cross_entropy", "]] -= 1.0", "]] += 1.0", "the term 1.0 has the wrong sign"),
-    ("cross_entropy", "/= count", "*= count", "multiplied by count instead of divided"),
-    ("layernorm", "= -(", "= (", "its sign is wrong (here, or in line {after})"),
-    ("layernorm", "dvar / C", "dvar", "the division by C is missing"),
-    ("layernorm", "dcentred + 2.0", "dcentred - 2.0", "the term 2.0 * centred * dsquare has the wrong sign (or, in"),
-    ("layernorm", "= dcentred + 2.0", "= 2.0", "= instead of +=: it overwrites"),
-    ("layernorm", "dxhat / std", "dxhat * std", "multiplied by std instead of divided"),
-    ("layernorm", "np.ones((C, 1)) / C", "np.ones((C, 1))", "the division by C is missing"),
-])
-def test_the_usual_style_and_names_of_ones_own(layer, old, new, says, tmp_path):
-    """A name that the package does not have can be wrong in its own line or in the next: then both are named."""
-    text = "import numpy as np\n" + {"cross_entropy": CROSS_ENTROPY, "layernorm": LAYERNORM}[layer]
-    if old is None:
-        assert judged(layer, text, tmp_path)[0].right
-        return
-    assert text.count(old) == 1
-    report, line = judged(layer, text.replace(old, new), tmp_path)
-    said = [each.diagnosis for each in report.lines if each.line == report.first and each.verdict == WRONG]
-    assert any(each.startswith(says.format(after=report.first + 1)) for each in said), report
-    assert new == "pass" or report.first == text[:text.index(old)].count("\n") + 1
-
-
-def test_numbers_that_are_mended_by_accident_are_no_name(tmp_path):
-    """The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C."""
-    text = "import numpy as np\n" + LAYERNORM
-    dx = "    dx = dcentred - dcentred @ np.ones((C, 1)) / C"
-    assert dx in text
-    text = text.replace(dx, """    size = (xhat * xhat).sum(axis=-1, keepdims=True)
-    along = (dxhat * xhat).sum(axis=-1, keepdims=True)
-    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)""")
-    report, line = judged("layernorm", text, tmp_path)
-    said = [each.diagnosis for each in report.lines if each.line == report.first]
-    assert report.first in (line("size = "), line("dx = ")) and "multiplied by xhat" not in said[0], said
-
-
 def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
-    text = "import numpy as np\n" + LAYERNORM.replace("-(dxhat", "np.sin(dxhat").replace("* 0.5", "* 0.25")
+    mistakes = wrong("two", UNKNOWN, ("-(dxhat", "np.sin(dxhat"), ("* 0.5", "* 0.25"),
+                     of="the long way, a line for the square")
+    text = "import numpy as np\n" + source("layernorm", mistakes)
     report, line = judged("layernorm", text, tmp_path)
-    wrong = next(each for each in report.lines if each.line == report.first)
-    assert report.first == line("dvar = ") and "I don't recognise" in wrong.diagnosis
+    first = next(each for each in report.lines if each.line == report.first)
+    assert report.first == line("dvar = ") and first.diagnosis == UNKNOWN
     above = " or ".join(str(line(part)) for part in ("std = 1", "centred = ", "dstd = "))
-    assert wrong.evidence.endswith(f"the mistake is in this line, or in line {above}")
+    assert first.evidence.endswith(f"the mistake is in this line, or in line {above}")
 
 
 @pytest.mark.parametrize(("layer", "old", "new"), [

@@ -1,53 +1,33 @@
 """Attention. q, dmix (4, 2, 5, 3), k, v (4, 2, 7, 3), att (4, 2, 5, 7)."""
 
+from npgpt.study.judge.explain import UNKNOWN
 from tests.study.judge.corpus.solution import right, wrong
 
-KEPT = "kept = att if dropout_mask is None else att * dropout_mask"
-DKEPT = "dkept = dmix @ v.swapaxes(-1, -2)"
-DV = "dv = kept.swapaxes(-1, -2) @ dmix"
-DATT = "datt = dkept if dropout_mask is None else dkept * dropout_mask"
-DOT = "dot = (datt * att).sum(axis=-1, keepdims=True)"
-DMASKED = "dmasked = att * (datt - dot)"
-DSCORES = "dscores = dscaled * scale"
-DQ = "dq = dscores @ k"
-DK = "dk = dscores.swapaxes(-1, -2) @ q"
-RETURN = "return dq, dk, dv"
-
-LONG = """
-    q, k, v, scale, att, dropout_mask = cache
-    kept = att if dropout_mask is None else att * dropout_mask
-    dkept = dmix @ v.swapaxes(-1, -2)
-    dv = kept.swapaxes(-1, -2) @ dmix
-    datt = dkept if dropout_mask is None else dkept * dropout_mask
-    # the forward's softmax once more: a key that is masked has the weight 0
-    masked = np.where(att > 0, (q @ k.swapaxes(-1, -2)) * scale, -np.inf)
-    largest = masked.max(axis=-1, keepdims=True)
-    exps = np.exp(masked - largest)
-    total = exps.sum(axis=-1, keepdims=True)
-    # att = exps / total
-    dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)
-    dexps = datt / total + dtotal
-    # exps = np.exp(masked - largest)
-    dmasked = dexps * exps
-    # scaled = scores * scale
-    dscores = dmasked * scale
-    # scores = q @ k.swapaxes(-1, -2)
-    dq = dscores @ k
-    dk = dscores.swapaxes(-1, -2) @ q
-    return dq, dk, dv
-    """
-
-
-def long_way(name, says, old, new, at=None):
-    """The long way with a mistake: old is replaced by new."""
-    if LONG.count(old) != 1:
-        raise ValueError(f"{name}: {old!r} occurs {LONG.count(old)} times")
-    return wrong("attention", f"long way: {name}", says, body=LONG.replace(old, new), at=at or new)
-
-
-SOLUTIONS = [
-    right("attention", "the long way of the softmax", body=LONG),
-    right("attention", "the long way, with dlargest", body="""
+ATTENTION = [
+    right("the long way of the softmax", body="""
+        q, k, v, scale, att, dropout_mask = cache
+        kept = att if dropout_mask is None else att * dropout_mask
+        dkept = dmix @ v.swapaxes(-1, -2)
+        dv = kept.swapaxes(-1, -2) @ dmix
+        datt = dkept if dropout_mask is None else dkept * dropout_mask
+        # the forward's softmax once more: a key that is masked has the weight 0
+        masked = np.where(att > 0, (q @ k.swapaxes(-1, -2)) * scale, -np.inf)
+        largest = masked.max(axis=-1, keepdims=True)
+        exps = np.exp(masked - largest)
+        total = exps.sum(axis=-1, keepdims=True)
+        # att = exps / total
+        dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)
+        dexps = datt / total + dtotal
+        # exps = np.exp(masked - largest)
+        dmasked = dexps * exps
+        # scaled = scores * scale
+        dscores = dmasked * scale
+        # scores = q @ k.swapaxes(-1, -2)
+        dq = dscores @ k
+        dk = dscores.swapaxes(-1, -2) @ q
+        return dq, dk, dv
+        """),
+    right("the long way, with dlargest", body="""
         q, k, v, scale, att, dropout_mask = cache
         kept = att if dropout_mask is None else att * dropout_mask
         dkept = dmix @ v.swapaxes(-1, -2)
@@ -68,7 +48,7 @@ SOLUTIONS = [
         dk = dscores.swapaxes(-1, -2) @ q
         return dq, dk, dv
         """),
-    right("attention", "a loop over heads", body="""
+    right("a loop over heads", body="""
         q, k, v, scale, att, dropout_mask = cache
         dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
         B, H, T, D = q.shape
@@ -83,7 +63,7 @@ SOLUTIONS = [
                 dk[b, h] = ds.T @ q[b, h]
         return dq, dk, dv
         """),
-    right("attention", "a full Jacobian of each row", body="""
+    right("a full Jacobian of each row", body="""
         q, k, v, scale, att, dropout_mask = cache
         kept = att if dropout_mask is None else att * dropout_mask
         dv = kept.swapaxes(-1, -2) @ dmix
@@ -99,7 +79,7 @@ SOLUTIONS = [
         dk = dscores.swapaxes(-1, -2) @ q
         return dq, dk, dv
         """),
-    right("attention", "einsum, other names", body="""
+    right("einsum, other names", body="""
         q, k, v, s, p, drop = cache
         m = p if drop is None else p * drop
         gv = np.einsum("bhts,bhtd->bhsd", m, dmix)
@@ -109,100 +89,51 @@ SOLUTIONS = [
         gs = s * (p * gp - p * np.einsum("bhts,bhts->bht", p, gp)[..., None])
         return np.einsum("bhts,bhsd->bhtd", gs, k), np.einsum("bhts,bhtd->bhsd", gs, q), gv
         """),
-    right("attention", "arrays of its own, changed in place",
-          (DMASKED, "datt -= dot\n    datt *= att\n    dmasked = datt")),
-    right("attention", "the scale put on q and k", ("    " + DSCORES, "    "), (DQ, "dq = dscaled @ (k * scale)"),
-          (DK, "dk = dscaled.swapaxes(-1, -2) @ (q * scale)")),
-    right("attention", "np.float64(scale)", (DQ, "dq = np.float64(scale) * (dscaled @ k)"),
-          note="dq is float64 for float32 inputs"),
-    right("attention", "other orders of the factors", (DK, "dk = (q.swapaxes(-1, -2) @ dscores).swapaxes(-1, -2)"),
-          (DV, "dv = (dmix.swapaxes(-1, -2) @ kept).swapaxes(-1, -2)")),
-
-    wrong("attention", "v not transposed", ("3 is not 7; transpose v?", "v should be transposed"),
-          (DKEPT, "dkept = dmix @ v"),
-          at="dkept = dmix @ v"),
-    wrong("attention", "v.T of four axes", ("v.T", "swapaxes"), (DKEPT, "dkept = dmix @ v.T")),
-    wrong("attention", "k not transposed back", ("7 is not 3", "k should not be transposed"),
-          (DQ, "dq = dscores @ k.swapaxes(-1, -2)")),
-    wrong("attention", "kept not transposed", ("7 is not 5; transpose kept?", "kept should be transposed"),
-          (DV, "dv = kept @ dmix")),
-    wrong("attention", "dv transposed", ("it is transposed", "the factors are in the wrong order"),
-          (DV, "dv = dmix.swapaxes(-1, -2) @ kept")),
-    wrong("attention", "dscores not transposed",
-          ("dscores (4, 2, 5, 7) @ q (4, 2, 5, 3): 7 is not 5; transpose dscores?",
-           "dscores should be transposed"), (DK, "dk = dscores @ q")),
-    wrong("attention", "q for k", ("uses q in place of k", "7 is not 5"), (DQ, "dq = dscores @ q")),
-    wrong("attention", "k for q", ("uses k in place of q", "5 is not 7"), (DK, "dk = dscores.swapaxes(-1, -2) @ k")),
-    wrong("attention", "dv without dropout", "uses att in place of kept", (DV, "dv = att.swapaxes(-1, -2) @ dmix")),
-    wrong("attention", "kept without dropout", "the factor dropout_mask is missing", (KEPT, "kept = att"),
-          at="kept = att  "),
-    wrong("attention", "dropout forgotten in datt", "the factor dropout_mask is missing", (DATT, "datt = dkept"),
-          at="datt = dkept"),
-    wrong("attention", "dropout twice in datt", "the factor dropout_mask does not belong there",
-          (DATT, DATT + " * dropout_mask")),
-    wrong("attention", "no branch without dropout", "without dropout: ", (DATT, "datt = dkept * dropout_mask")),
-    wrong("attention", "dot without keepdims", "keepdims=True is missing", (DOT, "dot = (datt * att).sum(axis=-1)")),
-    wrong("attention", "dot summed over the queries", "axis -2 instead of axis -1", (DOT, DOT.replace("-1", "-2"))),
-    wrong("attention", "dot is a mean", "a mean instead of a sum", (DOT, DOT.replace(".sum(", ".mean("))),
-    wrong("attention", "att forgotten in dot", "the factor att is missing",
-          (DOT, "dot = datt.sum(axis=-1, keepdims=True)")),
-    wrong("attention", "dkept for datt in dot", "uses dkept in place of datt", (DOT, DOT.replace("datt", "dkept"))),
-    wrong("attention", "dot forgotten", ("the term dot is missing", "the term att * dot is missing"),
-          (DMASKED, "dmasked = att * datt")),
-    wrong("attention", "att forgotten in dmasked", "the factor att is missing", (DMASKED, "dmasked = datt - dot")),
-    wrong("attention", "dot added", "the term dot has the wrong sign", (DMASKED, "dmasked = att * (datt + dot)")),
-    wrong("attention", "the derivative of a sigmoid",
-          ("the diagonal", "in place of dot", "the term att * dot is missing"),
-          (DMASKED, "dmasked = datt * att * (1.0 - att)")),
-    wrong("attention", "scale forgotten", "the factor scale is missing", (DSCORES, "dscores = dscaled"),
-          at="dscores = dscaled"),
-    wrong("attention", "divided by scale", "divided by scale instead of multiplied",
-          (DSCORES, "dscores = dscaled / scale")),
-    wrong("attention", "scale twice in dq", "the factor scale does not belong there", (DQ, "dq = dscores @ k * scale")),
-    wrong("attention", "scale forgotten in dk", ("the factor scale is missing", "uses dscaled in place of dscores"),
-          (DK, "dk = dscaled.swapaxes(-1, -2) @ q")),
-    wrong("attention", "dk and dq returned in the wrong order", "the results are returned in another order",
-          (RETURN, "return dk, dq, dv")),
-    wrong("attention", "dv and dk returned in the wrong order",
-          ("the results are returned in another order", "it is dv, the gradient of another variable"), (RETURN,
-          "return dq, dv, dk")),
-    wrong("attention", "a fourth result, for the mask", "returned 4 results, not 3 (dq, dk, dv)",
-          (RETURN, "return dq, dk, dv, None"), at=None),
-    wrong("attention", "kept is att, changed in place", "changes att, which belongs to the caller",
-          (KEPT, "kept = att\n    if dropout_mask is not None:\n        kept *= dropout_mask"),
-          at="kept *= dropout_mask"),
-    wrong("attention", "dmix scaled in place", "changes dmix, which belongs to the caller",
-          (DKEPT, "dmix *= scale\n    " + DKEPT), at="dmix *= scale"),
-    wrong("attention", "the softmax's Jacobian without the outer product",
-          ("the term np.outer(att[i], att[i]) is missing", "np.outer", "the diagonal"), body="""
-        q, k, v, scale, att, dropout_mask = cache
-        kept = att if dropout_mask is None else att * dropout_mask
-        dv = kept.swapaxes(-1, -2) @ dmix
-        dkept = dmix @ v.swapaxes(-1, -2)
-        datt = dkept if dropout_mask is None else dkept * dropout_mask
-        dmasked = np.zeros_like(att)
-        for i in np.ndindex(att.shape[:-1]):
-            jacobian = np.diag(att[i])
-            dmasked[i] = jacobian @ datt[i]
-        dscores = dmasked * scale
-        dq = dscores @ k
-        dk = dscores.swapaxes(-1, -2) @ q
-        return dq, dk, dv
-        """, at=("jacobian = np.diag(att[i])", "dmasked[i] = jacobian")),
-    wrong("attention", "a loop over heads, scale forgotten", "the factor scale is missing", body="""
-        q, k, v, scale, att, dropout_mask = cache
-        dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
-        for b, h in np.ndindex(q.shape[:2]):
-            mask = 1.0 if dropout_mask is None else dropout_mask[b, h]
-            a = att[b, h]
-            dv[b, h] = (a * mask).T @ dmix[b, h]
-            da = (dmix[b, h] @ v[b, h].T) * mask
-            ds = a * (da - (da * a).sum(axis=1, keepdims=True))
-            dq[b, h] = ds @ k[b, h]
-            dk[b, h] = ds.T @ q[b, h]
-        return dq, dk, dv
-        """, at=("ds = a * (da", "dq[b, h] = ds")),
-    wrong("attention", "a loop over queries that overwrites dk", ("only the last gradient was kept", "+="), body="""
+    right("arrays of its own, changed in place", ("dmasked = att * (datt - dot)",
+          "datt -= dot\n    datt *= att\n    dmasked = datt")),
+    right("the scale put on q and k", ("    dscores = dscaled * scale", "    "), "dq = dscaled @ (k * scale)",
+          "dk = dscaled.swapaxes(-1, -2) @ (q * scale)"),
+    right("np.float64(scale)", "dq = np.float64(scale) * (dscaled @ k)", note="dq is float64 for float32 inputs"),
+    right("other orders of the factors", "dk = (q.swapaxes(-1, -2) @ dscores).swapaxes(-1, -2)",
+          "dv = (dmix.swapaxes(-1, -2) @ kept).swapaxes(-1, -2)"),
+    wrong("v not transposed", "v should be transposed", "dkept = dmix @ v"),
+    wrong("v.T of four axes", "v.T", "dkept = dmix @ v.T"),
+    wrong("k not transposed back", "7 is not 3", "dq = dscores @ k.swapaxes(-1, -2)"),
+    wrong("dv transposed", "it is transposed", "dv = dmix.swapaxes(-1, -2) @ kept"),
+    wrong("q for k", "uses q instead of k", "dq = dscores @ q"),
+    wrong("dv without dropout", "uses att instead of kept", "dv = att.swapaxes(-1, -2) @ dmix"),
+    wrong("kept without dropout", UNKNOWN, "kept = att", at=None),
+    wrong("dropout forgotten in datt", "it is still dkept, the gradient of another variable", "datt = dkept"),
+    wrong("dropout twice in datt", "the factor dropout_mask does not belong there",
+          "datt = dkept if dropout_mask is None else dkept * dropout_mask * dropout_mask"),
+    wrong("no branch without dropout", "`dkept * dropout_mask`, but dropout_mask is None here",
+          "datt = dkept * dropout_mask"),
+    wrong("dot without keepdims", "keepdims=True is missing", "dot = (datt * att).sum(axis=-1)"),
+    wrong("dot summed over the queries", "axis -2 instead of axis -1",
+          "dot = (datt * att).sum(axis=-2, keepdims=True)"),
+    wrong("dot is a mean", "a mean instead of a sum", "dot = (datt * att).mean(axis=-1, keepdims=True)"),
+    wrong("att forgotten in dot", "the factor att is missing", "dot = datt.sum(axis=-1, keepdims=True)"),
+    wrong("dot forgotten", "the term dot is missing", "dmasked = att * datt"),
+    wrong("dot added", "the term dot has the wrong sign", "dmasked = att * (datt + dot)"),
+    wrong("the derivative of a sigmoid", "the diagonal", "dmasked = datt * att * (1.0 - att)"),
+    wrong("scale forgotten", "the factor scale is missing", "dscores = dscaled"),
+    wrong("divided by scale", "divided by scale instead of multiplied", "dscores = dscaled / scale"),
+    wrong("dk and dq returned in the wrong order", "the results are returned in another order", "return dk, dq, dv"),
+    wrong("dv and dk returned in the wrong order", "the results are returned in another order", "return dq, dv, dk"),
+    wrong("a fourth result, for the mask", "returned 4 results, not 3 (dq, dk, dv)", "return dq, dk, dv, None",
+          at=None),
+    wrong("kept is att, changed in place", "changes att, which belongs to the caller",
+          ("kept = att if dropout_mask is None else att * dropout_mask",
+          "kept = att\n    if dropout_mask is not None:\n        kept *= dropout_mask"), at="kept *= dropout_mask"),
+    wrong("dmix scaled in place", "changes dmix, which belongs to the caller", ("dkept = dmix @ v.swapaxes(-1, -2)",
+          "dmix *= scale\n    dkept = dmix @ v.swapaxes(-1, -2)"), at="dmix *= scale"),
+    wrong("the softmax's Jacobian without the outer product", UNKNOWN,
+          ("np.diag(att[i]) - np.outer(att[i], att[i])", "np.diag(att[i])"), of="a full Jacobian of each row",
+          at=None),
+    wrong("a loop over heads, scale forgotten", UNKNOWN, ("keepdims=True)) * scale", "keepdims=True))"),
+          of="a loop over heads", at="dq[b, h] = ds"),
+    wrong("a loop over queries that overwrites dk", "only the last gradient was kept", at="dk = dscores[:, :, t",
+          body="""
         q, k, v, scale, att, dropout_mask = cache
         kept = att if dropout_mask is None else att * dropout_mask
         dv = kept.swapaxes(-1, -2) @ dmix
@@ -214,23 +145,25 @@ SOLUTIONS = [
             dq[:, :, t] = (dscores[:, :, t, :, None] * k).sum(axis=2)
             dk = dscores[:, :, t, :, None] * q[:, :, t, None, :]
         return dq, dk, dv
-        """, at="dk = dscores[:, :, t"),
-    wrong("attention", "cache unpacked without dropout_mask", "ValueError: too many values to unpack",
+        """),
+    wrong("cache unpacked without dropout_mask", "ValueError: too many values to unpack",
           ("scale, att, dropout_mask = cache", "scale, att = cache")),
-    wrong("attention", "einsum with a wrong letter", ("its shape is (4, 2, 7, 3), not (4, 2, 5, 3)",),
-          (DQ, 'dq = np.einsum("bhts,bhsd->bhsd", dscores, k)')),
-    wrong("attention", "einsum without the heads' letter", "ValueError",
-          (DQ, 'dq = np.einsum("bts,bsd->btd", dscores, k)')),
-
-    long_way("dtotal forgotten", "the term dtotal is missing", "dexps = datt / total + dtotal", "dexps = datt / total"),
-    long_way("sign of dtotal", "its sign is wrong", "dtotal = -(datt", "dtotal = (datt"),
-    long_way("total not squared in dtotal",
-    ("the division by total is missing", "the factor 1 / total is missing", "multiplied by total",
-                                             "1 instead of 2"), "-(datt * exps / total**2)", "-(datt * exps / total)"),
-    long_way("dtotal without keepdims", "keepdims=True is missing",
-    "(datt * exps / total**2).sum(axis=-1, keepdims=True)",
-             "(datt * exps / total**2).sum(axis=-1)"),
-    long_way("exps forgotten", "the factor exps is missing", "dmasked = dexps * exps", "dmasked = dexps"),
-    long_way("multiplied by total in dexps", "multiplied by total instead of divided", "dexps = datt / total",
-             "dexps = datt * total"),
+    wrong("einsum with a wrong letter", "its shape is (4, 2, 7, 3), not (4, 2, 5, 3)",
+          'dq = np.einsum("bhts,bhsd->bhsd", dscores, k)'),
+    wrong("einsum without the heads' letter", "ValueError", 'dq = np.einsum("bts,bsd->btd", dscores, k)'),
+    wrong("long way: dtotal forgotten", "the term dtotal is missing", ("dexps = datt / total + dtotal",
+          "dexps = datt / total"), of="the long way of the softmax"),
+    wrong("long way: sign of dtotal", "its sign is wrong",
+          ("dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)",
+          "dtotal = (datt * exps / total**2).sum(axis=-1, keepdims=True)"), of="the long way of the softmax"),
+    wrong("long way: total not squared in dtotal", "the division by total is missing",
+          ("dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)",
+          "dtotal = -(datt * exps / total).sum(axis=-1, keepdims=True)"), of="the long way of the softmax",
+          at="exps = np.exp(masked - largest)"),
+    wrong("long way: exps forgotten", "the factor exps is missing", ("dmasked = dexps * exps", "dmasked = dexps"),
+          of="the long way of the softmax"),
+    wrong("long way: multiplied by total in dexps", "multiplied by total instead of divided",
+          ("dexps = datt / total + dtotal", "dexps = datt * total + dtotal"), of="the long way of the softmax"),
 ]
+
+SOLUTIONS = {"attention": ATTENTION}

@@ -2,17 +2,8 @@
 
 from tests.study.judge.corpus.solution import right, wrong
 
-DTOKEN = "dtoken = dx"
-DPOSITION = "dposition = dx.sum(axis=0)"
-ZEROS_WPE = "dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)"
-DWPE = "dwpe[:T] = dposition"
-ZEROS_WTE = "dwte = np.zeros((vocab_size, C), dtype=dx.dtype, like=dx)"
-ADD = "np.add.at(dwte, idx, dtoken)"
-RETURN = "return dwte, dwpe"
-DROPOUT = "dx = dy if mask is None else dy * mask"
-
-SOLUTIONS = [
-    right("embedding", "a one-hot matmul", body="""
+EMBEDDING = [
+    right("a one-hot matmul", body="""
         idx, vocab_size, block_size = cache
         B, T, C = dx.shape
         onehot = (idx.reshape(-1, 1) == np.arange(vocab_size)).astype(dx.dtype)
@@ -20,7 +11,7 @@ SOLUTIONS = [
         dwpe = np.pad(dx.sum(axis=0), ((0, block_size - T), (0, 0)))
         return dwte, dwpe
         """),
-    right("embedding", "loops", body="""
+    right("loops", body="""
         idx, vocab_size, block_size = cache
         B, T, C = dx.shape
         dwte = np.zeros((vocab_size, C), dtype=dx.dtype)
@@ -31,80 +22,70 @@ SOLUTIONS = [
                 dwpe[t] += dx[b, t]
         return dwte, dwpe
         """),
-    right("embedding", "np.add.at for both tables",
-          (DWPE, "np.add.at(dwpe, np.broadcast_to(np.arange(T), (B, T)), dx)")),
-    right("embedding", "a loop over the vocabulary", body="""
+    right("np.add.at for both tables", ("dwpe[:T] = dposition",
+          "np.add.at(dwpe, np.broadcast_to(np.arange(T), (B, T)), dx)")),
+    right("a loop over the vocabulary", body="""
         idx, vocab_size, block_size = cache
         B, T, C = dx.shape
         dwte = np.stack([dx[idx == token].sum(axis=0) for token in range(vocab_size)])
         dwpe = np.concatenate([dx.sum(axis=0), np.zeros((block_size - T, C), dtype=dx.dtype)])
         return dwte, dwpe
         """),
-    right("embedding", "zeros of float64", (ZEROS_WTE, "dwte = np.zeros((vocab_size, C))"),
-          note="dwte is float64 for float32 inputs"),
-
-    wrong("embedding", "+= with repeated tokens", "only the last gradient was kept", (ADD, "dwte[idx] += dtoken")),
-    wrong("embedding", "= with repeated tokens", "only the last gradient was kept", (ADD, "dwte[idx] = dx")),
-    wrong("embedding", "a loop that assigns", "only the last gradient was kept",
-          (ADD, "for b, t in np.ndindex(idx.shape):\n        dwte[idx[b, t]] = dx[b, t]"),
+    right("zeros of float64", "dwte = np.zeros((vocab_size, C))", note="dwte is float64 for float32 inputs"),
+    wrong("+= with repeated tokens",
+          "only the last gradient is kept of an index that occurs several times: they have to be added",
+          ("np.add.at(dwte, idx, dtoken)", "dwte[idx] += dtoken")),
+    wrong("= with repeated tokens", "only the last gradient is kept of an index that occurs several times",
+          ("np.add.at(dwte, idx, dtoken)", "dwte[idx] = dx")),
+    wrong("a loop that assigns", "only the last gradient is kept of an index that occurs several times",
+          ("np.add.at(dwte, idx, dtoken)", "for b, t in np.ndindex(idx.shape):\n        dwte[idx[b, t]] = dx[b, t]"),
           at="dwte[idx[b, t]] = dx[b, t]"),
-    wrong("embedding", "the tokens' gradients not added", "it is all zeros", ("    " + ADD + "\n", ""),
-          at=("dwte = np.zeros", RETURN)),
-    wrong("embedding", "dposition for dtoken", "uses dposition in place of dtoken",
-          (ADD, "np.add.at(dwte, idx, dposition)")),
-    wrong("embedding", "idx transposed", ("could not be broadcast", "idx should not be transposed", "shape mismatch"),
-          (ADD, "np.add.at(dwte, idx.T, dtoken)")),
-    wrong("embedding", "only the first batch entry", "the sum over B is missing", (DPOSITION, "dposition = dx[0]")),
-    wrong("embedding", "dposition not summed", "the sum over B is missing", (DPOSITION, "dposition = dx  "),
-          at="dposition = dx"),
-    wrong("embedding", "dposition summed over time", "axis 1 instead of axis 0",
-          (DPOSITION, "dposition = dx.sum(axis=1)")),
-    wrong("embedding", "dposition is a mean", "a mean instead of a sum", (DPOSITION, "dposition = dx.mean(axis=0)")),
-    wrong("embedding", "dposition summed in place", "changes dx, which belongs to the caller",
-          (DPOSITION, "dposition = dx[0]\n    for b in range(1, B):\n        dposition += dx[b]"),
-          at="dposition += dx[b]"),
-    wrong("embedding", "dwpe only as long as the text", "its shape is (5, 6), not (10, 6)",
-          (ZEROS_WPE, ZEROS_WPE.replace("block_size", "T"))),
-    wrong("embedding", "all rows of dwpe set", "could not broadcast", (DWPE, "dwpe[:] = dposition")),
-    wrong("embedding", "the last rows of dwpe set", ("dwpe[:T]", "[:T]"),
-          (DWPE, "dwpe[T:] = dposition")),
-    wrong("embedding", "the lengths swapped",
-          ("uses block_size in place of vocab_size", "its shape is (10, 6), not (8, 6)"),
-          (ZEROS_WTE, ZEROS_WTE.replace("vocab_size", "block_size"))),
-    wrong("embedding", "results swapped", "the results are returned in another order", (RETURN, "return dwpe, dwte")),
-    wrong("embedding", "a gradient for idx", "returned 3 results, not 2 (dwte, dwpe)",
-          (RETURN, "return None, dwte, dwpe"), at=None),
-    wrong("embedding", "dwte of counts",
-          ("the factor dtoken is missing", "uses 1.0 in place of dtoken", "1.0 instead of dtoken"),
-          (ADD, "np.add.at(dwte, idx, 1.0)")),
-    wrong("embedding", "no table, the rows that were read", "its shape is (4, 5, 6), not (8, 6)",
-          (ZEROS_WTE, "dwte = dx[:]"),
-          ("    " + ADD + "\n", "")),
+    wrong("the tokens' gradients not added", "it is still dwte, before its last step",
+          ("    np.add.at(dwte, idx, dtoken)\n", ""), at="dwte = np.zeros"),
+    wrong("dposition for dtoken", "uses dposition instead of dx", "np.add.at(dwte, idx, dposition)"),
+    wrong("idx transposed", "idx should not be transposed", "np.add.at(dwte, idx.T, dtoken)"),
+    wrong("only the first batch entry", "dx[0] is only one entry: the sum over axis 0 is missing", "dposition = dx[0]"),
+    wrong("dposition not summed", "the sum over B is missing", "dposition = dx"),
+    wrong("dposition summed over time", "axis 1 instead of axis 0", "dposition = dx.sum(axis=1)"),
+    wrong("dposition is a mean", "a mean instead of a sum", "dposition = dx.mean(axis=0)"),
+    wrong("dposition summed in place", "changes dx, which belongs to the caller", ("dposition = dx.sum(axis=0)",
+          "dposition = dx[0]\n    for b in range(1, B):\n        dposition += dx[b]"), at="dposition += dx[b]"),
+    wrong("dwpe only as long as the text", "its shape is (5, 6), not (10, 6)",
+          "dwpe = np.zeros((T, C), dtype=dx.dtype, like=dx)", at="dwpe[:T] = dposition"),
+    wrong("all rows of dwpe set", "could not broadcast", ("dwpe[:T] = dposition", "dwpe[:] = dposition")),
+    wrong("the last rows of dwpe set", "in another order: look at the reshape, the transpose or the index",
+          ("dwpe[:T] = dposition", "dwpe[T:] = dposition")),
+    wrong("the lengths swapped", "its shape is (10, 6), not (8, 6)",
+          "dwte = np.zeros((block_size, C), dtype=dx.dtype, like=dx)", at="np.add.at(dwte, idx, dtoken)"),
+    wrong("results swapped", "the results are returned in another order", "return dwpe, dwte"),
+    wrong("a gradient for idx", "returned 3 results, not 2 (dwte, dwpe)", "return None, dwte, dwpe", at=None),
+    wrong("dwte of counts", "uses 1.0 instead of dx", "np.add.at(dwte, idx, 1.0)"),
+    wrong("no table, the rows that were read", "its shape is (4, 5, 6), not (8, 6)", "dwte = dx[:]",
+          ("    np.add.at(dwte, idx, dtoken)\n", "")),
+]
 
-    right("dropout", "an if", body="""
+DROPOUT = [
+    right("an if", body="""
         if mask is None:
             return dy
         return mask * dy
         """),
-    right("dropout", "zeros and a scale", body="""
+    right("zeros and a scale", body="""
         dx = dy.copy()
         if mask is not None:
             dx[mask == 0] = 0
             dx *= mask.max()
         return dx
         """),
-    right("dropout", "a mask of one", (DROPOUT, "dx = dy * (1.0 if mask is None else mask)")),
-    wrong("dropout", "the mask ignored", "the factor mask is missing", (DROPOUT, "dx = dy")),
-    wrong("dropout", "no branch without a mask", "without a mask: ", (DROPOUT, "dx = dy * mask")),
-    wrong("dropout", "not scaled up",
-          ("uses mask > 0 in place of mask", "in place of mask", "0.7 times what it should be", "1 / (1 - p)"),
-          (DROPOUT, "dx = dy if mask is None else dy * (mask > 0)")),
-    wrong("dropout", "divided by the mask", ("divided by mask instead of multiplied", "NaN or infinity"),
-          (DROPOUT, "dx = dy if mask is None else dy / mask")),
-    wrong("dropout", "the mask twice", "the factor mask does not belong there",
-          (DROPOUT, "dx = dy if mask is None else dy * mask * mask")),
-    wrong("dropout", "dy changed in place", "changes dy, which belongs to the caller",
-          (DROPOUT, "dx = dy\n    if mask is not None:\n        dx *= mask"), at="dx *= mask"),
-    wrong("dropout", "the condition the wrong way round", ("the factor mask is missing", "the condition"),
-          (DROPOUT, "dx = dy * mask if mask is None else dy")),
+    right("a mask of one", "dx = dy * (1.0 if mask is None else mask)"),
+    wrong("the mask ignored", "the mask is ignored", "dx = dy"),
+    wrong("no branch without a mask", "`dy * mask`, but mask is None here", "dx = dy * mask"),
+    wrong("not scaled up", "the factor mask is missing", "dx = dy if mask is None else dy * (mask > 0)"),
+    wrong("divided by the mask", "divided by mask instead of multiplied", "dx = dy if mask is None else dy / mask"),
+    wrong("the mask twice", "the factor mask does not belong there", "dx = dy if mask is None else dy * mask * mask"),
+    wrong("dy changed in place", "changes dy, which belongs to the caller", ("dx = dy if mask is None else dy * mask",
+          "dx = dy\n    if mask is not None:\n        dx *= mask"), at="dx *= mask"),
+    wrong("the condition the wrong way round", "the condition", "dx = dy * mask if mask is None else dy"),
 ]
+
+SOLUTIONS = {"embedding": EMBEDDING, "dropout": DROPOUT}

@@ -4,32 +4,29 @@ from typing import NamedTuple
 
 
 class Solution(NamedTuple):
-    """edits: replacements (old, new) in the package's own backward, or body: all statements of another one.
+    """A backward. It is the package's own with changes, unless `body` holds all its statements.
 
-    says: None if the solution is right, else the phrases of which the message contains one; the best comes first.
-    at: texts of which the first wrong line contains one; empty if the mistake is in no line. note: what is said about a
-    right solution.
+    changes: new statements, each in place of the package's that assigns the same names, or replacements (old, new);
+    of: the name of the solution whose body they change; says: what the message contains, None if the solution is right;
+    at: a text in the first wrong line, None if the mistake is in no line; note: what is said about a right solution.
     """
 
-    layer: str
     name: str
-    edits: tuple[tuple[str, str], ...]
+    changes: tuple
     body: str | None
-    says: tuple[str, ...] | None
-    at: tuple[str, ...]
-    note: str | None
+    of: str | None
+    says: str | None = None
+    at: str | None = None
+    note: str | None = None
 
 
-def right(layer, name, *edits, body=None, note=None):
+def right(name, *changes, body=None, note=None):
     """A right solution. note: a phrase of the note that it deserves."""
-    return Solution(layer, name, edits, body, None, (), note)
+    return Solution(name, changes, body, None, note=note)
 
 
-def wrong(layer, name, says, *edits, body=None, at=...):
-    """A wrong solution. says, at: one text or a tuple of alternatives; at=None: no line; left out: the first edit."""
-    at = edits[0][1] if at is ... else () if at is None else at
-    return Solution(layer, name, edits, body, strings(says), strings(at), None)
-
-
-def strings(value):
-    return (value,) if isinstance(value, str) else value
+def wrong(name, says, *changes, body=None, of=None, at=...):
+    """A wrong solution. at: by default the first change."""
+    if at is ...:
+        at = changes[0] if isinstance(changes[0], str) else changes[0][1]
+    return Solution(name, changes, body, of, says, at)
