@@ -13,7 +13,7 @@ SOLUTIONS = {layer: solutions for module in (basics, linear, gelu, layernorm, lo
 
 
 def source(layer, solution):
-    """The source of a solution's function, without a docstring."""
+    """The source of a solution's function, without docstring and comments, which quote lines of code."""
     text = inspect.getsource(basics_and_lessons()[layer].backward)
     body = solution.body or next((each.body for each in SOLUTIONS[layer] if each.name == solution.of), None)
     if body:
@@ -21,7 +21,8 @@ def source(layer, solution):
     else:
         docstring = ast.parse(text).body[0].body[0]
         lines = text.splitlines(keepends=True)
-        text = "".join(lines[:docstring.lineno - 1] + lines[docstring.end_lineno:])
+        lines = lines[:docstring.lineno - 1] + lines[docstring.end_lineno:]
+        text = "".join(line for line in lines if not line.strip().startswith("#"))
     for change in solution.changes:
         old, new = (statement_of(text, change), change) if isinstance(change, str) else change
         if text.count(old) != 1:
