@@ -176,9 +176,10 @@ class GPT:
 
         idx (B, T) integers in [0, V), targets the same shape, -1 for an ignored position; an rng turns dropout on.
         mask: floats that are added to the attention scores, (T, T), (B, 1, T, T) or (B, H, T, T): 0 if a position sees
-        another, -inf if not; a causal model still hides later positions. A mask of integers or bools, (B, T), marks
-        padding: 1 for a token, as `tokenizer.batch` returns it. Returns logits (B, T, V) and the mean loss in nats (a
-        float, or None). Every layer runs once, on whole arrays, and keeps its cache for `backward`.
+        another, -inf if not; a causal model still hides later positions, and a position that would see none sees
+        itself. A mask of integers or bools, (B, T), marks padding: 1 for a token, as `tokenizer.batch` returns it.
+        Returns logits (B, T, V) and the mean loss in nats (a float, or None). Every layer runs once, on whole arrays,
+        and keeps its cache for `backward`.
         Raises UserError for a context longer than `block_size` or ids out of range.
 
         edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each function gets a copy of

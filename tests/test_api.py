@@ -112,6 +112,29 @@ def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
                                                tensor.grad.numpy() for name, tensor in tensors.items()})
 
 
+@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 2}, {"threads": 2, "kernels": "numpy"}])
+@pytest.mark.parametrize("causal", [True, False])
+def test_positions_that_see_nothing_change_no_token(causal, options):
+    """Padding before the tokens of a text, and in an encoder a text of nothing else. They would be NaN, and torch's
+    are 0; the logits of tokens, the loss, and all gradients are torch's."""
+    pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
+    model = model_of({"causal": causal}, **options)
+    idx, targets = batch(model.config)
+    padded = np.arange(6) < np.array([[2], [0], [3 if causal else 6]])      # (B, T)
+    targets[padded] = -1
+    tensors = torch_parameters(model.params)
+    logits = torch_gpt(tensors, model.config, idx, mask=np.where(padded, -np.inf, 0.0)[:, None, None])
+    loss = torch_loss(logits, targets)
+    loss.backward()
+    with small_parts():
+        ours, grads = model.loss_and_grads(idx, targets, mask=~padded)
+    assert [ours, model.evaluate(idx, targets, ~padded)] == pytest.approx([loss.item()] * 2, rel=1e-12)
+    assert_close(grads, {name: tensor.grad.numpy() for name, tensor in tensors.items()})
+    found = model(idx, mask=~padded)[0]
+    np.testing.assert_allclose(found[~padded], logits.detach().numpy()[~padded], rtol=1e-9, atol=1e-12)
+    assert np.isfinite(found).all()
+
+
 @pytest.mark.parametrize("kernels", ["reference", "auto"])
 def test_what_the_caller_changes_after_a_forward_changes_no_gradient(kernels):
     model = model_of({"final_layer_norm": False}, kernels=kernels, threads=2)

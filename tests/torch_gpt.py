@@ -12,7 +12,7 @@ from npgpt.model.parameters import nest
 
 
 def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
-    """torch's own attention, which gives 0 to a query without keys, where a softmax gives NaN."""
+    """torch's own attention. A query that sees no key gets 0 from it."""
     import torch
 
     # Applied to unit vectors as values it gives the attention weights, on which dropout acts.

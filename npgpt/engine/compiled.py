@@ -123,7 +123,7 @@ _largest = loop(_largest, {"nnan", "nsz"})      # a NaN may be ignored here: its
 @loop
 def _softmax_forward(scale, mask, dropout_mask, att, kept):
     """att (B H, T, S) holds the scores on entry; mask (1, B or B H, T, S) or None, dropout_mask (B H, T, S) or None."""
-    lowest, half, one = np.finfo(att.dtype).min, att.dtype.type(0.5), att.dtype.type(1)
+    one = att.dtype.type(1)
     for i in range(att.shape[0]):
         for t in range(att.shape[1]):
             row, total = att[i, t], att.dtype.type(0)
@@ -133,11 +133,11 @@ def _softmax_forward(scale, mask, dropout_mask, att, kept):
                 added = mask[i // (len(att) // len(mask)), t]
                 for s in range(row.size):
                     row[s] += added[s]
-            largest = max(_largest(row), lowest)        # finite: -inf - -inf would be NaN
+            largest = _largest(row)
             for s in range(row.size):
                 row[s] = exp(row[s] - largest)
                 total += row[s]
-            factor = one / max(total, half)             # the sum is 0 if all keys are masked, otherwise at least 1
+            factor = one / total
             for s in range(row.size):
                 row[s] *= factor
                 if dropout_mask is not None:

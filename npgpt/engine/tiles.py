@@ -82,7 +82,7 @@ def query_blocks(T, S, mask):
     if mask is not None:
         for i, rows in enumerate(blocks[:-1]):
             seen = np.flatnonzero((mask[..., rows, :] > -np.inf).reshape(-1, S).any(axis=0))
-            ends[i] = seen[-1] + 1 if len(seen) else 1
+            ends[i] = seen[-1] + 1
     return [(rows, slice(0, end)) for rows, end in zip(blocks, ends, strict=True)]
 
 

@@ -10,8 +10,8 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     or (B, 1, T, S) with 0 where a query may see a key and -inf where not, or None; dropout_mask (B, H, T, S) of zeros
     and 1 / (1 - p), or None -> mix (B, H, T, D), cache. (Vaswani et al. 2017, arXiv:1706.03762.)
 
-    The largest score of each row is subtracted: the softmax does not change, and exp cannot overflow. The two
-    np.maximum matter only for a query whose keys are all masked: its weights are 0, where 0 / 0 would be NaN.
+    The largest score of each row is subtracted: the softmax does not change, and exp cannot overflow. Each query must
+    see at least one key; `check_mask` in npgpt/model/batch.py takes care of it.
 
     The cache holds q, k, v and att. att is the largest array of the model (S values for each position and head), but
     recomputing it would cost a third of the forward's matmuls and both passes of the softmax.
@@ -19,10 +19,10 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
     scores = q @ k.swapaxes(-1, -2)                                     # (B, H, T, S)
     scaled = scores * scale                                             # (B, H, T, S)
     masked = scaled if mask is None else scaled + mask                  # (B, H, T, S)
-    largest = np.maximum(masked.max(axis=-1, keepdims=True), np.finfo(masked.dtype).min)    # (B, H, T, 1) finite
+    largest = masked.max(axis=-1, keepdims=True)                        # (B, H, T, 1)
     exps = np.exp(masked - largest)                                     # (B, H, T, S)
-    total = np.maximum(exps.sum(axis=-1, keepdims=True), 0.5)           # (B, H, T, 1) at least 1 if any key is seen
-    att = exps / total                                                  # (B, H, T, S): each row sums to 1, or 0
+    total = exps.sum(axis=-1, keepdims=True)                            # (B, H, T, 1)
+    att = exps / total                                                  # (B, H, T, S): each row sums to 1
     kept = att if dropout_mask is None else att * dropout_mask          # (B, H, T, S)
     mix = kept @ v                                                      # (B, H, T, D)
     return mix, (q, k, v, scale, att, dropout_mask)
@@ -36,8 +36,7 @@ def attention_backward(dmix, cache):
         da_j/dm_i = a_j ([i == j] - a_i)
         dm_i = sum_j datt_j a_j ([i == j] - a_i) = a_i (datt_i - sum_j datt_j a_j)
 
-    Where the mask was -inf, a_i is 0, and so is the gradient: the mask needs no line of its own. This also holds for a
-    row whose keys are all masked: all its a_i are 0.
+    Where the mask was -inf, a_i is 0, and so is the gradient: the mask needs no line of its own.
     """
     q, k, v, scale, att, dropout_mask = cache
     # mix = kept @ v
@@ -46,9 +45,9 @@ def attention_backward(dmix, cache):
     dv = kept.swapaxes(-1, -2) @ dmix                                   # (B, H, S, D)
     # kept = att if dropout_mask is None else att * dropout_mask
     datt = dkept if dropout_mask is None else dkept * dropout_mask      # (B, H, T, S)
-    # largest = np.maximum(masked.max(axis=-1, keepdims=True), np.finfo(masked.dtype).min)
+    # largest = masked.max(axis=-1, keepdims=True)
     # exps = np.exp(masked - largest)
-    # total = np.maximum(exps.sum(axis=-1, keepdims=True), 0.5)
+    # total = exps.sum(axis=-1, keepdims=True)
     # att = exps / total, these four lines in one step
     dot = (datt * att).sum(axis=-1, keepdims=True)                      # (B, H, T, 1)
     dmasked = att * (datt - dot)                                        # (B, H, T, S)

@@ -63,7 +63,18 @@ def check_mask(config, mask, B, T, dtype):
     shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
     right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
     check("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, config.n_head, T, T)}")
-    return np.broadcast_to(mask, shape)
+    return seeing_itself(np.broadcast_to(mask, shape), config.causal)
+
+
+def seeing_itself(mask, causal):
+    """Let a position that sees no position see itself, in a mask (..., T, T): its softmax would be 0 / 0, NaN.
+
+    Padding before the tokens of a causal model is such a position. Tokens do not see it, so nothing else changes.
+    """
+    T = mask.shape[-1]
+    seen = mask > -np.inf
+    blind = ~(seen & np.tri(T, dtype=bool) if causal else seen).any(axis=-1, keepdims=True)     # (..., T, 1)
+    return np.where(blind & np.eye(T, dtype=bool), mask.dtype.type(0), mask) if blind.any() else mask
 
 
 def as_integers(array, name):

@@ -13,8 +13,9 @@ B, H, T, D = 5, 4, 7, 6         # all different, so that none can stand for anot
 SCALE = 0.7
 TILE = 3 * T * 8                # bytes of one head's scores with 3 queries, float64
 CAUSAL = np.triu(np.full((T, T), -np.inf), k=1)
-EACH = np.where(np.random.default_rng(1).random((B, 1, T, T)) < 0.4, -np.inf, 0.5)      # a mask for each entry
-HEADS = np.where(np.random.default_rng(2).random((B, H, T, T)) < 0.4, -np.inf, 0.5)     # and for each head
+ITSELF = np.eye(T, dtype=bool)
+EACH = np.where((np.random.default_rng(1).random((B, 1, T, T)) < 0.6) | ITSELF, 0.5, -np.inf)   # for each entry
+HEADS = np.where((np.random.default_rng(2).random((B, H, T, T)) < 0.6) | ITSELF, 0.5, -np.inf)  # and for each head
 
 
 def inputs(dtype=np.float64):
@@ -57,9 +58,7 @@ def test_keys_that_no_query_of_a_tile_sees_are_left_out():
     assert keys(7, 7, CAUSAL) == [(0, 3, 3), (3, 6, 6), (6, 7, 7)]
     assert keys(4, 7, CAUSAL[3:]) == [(0, 3, 6), (3, 4, 7)]
     assert keys(4, 9, None) == [(0, 3, 9), (3, 4, 9)]
-    assert keys(7, 7, np.stack([np.full((7, 7), -np.inf), CAUSAL])[:, None]) == keys(7, 7, CAUSAL)
-    nothing = np.full((7, 7), -np.inf)
-    assert keys(7, 7, nothing) == [(0, 3, 1), (3, 6, 1), (6, 7, 7)]     # the last tile sets the gradients of all keys
+    assert keys(7, 7, np.stack([np.where(np.eye(7), 0.0, -np.inf), CAUSAL])[:, None]) == keys(7, 7, CAUSAL)
 
 
 @pytest.mark.parametrize(("kept", "held", "again"), [(T, B * H, 0), (T - 1, 0, B * H)])

@@ -16,11 +16,9 @@ from npgpt.study.gradcheck.probe import with_probes
 class Array(torch.Tensor):
     """A float64 or integer tensor that behaves like a NumPy array in our forwards."""
 
-    dtype = np.dtype(np.float64)        # for np.finfo and dtype=x.dtype
+    dtype = np.dtype(np.float64)        # for dtype=x.dtype
 
     def __array_ufunc__(self, ufunc, method, *arguments):
-        if ufunc is np.maximum:         # of an array and a number
-            return torch.clamp(*arguments)
         return getattr(torch, ufunc.__name__)(*arguments)       # exp, log, sqrt, tanh, and SciPy's erf
 
     def __array_function__(self, function, types, arguments, named):
