@@ -23,8 +23,15 @@ class AdamW:
     parameters by 1 - lr * weight_decay. decay: "matrices" (with the embeddings, without biases, LayerNorm gains and
     other vectors) or "all". threads: parameters are updated in that many parts at once, by default one per core; the
     bits do not depend on it. engine: `model.engine`, which then takes the steps, on its own threads; by default NumPy
-    or CuPy. The README compares the defaults with torch's and nanoGPT's.
-    Raises UserError for values out of range.
+    or CuPy. Raises UserError for values out of range.
+
+    The defaults, beside others:
+
+        AdamW                           lr 1e-3     betas 0.9, 0.95     eps 1e-8    weight decay 0.1    matrices
+        TrainOptions                    lr 1e-3     betas 0.9, 0.99     eps 1e-8    weight decay 0.1    matrices
+        torch.optim.AdamW               lr 1e-3     betas 0.9, 0.999    eps 1e-8    weight decay 0.01   all
+        nanoGPT's train.py              lr 6e-4     betas 0.9, 0.95     eps 1e-8    weight decay 0.1    matrices
+        nanoGPT's character recipes     lr 1e-3     betas 0.9, 0.99     eps 1e-8    weight decay 0.1    matrices
 
     Only the optimizer writes its state: lr, the step count `t`, and the moments m and v, whose arrays it passes to the
     engine to be updated.

@@ -204,7 +204,7 @@ def test_an_error_in_a_function_says_the_lessons_line():
 
 
 def test_the_head_that_repeats_a_text_is_found_and_without_it_the_loss_rises():
-    """The README's example, which prints what is asserted here."""
+    """tools/examples/induction_heads.py prints what is asserted here."""
     model = GPT(GPTConfig(vocab_size=20, block_size=32, n_layer=2, n_head=2, n_embd=32, initializer_range=0.1))
     optimizer, rng = AdamW(model.params, lr=5e-3), np.random.default_rng(0)
     for _ in range(300):                                            # 16 random tokens, twice
