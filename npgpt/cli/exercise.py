@@ -10,7 +10,7 @@ from pathlib import Path
 
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
-from npgpt.study.exercises.bugs import BUG_LAYERS, bug_statement, bug_text
+from npgpt.study.exercises.bugs import bug_layers, bug_statement, bug_text
 from npgpt.study.exercises.exercise import (
     FOLDER,
     LAYERS,
@@ -61,7 +61,7 @@ def add_arguments(parser):
 
     one = actions.add_parser("bug", help="plant a bug to be found")
     one.set_defaults(action=write_bug)
-    one.add_argument("layer", nargs="?", choices=BUG_LAYERS, metavar="LAYER", help="by default any")
+    one.add_argument("layer", nargs="?", choices=bug_layers(), metavar="LAYER", help="by default any")
     one.add_argument("--seed", type=int, metavar="N", help="which bug; by default any")
     one.add_argument("--out", **out)
 
@@ -104,7 +104,7 @@ def write_bug(args):
     """Write an exercise file with a bug in it."""
     seed = secrets.randbelow(10000) if args.seed is None else args.seed
     check_whole("--seed", seed)
-    lesson = basics_and_lessons()[args.layer or BUG_LAYERS[seed % len(BUG_LAYERS)]]
+    lesson = basics_and_lessons()[args.layer or bug_layers()[seed % len(bug_layers())]]
     path = Path(args.out or f"{FOLDER}/{lesson.name}-bug{seed}.py")
     write_new(path, bug_text(lesson, seed, path))
     print(f"{path}: one line of {lesson.backward.__name__} is wrong; answer with: npgpt exercise check {path} --line N")

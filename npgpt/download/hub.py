@@ -7,7 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from npgpt.download.deadline import call_within
 from npgpt.errors import UserError, one_line

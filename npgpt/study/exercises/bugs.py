@@ -3,6 +3,7 @@
 import ast
 import copy
 import difflib
+import functools
 import random
 import re
 
@@ -16,11 +17,16 @@ from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.gradcheck.truth import cases
 
-BUG_LAYERS = [name for name in LAYERS if len(read_notes(name)) > 1]     # with one line there is nothing to look for
 # The kinds of mutants that are mistakes of people; the others, such as a constant that is 1e-6 larger, are for tests.
 PEOPLE_MAKE = {"sign", "transposed operand", "mean for sum", "dropped factor", "dropped term", "swapped", "wrong axis",
                "neighbouring variable", "= for +="}
 SEEN = 1e-3             # the smallest relative error of a bug, far above any rounding
+
+
+@functools.cache
+def bug_layers():
+    """The layers that have exercises with bugs: with one line there is nothing to look for."""
+    return [name for name in LAYERS if len(read_notes(name)) > 1]
 
 
 def bug_text(lesson, seed, path):

@@ -46,7 +46,7 @@ def read_text(name):
     """The text of the derivation of the pair `name`, for example "linear". Raises UserError if it has none."""
     file = resources.files(__package__) / "derivations" / f"{name}.md"
     if not file.is_file():
-        raise UserError(f'there is no derivation of "{name}"')
+        raise UserError(f'there is no derivation of "{name}": write npgpt/study/exercises/derivations/{name}.md')
     return file.read_text(encoding="utf-8")
 
 

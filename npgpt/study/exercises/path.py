@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from npgpt.files import make_folder, read_bytes, write_atomically
-from npgpt.study.exercises.bugs import BUG_LAYERS, bug_text
+from npgpt.study.exercises.bugs import bug_layers, bug_text
 from npgpt.study.exercises.exercise import LAYERS, level_text, levels_of, read_title
 from npgpt.study.gradcheck.lessons import basics, basics_and_lessons
 
@@ -45,7 +45,7 @@ def path_of(layer):
     """The steps of a layer: its levels, then a bug to be found. In lesson 0: one line, then all lines that compute."""
     if layer in basics():
         return [Step(layer, f"level {level}") for level in levels_of(layer)[:2]]
-    bugs = [f"bug {BUG_SEED}"] if layer in BUG_LAYERS else []
+    bugs = [f"bug {BUG_SEED}"] if layer in bug_layers() else []
     return [Step(layer, what) for what in (*(f"level {level}" for level in levels_of(layer)), *bugs)]
 
 

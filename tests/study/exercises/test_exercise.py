@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.errors import UserError
-from npgpt.study.exercises.bugs import BUG_LAYERS, bug_statement, bug_text, is_bug, planted, with_bug
+from npgpt.study.exercises.bugs import bug_layers, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.exercises.exercise import (
     LAYERS,
     level_text,
@@ -417,7 +417,7 @@ def test_damaged_progress_is_told_in_one_line_and_kept(npgpt, content):
 
 
 @slow
-@pytest.mark.parametrize("layer", BUG_LAYERS)
+@pytest.mark.parametrize("layer", bug_layers())
 def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
     lesson = basics_and_lessons()[layer]
     right = list(read_source(lesson.backward).lines)
@@ -441,7 +441,7 @@ def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
     assert len(places) > 1 or layer in ("embedding", "head", "mlp")
 
 
-@pytest.mark.parametrize("layer", BUG_LAYERS)
+@pytest.mark.parametrize("layer", bug_layers())
 def test_the_mistakes_of_the_derivations_can_be_planted(layer):
     mistakes = [lines for _, kind, lines in planted(basics_and_lessons()[layer]) if kind == "common mistake"]
     assert len(mistakes) == sum(note.mistake is not None for note in read_notes(layer).values()) > 0

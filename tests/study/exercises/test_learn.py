@@ -14,7 +14,7 @@ import pytest
 
 from npgpt.cli import learn, screen
 from npgpt.cli.keys import REDRAW
-from npgpt.study.exercises.exercise import read_exercise
+from npgpt.study.exercises.exercise import LAYERS, read_exercise
 from npgpt.study.exercises.path import Step, reset, unsolved, whole_path
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
@@ -249,11 +249,11 @@ def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder
     note_solved(whole_path())
     session = learn.Session(folder, 20.0, None)
     learn.learn(session)
-    assert session.step is None and session.body[0].startswith("All 61 exercises are solved")
+    assert session.step is None and session.body[0].startswith(f"All {len(whole_path())} exercises are solved")
 
 
 @pytest.mark.parametrize(("pressed", "number"), [
-    ("p", 8), ("7\n", 7), ("12\n", 12), ("13\x7f2\n", 12), ("1\x7f\n", 9), ("1x\n", 9), ("62\n", 9), ("0\n", 9),
+    ("p", 8), ("7\n", 7), ("12\n", 12), ("13\x7f2\n", 12), ("1\x7f\n", 9), ("1x\n", 9), ("999\n", 9), ("0\n", 9),
     ("99999\n", 9), ("7\np", 6), ("1\np", 1), ("ny", 10), ("nn", 9), ("n", 9), ("7\nn", 9), ("11\nny", 12),
 ])
 def test_where_the_keys_lead(folder, pressed, number):
@@ -261,7 +261,7 @@ def test_where_the_keys_lead(folder, pressed, number):
     session = learn.Session(folder, 20.0, keys(*pressed))
     learn.learn(session)
     assert session.step == whole_path()[number - 1]
-    assert ("there is no exercise" in session.body[-1]) == (pressed in ("62\n", "0\n", "99999\n"))
+    assert ("there is no exercise" in session.body[-1]) == (pressed in ("999\n", "0\n", "99999\n"))
     assert ("this is the first exercise" in session.body[-1]) == (number == 1)
 
 
@@ -282,7 +282,7 @@ def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch,
         learn.show_list(session)
         learn.draw(session)
         shown = fits(capsys.readouterr().out, columns)
-        assert "1 level 1" in shown and "61 bug" in shown and "left out" not in shown
+        assert "1 level 1" in shown and ("left out" not in shown or len(LAYERS) > 18)
         learn.ask_reset(session)
         screens = capsys.readouterr().out.split("npgpt learn")
         assert len(screens) == 3 and fits(screens[2], columns).endswith("to its beginning? y/n")    # drawn again
@@ -302,7 +302,8 @@ def test_the_longest_verdict_with_a_hint_fits(folder, terminal, columns):
     session = terminal(COLUMNS="", LINES="")
     fcntl.ioctl(session.there, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     session.wait("linear level 1")
-    assert "61 bug" in last_screen(session.press("l", "61 bug"))
+    last = f"{len(whole_path())} bug"
+    assert last in last_screen(session.press("l", last))
     session.ask("55\n", "55_ (Enter)")
     session.wait("gpt level 2")
     call = "= block_backward(dx, blocks[i], ops)"
