@@ -112,8 +112,8 @@ def shown(value):
     """Return the repr of a value for an error message, at most 80 characters of it."""
     try:
         return one_line(repr(value), 80)
-    except ValueError:          # repr refuses integers of thousands of digits
-        return "that number"
+    except (ValueError, RecursionError):        # repr refuses integers of thousands of digits
+        return "that value"
 
 
 def check_memory(needed, what):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from npgpt.checks import check, check_text
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 
 INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgpt[cuda13]", or use --device cpu'
 
@@ -19,48 +19,32 @@ def array_module(device):
     check_text("device", device)
     if device == "cpu":
         return np
-    if device == "mps":
-        raise UserError("device mps needs a CuPy for Apple's GPUs, which does not exist: use --device cpu")
-    if device == "tpu":
-        raise UserError("device tpu needs --kernels xla, and is untested: add it, or use --device cpu")
     known = re.fullmatch(r"auto|(gpu|cuda)(:[0-9]{1,4})?", device)
-    check("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N") or "auto"')
-    wanted = device.partition(":")[2]
+    check("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "auto", or "tpu" with --kernels xla')
     try:
-        cupy = import_cupy()
-        n = count_gpus(cupy)
-        if wanted:
-            if int(wanted) >= n:
-                raise UserError(f"there is no GPU {wanted}: the {n} here are numbered from 0")
-            cupy.cuda.Device(int(wanted)).use()
+        cupy, n = import_cupy()
     except UserError:
         if device == "auto":
             return np
         raise
+    if number := device.partition(":")[2]:
+        if int(number) >= n:
+            raise UserError(f"there is no GPU {number}: the {n} here are numbered from 0")
+        cupy.cuda.Device(int(number)).use()
     return cupy
 
 
 def import_cupy():
-    """Import the package cupy. Raises UserError, with what to install, if it is missing or broken."""
+    """Return the package cupy and the number of GPUs. Raises UserError, with what to install, if there is none."""
     try:
         import cupy
-    except ImportError as error:
-        raise UserError(f"a GPU needs CuPy, which cannot be imported ({error}): {INSTALL}") from None
-    return cupy
+        from cupy.cuda import cublas, nvrtc  # noqa: F401 (CuPy loads these libraries at their first use)
 
-
-def count_gpus(cupy):
-    """Count the NVIDIA GPUs that CuPy can use. Raises UserError if there is none, or a library of CUDA is missing."""
-    try:
         n = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise UserError(f"CuPy finds no NVIDIA GPU and driver that it can use ({error}): "
-                        f"look at what nvidia-smi says, {INSTALL}") from None
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:        # CUDARuntimeError is a RuntimeError
+        raise UserError(f"CuPy cannot use a GPU ({one_line(error, 200)}): look at what nvidia-smi says, {INSTALL}"
+                        ) from None
     if n == 0:
         raise UserError("there is no NVIDIA GPU in this machine: use --device cpu")
-    try:
-        from cupy.cuda import cublas, nvrtc  # noqa: F401 (CuPy loads these libraries at their first use)
-        nvrtc.getVersion()
-    except (ImportError, RuntimeError) as error:
-        raise UserError(f"CuPy lacks libraries of CUDA ({str(error).splitlines()[0]}): {INSTALL}") from None
-    return n
+    return cupy, n

@@ -16,14 +16,11 @@ from pathlib import Path
 from npgpt.errors import UserError
 
 MOST_BYTES = 1 << 20        # in a JSON or TOML file
-DEEPEST = 100               # nesting of JSON and TOML
 
 
 def open_regular(path):
     """Open a regular file to read bytes, without blocking on a pipe. Raises UserError for anything else, and OSError.
     """
-    if "\0" in os.fspath(path):
-        raise UserError(f"{path!r} is not a valid file name")
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -41,12 +38,12 @@ def read_bytes(path, most=MOST_BYTES):
 
 def read_json(path, most=MOST_BYTES):
     """Return the value in a JSON file. Raises UserError if it is not JSON or nested too deeply, and as `read_bytes`."""
-    return parsed(path, "JSON", parse_json, read_bytes(path, most))
+    return parsed(path, parse_json, read_bytes(path, most))
 
 
 def read_toml(path):
     """Return the dict in a TOML file. Raises as `read_json`."""
-    return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
+    return parsed(path, lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
 
 
 def parse_json(data):
@@ -58,19 +55,12 @@ def parse_json(data):
     return json.loads(data, parse_constant=refuse)
 
 
-def parsed(path, kind, parse, data):
-    """Return parse(data). Raises UserError, naming the file, if that fails or the value is nested too deeply."""
-    with contextlib.suppress(RecursionError):
-        try:
-            level = [value := parse(data)]
-        except ValueError as error:         # also UnicodeDecodeError, and an integer of thousands of digits
-            raise UserError(f"{path} is not {kind} ({error})") from None
-        for _ in range(DEEPEST):
-            level = [inner for outer in level if isinstance(outer, dict | list)
-                     for inner in (outer.values() if isinstance(outer, dict) else outer)]
-            if not level:
-                return value
-    raise UserError(f"{path} is nested too deeply")
+def parsed(path, parse, data):
+    """Return parse(data). Raises UserError, naming the file, if that fails."""
+    try:
+        return parse(data)
+    except (ValueError, RecursionError) as error:       # also UnicodeDecodeError, and an integer of thousands of digits
+        raise UserError(f"{path} cannot be parsed ({error})") from None
 
 
 @contextlib.contextmanager
@@ -105,12 +95,9 @@ def write_atomically(path, data, follow=False):
 
 
 def append(path, data):
-    """Append bytes to a regular file, created if missing, without following a link. Raises UserError, OSError."""
-    def opener(path, flags):
-        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
-
+    """Append bytes to a regular file, created if missing. Raises UserError for a link or anything else, OSError."""
     check_regular(path)
-    with open(path, "ab", opener=opener) as file:
+    with open(path, "ab") as file:
         file.write(data)
 
 

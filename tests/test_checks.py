@@ -5,14 +5,13 @@ import json
 import math
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from npgpt import GPTConfig, UserError
 from npgpt.checks import check_real, check_whole, shown
 from npgpt.errors import one_line
-from npgpt.files import DEEPEST, read_json, read_toml
+from npgpt.files import read_json, read_toml
 from npgpt.model.parameters import parameter_shapes
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
@@ -83,21 +82,12 @@ def test_options_are_refused_or_can_be_trained_with(name, value):
 @example(b"9" * 5000)
 @example(b"[1, NaN]")
 @example(b"[1e400]")        # infinite: whoever takes a number looks at its range
-@example(b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1))
 def test_a_file_is_refused_or_holds_json(tmp_path, data):
     (tmp_path / "x").write_bytes(data)
     made = []
     if not refused(lambda: made.append(read_json(tmp_path / "x"))):
         assert json.loads(json.dumps(made[0])) == made[0]
     refused(lambda: read_toml(tmp_path / "x"))
-
-
-def test_json_as_deep_as_is_allowed_is_read(tmp_path):
-    (tmp_path / "x").write_text("[" * DEEPEST + "]" * DEEPEST)
-    assert isinstance(read_json(tmp_path / "x"), list)
-    (tmp_path / "x").write_text("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
-    with pytest.raises(UserError, match="nested too deep"):
-        read_json(tmp_path / "x")
 
 
 @FEW
