@@ -21,6 +21,8 @@ MOST_BYTES = 1 << 20        # in a JSON or TOML file
 def open_regular(path):
     """Open a regular file to read bytes, without blocking on a pipe. Raises UserError for anything else, and OSError.
     """
+    if "\0" in os.fspath(path):
+        raise UserError(f"{path!r} is not a valid file name")
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
