@@ -83,7 +83,6 @@ def test_the_line_is_one_line(text, shown):
 def test_an_encoder_would_see_its_targets(train, tmp_path, flags):
     result = train("--no-causal", *flags)
     refused(result, "causal=False sees the next token", "with loss_and_grads")
-    assert result[1] == ""      # before a corpus is opened, which could download it
     assert not (tmp_path / "out").exists()
 
 
@@ -302,7 +301,7 @@ def test_the_exact_gelu_without_scipy_names_the_extra_before_anything_is_replace
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the root user may write everywhere")
 def test_an_out_dir_that_cannot_be_written_is_one_line(train, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o555)
-    refused(train("--out-dir", "locked/out"), "cannot be written")
+    refused(train("--out-dir", "locked/out"), "locked/out")
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
