@@ -38,12 +38,12 @@ def read_bytes(path, most=MOST_BYTES):
 
 def read_json(path, most=MOST_BYTES):
     """Return the value in a JSON file. Raises UserError if it is not JSON or nested too deeply, and as `read_bytes`."""
-    return parsed(path, parse_json, read_bytes(path, most))
+    return parsed(path, "JSON", parse_json, read_bytes(path, most))
 
 
 def read_toml(path):
     """Return the dict in a TOML file. Raises as `read_json`."""
-    return parsed(path, lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
+    return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
 
 
 def parse_json(data):
@@ -55,12 +55,12 @@ def parse_json(data):
     return json.loads(data, parse_constant=refuse)
 
 
-def parsed(path, parse, data):
+def parsed(path, kind, parse, data):
     """Return parse(data). Raises UserError, naming the file, if that fails."""
     try:
         return parse(data)
     except (ValueError, RecursionError) as error:       # also UnicodeDecodeError, and an integer of thousands of digits
-        raise UserError(f"{path} cannot be parsed ({error})") from None
+        raise UserError(f"{path} is not {kind} ({error})") from None
 
 
 @contextlib.contextmanager
