@@ -1,7 +1,6 @@
 """What lies in a run's folder never leads a command out of it, and never holds it up; what cannot be written is named.
 """
 
-import errno
 import os
 import shutil
 import threading
@@ -12,7 +11,7 @@ from npgpt import UserError
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.cli import train as cli_train
 from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
-from npgpt.files import append, remedy, temporary_beside, write_atomically
+from npgpt.files import append, temporary_beside, write_atomically
 from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
 from tests.cli.test_train import refused
@@ -121,12 +120,6 @@ def test_what_a_link_named_like_a_temporary_file_points_to_stays(tmp_path, outsi
     assert [path.name for path in tmp_path.iterdir() if path != outside] == ["file"]
 
 
-def test_appending_makes_a_file_and_adds_to_it(tmp_path):
-    for _ in range(2):
-        append(tmp_path / "file", b"x\n")
-    assert (tmp_path / "file").read_bytes() == b"x\nx\n"
-
-
 @pytest.mark.parametrize("how", ["before a log line", "before a save", "before the last save"])
 @pytest.mark.parametrize("what", ["deleted", "moved"])
 def test_a_folder_that_goes_during_the_run_ends_it(train, tmp_path, monkeypatch, what, how):
@@ -146,11 +139,3 @@ def test_a_folder_that_goes_during_the_run_ends_it(train, tmp_path, monkeypatch,
     assert not out.exists()
     if what == "moved":
         assert read_checkpoint(find_checkpoint(tmp_path / "elsewhere")).state["step"] in (0, 2)
-
-
-@pytest.mark.parametrize(("number", "says"), [
-    (errno.ENOSPC, "free disk space"), (errno.EDQUOT, "free disk space"),
-    (errno.EACCES, "check the disk and its permissions")])
-def test_the_advice_fits_the_error(tmp_path, number, says):
-    assert remedy(OSError(number, "it failed"), tmp_path) == says
-    assert "was deleted or moved" in remedy(OSError(number, "it failed"), tmp_path / "gone")
