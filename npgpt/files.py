@@ -136,9 +136,7 @@ def new_folder(path, holding):
     with temporary_beside(path) as temporary:
         temporary.mkdir()
         yield temporary
-        for file in temporary.iterdir():
-            sync_file(file)
-        sync_folder(temporary)
+        sync_files(temporary)
         if not there:
             if path.is_dir():
                 path.rmdir()        # it is empty; Windows cannot rename onto it
@@ -200,10 +198,12 @@ def is_running(pid):
     return pid != os.getpid()       # a file with this process's id is from an earlier process
 
 
-def sync_file(path):
-    """Flush a file to the disk, so that it survives a power cut."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
+def sync_files(folder):
+    """Flush the files in `folder` to the disk, so that they survive a power cut."""
+    for path in folder.iterdir():
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
 
 
 def sync_folder(folder):

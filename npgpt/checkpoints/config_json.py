@@ -1,6 +1,5 @@
 """Convert config.json, transformers' description of a GPT-2, to GPTConfig and back."""
 
-import dataclasses
 from pathlib import Path
 
 from npgpt.checks import check, shown
@@ -45,13 +44,9 @@ UNSUPPORTED = {"add_cross_attention": (False,), "pruned_heads": ({}, None), "qua
 def read_config(path: str | Path) -> GPTConfig:
     """Return the GPTConfig in a config.json. Raises UserError if it describes another model, or unsupported options."""
     try:
-        fields = read_json(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    try:
-        return config_from_fields(fields)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        return config_from_fields(read_json(path))
+    except (OSError, UserError) as error:
+        raise UserError(f"{path} cannot be used: {error}") from None
 
 
 def config_from_fields(fields: dict) -> GPTConfig:
@@ -93,8 +88,3 @@ def unsupported_by_transformers(config: GPTConfig) -> str | None:
     theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False,
               "lora_rank": 0, "block": None}
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)
-
-
-def with_all_biases(config: GPTConfig) -> GPTConfig:
-    """Return the config of the same model with all biases, as transformers' GPT-2 has them."""
-    return dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)

@@ -31,7 +31,7 @@ from npgpt.checks import MOST_THREADS, check, check_real, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_file, sync_folder
+from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_files, sync_folder
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters
 
@@ -111,9 +111,7 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
             write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})
-            for path in unfinished.iterdir():
-                sync_file(path)
-            sync_folder(unfinished)
+            sync_files(unfinished)
             for other in step_folders(out_dir) if replace else ():      # the latest last: until then it can be found
                 rename_to_delete(other, mark)
             if os.path.lexists(folder):

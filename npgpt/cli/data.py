@@ -94,8 +94,7 @@ def get_tinystories(args):
     if args.limit is not None:
         check_whole("--limit", args.limit, 1)
     settings = window_settings(args)
-    folder = tinystories_folder(data_dir(args.data_dir), name, *stories)
-    folder = folder.with_name(folder.name + "".join(f"+{key}" for key in settings if settings[key]))
+    folder = tinystories_folder(data_dir(args.data_dir), name, *stories, **settings)
     prepare_tinystories(make_tokenizer(name), folder, *stories, **settings)
     print_prepared(folder, name)
 

@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import itertools
-import re
 import sys
 
 import npgpt
@@ -102,11 +101,7 @@ def parse(arguments):
             continue
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
-    arguments = sys.argv[1:] if arguments is None else arguments
-    for argument in arguments:          # argparse would take this -- for the end of the options
-        if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
-            raise UserError(f"{argument} has no value: give it one that is not --")
-    return parser.parse_args(arguments)
+    return parser.parse_args(sys.argv[1:] if arguments is None else arguments)
 
 
 def fail(message, subject=None, world=None):
