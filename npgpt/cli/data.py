@@ -67,8 +67,8 @@ def window_settings(args):
 
 def run(args):
     if args.action == "list":
-        for name, state, size, description in list_corpora(args.data_dir):
-            print(f"{name:<16} {state:<15} {f'{size:,} bytes' if size else '':>16}  {description}")
+        for name, state, description in list_corpora(args.data_dir):
+            print(f"{name:<16} {state:<15} {description}")
     elif args.action == "prepare":
         prepare_text(args)
     elif args.name == "tinystories":

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from npgpt.data import corpora
-from npgpt.data.corpora import CORPORA, data_dir, download, open_corpus
+from npgpt.data.corpora import data_dir, download, open_corpus
 from npgpt.errors import UserError
 
 GOOD = b"First Citizen:\n" * 20_000  # several pieces of a download
@@ -61,8 +61,7 @@ def hasty(monkeypatch):
 @pytest.fixture
 def served_shakespeare(monkeypatch, server):
     """As if the server had TinyShakespeare; the value is its text."""
-    source = CORPORA["tinyshakespeare"]._replace(url=f"{server}/good", size=len(GOOD), sha256=GOOD_SHA256)
-    monkeypatch.setitem(CORPORA, "tinyshakespeare", source)
+    monkeypatch.setattr(corpora, "TINYSHAKESPEARE", {"url": f"{server}/good", "size": len(GOOD), "sha256": GOOD_SHA256})
     return GOOD.decode()
 
 
