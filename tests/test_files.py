@@ -1,5 +1,4 @@
-"""What lies in a run's folder never leads a command out of it, and never holds it up; what cannot be written is named.
-"""
+"""Links, pipes and folders inside a run never make a command hang or write outside; failed writes name the file."""
 
 import os
 import shutil
@@ -45,7 +44,7 @@ def put(kind, path, outside):
 
 
 def in_time(function, *arguments):
-    """Call a function; one that waits for the other end of a pipe fails the test, and is left to itself."""
+    """Call a function in a thread. The test fails if it hangs, for example on a pipe."""
     returned = []
     thread = threading.Thread(target=lambda: returned.append(function(*arguments)), daemon=True)
     thread.start()
@@ -58,7 +57,6 @@ def in_time(function, *arguments):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["loss.png", "metrics.jsonl", ".npgpt.lock", "step-00000004"])
 def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outside, monkeypatch, name, kind):
-    """And a checkpoint stays what it was, even if it was only a name."""
     assert train("--max-iters", 2)[0] == 0
     path = tmp_path / "out" / name
     put(kind, path, outside)
@@ -122,8 +120,8 @@ def test_what_a_link_named_like_a_temporary_file_points_to_stays(tmp_path, outsi
 
 @pytest.mark.parametrize("how", ["before a log line", "before a save", "before the last save"])
 @pytest.mark.parametrize("what", ["deleted", "moved"])
-def test_a_folder_that_goes_during_the_run_ends_it(train, tmp_path, monkeypatch, what, how):
-    """And is not made anew without its lock, its metrics and its best checkpoint."""
+def test_a_folder_that_disappears_during_the_run_ends_it(train, tmp_path, monkeypatch, what, how):
+    """The folder is not created again without its lock, metrics and best checkpoint."""
     step, out = Trainer.train_step, tmp_path / "out"
 
     def removing(trainer):

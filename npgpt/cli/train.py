@@ -149,7 +149,7 @@ def own_backwards(args):
 
 
 def choose_engine(model, args, backwards):
-    """Before an optimizer is made: let a model use the engine of all ranks, or the learner's `Backwards`."""
+    """Give a model the engine of all ranks, or the learner's `Backwards`. Call it before an optimizer is made."""
     distribute(model, args)
     if backwards:
         from npgpt.study.judge.own_backward import use
@@ -159,7 +159,7 @@ def choose_engine(model, args, backwards):
 
 
 def stopped_by(error, trainer, args):
-    """The UserError for a function of --backward that fails; the steps taken before it are saved."""
+    """Save the steps before a function of --backward failed. Returns the UserError that says so."""
     if trainer.saved_step is None:
         return error
     if trainer.saved_step != trainer.step:
@@ -186,15 +186,15 @@ def described(trainer, split):
 
 
 def print_line(trainer):
-    """Print what the model writes: the beginning of a sample, in one line. Nothing if it cannot write."""
+    """Print the beginning of a sample in one line; nothing if the tokenizer's vocabulary is missing."""
     try:
         tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
-    except UserError:       # its vocabulary is missing
+    except UserError:
         pass
 
 
 def draw_if_possible(out_dir):
-    """Draw the loss curve into the folder of a run. Returns what to say about it: nothing if there is no matplotlib."""
+    """Draw the loss curve into the folder of a run. Returns a remark for the user, "" without matplotlib."""
     if find_spec("matplotlib") is None:
         return ""
     try:
@@ -219,13 +219,13 @@ def sample(trainer, out_dir, picture, backwards):
 
 
 def overfitting(args):
-    """The arguments for --overfit: 500 steps at a constant rate, no dropout, and no --out-dir."""
+    """Return the arguments for --overfit: 500 steps at a constant rate, no dropout, and no --out-dir."""
     constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
     return argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
 
 
 def new_run(args, backwards):
-    """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir, if there is one."""
+    """Return a Trainer at step 0. Its first checkpoint replaces the run in --out-dir, if there is one."""
     if args.lora is not None and not args.init_from:
         raise UserError("--lora adapts a trained model: give one with --init-from")
     connect_ranks(args)
@@ -264,7 +264,7 @@ def new_run(args, backwards):
 
 
 def pretrained_model(args, options, model_fields):
-    """(model, tokenizer) of --init-from; of the model's fields, only the dropouts may be changed."""
+    """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
@@ -293,7 +293,7 @@ def kernels_of_run(args, state):
 
 
 def resumed_run(args, backwards):
-    """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
+    """Return a Trainer that continues the run in --out-dir. Flags may change the training, not the model."""
     if args.freeze is not None or args.lora is not None:
         raise UserError("a resumed run keeps its frozen parameters: leave --freeze and --lora out")
     connect_ranks(args)
