@@ -40,12 +40,12 @@ def read_bytes(path, most=MOST_BYTES):
 
 def read_json(path, most=MOST_BYTES):
     """Return the value in a JSON file. Raises UserError if it is not JSON or nested too deeply, and as `read_bytes`."""
-    return parsed(path, parse_json, read_bytes(path, most))
+    return parsed(path, "JSON", parse_json, read_bytes(path, most))
 
 
 def read_toml(path):
     """Return the dict in a TOML file. Raises as `read_json`."""
-    return parsed(path, lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
+    return parsed(path, "TOML", lambda data: tomllib.loads(data.decode("utf-8")), read_bytes(path))
 
 
 def parse_json(data):
@@ -57,12 +57,12 @@ def parse_json(data):
     return json.loads(data, parse_constant=refuse)
 
 
-def parsed(path, parse, data):
+def parsed(path, kind, parse, data):
     """Return parse(data). Raises UserError, naming the file, if that fails."""
     try:
         return parse(data)
     except (ValueError, RecursionError) as error:       # also UnicodeDecodeError, and an integer of thousands of digits
-        raise UserError(f"{path} cannot be parsed ({error})") from None
+        raise UserError(f"{path} is not {kind} ({error})") from None
 
 
 @contextlib.contextmanager
@@ -138,9 +138,7 @@ def new_folder(path, holding):
     with temporary_beside(path) as temporary:
         temporary.mkdir()
         yield temporary
-        for file in temporary.iterdir():
-            sync_file(file)
-        sync_folder(temporary)
+        sync_files(temporary)
         if not there:
             if path.is_dir():
                 path.rmdir()        # it is empty; Windows cannot rename onto it
@@ -202,10 +200,12 @@ def is_running(pid):
     return pid != os.getpid()       # a file with this process's id is from an earlier process
 
 
-def sync_file(path):
-    """Flush a file to the disk, so that it survives a power cut."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
+def sync_files(folder):
+    """Flush the files in `folder` to the disk, so that they survive a power cut."""
+    for path in folder.iterdir():
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
 
 
 def sync_folder(folder):

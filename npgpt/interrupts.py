@@ -29,7 +29,7 @@ def interruptible():
 
 
 def _say_so_and_end(number, frame):
-    """End before the command runs. Of all ranks only the first says so."""
+    """End the process before the command runs. Only rank 0 prints the line."""
     if first():
         os.write(2, b"interrupted\n")
     _end(number, frame)

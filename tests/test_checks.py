@@ -1,4 +1,4 @@
-"""Whatever a value is, it is taken as it is meant or refused in one line: drawn by hypothesis."""
+"""Random values (hypothesis) are either valid or refused in one line."""
 
 import dataclasses
 import json

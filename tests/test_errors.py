@@ -1,4 +1,4 @@
-"""Foreign texts made fit to be shown."""
+"""Text from outside is made safe to print."""
 
 import pytest
 

@@ -1,18 +1,15 @@
 """tools/mutate.py makes the small mistakes, and tells caught, missed and equivalent ones apart."""
 
-import contextlib
 import importlib
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npgpt.layers import dropout, embedding, layernorm, linear
-from npgpt.study.exercises.mutants import mutants, swapped_in
+from npgpt.layers import embedding, layernorm, linear
+from npgpt.study.exercises.mutants import mutants
 from tests.cases import layer_cases
-from tests.layers.test_gradients import test_equals_finite_differences as check
 
 pytestmark = pytest.mark.slow
 
@@ -43,17 +40,6 @@ def test_the_kinds_of_mistakes():
     assert not any("dtoken.sum" in mutated for _, mutated in made), "dtoken is another name of dx"
 
 
-def test_a_branch_that_no_test_takes_is_missed():
-    """This case always has a mask, so a mistake in the branch without one goes unseen."""
-    missed = []
-    for mutant in mutants(dropout.dropout_backward):
-        with swapped_in(mutant, dropout.dropout_backward), np.errstate(all="ignore"), contextlib.suppress(Exception):
-            check(CASES["dropout"])
-            missed.append(mutant.mutated)
-    assert missed == ["dx = dy * mask", "dx = -dy if mask is None else dy * mask",
-                      "dx = dy if dy is None else dy * mask", "dx = mask if mask is None else dy * mask"]
-
-
 @pytest.mark.parametrize(("mutated", "outcome"), [
     ("rows = x.reshape(-2, x.shape[-1])", "equivalent"), ("rows = -x.reshape(-1, x.shape[-1])", "missed")])
 def test_an_equivalent_mutant_must_have_a_reason_and_the_same_results(mutated, outcome):
@@ -65,13 +51,3 @@ def test_an_equivalent_mutant_must_have_a_reason_and_the_same_results(mutated, o
     assert row["outcome"] == outcome and (row["difference"] == 0.0) == (outcome == "equivalent")
     assert mutate.judge(mutant, linear.linear_backward, {"run": run}, [run])["outcome"] == "missed"
     assert ((mutant.function, mutant.original, mutant.mutated) in mutate.equivalent()) == (outcome == "equivalent")
-
-
-def test_a_mutant_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(mutate, "TIME_LIMIT", 1)
-    mutant = next(mutants(linear.linear_backward))
-    [row] = mutate.in_children(lambda i: mutate.judge(mutant, linear.linear_backward, {"a": time.sleep}, []), 1, 1)
-    assert row["error"] == "TypeError" and row["by"] == "a"
-    [row] = mutate.in_children(
-        lambda i: mutate.judge(mutant, linear.linear_backward, {"b": lambda: time.sleep(60)}, []), 1, 1)
-    assert row["error"] == "TimeoutError" and row["outcome"] == "caught"

@@ -64,21 +64,15 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder: model.safetensors, or the shards in its index. Raises UserError."""
     if (folder / "model.safetensors").exists():
         return [folder / "model.safetensors"]
-    if not (folder / INDEX).exists():
-        raise UserError(f"{folder} contains neither model.safetensors nor {INDEX}: copy the weights there")
-    return [folder / name for name in shard_names(folder / INDEX)]
-
-
-def shard_names(index_path):
-    """Return the sorted names of the weight files in a model.safetensors.index.json. Raises UserError."""
     try:
-        names = set(read_json(index_path, 1 << 24)["weight_map"].values())
+        names = sorted(set(read_json(folder / INDEX, 1 << 24)["weight_map"].values()))
     except (OSError, UserError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index_path} is not an index of safetensors files: use another revision") from error
+        raise UserError(f"{folder} contains neither model.safetensors nor a valid {INDEX}: copy the weights there"
+                        ) from error
     for name in names:      # untrusted, and it becomes a path: no folders, no drives
         if not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*\.safetensors", name)):
-            raise UserError(f"{index_path} names {shown(name)}, which is not a weight file beside it: do not trust it")
-    return sorted(names)
+            raise UserError(f"{folder / INDEX} names {shown(name)}, which is not a weight file beside it")
+    return [folder / name for name in names]
 
 
 def check_tensors(config, stored, path):

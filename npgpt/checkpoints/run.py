@@ -31,7 +31,7 @@ from npgpt.checks import MOST_THREADS, check, check_real, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_file, sync_folder
+from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_files, sync_folder
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters
 
@@ -111,9 +111,7 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
             write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})
-            for path in unfinished.iterdir():
-                sync_file(path)
-            sync_folder(unfinished)
+            sync_files(unfinished)
             for other in step_folders(out_dir) if replace else ():      # the latest last: until then it can be found
                 rename_to_delete(other, mark)
             if os.path.lexists(folder):
@@ -180,20 +178,20 @@ def read_state(folder: str | Path) -> dict:
         raise UserError(f"{path} cannot be read ({error}): {DAMAGED}") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise UserError(f"{path} is from another version of npgpt, or not from a checkpoint")
+    corpus, sha256 = state.get("corpus"), state.get("sha256")
+    named = isinstance(corpus, dict) and all(isinstance(corpus.get(name), str) for name in ("name", "fingerprint"))
+    needed = FILES - {"state.json"}
     try:
         check_whole('"step"', state.get("step"))
         check_whole('"best_step"', state.get("best_step"))
         check_real('"best_loss"', state.get("best_loss"))
         check_whole('"threads"', state.get("threads"), 1, MOST_THREADS)
         check('"options"', state.get("options"), isinstance(state.get("options"), dict), "an object")
+        check('"corpus"', corpus, named, "an object with a name and a fingerprint")
+        check('"sha256"', sha256, isinstance(sha256, dict) and set(sha256) == needed,      # so only these are read
+              f"the digests of {', '.join(sorted(needed))}")
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    corpus, sha256 = state.get("corpus"), state.get("sha256")
-    if not isinstance(corpus, dict) or not all(isinstance(corpus.get(name), str) for name in ("name", "fingerprint")):
-        raise UserError(f'{path} is damaged: "corpus" must have a name and a fingerprint')
-    needed = FILES - {"state.json"}
-    if not isinstance(sha256, dict) or set(sha256) != needed:   # so no path outside the folder is read
-        raise UserError(f"{path} is damaged: it must list the digests of {', '.join(sorted(needed))}")
     return state
 
 
@@ -210,15 +208,11 @@ def load_tensors(path, targets):
     Raises: UserError, before any tensor is read, if names, shapes or dtypes differ.
     """
     wanted = {prefix + name: (params, name) for prefix, params in targets.items() for name in params.shapes}
+    right = {(stored, params.shapes[name], NAMES[str(params.dtype)]) for stored, (params, name) in wanted.items()}
     with TensorFile(path) as file:
-        if wrong := set(wanted) ^ set(file.shapes):
-            raise UserError(f"{path} does not fit the model: missing or extra {', '.join(sorted(wrong)[:5])}")
-        for stored, (params, name) in wanted.items():
-            found = file.shapes[stored], file.dtype(stored)
-            expected = params.shapes[name], NAMES[str(params.dtype)]
-            if found != expected:
-                raise UserError(f"{path}: {stored} is {found[1]} {list(found[0])} instead of {expected[1]} "
-                                f"{list(expected[0])}")
+        if wrong := right ^ {(stored, shape, file.dtype(stored)) for stored, shape in file.shapes.items()}:
+            raise UserError(f"{path} does not fit the model: missing, extra, or of another shape or type: "
+                            f"{', '.join(sorted({stored for stored, *_ in wrong})[:5])}")
         for stored, (params, name) in wanted.items():
             params.fill(name, functools.partial(file.read_into, stored))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_transformers, with_all_biases
+from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_transformers
 from npgpt.checkpoints.tensorfile import write_tensors
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, make_folder, write_atomically
@@ -23,7 +23,7 @@ def save_model(params: Parameters, folder: str | Path) -> None:
     config = dataclasses.replace(params.config, lora_rank=0)
     if field := unsupported_by_transformers(config):
         raise UserError(f"{field}={getattr(config, field)} has no counterpart in transformers' GPT-2")
-    config = with_all_biases(config)
+    config = dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)
     folder = Path(folder)
     make_folder(folder)
     tensors = {}

@@ -67,8 +67,8 @@ def window_settings(args):
 
 def run(args):
     if args.action == "list":
-        for name, state, size, description in list_corpora(args.data_dir):
-            print(f"{name:<16} {state:<15} {f'{size:,} bytes' if size else '':>16}  {description}")
+        for name, state, description in list_corpora(args.data_dir):
+            print(f"{name:<16} {state:<15} {description}")
     elif args.action == "prepare":
         prepare_text(args)
     elif args.name == "tinystories":
@@ -94,8 +94,7 @@ def get_tinystories(args):
     if args.limit is not None:
         check_whole("--limit", args.limit, 1)
     settings = window_settings(args)
-    folder = tinystories_folder(data_dir(args.data_dir), name, *stories)
-    folder = folder.with_name(folder.name + "".join(f"+{key}" for key in settings if settings[key]))
+    folder = tinystories_folder(data_dir(args.data_dir), name, *stories, **settings)
     prepare_tinystories(make_tokenizer(name), folder, *stories, **settings)
     print_prepared(folder, name)
 

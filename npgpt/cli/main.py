@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import itertools
-import re
 import sys
 
 import npgpt
@@ -68,7 +67,7 @@ def main(arguments=None):
                 if world and args.command != "train":
                     raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
                 if COMMANDS[args.command] is None:
-                    raise UserError(f"npgpt {args.command} is not there: this installation lacks npgpt/study")
+                    raise UserError(f"npgpt {args.command} is not available: this installation lacks npgpt/study")
                 code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
         sys.stdout.flush()
         code = code or 0
@@ -102,17 +101,13 @@ def parse(arguments):
             continue
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
-    arguments = sys.argv[1:] if arguments is None else arguments
-    for argument in arguments:          # argparse would take this -- for the end of the options
-        if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
-            raise UserError(f"{argument} has no value: give it one that is not --")
-    return parser.parse_args(arguments)
+    return parser.parse_args(sys.argv[1:] if arguments is None else arguments)
 
 
 def fail(message, subject=None, world=None):
     """Print one line about what is wrong. Returns the exit code for it."""
     line = f"{one_line(subject, 300)}: {message}" if subject else message
-    if world is None and not first():       # all ranks lack the same: one of them says so
+    if world is None and not first():       # all ranks fail alike: only the first reports it
         return 0
     who = f"{world.name}: " if world and world.rank > 0 else ""
     print(f"npgpt: {who}{one_line(line)}", file=sys.stderr)

@@ -42,7 +42,7 @@ def run(args):
 
 
 def given_text(args):
-    """The text of --text or --file. Raises UserError unless it is UTF-8."""
+    """Return the text of --text or --file. Raises UserError unless it is UTF-8."""
     if args.text not in (None, "-"):
         return args.text
     try:
@@ -52,7 +52,7 @@ def given_text(args):
 
 
 def surprise(model, tokens):
-    """The bits of each token but the first, -log2 of its probability, each with at least half a context before it."""
+    """Return -log2 of the probability of each token but the first, with at least half a context before it."""
     T = model.config.block_size
     bits = []
     for x, y in strided_windows(tokens, T + 1, max(1, T // 2)):         # y is -1 for tokens that have been scored
@@ -62,11 +62,11 @@ def surprise(model, tokens):
 
 
 def colour(bits):
-    """The code of black on the background for a number of bits."""
+    """Return the escape code for black text on the background of a number of bits."""
     return f"\x1b[38;5;16;48;5;{COLOURS[min(int(bits / BITS), len(COLOURS) - 1)]}m"
 
 
 def painted(text, bits):
-    """A token's text on its colour; a line break is shown, and follows."""
+    """Return a token's text on its colour. A line break is shown as a symbol and kept."""
     shown = printable(text.replace("\n", "⏎"))
     return (shown if bits is None else style(colour(bits), shown)) + "\n" * text.count("\n")

@@ -41,9 +41,7 @@ from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
-from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
-from npgpt.model.parameters import frozen_names
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import (
     MODEL_FIELDS,
@@ -109,25 +107,20 @@ def run(args):
     # A diverging run overflows before it stops: the trainer reports it in one line, NumPy's warnings add nothing.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     check_path("--out-dir", args.out_dir)
-    files = backward_files(args)            # raises before anything is downloaded or written
+    backwards = own_backwards(args)             # raises before anything is downloaded or written
     if args.overfit:
-        trainer = new_run(overfitting(args), own_backwards(args, files))
-        return overfit(trainer, fresh=not args.init_from)
+        return overfit(new_run(overfitting(args), backwards), fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
-            backwards = own_backwards(args, files)
             stack.enter_context(locked(args.out_dir))
             trainer = resumed_run(args, backwards)
         else:
             check_out_dir(args)
-            backwards = own_backwards(args, files)
             trainer = new_run(args, backwards)
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
-        if trainer.model.xp is not np:
-            print("(--kernels xla compiles the same lines for a GPU; which is faster has not been measured)")
         print(f"data: {described(trainer, 'train')} to train on, {described(trainer, 'val')} to validate")
         try:
             finished = trainer.run()
@@ -140,8 +133,9 @@ def run(args):
         print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
 
 
-def backward_files(args):
-    """The exercise files in the folder of --backward, or None without it. Raises UserError if there are none."""
+def own_backwards(args):
+    """Return the learner's `Backwards`, checked and loaded; None without --backward. Raises UserError if one is wrong.
+    """
     if args.backward is None:
         return None
     check_path("--backward", args.backward)
@@ -149,22 +143,13 @@ def backward_files(args):
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
     if join():
         raise UserError("--backward trains in one process: start it without mpiexec or srun")
-    from npgpt.study.judge.own_backward import exercise_files
+    from npgpt.study.judge.own_backward import exercise_files, read_backwards
 
-    return exercise_files(args.backward)
-
-
-def own_backwards(args, files):
-    """The learner's `Backwards`, checked and loaded; None without files. Raises UserError if one is wrong."""
-    if files is None:
-        return None
-    from npgpt.study.judge.own_backward import read_backwards
-
-    return read_backwards(args.backward, files)
+    return read_backwards(args.backward, exercise_files(args.backward))
 
 
 def choose_engine(model, args, backwards):
-    """Before an optimizer is made: let a model use the engine of all ranks, or the learner's `Backwards`."""
+    """Give a model the engine of all ranks, or the learner's `Backwards`. Call it before an optimizer is made."""
     distribute(model, args)
     if backwards:
         from npgpt.study.judge.own_backward import use
@@ -174,7 +159,7 @@ def choose_engine(model, args, backwards):
 
 
 def stopped_by(error, trainer, args):
-    """The UserError for a function of --backward that fails; the steps taken before it are saved."""
+    """Save the steps before a function of --backward failed. Returns the UserError that says so."""
     if trainer.saved_step is None:
         return error
     if trainer.saved_step != trainer.step:
@@ -201,15 +186,15 @@ def described(trainer, split):
 
 
 def print_line(trainer):
-    """Print what the model writes: the beginning of a sample, in one line. Nothing if it cannot write."""
+    """Print the beginning of a sample in one line; nothing if the tokenizer's vocabulary is missing."""
     try:
         tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
-    except UserError:       # its vocabulary is missing
+    except UserError:
         pass
 
 
 def draw_if_possible(out_dir):
-    """Draw the loss curve into the folder of a run. Returns what to say about it: nothing if there is no matplotlib."""
+    """Draw the loss curve into the folder of a run. Returns a remark for the user, "" without matplotlib."""
     if find_spec("matplotlib") is None:
         return ""
     try:
@@ -234,13 +219,13 @@ def sample(trainer, out_dir, picture, backwards):
 
 
 def overfitting(args):
-    """The arguments for --overfit: 500 steps at a constant rate, no dropout, and no --out-dir."""
+    """Return the arguments for --overfit: 500 steps at a constant rate, no dropout, and no --out-dir."""
     constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
     return argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
 
 
 def new_run(args, backwards):
-    """A Trainer at step 0, whose first checkpoint will replace what is in --out-dir, if there is one."""
+    """Return a Trainer at step 0. Its first checkpoint replaces the run in --out-dir, if there is one."""
     if args.lora is not None and not args.init_from:
         raise UserError("--lora adapts a trained model: give one with --init-from")
     connect_ranks(args)
@@ -253,7 +238,6 @@ def new_run(args, backwards):
         if "init" in given_train_fields(args):
             raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
         model, tokenizer = pretrained_model(args, options, model_fields)
-        check_causal(model.config)
         if "crop_length" not in given_train_fields(args):
             shortest = min(options.crop_length, model.config.block_size)
             options = dataclasses.replace(options, crop_length=shortest)
@@ -262,8 +246,7 @@ def new_run(args, backwards):
         tokens = open_tokens(tokenizer, corpus.name, args.data_dir, options.val_fraction)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
-        check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded, and so does
-        check_device(args)
+        GPTConfig(**model_fields)       # raises before a corpus is downloaded
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
@@ -280,25 +263,8 @@ def new_run(args, backwards):
                    on_evaluation=print_line)
 
 
-def check_causal(config):
-    """Raise UserError for an encoder."""
-    if not config.causal:
-        raise UserError("a model with causal=False sees the next token, which training would predict: train it from "
-                        "Python on other targets, with loss_and_grads and AdamW.step")
-
-
-def check_device(args):
-    """Raise UserError if --device or --kernels is not available."""
-    if args.kernels == "xla":
-        from npgpt.engine.xla.place import find_devices  # imports JAX
-
-        find_devices(args.device)
-    else:
-        array_module(args.device)
-
-
 def pretrained_model(args, options, model_fields):
-    """(model, tokenizer) of --init-from; of the model's fields, only the dropouts may be changed."""
+    """Return (model, tokenizer) of --init-from. Of the model's fields, only the dropouts may be changed."""
     dropouts = {name: value for name, value in model_fields.items() if name in DROPOUTS}
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
@@ -306,9 +272,7 @@ def pretrained_model(args, options, model_fields):
                         kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
         check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
-    if args.tokenizer and not is_called(loaded.tokenizer, args.tokenizer):
-        raise UserError(f"the tokenizer of {args.init_from} is {loaded.tokenizer.kind}, but {args.tokenizer} was asked "
-                        "for: leave the flag out")
+    check_tokenizer(args, loaded.tokenizer, args.init_from)
     return loaded.model, loaded.tokenizer
 
 
@@ -329,7 +293,7 @@ def kernels_of_run(args, state):
 
 
 def resumed_run(args, backwards):
-    """A Trainer that continues the run in --out-dir; flags may change the training, not the model."""
+    """Return a Trainer that continues the run in --out-dir. Flags may change the training, not the model."""
     if args.freeze is not None or args.lora is not None:
         raise UserError("a resumed run keeps its frozen parameters: leave --freeze and --lora out")
     connect_ranks(args)
@@ -344,15 +308,13 @@ def resumed_run(args, backwards):
         there, asked = getattr(saved, name), getattr(args, name)
         if name != "dtype" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only the stored one must match
             check_same(name, there, asked, checkpoint.folder)
-    if args.tokenizer and not is_called(checkpoint.tokenizer, args.tokenizer):
-        raise UserError(f"the checkpoint's tokenizer is {checkpoint.tokenizer.kind}, but {args.tokenizer} was asked "
-                        "for: leave the flag out")
+    check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
     options = dataclasses.replace(saved, **given_train_fields(args))
     args.kernels = kernels_of_run(args, state)
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,
-                freeze=frozen_in(checkpoint))
+                freeze=state.get("frozen", ()))
     choose_engine(model, args, backwards)
     trainer = Trainer(model, train_tokens, val_tokens, options, args.out_dir, checkpoint.tokenizer,
                       state["corpus"]["name"], on_evaluation=print_line)
@@ -364,12 +326,10 @@ def resumed_run(args, backwards):
     return trainer
 
 
-def frozen_in(checkpoint):
-    """The names of frozen parameters in the state of a checkpoint. Raises UserError if there are no such names."""
-    try:
-        return frozen_names(checkpoint.config, checkpoint.state.get("frozen", ()))
-    except UserError as error:
-        raise UserError(f"{checkpoint.folder / 'state.json'} is damaged: {error}") from None
+def check_tokenizer(args, tokenizer, where):
+    """Raise UserError if --tokenizer asks for another one."""
+    if args.tokenizer and not is_called(tokenizer, args.tokenizer):
+        check_same("tokenizer", tokenizer.kind, args.tokenizer, where)
 
 
 def check_same(name, there, asked, where):
@@ -384,14 +344,9 @@ def check_out_dir(args):
     out_dir = Path(args.out_dir)
     if os.path.lexists(out_dir) and not out_dir.is_dir():
         raise UserError(f"--out-dir {out_dir} is a file or a broken link: choose a folder")
-    if is_folder(out_dir / METRICS_FILE):
-        raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
     if not args.overwrite and checkpoints(out_dir):
         raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
     if not args.overwrite and (out_dir / METRICS_FILE).exists():
         raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
                         "replace it with --overwrite, or choose another --out-dir")
-    existing = next(path for path in (out_dir, *out_dir.absolute().parents) if path.exists())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"{existing} cannot be written: choose another --out-dir")

@@ -6,7 +6,6 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from npgpt.checks import check, check_memory
 from npgpt.data.tinystories import prepared_folders
@@ -21,25 +20,13 @@ PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ )
                    r"""([A-Z]|\w+[.(])[\w '(),./:;=[\]-]*[.:]""", re.ASCII)
 
 
-class Source(NamedTuple):
-    """A named corpus, and its URL if it is downloaded from one."""
-
-    description: str
-    url: str | None = None
-    sha256: str | None = None
-    size: int | None = None     # in bytes
-
-
-CORPORA = {
-    "tinyshakespeare": Source(
-        "40,000 lines of Shakespeare's plays, 65 different characters",
-        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-        1_115_394,
-    ),
-    "tinystories": Source("2.7 million short stories in simple words (2.2 GB), as token files"),
-    "pydocs": Source("the prose of the help texts on the Python language that come with Python"),
-}
+CORPORA = {     # name -> description
+    "tinyshakespeare": "40,000 lines of Shakespeare's plays, 65 different characters (1,115,394 bytes)",
+    "tinystories": "2.7 million short stories in simple words (2.2 GB), as token files",
+    "pydocs": "the prose of the help texts on the Python language that come with Python"}
+TINYSHAKESPEARE = {
+    "url": "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    "size": 1_115_394, "sha256": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}
 
 
 @dataclass(frozen=True)
@@ -64,11 +51,9 @@ def data_dir(explicit: str | Path | None = None) -> Path:
 def open_corpus(name: str | Path | None = None, directory: str | Path | None = None) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
-    A text file whose name ends in .jsonl has prompts and completions: see `read_answers`.
-
-    Without a name it is TinyShakespeare, or pydocs if TinyShakespeare cannot be downloaded. `directory` is the folder
-    for downloads. Raises UserError if there is no such corpus, it is damaged,
-    cannot be downloaded, or is not a UTF-8 text, or if TinyStories is not prepared in exactly one way.
+    A text file whose name ends in .jsonl has prompts and completions: see `read_answers`. Without a name it is
+    TinyShakespeare, or pydocs if that cannot be downloaded. `directory` is the folder for downloads. Raises UserError
+    if the corpus is missing or damaged, or if TinyStories is not prepared in exactly one way.
     """
     directory = data_dir(directory)
     if name is None:
@@ -122,16 +107,15 @@ def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
 
 def open_tinyshakespeare(directory):
     """Return the Corpus TinyShakespeare, downloaded if necessary. Raises UserError if that fails or it is damaged."""
-    source, path = CORPORA["tinyshakespeare"], tinyshakespeare_path(directory)
-    origin = "found at"
+    path, origin = tinyshakespeare_path(directory), "found at"
     if not path.exists():
-        download(source.url, source.size, source.sha256, path)
+        download(**TINYSHAKESPEARE, path=path)
         origin = "downloaded to"
     data = read_text_bytes(path)
     digest = hashlib.sha256(data).hexdigest()
-    if digest != source.sha256:
-        raise UserError(f"{path} is not TinyShakespeare (its SHA-256 is {digest[:12]}… instead of "
-                        f"{source.sha256[:12]}…): delete it, and it is downloaded again")
+    if digest != TINYSHAKESPEARE["sha256"]:
+        raise UserError(f"{path} is not TinyShakespeare (its SHA-256 is {digest[:12]}…): delete it, and it is "
+                        "downloaded again")
     return Corpus("tinyshakespeare", data.decode(), None, f"TinyShakespeare, {origin} {path}")
 
 
@@ -188,14 +172,9 @@ def decode_text(data, path):
                         "convert it to UTF-8") from error
 
 
-def list_corpora(directory: str | Path | None = None) -> list[tuple[str, str, int | None, str]]:
-    """Return a row (name, state, bytes or None, description) for each of CORPORA.
-
-    The state is "built in", "downloaded" or "not downloaded".
-    """
+def list_corpora(directory: str | Path | None = None) -> list[tuple[str, str, str]]:
+    """Return (name, "built in", "downloaded" or "not downloaded", description) for each of CORPORA."""
     directory = data_dir(directory)
-    present = {"tinyshakespeare": tinyshakespeare_path(directory).exists(),
-               "tinystories": bool(prepared_folders(directory))}
-    states = {name: "downloaded" if here else "not downloaded" for name, here in present.items()}
-    states["pydocs"] = "built in"
-    return [(name, states[name], source.size, source.description) for name, source in CORPORA.items()]
+    here = {"tinyshakespeare": tinyshakespeare_path(directory).exists(), "tinystories": prepared_folders(directory)}
+    states = {"pydocs": "built in"} | {name: "downloaded" if here[name] else "not downloaded" for name in here}
+    return [(name, states[name], description) for name, description in CORPORA.items()]

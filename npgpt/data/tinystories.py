@@ -19,11 +19,12 @@ PIECE = 1 << 18     # characters in memory at a time
 
 
 def tinystories_folder(directory: str | Path, tokenizer_name: str, version: int = 2, limit: int | None = None,
-                       documents: bool = False) -> Path:
+                       documents: bool = False, **settings: bool) -> Path:
     """Return the folder, below the folder for downloads, for TinyStories as prepare_tinystories writes it."""
     kind = canonical_kind(tokenizer_name)
     name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if kind == "hf" else kind
     name += "+v1" * (version == 1) + (f"+limit-{limit}" if limit else "") + "+documents" * documents
+    name += "".join(f"+{key}" for key in settings if settings[key])
     return Path(directory) / "tinystories" / name
 
 

@@ -83,7 +83,7 @@ def test_fine_tuning_begins_from_the_model_and_resumes_to_the_bit(npgpt, folder,
 def test_dropout_may_be_set_anew_and_the_shape_may_not(npgpt, folder, text_file):
     command = ["train", "--init-from", folder, "--corpus", text_file, "--max-iters", 1]
     refused(npgpt(*command, "--n-embd", 16), "n_embd is 8 in theirs, but 16 was asked for")
-    refused(npgpt(*command, "--tokenizer", "char"), "tokenizer of theirs is byte")
+    refused(npgpt(*command, "--tokenizer", "char"), "tokenizer is byte in theirs")
     refused(npgpt(*command, "--crop-length", 17), "crop_length 17 is more than block_size 16")
     assert npgpt(*command, "--dropout", 0.5)[0] == 0
     assert GPT.from_pretrained(find_checkpoint("out")).config.used("attn_pdrop") == 0.5

@@ -109,17 +109,6 @@ def test_a_failed_download_leaves_nothing_and_works_the_next_time(server, file, 
     assert hub.fetch_file(NAME, "model.safetensors").read_bytes() == WEIGHTS
 
 
-def test_a_full_disk(server):
-    """A limit on the size of files fails as a full disk does."""
-    resource = pytest.importorskip("resource", reason="Windows has no such limit")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        assert "File too large" in refusal(hub.fetch_file, NAME, "model.safetensors")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_what_does_not_exist_and_what_is_gated(server, monkeypatch):
     server.add("owner/pickle", {"config.json": b"{}", "pytorch_model.bin": b"pickle"})
     assert "a pickle is not opened" in refusal(hub.fetch_model, "owner/pickle")
