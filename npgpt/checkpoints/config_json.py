@@ -35,10 +35,22 @@ OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", 
               "dropout", "mlp_pdrop")
 ADDITIONS = ("lora_rank", "block")      # stored there too, but only if they are set
 
-# Fields that change what transformers computes, and the values at which they do not. It ignores fields that it does not
-# know, and so does npgpt.
-UNSUPPORTED = {"add_cross_attention": (False,), "pruned_heads": ({}, None), "quantization_config": (None,),
-               "cross_attention_hidden_size": (None,)}
+# Fields that do not change what the model computes from the same weights.
+HARMLESS = {
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
+    "attn_implementation", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id", "do_sample",
+    "dtype", "early_stopping", "finetuning_task", "gradient_checkpointing", "id2label",
+    "is_encoder_decoder", "label2id", "length_penalty", "license", "max_length", "min_length", "model_type",
+    "n_special", "name", "no_repeat_ngram_size", "num_beams", "num_labels", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "pad_token_id", "predict_special_tokens", "prefix", "problem_type",
+    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "return_dict", "sep_token_id",
+    "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers_version", "unk_token_id", "use_bfloat16", "use_cache",
+}
+
+# Fields that would, and the values at which they have no effect.
+UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pruned_heads": ({}, None),
+               "quantization_config": (None,), "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,)}
 
 
 def read_config(path: str | Path) -> GPTConfig:
@@ -55,9 +67,11 @@ def config_from_fields(fields: dict) -> GPTConfig:
         raise UserError('this is not a GPT-2: "model_type" must be "gpt2"')
     if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
         raise UserError(f'"n_ctx" is {shown(fields["n_ctx"])}, which differs from "n_positions"')
-    for name, without_effect in UNSUPPORTED.items():
-        if name in fields and fields[name] not in without_effect:
-            raise UserError(f'"{name}" is {shown(fields[name])}, which npgpt does not support')
+    for name, value in fields.items():
+        if name in FIELDS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
+            continue
+        if value not in UNSUPPORTED.get(name, ()):
+            raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own = fields.get("npgpt", {"dropout": 0.0})
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')

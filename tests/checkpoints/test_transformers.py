@@ -146,7 +146,7 @@ def test_mask_buffers_and_an_explicit_tied_head_are_passed_over(tmp_path):
 
 @pytest.mark.parametrize(("field", "value"), [
     ("activation_function", "relu"), ("activation_function", "gelu_fast"), ("add_cross_attention", True),
-    ("model_type", "llama"), ("quantization_config", {"bits": 4}), ("pruned_heads", {"0": [1]}),
+    ("model_type", "llama"), ("quantization_config", {"bits": 4}), ("rope_theta", 1e4), ("pruned_heads", {"0": [1]}),
     ("n_ctx", 7), ("n_embd", 13), ("layer_norm_epsilon", "small"), ("npgpt", {"magic": 1}), ("n_layer", None)])
 def test_a_config_that_npgpt_would_get_wrong_is_refused_by_name(field, value, tmp_path):
     theirs_of({}).save_pretrained(tmp_path)
