@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import itertools
+import re
 import sys
 
 import npgpt
@@ -101,7 +102,11 @@ def parse(arguments):
             continue
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
-    return parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    for argument in arguments:          # argparse would take this -- for the end of the options
+        if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
+            raise UserError(f"{argument} has no value: give it one that is not --")
+    return parser.parse_args(arguments)
 
 
 def fail(message, subject=None, world=None):

@@ -51,7 +51,7 @@ from npgpt.training.options import (
     options_of,
     with_width_rule,
 )
-from npgpt.training.trainer import Trainer
+from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
@@ -246,7 +246,8 @@ def new_run(args, backwards):
         tokens = open_tokens(tokenizer, corpus.name, args.data_dir, options.val_fraction)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
-        GPTConfig(**model_fields)       # raises before a corpus is downloaded
+        check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded, and so does
+        check_device(args)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
         preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
@@ -261,6 +262,16 @@ def new_run(args, backwards):
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name,
                    on_evaluation=print_line)
+
+
+def check_device(args):
+    """Raise UserError if --device or --kernels is not available."""
+    if args.kernels == "xla":
+        from npgpt.engine.xla.place import find_devices  # imports JAX
+
+        find_devices(args.device)
+    else:
+        array_module(args.device)
 
 
 def pretrained_model(args, options, model_fields):

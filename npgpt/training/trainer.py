@@ -36,6 +36,13 @@ from npgpt.training.schedule import learning_rate
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
 
 
+def check_causal(config):
+    """Raise UserError for an encoder."""
+    if not config.causal:
+        raise UserError("a model with causal=False sees the next token, which it would have to predict: train it in "
+                        "Python on other targets, with loss_and_grads and AdamW.step")
+
+
 class Trainer:
     """One training run.
 
@@ -68,9 +75,7 @@ class Trainer:
             check(name, call, call is None or callable(call), "a function")
         if out_dir is not None:
             check_path("out_dir", out_dir)
-        if not model.config.causal:
-            raise UserError("a model with causal=False sees the next token, which it would have to predict: train it "
-                            "in Python on other targets, with loss_and_grads and AdamW.step")
+        check_causal(model.config)
         self.model, self.options = model, options or TrainOptions()
         self.on_step, self.on_evaluation = on_step, on_evaluation
         self.out_dir = None if out_dir is None else Path(out_dir)

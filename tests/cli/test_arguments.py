@@ -23,6 +23,7 @@ def options_of_run(out_dir="out"):
     (["train", "--zebra"], "unknown flag --zebra (see npgpt train --help)"),
     (["info", "--steps", "5"], "unknown flag --steps (see"),
     (["info", "out", "more"], "unrecognized arguments: more"),
+    (["train", "--corpus=--"], "--corpus=-- has no value"),
 ])
 def test_a_flag_is_spelled_out(npgpt, command, says):
     refused(npgpt(*command), says)
