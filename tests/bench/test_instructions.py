@@ -41,10 +41,3 @@ def test_numba_uses_no_avx512():
     assert held["Numba"] == "haswell" and not held["zmm"]
     if "avx512f" in Path("/proc/cpuinfo").read_text():
         assert free["Numba"] != "haswell"
-
-
-@pytest.mark.slow
-def test_torch_its_compiler_and_onednn_use_no_avx512():
-    pytest.importorskip("torch", reason="the peer")
-    found = in_use(environment("avx2"))
-    assert found["PyTorch"] == "AVX2" and found["torch.compile"] == "avx2" and found["oneDNN"].endswith("AVX2")

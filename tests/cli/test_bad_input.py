@@ -24,11 +24,9 @@ def test_a_preset(npgpt, tmp_path, text):
 
 @pytest.mark.parametrize(("name", "value"), [
     ("config.json", '{"model_type": "gpt2", "activation_function": []}'), ("config.json", DEEP),
-    ("config.json", '{"model_type": "gpt2", "npgpt": {"dropout": [[[[]]]]}}'), ("config.json", "9" * 5000),
-    ("config.json", '{"model_type": "gpt2", "n_layer": NaN}'),
-    ("config.json", '{"model_type": "gpt2", "n_layer": 1000000000}'),
+    ("config.json", '{"model_type": "gpt2", "npgpt": {"dropout": [[[[]]]]}}'),
     ("model.safetensors.index.json", '{"weight_map": {"a": "\\ud800.safetensors"}}'),
-    ("npgpt_tokenizer.json", DEEP), ("npgpt_tokenizer.json", '{"kind": ["char"]}'),
+    ("npgpt_tokenizer.json", DEEP),
 ], ids=lambda value: value[-30:])
 def test_a_file_of_a_model(npgpt, tmp_path, name, value):
     GPT(GPTConfig(n_layer=1, n_head=1, n_embd=4)).save_pretrained(tmp_path / "model")

@@ -74,20 +74,6 @@ def test_get_refuses_in_one_line(npgpt, hub, tmp_path):
     assert npgpt("data", "get", "tinystories", "--tokenizer", "byte")[0] == 2
 
 
-def test_tinystories_in_word_pieces_of_the_hub(npgpt, hub, tmp_path):
-    pytest.importorskip("tokenizers", reason="the extra hf is not installed")
-    assert npgpt("data", "get", "tinystories", "--tokenizer", "hf:bert-base-uncased")[0] == 0
-    assert hub[0] == ("bert-base-uncased", "tokenizer.json", "model")
-    assert (tmp_path / "data/tinystories/hf-bert-base-uncased/train.bin").exists()
-    code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
-    assert code == 0 and "vocabulary 70" in out
-    shutil.copy(tmp_path / "from-the-hub-tokenizer.json", tmp_path / "same.json")
-    byte_pairs(tmp_path / "other.json")
-    again = ["train", "--corpus", "tinystories", *TINY, "--max-iters", 1, "--overwrite", "--tokenizer"]
-    assert npgpt(*again, "hf:same.json")[0] == 0
-    refused(npgpt(*again, "hf:other.json"), "was prepared with the hf tokenizer, not hf:other.json")
-
-
 @pytest.mark.parametrize(("write", "prompt", "continued", "bits"), [
     (byte_pairs, "To be", "To be", "bits per byte  "),
     (word_pieces, "to be", "to be ", "bits per byte  not defined, because"),
