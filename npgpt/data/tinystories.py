@@ -42,7 +42,7 @@ def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int =
     version: 1 has stories by GPT-3.5 and GPT-4, 2 by GPT-4 only. limit: take only the first stories of each split.
     documents: write indexes of the stories as well; settings: their all_windows and count_padding. After an
     interruption the next call resumes the download, and keeps a split that is complete. Raises UserError if the folder
-    has another tokenizer, and as fetch_file and write_documents do; OSError if the folder cannot be written.
+    has another tokenizer, and as fetch_file and prepare_split do; OSError if the folder cannot be written.
     """
     from npgpt.download.hub import fetch_file
 
@@ -62,7 +62,10 @@ def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int =
 
 
 def prepare_split(source, tokenizer, path, limit=None, index=None):
-    """Write the tokens of the first `limit` stories in the file `source` to `path`, as write_documents does."""
+    """Write the tokens of the first `limit` stories in the file `source` to `path`, as write_documents does.
+
+    Raises UserError if the source is not TinyStories: not UTF-8, without separators, or without a story.
+    """
     with (
         open(source, encoding="utf-8", newline="") as text,
         tqdm(total=None if limit else Path(source).stat().st_size, unit="B", unit_scale=True, desc=path.name,
@@ -72,11 +75,22 @@ def prepare_split(source, tokenizer, path, limit=None, index=None):
 
 
 def stories(file, bar):
-    """Yield the stories of a text file, without the space around them. bar: a tqdm that shows how many bytes were read.
+    """Yield the stories of a text file, without the space around them. Raises UserError as prepare_split does.
+
+    bar: a tqdm that shows how many bytes were read.
     """
-    rest, block = "", None
+    rest, block, found = "", None, False
     while block != "":
-        block = file.read(PIECE)
+        try:
+            block = file.read(PIECE)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{file.name} is not UTF-8 text ({error}): delete it and download it again") from error
         *complete, rest = (rest + block).split(SEPARATOR)
-        yield from filter(None, map(str.strip, complete if block else [*complete, rest]))
+        if len(rest) > PIECE:
+            raise UserError(f"{file.name} lacks {SEPARATOR} in {PIECE:,} characters: it is not TinyStories")
+        for story in filter(None, map(str.strip, complete if block else [*complete, rest])):
+            found = True
+            yield story
         bar.update(file.buffer.tell() - bar.n)
+    if not found:
+        raise UserError(f"{file.name} does not contain a story: it is not TinyStories")

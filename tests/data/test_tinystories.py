@@ -54,6 +54,19 @@ def test_each_story_is_followed_by_its_end(source, tmp_path, monkeypatch, piece)
         assert np.fromfile(tmp_path / "out.bin", "<u2").tolist() == expected
 
 
+@pytest.mark.parametrize(("content", "says"), [
+    (b"", "does not contain a story"), (b" \n" + SEPARATOR.encode() * 3, "does not contain a story"),
+    (b"word " * 1000, r"lacks <\|endoftext\|> in 300 characters"),
+    (TEXT.encode()[:2000] + b"\xff" + TEXT.encode()[2000:], "not UTF-8 text"),
+])
+def test_a_text_that_is_not_tinystories(source, tmp_path, monkeypatch, content, says):
+    monkeypatch.setattr(tinystories, "PIECE", 300)
+    source.write_bytes(content)
+    with pytest.raises(UserError, match=f"source.txt .*{says}"):
+        prepare_split(source, EndingBytes(), tmp_path / "out.bin")
+    assert os.listdir(tmp_path) == ["source.txt"]
+
+
 def test_memory_does_not_grow_with_the_text(tmp_path):
     """24 MiB of text whose characters take four bytes each in memory, in 20 MiB."""
     source = tmp_path / "large.txt"
