@@ -76,6 +76,7 @@ def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outsi
             refused(result, ".npgpt.lock is not a regular file")
         elif name == "metrics.jsonl" and kind == "folder":
             refused(result, "out/metrics.jsonl", "folder", "move it away")
+            assert find_checkpoint("out").name == "step-00000002"       # what was there is still there
         else:
             assert result[0] == 0 and result[2] == ""
             drawn = "no loss curve" not in result[1]

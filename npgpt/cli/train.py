@@ -41,6 +41,7 @@ from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
+from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import (
@@ -355,6 +356,8 @@ def check_out_dir(args):
     out_dir = Path(args.out_dir)
     if os.path.lexists(out_dir) and not out_dir.is_dir():
         raise UserError(f"--out-dir {out_dir} is a file or a broken link: choose a folder")
+    if is_folder(out_dir / METRICS_FILE):
+        raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
     if not args.overwrite and checkpoints(out_dir):
         raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
