@@ -114,7 +114,8 @@ class Looking:
         for name in self.edited.keys() - self.activations.grads.keys():
             place = name.rpartition(".")[0] + "."
             near = [each for each in self.activations.grads if each.rpartition(".")[0] + "." == place]
-            raise UserError(f"backward cannot pass by {name}: a shortcut skips its gradient; edit {', '.join(near)}")
+            raise UserError(f"backward cannot undo an edit of {name}: a shortcut skips its gradient; "
+                            f"edit {', '.join(near)}")
         return dp
 
     def inside(self, part, function):

@@ -118,7 +118,7 @@ def test_what_is_not_finite_stays_so_in_its_rows(value, dtype):
 @pytest.mark.parametrize("size", [1.0, 1e4, 1e36])
 @np.errstate(all="ignore")
 def test_cross_entropy(size, V, dtype):
-    """The loss and, in place of the logits, dlogits. Rows that do not count get 0, whatever their logits are."""
+    """The loss, and dlogits, which replace the logits. Rows that do not count get 0, whatever their logits are."""
     rng = np.random.default_rng(V)
     for counts in ([0, 2, 3, 5], [1], range(6)):
         logits, targets = (size * rng.standard_normal((2, 3, V))).astype(dtype), np.full(6, -1)

@@ -192,7 +192,7 @@ def test_an_edit_that_makes_no_sense_is_refused(edit, says):
 def test_no_gradient_passes_by_an_edit_inside_a_shortcut(name):
     model = unit_model()
     assert model.forward(IDX, TARGETS, edit={name: lambda array: array * 0.5})[1] > 0.0
-    with pytest.raises(UserError, match=f"cannot pass by {name}: a shortcut skips its gradient; edit"):
+    with pytest.raises(UserError, match=f"cannot undo an edit of {name}: a shortcut skips its gradient; edit"):
         model.backward()
 
 

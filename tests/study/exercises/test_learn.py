@@ -1,4 +1,4 @@
-"""`npgpt learn` in a pseudo-terminal: what it shows, what the keys do, and that it goes on another day."""
+"""`npgpt learn` in a pseudo-terminal: what it shows, what the keys do, and that it continues another day."""
 
 import json
 import os
@@ -63,7 +63,7 @@ class Terminal:
         return self.wait(*texts) if texts else None
 
     def ask(self, key, question):
-        """Press a key that asks something, which stands in place of the keys."""
+        """Press a key that asks something, which is shown instead of the keys."""
         self.press(key)
         return self.read(lambda: self.shown.rstrip().endswith(question))
 
@@ -327,7 +327,7 @@ def test_long_lines_are_wrapped_and_what_does_not_fit_is_left_out_with_a_note():
     assert screen.fitted(verdict, 4)[1:] == ["line 2 b  WRONG", "evidence", "end"]
 
 
-def test_styles_are_left_out_if_nobody_wants_them(monkeypatch):
+def test_styles_are_left_out_where_they_are_not_wanted(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert screen.style(screen.BOLD, "text") == "\x1b[1mtext\x1b[0m" and screen.style(screen.CLEAR, "") == screen.CLEAR

@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Solution(NamedTuple):
     """A backward. It is the package's own with changes, unless `body` holds all its statements.
 
-    changes: new statements, each in place of the package's that assigns the same names, or replacements (old, new);
+    changes: new statements, each replacing the package's that assigns the same names, or replacements (old, new);
     of: the name of the solution whose body they change; says: what the message contains, None if the solution is right;
     at: a text in the first wrong line, None if the mistake is in no line; note: what is said about a right solution.
     """
