@@ -122,6 +122,8 @@ def run(args):
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
+        if trainer.model.xp is not np:
+            print("(--kernels xla compiles the same lines for a GPU; which is faster has not been measured)")
         print(f"data: {described(trainer, 'train')} to train on, {described(trainer, 'val')} to validate")
         try:
             finished = trainer.run()
