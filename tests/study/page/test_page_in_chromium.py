@@ -10,6 +10,8 @@ import pytest
 
 from npgpt.cli.study import fresh_model
 from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.page.flow import assigned_line
 from npgpt.study.page.page import studied_layer, study_page
 from npgpt.study.page.steps import summary
 from npgpt.study.page.whole_model import study_model
@@ -29,6 +31,7 @@ START = "npgpt study --open"
 PHONE, DESK = 390, 1440
 K = LESSONS["attention"].inputs["k"]
 DX = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
+DX_LINE = str(assigned_line("dx", read_source(LESSONS["layernorm"].backward)))
 PLACES = """[...document.querySelectorAll("#%s .factors .cells")].map((cells) =>
     [...cells.querySelectorAll(".on")].map((cell) => cell.place))"""
 SCROLL = "document.querySelector('#training').scrollIntoView()"
@@ -74,7 +77,7 @@ def judged(body):
     """An answer to /check: a line with a 1 is right, any other is wrong; a level with lines left is unfinished."""
     lines, level = [f"b{number}" for number in body["edits"]], body["level"]
     left = level == 2 and len(lines) < 3 or "..." in str(body)
-    wrong = not left and "1" not in str(body["edits"]) and not level
+    wrong = not left and "1" not in str(body["edits"].values()) and not level
     true = np.arange(120.0).reshape(4, 5, 6) / 100
     given = true[0] if "shape" in str(body) else None if "None" in str(body) else true + 0.5
     array = {"name": "dx", "given": given if given is None else summary(given), "true": summary(true),
@@ -296,7 +299,7 @@ SCENES = {
     "a line is edited in place": ({"name": "live"}, [
         *edit("@layernorm b dx = ", "dx = rstd * dxhat", ("is", "#layernorm .verdict", "Checking …")),
         ("is", "#layernorm .verdict.wrong", f"dx is wrong. {PLANTED}"), ("count", "#layernorm img", 0),
-        ("asked", "check", {"layer": "layernorm", "edits": {"57": "    dx = rstd * dxhat"}, "level": 0}),
+        ("asked", "check", {"layer": "layernorm", "edits": {DX_LINE: "    dx = rstd * dxhat"}, "level": 0}),
         ("has", "#layernorm .evidence >> nth=0", "0.5 too large"), ("has", "#status", "dx is wrong"),
         ("count", "#layernorm .card i", 360), ("is", "#layernorm .card.difference .facts", "at most 0.5"),
         ("is", "#layernorm .card.here i >> nth=0", ".50"), ("keys", "Enter"), ("count", "#layernorm textarea", 0),
@@ -314,7 +317,7 @@ SCENES = {
         ("do", "window.setTimeout = () => {}"), ("focus", "@layernorm b dx = "), ("keys", "e Control+A"),
         ("type", "a = 2"), ("keys", "Shift+Enter"), ("type", "dx = a"), ("keys", "ArrowLeft"),
         ("has", "#layernorm .count", "step 16"), ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong"),
-        ("asked", "check", {"layer": "layernorm", "level": 0, "edits": {"57": "    a = 2\n    dx = a"}})]),
+        ("asked", "check", {"layer": "layernorm", "level": 0, "edits": {DX_LINE: "    a = 2\n    dx = a"}})]),
     "undo and reset": ({"name": "live"}, [
         *edit("@layernorm b dx = ", "dx = 4", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
         *edit("@layernorm b dx = ", "dx = 2", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
@@ -356,12 +359,12 @@ SCENES = {
         ("has", ".hero .verdict.right", "dx is verified"), ("is", ".hero .card >> nth=2 >> i >> nth=0", "0"),
         ("click", ".hero [data-hero=break]"), ("visible", ".hero .verdict.wrong"),
         ("asked", "check", {"layer": "layernorm", "level": 0,
-                            "edits": {"57": "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"}}),
+                            "edits": {DX_LINE: "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"}}),
         ("is", ".hero .card >> nth=2 >> i >> nth=0", ".50"), ("click", ".hero [data-hero=reset]"),
         ("visible", ".hero .verdict.right"), ("value", ".hero textarea", DX), ("click", ".hero [data-hero=undo]"),
         ("visible", ".hero .verdict.wrong"), ("focus", ".hero textarea"), ("keys", "End"), ("type", " + 1"),
         ("asked", "check", {"layer": "layernorm", "level": 0,
-                            "edits": {"57": "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat) + 1"}})]),
+                            "edits": {DX_LINE: "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat) + 1"}})]),
     "your text": ({"name": "live"}, [
         ("count", "#model-tokens .token", 5), ("count", "#model-bars li", 5),
         ("fill", "#model-text", "H!"), ("count", "#model-tokens .token", 3),
