@@ -63,14 +63,20 @@ def matmul(a, b):
 
 
 def by_mkl(forward, backward):
-    """The pair of a layer whose matmuls are by MKL. A cache holds the views of the first call."""
+    """The pair of a layer whose matmuls are by MKL, and whose results are plain. A cache holds the first call's views.
+
+    A sum of a view is a view as well, such as dbias, and MKL multiplies matrices only.
+    """
     def as_intel(array):
         return array.view(Intel) if isinstance(array, np.ndarray) else array
 
     def forward_by_mkl(*arguments, **named):
         return forward(*map(as_intel, arguments), **{name: as_intel(each) for name, each in named.items()})
 
-    return forward_by_mkl, lambda dy, cache: backward(as_intel(dy), cache)
+    def backward_by_mkl(dy, cache):
+        return tuple(each if each is None else np.asarray(each) for each in backward(as_intel(dy), cache))
+
+    return forward_by_mkl, backward_by_mkl
 
 
 def blas_matrices(array):
