@@ -12,12 +12,11 @@ from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import run_case
 from npgpt.study.judge.repairs import hidden, repairs
 from npgpt.study.judge.report import Line
-from npgpt.study.judge.shapes import close
+from npgpt.study.judge.shapes import EXACT, close
 from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, stored_names
 
 MOST = 3            # mistakes in one function that are named
 MOST_RANK = 5.5     # of an edit of another line that would do as well
-EXACT = 1e-9        # as of the verdict: an edit that only comes close is no explanation
 
 
 class NameSearch:

@@ -8,6 +8,7 @@ train with files of people whom you do not trust.
 
 import dataclasses
 import inspect
+import traceback
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -208,13 +209,9 @@ class OwnBackwardEngine(ReferenceEngine):
 
 def place_in(error, files):
     """ "FILE, line N" of the last call in one of the files that led to an exception, or None."""
-    names = set(map(str, files))
-    place, step = None, error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename in names:
-            place = f"{step.tb_frame.f_code.co_filename}, line {step.tb_lineno}"
-        step = step.tb_next
-    return place
+    calls = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [f"{file}, line {line}" for file, line in calls if file in map(str, files)]
+    return places[-1] if places else None
 
 
 def use(backwards, model):

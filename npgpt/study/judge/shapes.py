@@ -8,7 +8,8 @@ import numpy as np
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.trace import is_floating
 
-CLOSE = 1e-6        # relative: a recognised gradient is equal except for rounding
+EXACT = 1e-9        # relative error of a right result: any order of the operations is far below it
+CLOSE = 1e-6        # of a gradient that is recognised
 
 
 def close(a, b):

@@ -28,7 +28,7 @@ from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.child import ask, run_child
 from npgpt.study.judge.explain import UNKNOWN
 from npgpt.study.judge.judge import NO_LINES, verdict
-from npgpt.study.judge.outcome import LearnerError, Solution, load, run_case
+from npgpt.study.judge.outcome import LearnerError, Solution, load, run_cases
 from npgpt.study.judge.report import report_text
 from tests.study.judge.corpus import source
 from tests.study.judge.corpus.solution import wrong
@@ -82,8 +82,8 @@ def test_the_letters_of_the_sizes():
 @given(layer=st.sampled_from(list(basics_and_lessons())), seed=st.integers(0, 2**31))
 def test_the_packages_own_backwards_are_right_in_any_case(layer, seed):
     lesson = basics_and_lessons()[layer]
-    outcomes = [run_case(Solution(lesson.backward, None, [], ""), case) for case in cases(layer, seed)]
-    assert verdict(cases(layer, seed), outcomes, None, [])[0] is None
+    ran = run_cases(Solution(lesson.backward, None, [], ""), cases(layer, seed))
+    assert verdict(cases(layer, seed), ran, None)[0] is None
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -393,6 +393,6 @@ def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
         file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")
         right = gives_the_true_gradients(layer, file)
         solution, known = load(layer, file), cases(layer, SEED)
-        assert (verdict(known, [run_case(solution, case) for case in known], None, [])[0] is None) == right, text
+        assert (verdict(known, run_cases(solution, known), None)[0] is None) == right, text
         if i % 10 == 0:
             assert judge_file(layer, file, SEED).right == right, text
