@@ -4,6 +4,7 @@ A mistake has a name if an edit of the learner's line mends the whole function i
 cases those of a mistake that the derivation knows (`names.py`), or if the numbers alone say it for sure.
 """
 
+import copy
 import dataclasses
 import math
 import sys
@@ -19,6 +20,7 @@ from npgpt.study.gradcheck.check import (
     relative_error,
     traced_forward,
 )
+from npgpt.study.gradcheck.lessons import map_arrays
 from npgpt.study.judge.names import NameSearch
 from npgpt.study.judge.outcome import silent
 from npgpt.study.judge.report import Fault, Line
@@ -173,8 +175,9 @@ class Explanation:
 
     def first_write(self):
         """The `Fault` of the line that first changes an argument in place."""
-        arguments, before = self.case.arguments(), self.case.arguments()
-        found, last = None, None
+        arguments, arrays = self.case.arguments(), []
+        map_arrays(arrays.append, arguments)
+        before, found, last = copy.deepcopy(arrays), None, None
         code = getattr(self.solution.function, "__code__", None)
 
         def trace(frame, event, _):
@@ -182,9 +185,9 @@ class Explanation:
             if frame.f_code is not code:
                 return None
             if found is None and event in ("line", "return"):
-                array = changed_array(arguments, before)
-                if array is not None:
-                    names = [name for name, value in frame.f_locals.items() if value is array]
+                changed = [a for a, b in zip(arrays, before, strict=True) if not np.array_equal(a, b, equal_nan=True)]
+                if changed:
+                    names = [name for name, value in frame.f_locals.items() if value is changed[0]]
                     found = last, names[0] if names else "the cache"
                 last = frame.f_lineno
             return trace
@@ -249,12 +252,3 @@ class Explanation:
 def following(line, cause):
     """A wrong line that may follow from the mistake in another; not above it, so that the cause is the first."""
     return dataclasses.replace(line, diagnosis=f"may follow from line {cause}", line=max(line.line or 0, cause))
-
-
-def changed_array(after, before):
-    """The first array that differs in two values of the same structure, or None."""
-    if isinstance(before, np.ndarray):
-        return None if np.array_equal(after, before, equal_nan=True) else after
-    pairs = zip(after, before, strict=False) if isinstance(before, tuple | list) else \
-        [(after.get(key), before[key]) for key in before] if isinstance(before, dict) else []
-    return next((found for pair in pairs if (found := changed_array(*pair)) is not None), None)

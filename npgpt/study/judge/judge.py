@@ -7,7 +7,6 @@ decide.
 
 import dataclasses
 import secrets
-import types
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.explain import Explanation
-from npgpt.study.judge.outcome import Solution, Strange, article, run_case, run_cases
+from npgpt.study.judge.outcome import Strange, article, run_case, run_cases
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.judge.shapes import EXACT
 
@@ -236,12 +235,5 @@ def float32_notes(outcome, lesson):
         return [f"with float32 inputs it raises {outcome.raised}"]
     return [f"{name} is {value.dtype} for float32 inputs" for name, value in lesson.named(outcome.value).items()
             if is_floating(value) and value.dtype != np.float32]
-
-
-def solution_of(function, tree):
-    """The `Solution` that a function in this process is; tree: of its `def`, or None."""
-    code = getattr(function, "__code__", None)
-    is_function = isinstance(function, types.FunctionType)
-    return Solution(function, tree if is_function else None, [], code.co_filename if code else "")
 
 

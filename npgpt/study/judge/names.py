@@ -13,7 +13,7 @@ from npgpt.study.judge.outcome import run_case
 from npgpt.study.judge.repairs import hidden, repairs
 from npgpt.study.judge.report import Line
 from npgpt.study.judge.shapes import EXACT, close
-from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, stored_names
+from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, names_in, stored_names
 
 MOST = 3            # mistakes in one function that are named
 MOST_RANK = 5.5     # of an edit of another line that would do as well
@@ -119,7 +119,7 @@ class NameSearch:
             statement = self.walk.statements[j]
             if names is None or changed_names(statement) & names:
                 if names is None or j in unfixed or statement.lineno in self.to_do:
-                    names = (names or set()) | {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                    names = (names or set()) | names_in(statement)
                 found += [j] if j in unfixed else []
         return found
 
@@ -142,16 +142,20 @@ class NameSearch:
                 if not fixed.intersection(range(each.lineno, each.end_lineno + 1))]
 
     def results_right(self, case, names, wanted=None):
-        """Whether the results of those names are right at the end of a walk."""
-        try:
-            result, named = names[RESULT], self.lesson.named(names[RESULT])
-            if (len(result) if isinstance(result, tuple) else 1) != self.lesson.number_of_results:
-                return False
-            return all(named.get(each) is None if true is None else is_floating(named[each])
-                       and relative_error(named[each], true) <= EXACT
-                       for each, true in case.results.items() if wanted is None or each == wanted)
-        except (TypeError, KeyError, AttributeError, RecursionError):
+        """Whether all results, or the one that is wanted, are right at the end of a walk."""
+        result = names.get(RESULT)
+        if (len(result) if isinstance(result, tuple) else 1) != self.lesson.number_of_results:
             return False
+        named = self.named(result)
+        return all(named.get(each) is None if true is None else relative_error(named.get(each), true) <= EXACT
+                   for each, true in case.results.items() if wanted is None or each == wanted)
+
+    def named(self, result):
+        """The results of a backward by name; none for what is no result of a backward."""
+        try:
+            return self.lesson.named(result)
+        except (TypeError, KeyError, AttributeError, RecursionError):
+            return {}
 
     def all_right(self, names):
         """Whether all results are right at the end of a walk."""
@@ -239,13 +243,10 @@ class NameSearch:
     def gives(self, walk, mistake, given):
         """Whether the package's backward with a mistake gives those results."""
         i, statement, _ = mistake
-        after = walk.run(i, {i: statement})
-        try:
-            given, made = self.lesson.named(given), self.lesson.named(after[RESULT])
-        except (TypeError, KeyError, AttributeError, RecursionError):
-            return False
-        return all(made.get(name) is None if given.get(name) is None else close(made.get(name), given[name])
-                   for name in self.case.results)
+        given, made = self.named(given), self.named((walk.run(i, {i: statement}) or {}).get(RESULT))
+        same = (made.get(name) is None if given.get(name) is None else close(made.get(name), given[name])
+                for name in self.case.results)
+        return bool(made) and all(same)
 
     def lines_after(self, line):
         """The lines whose values may depend on that of a line: all, if the function cannot be walked."""
@@ -254,8 +255,7 @@ class NameSearch:
             return {each.line for each in self.record} | {each.first for each in self.source.statements} | {None}
         reached, names = {line, None}, set()
         for statement in self.walk.statements[start:]:
-            used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-            if not names or used & names:
+            if not names or names_in(statement) & names:
                 reached |= set(range(statement.lineno, statement.end_lineno + 1))
                 names |= changed_names(statement)
         return reached
@@ -278,9 +278,9 @@ def changed_names(statement):
     names = {*stored_names(statement)}
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names |= {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+            names |= names_in(node.value)
         if isinstance(node, ast.Expr):
-            names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            names |= names_in(node)
     return names - {"np", "math"}
 
 

@@ -68,13 +68,10 @@ def uncalled(config):
 
 def exercise_files(folder):
     """layer -> its exercise files in a folder, by their names, higher levels first; UserError if there are none."""
-    levels = "".join(map(str, LEVELS))
-    names = [f"{layer}-level{level}.py" for layer in lessons() for level in sorted(levels, reverse=True)]
     there = {path.name: path for path in Path(folder).iterdir()}
-    found = {}
-    for name in names:
-        if name in there:
-            found.setdefault(name.partition("-")[0], []).append(there[name])
+    names = {layer: [f"{layer}-level{level}.py" for level in reversed(LEVELS)] for layer in lessons()}
+    found = {layer: [there[name] for name in names[layer] if name in there] for layer in names}
+    found = {layer: paths for layer, paths in found.items() if paths}
     if not found:
         raise UserError(f"{folder} has no exercise on a layer: `npgpt exercise linear` writes one, "
                         f"{Path(folder) / 'linear-level1.py'}")
