@@ -1,7 +1,7 @@
 """Run a learner's file in processes with limits, so that nothing of the file runs in the calling process.
 
-The first process calls the learner's function in every case and sends the results back, as JSON. It does not hold what
-they should be: they are compared here. If they are wrong, a second process finds out where and why, and sends a
+The first process calls the learner's function in every case and sends the results back, as JSON. It does not know the
+true gradients: the results are compared here. If they are wrong, a second process finds out where and why, and sends a
 `Report`, of which only the words count.
 
 This protects from accidents: endless loops, processes left behind, too much memory, files or output, a damaged answer,
@@ -57,7 +57,7 @@ def run_child(exercise, seconds, seed=None, config=None):
     wrong, report = verdict(cases(exercise.lesson.name, seed, config), answer,
                             exercise.source if answer.followed else None)
     if wrong is not None:
-        with contextlib.suppress(UserError):        # it disturbed its process this time: then without words
+        with contextlib.suppress(UserError):        # this time it disturbed its process: no words
             words, _ = ask(exercise, seconds, seed, config, str(wrong))
             if isinstance(words, Report) and not words.sound:
                 report = dataclasses.replace(words, record=report.record)
@@ -96,7 +96,7 @@ def show(output):
 
 
 def read_answer(data, count):
-    """The `Outcomes` of so many cases, the `Report` or the `Refusal` in a child's answer.
+    """The `Outcomes` of `count` cases, the `Report` or the `Refusal` in a child's answer.
 
     The learner's code may have written to it, so everything is validated. Raises ValueError or RecursionError if it is
     none of them.

@@ -1,7 +1,7 @@
 """What the first mistake of a wrong backward is: its numbers, and its name if there is proof.
 
-A mistake has a name if an edit of the learner's line mends the whole function in all cases, if the results are in all
-cases those of a mistake that the derivation knows (`names.py`), or if the numbers alone say it for sure.
+A mistake has a name if an edit of the learner's line repairs the function in all cases, if the results are in all cases
+those of a mistake that the derivation lists (`names.py`), or if the numbers alone prove it.
 """
 
 import copy
@@ -64,7 +64,7 @@ class Explanation:
         if first is None or any(fault.is_write for fault in faults):
             return faults, explained
         search = self.search
-        names = self.told_by_dtype(first) or search.mended(first) or search.recognised(first) or self.told(first)
+        names = self.told_by_dtype(first) or search.repaired(first) or search.recognised(first) or self.told(first)
         if names:
             return faults, self.named(explained, first, names)
         return faults, [self.with_place(each) if each is first else each for each in explained]
@@ -109,8 +109,8 @@ class Explanation:
     def cause_of(self, line, causes):
         """The cause that a wrong line may follow from, or None.
 
-        A write to an argument may explain everything. A cause may stand below a line: where an array is filled that the
-        line made.
+        A write to an argument may explain everything. A cause may stand below a line, if it fills an array of
+        that line.
         """
         for cause in causes:
             above = isinstance(cause, Line) and cause.line is not None and (line.line or 0) <= cause.line

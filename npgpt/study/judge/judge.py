@@ -1,8 +1,7 @@
 """Judge a learner's backward: every gradient in every case, and the first wrong line.
 
 It is right if it returns the true gradients in every `Case` and writes to none of its arguments. The names in it are
-free: what is called dv is compared with the true dv, so that the first wrong line is found, but only the results
-decide.
+free: what is called dv is compared with the true dv to find the first wrong line, but only the results decide.
 """
 
 import dataclasses
@@ -164,7 +163,7 @@ class Judgement:
                       count=CASES + 1)
 
     def result_lines(self):
-        """A `Line` for each input: of its gradient in the results, or, if there are none, of what has its name."""
+        """A `Line` for each input: its gradient in the results, or without results the variable of that name."""
         lines = []
         for name in self.lesson.inputs:
             true = self.case.results[f"d{name}"]

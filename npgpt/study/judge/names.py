@@ -1,4 +1,4 @@
-"""The name of a mistake: the smallest edit of the learner's line that mends the whole function in all cases."""
+"""The name of a mistake: the smallest edit of the learner's line that repairs the whole function in all cases."""
 
 import ast
 
@@ -9,7 +9,7 @@ from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.check import WRONG, relative_error
 from npgpt.study.gradcheck.source import backward_tree, last_return
 from npgpt.study.gradcheck.trace import is_floating
-from npgpt.study.judge.outcome import run_case
+from npgpt.study.judge.outcome import encode, run_case
 from npgpt.study.judge.repairs import hidden, repairs
 from npgpt.study.judge.report import Line
 from npgpt.study.judge.shapes import EXACT, close
@@ -20,7 +20,7 @@ MOST_RANK = 5.5     # of an edit of another line that would do as well
 
 
 class NameSearch:
-    """Looks for the names of a function's mistakes: `mended` and `recognised`.
+    """Looks for the names of a function's mistakes: `repaired` and `recognised`.
 
     cases: the judged one and all others, in which a name must hold; walk: the learner's function statement by
     statement, or None if it cannot be run so; not_finite: whether NaN or infinity occurs in it.
@@ -34,12 +34,11 @@ class NameSearch:
         self.walk = None
         if solution.tree is not None and can_walk(solution.tree):
             self.walk = self.walk_in(self.case)
-            if self.finished and (self.walk.after is None or not same(
-                    self.lesson.named(self.walk.after.get(RESULT)), judgement.results)):
+            if self.finished and encode((self.walk.after or {}).get(RESULT)) != encode(judgement.outcome.value):
                 self.walk = None        # something in it depends on more than its arguments
 
-    def mended(self, first):
-        """[(line, message)] of the edits that mend the whole function in all cases, from the first wrong line on."""
+    def repaired(self, first):
+        """[(line, message)] of the edits that repair the whole function in all cases, from the first wrong line on."""
         if self.walk is None:
             return []
         found, original = [], self.walk
@@ -62,8 +61,10 @@ class NameSearch:
             self.walks.clear()
 
     def starts(self, first):
-        """The numbers of the statements from which a search goes back: the wrong line's, that of a wrong value of the
-        package's names above it, and the last one, because what is returned may be wrong."""
+        """The numbers of the statements from which a search goes back.
+
+        They are the wrong line's, that of a wrong value of the package's names above it, and the last one.
+        """
         last = len(self.walk.statements) - 1
         i = self.walk.index(first.line) if first.line is not None else None
         i = last if i is None else i
@@ -181,7 +182,7 @@ class NameSearch:
 
     def walk_with(self, edits):
         """The walk of the function with edits."""
-        tree = ast.FunctionDef("mended", self.solution.tree.args, [], [])
+        tree = ast.FunctionDef("repaired", self.solution.tree.args, [], [])
         tree.body = [edits.get(i, each) for i, each in enumerate(self.walk.statements)]
         self.walks.clear()
         return self.walk_in(self.case, tree)
@@ -226,7 +227,7 @@ class NameSearch:
     def recognised(self, first):
         """[(line, message)] if the results are those of a mistake that the derivation knows (`Note.known`); else [].
 
-        For functions that cannot be walked, and for those that have another form than any edit can mend.
+        For functions that cannot be walked, or that no small edit repairs.
         """
         left = known_mistakes(self.lesson) if self.finished else []
         for case in self.cases:
@@ -298,10 +299,3 @@ def parts_of(statement, names):
             if is_floating(found) or isinstance(found, float):
                 parts.setdefault(ast.unparse(node), found)
     return parts
-
-
-def same(named, others):
-    """Whether two dicts of results are equal, to the last bit."""
-    return named.keys() == others.keys() and all(
-        np.array_equal(named[name], others[name], equal_nan=True) if is_floating(named[name])
-        else named[name] is others[name] for name in named)

@@ -39,7 +39,7 @@ class Unfinished(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Strange:
-    """Stands for a result that is neither an array nor a tuple or dict of arrays; only its type is kept."""
+    """A result that is neither an array nor a tuple or dict of arrays; only its type is kept."""
 
     kind: str
 

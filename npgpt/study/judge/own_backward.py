@@ -81,7 +81,7 @@ def exercise_files(folder):
 def read_backwards(folder, files, seconds=TIME_LIMIT):
     """Check and load the `Backwards`. files: what `exercise_files` found; of each layer, the highest right one is used.
 
-    For a layer with nothing but unfinished files, the package's function is used. Raises UserError if a layer has a
+    If a layer has only unfinished files, the package's function is used. Raises UserError if a layer has a
     wrong file and no right one, and if no layer is left.
     """
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process

@@ -1,7 +1,7 @@
 """Which small change makes a wrong line right? It names the mistake, because it says what the learner did instead.
 
 The learner's function runs statement by statement. Each small edit of a statement is tried on the learner's own values,
-until the results are the true ones. So a mistake is only named if mending it mends the numbers.
+until the results are the true ones. So a mistake is only named if its correction gives the true numbers.
 """
 
 import ast
@@ -125,7 +125,7 @@ def edited(node, pieces, line=None, is_value=False):
                             and " in `" not in message:
                         missing = re.match(r"the factor (\w+) is missing", message)
                         if missing and missing[1] in names_in(node.left):
-                            continue                    # x / (x * y) mends numbers by accident
+                            continue                    # x / (x * y) gives the numbers by accident
                         is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub)
                         message = f"{message}, in `{ast.unparse(part)}`" if is_sum else \
                             message.replace("the factor", "the division by", 1)
@@ -323,11 +323,11 @@ def insertions(node, pieces, is_all):
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module(node):
         return
     # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
-    # something mends numbers by accident: it may only be a factor, or a term of a sum.
+    # something gives the numbers by accident: it may only be a factor, or a term of a sum.
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for text, value, rank in pieces.values:
         yield rank, f"the factor {text} is missing", ast.BinOp(node, ast.Mult(), value)
-        # x / x mends numbers by accident, and so do the powers.
+        # x / x gives the numbers by accident, and so do the powers.
         if rank < 5 and "**" not in text and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:
             yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         if rank == 5 and not (is_sum or is_all):
@@ -367,7 +367,7 @@ def rebracketed(node):
 
 
 def is_trivial(statement):
-    """Whether a statement computes x / x or x - x, which mends numbers by accident."""
+    """Whether a statement computes x / x or x - x, which gives the numbers by accident."""
     return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Sub)
                and ast.dump(node.left) == ast.dump(node.right) for node in ast.walk(statement))
 

@@ -124,7 +124,7 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
      "x.shape[-1] and -1 are swapped"),
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.sum(axis=0, keepdims=True) ** 2", None, "look at"),
 ])
-def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, says, tmp_path):
+def test_a_mistake_that_only_spoils_a_missing_line_is_found(layer, old, new, at, says, tmp_path):
     """The package's code in place of the missing line gets wrong values: from which of the finished lines?"""
     text = level_text(lessons()[layer], 1, "mine.py")
     begin = text.index("def " + lessons()[layer].backward.__name__)
@@ -150,7 +150,7 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
     assert follows.diagnosis == f"may follow from line {wrong.line}"
 
 
-def test_two_mistakes_are_both_named_if_together_they_mend_everything(tmp_path):
+def test_two_mistakes_are_both_named_if_their_corrections_repair_the_function(tmp_path):
     text = solved(basics_and_lessons()["broadcast"], 3).replace("dy.sum(axis=0)", "dy.sum()")
     text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
     report, line = judged("broadcast", text, tmp_path)
@@ -275,7 +275,7 @@ def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
 
 @pytest.mark.parametrize("statement", [
     "while dx is None:\n        pass", "import os", "from os import path", "global made\n    made = None"])
-def test_functions_that_must_not_run_again_and_again_are_judged_by_their_numbers(statement, tmp_path):
+def test_functions_that_cannot_be_rerun_are_judged_by_their_numbers(statement, tmp_path):
     text = solved(lessons()["dropout"], 3).replace("dy * mask", "dy + mask").replace(
         "    return dx", f"    {statement}\n    return dx")
     report, line = judged("dropout", text, tmp_path)

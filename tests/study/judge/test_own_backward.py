@@ -176,7 +176,7 @@ def test_a_run_is_resumed_with_the_flag_given_again(train, npgpt):
 
 @UNCHECKED
 def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are_saved(train, npgpt):
-    """It was right on the lesson. Here it fails in the tenth step; mended, the run goes on as if nothing had been."""
+    """It was right on the lesson. It fails in the tenth step. Once corrected, the run continues to the same curve."""
     write("own", ["gpt"])
     file = Path("own/gpt-level3.py")
     right = file.read_text()
