@@ -59,15 +59,16 @@ def run_child(exercise, seconds, seed=None, config=None):
     if wrong is not None:
         with contextlib.suppress(UserError):        # this time it disturbed its process: no words
             words, _ = ask(exercise, seconds, seed, config, str(wrong))
-            if isinstance(words, Report) and not words.sound:
+            if not words.sound:
                 report = dataclasses.replace(words, record=report.record)
     return dataclasses.replace(report, seed=seed)
 
 
 def ask(exercise, seconds, seed, config, what):
-    """The answer of a child process, and what it printed: `Outcomes`, a `Report`, or a `Refusal`.
+    """The answer of a child process, and what it printed.
 
-    Raises UserError if there is no answer.
+    what: "run", for `Outcomes` or a `Refusal`, or the number of a wrong case, for a `Report`. Raises UserError if there
+    is no answer.
     """
     # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
     command = [sys.executable, "-P", "-u", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds),
@@ -80,7 +81,10 @@ def ask(exercise, seconds, seed, config, what):
         raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
                         "seconds: is there an endless loop? (--time-limit gives it longer)")
     try:
-        return read_answer(answer, len(draw(exercise.lesson.name, seed, config))), output
+        answer = read_answer(answer, len(draw(exercise.lesson.name, seed, config)))
+        if isinstance(answer, Report) == (what == "run"):
+            raise ValueError("an answer to the other question")
+        return answer, output
     except (ValueError, RecursionError):
         show(output if what == "run" else b"")
         did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
