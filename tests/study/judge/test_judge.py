@@ -203,8 +203,7 @@ def linear_backward(dy, cache):
     import gc
     wanted = {case.results['dweight'].sum()!r}
     for each in gc.get_objects():
-        values = each.values() if type(each) is dict else each if type(each) in (list, tuple) else ()
-        for value in values:
+        for value in gc.get_referents(each, *gc.get_referents(each)):       # a dict of arrays is no object of gc
             if isinstance(value, np.ndarray) and value.shape == (6, 8) and value.sum() == wanted:
                 raise ValueError("found")
     return dy, dy, dy
