@@ -3,11 +3,13 @@
 import ast
 import contextlib
 import sys
+import types
 
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LAYERS
 from npgpt.study.gradcheck.source import parsed
-from npgpt.study.judge.judge import judge, new_seed, solution_of
+from npgpt.study.judge.judge import judge, new_seed
+from npgpt.study.judge.outcome import Solution
 from npgpt.study.judge.report import report_html, report_text
 
 
@@ -34,24 +36,24 @@ class Check:
 def check(layer, backward, seed=None):
     """Check a backward of your own, for example `check("layernorm", my_backward)`.
 
-    layer: what `npgpt exercise` calls it; backward: anything that can be called as the package's is, with `(dy, cache)`
-    (and `ops` for a layer that calls other layers), and returns the gradients in the same order. It runs in this
-    process, in many random cases on small float64 arrays; seed: repeats those of another check. Returns a `Check`,
-    which a notebook and the REPL show; in a script it is printed.
-    Without the function's source (in a plain REPL, or for a lambda) only its results are compared. Raises UserError for
-    a layer that does not exist, and for what cannot be called.
+    layer: its name in `npgpt exercise`; backward: a callable with the package's arguments `(dy, cache)` (and `ops` for
+    a layer that calls other layers) and the package's order of results. It runs in this process, in many random cases
+    on small float64 arrays; seed: repeats those of another check. Returns a `Check`, which a notebook and the REPL
+    show; a script prints it. Without the function's source (in a plain REPL, or for a lambda) only its results are
+    compared. Raises UserError for an unknown layer, or if `backward` cannot be called.
     """
     if layer not in LAYERS:
         raise UserError(f'there is no layer "{layer}": choose one of {", ".join(LAYERS)}')
     if not callable(backward):
         raise UserError(f"{layer} needs a function, not {type(backward).__name__}")
     tree = None
-    with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):     # there is no source
-        tree = parsed(backward)
-    solution = solution_of(backward, tree if isinstance(tree, ast.FunctionDef) else None)
-    report = judge(layer, solution, new_seed() if seed is None else seed)
+    if isinstance(backward, types.FunctionType):
+        with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):     # there is no source
+            tree = parsed(backward)
+    file = getattr(getattr(backward, "__code__", None), "co_filename", "")
+    solution = Solution(backward, tree if isinstance(tree, ast.FunctionDef) else None, [], file)
     name = getattr(backward, "__name__", type(backward).__name__)
-    checked = Check(f"{name}, a backward of {layer}", report)
+    checked = Check(f"{name}, a backward of {layer}", judge(layer, solution, new_seed() if seed is None else seed))
     if not hasattr(sys, "ps1"):         # a script does not show the value of an expression
         print(checked)
     return checked

@@ -1,7 +1,7 @@
 """Run a learner's file in processes with limits, so that nothing of the file runs in the calling process.
 
-The first process calls the learner's function in every case and sends the results back, as JSON. It does not hold what
-they should be: they are compared here. If they are wrong, a second process finds out where and why, and sends a
+The first process calls the learner's function in every case and sends the results back, as JSON. It does not know the
+true gradients: the results are compared here. If they are wrong, a second process finds out where and why, and sends a
 `Report`, of which only the words count.
 
 This protects from accidents: endless loops, processes left behind, too much memory, files or output, a damaged answer,
@@ -17,14 +17,13 @@ import dataclasses
 import json
 import os
 import sys
-import typing
 
 from npgpt.errors import UserError, one_line, printable
 from npgpt.model.config import GPTConfig
 from npgpt.study.gradcheck.draws import draw
 from npgpt.study.gradcheck.truth import Task, cases
-from npgpt.study.judge.judge import explained, grown_notes, new_seed, verdict
-from npgpt.study.judge.outcome import LearnerError, Outcome, decode_outcome, encode_outcome, load, run_case, silent
+from npgpt.study.judge.judge import explained, new_seed, verdict
+from npgpt.study.judge.outcome import LearnerError, Outcomes, checked, load, run_cases, silent, to_json
 from npgpt.study.judge.process import run
 from npgpt.study.judge.report import Report
 
@@ -35,25 +34,12 @@ OUTPUT = 64 << 10           # bytes of what the learner's code prints that are s
 ANSWER = 64 << 20           # bytes of an answer; that of the whole GPT-2 has a few million
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Refusal:
     """Why there is no `Report`: a sentence, and the line of the learner's file, or None."""
 
     error: str
     line: int | None
-
-
-@dataclasses.dataclass
-class Outcomes:
-    """What a backward did in each case and on inputs of float32.
-
-    to_do: the lines of `...`; followed: whether its lines were traced.
-    """
-
-    outcomes: list[Outcome]
-    float32: Outcome
-    to_do: list[int]
-    followed: bool
 
 
 def run_child(exercise, seconds, seed=None, config=None):
@@ -63,28 +49,26 @@ def run_child(exercise, seconds, seed=None, config=None):
     UserError if the learner's file does not run, runs too long or ends the process.
     """
     seed = new_seed() if seed is None else seed
-    name, source = exercise.lesson.name, exercise.source
     answer, output = ask(exercise, seconds, seed, config, "run")
     show(output)
     if isinstance(answer, Refusal):
         line = f", line {answer.line}" if answer.line else ""
         raise UserError(f"{exercise.path}{line}: {answer.error}")
-    known = cases(name, seed, config)
-    wrong, report = verdict(known, answer.outcomes, answer.followed and source or None, answer.to_do)
-    if wrong is None:
-        report.notes += grown_notes(answer.float32, known[0].lesson) if report.right else []
-    else:
-        with contextlib.suppress(UserError):        # it disturbed its process this time: then without words
+    wrong, report = verdict(cases(exercise.lesson.name, seed, config), answer,
+                            exercise.source if answer.followed else None)
+    if wrong is not None:
+        with contextlib.suppress(UserError):        # this time it disturbed its process: no words
             words, _ = ask(exercise, seconds, seed, config, str(wrong))
-            if isinstance(words, Report) and not words.sound:
+            if not words.sound:
                 report = dataclasses.replace(words, record=report.record)
     return dataclasses.replace(report, seed=seed)
 
 
 def ask(exercise, seconds, seed, config, what):
-    """The answer of a child process, and what it printed: `Outcomes`, a `Report`, or a `Refusal`.
+    """The answer of a child process, and what it printed.
 
-    Raises UserError if there is no answer.
+    what: "run", for `Outcomes` or a `Refusal`, or the number of a wrong case, for a `Report`. Raises UserError if there
+    is no answer.
     """
     # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
     command = [sys.executable, "-P", "-u", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds),
@@ -97,7 +81,10 @@ def ask(exercise, seconds, seed, config, what):
         raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
                         "seconds: is there an endless loop? (--time-limit gives it longer)")
     try:
-        return read_answer(answer, len(draw(exercise.lesson.name, seed, config))), output
+        answer = read_answer(answer, len(draw(exercise.lesson.name, seed, config)))
+        if isinstance(answer, Report) == (what == "run"):
+            raise ValueError("an answer to the other question")
+        return answer, output
     except (ValueError, RecursionError):
         show(output if what == "run" else b"")
         did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
@@ -113,39 +100,17 @@ def show(output):
 
 
 def read_answer(data, count):
-    """The `Outcomes` of so many cases, the `Report` or the `Refusal` in a child's answer. Raises ValueError if it is
-    none of them, RecursionError too.
+    """The `Outcomes` of `count` cases, the `Report` or the `Refusal` in a child's answer.
 
-    The learner's code may have written to it, so everything is validated.
+    The learner's code may have written to it, so everything is validated. Raises ValueError or RecursionError if it is
+    none of them.
     """
     answer = json.loads(data)
-    match answer:
-        case {"outcomes": list(outcomes), "float32": float32, "to_do": to_do, "followed": bool(followed)}:
-            if len(outcomes) != count:
-                raise ValueError("another number of cases")
-            return Outcomes([decode_outcome(each) for each in outcomes], decode_outcome(float32),
-                            checked(to_do, list[int]), followed)
-        case {"error": _}:
-            return checked(answer, Refusal)
-        case {"lines": _}:
-            return checked(answer | {"record": []}, Report)
-    raise ValueError("no answer")
-
-
-def checked(value, kind):
-    """A value from JSON as what its annotation says: a dataclass, list[kind], or plain. Raises ValueError otherwise."""
-    if typing.get_origin(kind) is list:
-        return [checked(each, *typing.get_args(kind)) for each in checked(value, list)]
-    if dataclasses.is_dataclass(kind):
-        kinds = typing.get_type_hints(kind)
-        if checked(value, dict).keys() != kinds.keys():
-            raise ValueError(f"other fields than those of {kind.__name__}")
-        return kind(**{name: checked(value[name], kinds[name]) for name in kinds})
-    if type(value) not in (typing.get_args(kind) or (kind,)):       # not isinstance: True is no line number
-        raise ValueError(f"not {kind}")
-    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
-        raise ValueError("not a finite number")
-    return one_line(value) if isinstance(value, str) else value
+    names = answer if isinstance(answer, dict) else ()
+    answer = checked(answer, Outcomes if "outcomes" in names else Report if "lines" in names else Refusal)
+    if isinstance(answer, Outcomes) and len(answer.outcomes) != count:
+        raise ValueError("another number of cases")
+    return answer
 
 
 def limit(seconds):
@@ -176,17 +141,13 @@ def main(file, name, seconds, seed, what, config=None):
         limit(float(seconds))
         solution = load(name, file)
         if what == "run":
-            outcomes = [run_case(solution, task, i == 0, i == 0) for i, task in enumerate(tasks)]
-            answer = {"outcomes": [encode_outcome(each) for each in outcomes], "to_do": solution.to_do,
-                      "float32": encode_outcome(run_case(solution, tasks[0].in_float32())),
-                      "followed": solution.tree is not None}
+            answer = run_cases(solution, tasks)
         else:
             with silent():
-                report = explained(name, solution, tasks, int(what))
-            answer = dataclasses.asdict(dataclasses.replace(report, record=[]))
+                answer = explained(name, solution, tasks, int(what))
     except (LearnerError, ImportError) as error:        # ImportError: SciPy is missing
-        answer = {"error": one_line(error), "line": getattr(error, "line", None)}
-    print(json.dumps(answer), file=answers, flush=True)
+        answer = Refusal(one_line(error), getattr(error, "line", None))
+    print(json.dumps(answer, default=to_json), file=answers, flush=True)
     os._exit(0)             # without the learner's threads and exit handlers
 
 

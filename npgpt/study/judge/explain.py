@@ -1,9 +1,11 @@
 """What the first mistake of a wrong backward is: its numbers, and its name if there is proof.
 
-A mistake has a name if an edit of the learner's line mends the whole function in all cases, if the results are in all
-cases those of a mistake that the derivation knows (`names.py`), or if the numbers alone say it for sure.
+A mistake has a name if an edit of the learner's line repairs the function in all cases, if the results are in all cases
+those of a mistake that the derivation lists (`names.py`), or if the numbers alone prove it.
 """
 
+import copy
+import dataclasses
 import math
 import sys
 
@@ -18,6 +20,7 @@ from npgpt.study.gradcheck.check import (
     relative_error,
     traced_forward,
 )
+from npgpt.study.gradcheck.lessons import map_arrays
 from npgpt.study.judge.names import NameSearch
 from npgpt.study.judge.outcome import silent
 from npgpt.study.judge.report import Fault, Line
@@ -40,60 +43,63 @@ class Explanation:
         self.search = NameSearch(judgement, solution, cases, self.begun is not None)
 
     def explain(self, lines):
-        """Add diagnosis and evidence to each wrong line that does not follow from another one."""
-        wrong = [line for line in lines if line.verdict == WRONG]
-        for fault in self.faults:
-            if fault.is_write:
-                fault.message, fault.line = self.first_write()
-            elif fault.line is not None and self.search.walk:
-                self.explain_fault(fault)
-        if self.source is None:
-            for line in wrong:
-                self.add_evidence(line)
-            return
-        if wrong and self.begun and self.begun.line <= (wrong[0].line or math.inf):
-            if self.begun.line != wrong[0].line:
-                lines.insert(lines.index(wrong[0]), self.begun)
-                wrong.insert(0, self.begun)
-            else:
-                wrong[0].evidence = self.begun.evidence
-        causes = [*self.faults]
-        for line in [*wrong]:
-            cause = self.cause_of(line, causes)
-            if cause is None:
-                self.add_evidence(line)
-                line.diagnosis = UNKNOWN
-                causes.append(line)
-            else:
-                line.diagnosis = f"may follow from line {cause.line}"
-                line.line = max(line.line or 0, cause.line)         # so that the cause is the first
-        first = next((each for each in wrong if each in causes), None)
-        if first is None or any(fault.is_write for fault in self.faults):
-            return
-        search = self.search
-        names = self.told_by_dtype(first) or search.mended(first) or search.recognised(first) or self.told(first)
-        for line, message in names:
-            self.put(lines, first, line, message)
-        if not names and search.walk and first.line is not None:
-            above = sorted(line for line in search.lines_before(first.line) if line < first.line)
-            if above:
-                lines_above = f"in line {' or '.join(map(str, above))}" if len(above) < 4 else "above it"
-                where = f"the mistake is in this line, or {lines_above}"
-                first.evidence = f"{first.evidence}; {where}" if first.evidence else where
-        for line in wrong if names else []:
-            if line.diagnosis == UNKNOWN:           # the edits mend it too
-                line.diagnosis, line.line = f"may follow from line {names[0][0]}", max(line.line or 0, names[0][0])
+        """Return the faults, and the lines with diagnosis and evidence.
 
-    def put(self, lines, first, line, message):
-        """Put a name at its line: at the wrong `Line` there, or at a new one above the first."""
-        there = next((each for each in lines if each.line == line and each.verdict == WRONG), None)
-        if there is None and first.diagnosis == UNKNOWN and line > (first.line or 0):
-            there = first                           # the line that was said to be the first can be right
-            there.line = line
-        if there is None:
-            there = Line(self.assigned_at(line), line, WRONG, evidence=first.evidence)
-            lines.insert(0, there)
-        there.diagnosis = message
+        Of the wrong lines, one that may follow from another says only that.
+        """
+        faults = [self.explained_fault(fault) for fault in self.faults]
+        if self.source is None:
+            return faults, [self.with_evidence(line) if line.verdict == WRONG else line for line in lines]
+        explained, causes = [], [*faults]
+        for line in self.with_begin(lines):
+            if line.verdict == WRONG:
+                cause = self.cause_of(line, causes)
+                if cause is None:
+                    line = dataclasses.replace(self.with_evidence(line), diagnosis=UNKNOWN)
+                    causes.append(line)
+                else:
+                    line = following(line, cause.line)
+            explained.append(line)
+        first = next((each for each in causes if isinstance(each, Line)), None)
+        if first is None or any(fault.is_write for fault in faults):
+            return faults, explained
+        search = self.search
+        names = self.told_by_dtype(first) or search.repaired(first) or search.recognised(first) or self.told(first)
+        if names:
+            return faults, self.named(explained, first, names)
+        return faults, [self.with_place(each) if each is first else each for each in explained]
+
+    def with_begin(self, lines):
+        """The lines, with the line at which NaN or infinity begins, if that is above the first wrong one."""
+        i = next((i for i, line in enumerate(lines) if line.verdict == WRONG), None)
+        if i is None or not self.begun or self.begun.line > (lines[i].line or math.inf):
+            return lines
+        if self.begun.line != lines[i].line:
+            return [*lines[:i], self.begun, *lines[i:]]
+        return [*lines[:i], dataclasses.replace(lines[i], evidence=self.begun.evidence), *lines[i + 1:]]
+
+    def with_place(self, first):
+        """The first wrong line, whose mistake has no name, with the lines that the mistake may be in as evidence."""
+        if not self.search.walk or first.line is None:
+            return first
+        above = sorted(line for line in self.search.lines_before(first.line) if line < first.line)
+        if not above:
+            return first
+        lines_above = f"in line {' or '.join(map(str, above))}" if len(above) < 4 else "above it"
+        where = f"the mistake is in this line, or {lines_above}"
+        return dataclasses.replace(first, evidence=f"{first.evidence}; {where}" if first.evidence else where)
+
+    def named(self, lines, first, names):
+        """The lines with each name at its line: at the wrong `Line` there, or at a new one above the first."""
+        for number, message in names:
+            i = next((i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG), None)
+            if i is None and first in lines and number > (first.line or 0):
+                i = lines.index(first)      # the line that was said to be the first can be right
+            if i is None:
+                lines = [Line(self.assigned_at(number), number, WRONG, message, first.evidence), *lines]
+            else:
+                lines = [*lines[:i], dataclasses.replace(lines[i], line=number, diagnosis=message), *lines[i + 1:]]
+        return [following(each, names[0][0]) if each.diagnosis == UNKNOWN else each for each in lines]
 
     def assigned_at(self, line):
         """The name that a line assigns, for the report."""
@@ -103,8 +109,8 @@ class Explanation:
     def cause_of(self, line, causes):
         """The cause that a wrong line may follow from, or None.
 
-        A write to an argument may explain everything. A cause may stand below a line: where an array is filled that the
-        line made.
+        A write to an argument may explain everything. A cause may stand below a line, if it fills an array of
+        that line.
         """
         for cause in causes:
             above = isinstance(cause, Line) and cause.line is not None and (line.line or 0) <= cause.line
@@ -115,17 +121,19 @@ class Explanation:
 
     # The numbers
 
-    def add_evidence(self, line):
-        """Add the numbers of a wrong line: its shape, or the worst value beside the central difference."""
+    def with_evidence(self, line):
+        """A wrong line with its numbers: the shape, or the worst value beside the central difference."""
         given, true = self.given(line)
-        if given is None or line.evidence:
-            return
+        evidence = line.evidence
+        if given is None or evidence:
+            return line
         if np.shape(given) != np.shape(true):
-            line.evidence = by_shape(given, true, self.case.sizes)
+            evidence = by_shape(given, true, self.case.sizes)
         elif np.isfinite(given).all():
-            line.evidence = self.worst(line.name, given, true)
+            evidence = self.worst(line.name, given, true)
             if given.dtype != np.float64 and relative_error(given, true) < 1e-3:
-                line.evidence += f"; it is {given.dtype}, and so not exact: keep the dtype of the arguments"
+                evidence += f"; it is {given.dtype}, and so not exact: keep the dtype of the arguments"
+        return dataclasses.replace(line, evidence=evidence)
 
     def given(self, line):
         """(value, true value) of the gradient on a wrong line; None for a line that no gradient is known of."""
@@ -166,9 +174,10 @@ class Explanation:
         return None
 
     def first_write(self):
-        """(message, line) of the line that first changes an argument in place."""
-        arguments, before = self.case.arguments(), self.case.arguments()
-        found, last = None, None
+        """The `Fault` of the line that first changes an argument in place."""
+        arguments, arrays = self.case.arguments(), []
+        map_arrays(arrays.append, arguments)
+        before, found, last = copy.deepcopy(arrays), None, None
         code = getattr(self.solution.function, "__code__", None)
 
         def trace(frame, event, _):
@@ -176,9 +185,9 @@ class Explanation:
             if frame.f_code is not code:
                 return None
             if found is None and event in ("line", "return"):
-                array = changed_array(arguments, before)
-                if array is not None:
-                    names = [name for name, value in frame.f_locals.items() if value is array]
+                changed = [a for a, b in zip(arrays, before, strict=True) if not np.array_equal(a, b, equal_nan=True)]
+                if changed:
+                    names = [name for name, value in frame.f_locals.items() if value is changed[0]]
                     found = last, names[0] if names else "the cache"
                 last = frame.f_lineno
             return trace
@@ -195,22 +204,25 @@ class Explanation:
         line, name = found or (None, "an argument")
         statement = self.source.statement_at(line) if line and self.source else None
         text = f"`{one_line(statement.text, 100)}` changes" if statement else "it changes"
-        return f"{text} {name}, which belongs to the caller: make a new array", line
+        return Fault(f"{text} {name}, which belongs to the caller: make a new array", line, is_write=True)
 
-    def explain_fault(self, fault):
-        """Say more about an exception or a result of the wrong kind: the shapes that do not fit, and the mistake."""
+    def explained_fault(self, fault):
+        """A fault with what is known of it: the line of a write, the shapes that do not fit, the mistake."""
+        if fault.is_write:
+            return self.first_write()
         walk = self.search.walk
-        i = len(walk.before) - 1
-        if walk.after is None and walk.index(fault.line) != i:
-            return
+        if fault.line is None or walk is None:
+            return fault
+        i, message = len(walk.before) - 1, fault.message
         if walk.after is None:
-            fault.message = clash(walk.statements[i], walk.before[i]) or fault.message
-        if not (found := self.search.smallest(min(i, len(walk.statements) - 1), self.search.all_right)):
-            return
-        line, fault.diagnosis, _ = found
+            if walk.index(fault.line) != i:
+                return fault
+            message = clash(walk.statements[i], walk.before[i]) or message
+        found = self.search.smallest(min(i, len(walk.statements) - 1), self.search.all_right)
+        line, diagnosis, _ = found or (fault.line, fault.diagnosis, None)
         if line != fault.line and walk.after is None:
-            fault.message = f"line {fault.line} fails: {fault.message}"
-        fault.line = line
+            message = f"line {fault.line} fails: {message}"
+        return Fault(message, line, diagnosis=diagnosis)
 
     def told(self, first):
         """[(line, message)] of what the numbers alone say for sure; else []."""
@@ -237,10 +249,6 @@ class Explanation:
         return [(low.line, f"computed in {low.value.dtype}, whose rounding is seen: keep the dtype of the arguments")]
 
 
-def changed_array(after, before):
-    """The first array that differs in two values of the same structure, or None."""
-    if isinstance(before, np.ndarray):
-        return None if np.array_equal(after, before, equal_nan=True) else after
-    pairs = zip(after, before, strict=False) if isinstance(before, tuple | list) else \
-        [(after.get(key), before[key]) for key in before] if isinstance(before, dict) else []
-    return next((found for pair in pairs if (found := changed_array(*pair)) is not None), None)
+def following(line, cause):
+    """A wrong line that may follow from the mistake in another; not above it, so that the cause is the first."""
+    return dataclasses.replace(line, diagnosis=f"may follow from line {cause}", line=max(line.line or 0, cause))

@@ -9,6 +9,7 @@ from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.explain import UNKNOWN
+from npgpt.study.judge.walk import names_in, stored_names
 
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
 
@@ -47,8 +48,7 @@ def key_in_question(exercise, report):
 
 def package_line(lesson, key):
     """The line of the package's source file on which a line of the lesson's backward begins, by its key."""
-    statement = next(statement for other, statement in package_statements(lesson) if other == key)
-    return read_source(lesson.backward).first + statement.lineno - 1
+    return read_source(lesson.backward).first + dict(package_statements(lesson))[key].lineno - 1
 
 
 def package_statements(lesson):
@@ -79,31 +79,24 @@ def wrong_key(exercise, report):
                   if each.lineno <= (report.first or 0) <= each.end_lineno), None)
     if first in {key for key, _ in wanted} - {"return"}:
         return first
-    stored = collections.Counter(name for _, statement in wanted for name in names_in(statement, ast.Store))
+    stored = collections.Counter(name for _, statement in wanted for name in stored_names(statement))
     for key, statement in wanted:
         # gpt_backward assigns dx in five lines: that dx differs does not say in which.
-        if any(stored[name] == 1 for name in names_in(statement, ast.Store) & set(report.differs)):
+        if any(stored[name] == 1 and name in report.differs for name in stored_names(statement)):
             return key
     # Nothing that has a name differs: it is a line that fills an array, or a result without a name.
     wrong = {line.name for line in report.lines if line.verdict == WRONG}
     for key, statement in reversed(wanted):
-        touched = names_in(statement, ast.Store)
-        if key.endswith("]") or isinstance(statement, ast.Expr):
-            touched |= names_in(statement, ast.Load)
-        if wrong & touched:
+        fills = key.endswith("]") or isinstance(statement, ast.Expr)
+        if wrong & (names_in(statement) if fills else stored_names(statement).keys()):
             return key
     return wanted[-1][0]
-
-
-def names_in(statement, context):
-    """The names that a statement stores (context ast.Store) or uses (ast.Load)."""
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
 
 
 def hints(lesson, key):
     """The three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
     lines = read_source(lesson.backward).lines
-    statement = next(statement for other, statement in package_statements(lesson) if other == key)
+    statement = dict(package_statements(lesson))[key]
     quoted = [line for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
     where = f"the forward's line: {without_explanation(quoted[-1]).strip(' #')}" if quoted else "what the cache holds"
     notes = read_notes(lesson.name)

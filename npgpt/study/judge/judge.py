@@ -1,13 +1,11 @@
 """Judge a learner's backward: every gradient in every case, and the first wrong line.
 
 It is right if it returns the true gradients in every `Case` and writes to none of its arguments. The names in it are
-free: what is called dv is compared with the true dv, so that the first wrong line is found, but only the results
-decide.
+free: what is called dv is compared with the true dv to find the first wrong line, but only the results decide.
 """
 
 import dataclasses
 import secrets
-import types
 
 import numpy as np
 
@@ -15,12 +13,12 @@ from npgpt.study.gradcheck.check import OK, TOLERANCE, WRONG, gradient_line, gra
 from npgpt.study.gradcheck.draws import CASES, smallest
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
-from npgpt.study.gradcheck.truth import Case, Task, cases
+from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.explain import Explanation
-from npgpt.study.judge.outcome import Solution, Strange, article, run_case
+from npgpt.study.judge.outcome import Strange, article, run_case, run_cases
 from npgpt.study.judge.report import Fault, Line, Report
+from npgpt.study.judge.shapes import EXACT
 
-EXACT = 1e-9                # relative error of a right result: any order of the operations is far below it
 SEEDS = 100000
 NO_LINES = "its lines cannot be followed in this form: only its results are compared"
 
@@ -33,28 +31,26 @@ def judge(name, solution, seed):
     """The `Report` on a `Solution`, called in this process, with what its first mistake is."""
     known = cases(name, seed)           # before the learner's function runs
     source = read_source(solution.function) if solution.tree else None
-    outcomes = [run_case(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
-    if any(each.raised and each.raised.startswith("KeyboardInterrupt") for each in outcomes):
+    ran = run_cases(solution, known)
+    if any(each.raised and each.raised.startswith("KeyboardInterrupt") for each in ran.outcomes):
         raise KeyboardInterrupt
-    wrong, report = verdict(known, outcomes, source, solution.to_do)
-    if wrong is None:
-        report.notes += grown(name, solution) if report.right else []
-    else:
-        report = explained(name, solution, known, wrong)
+    wrong, report = verdict(known, ran, source)
+    if wrong is not None:
+        report = dataclasses.replace(explained(name, solution, known, wrong), record=report.record)
     return dataclasses.replace(report, seed=seed)
 
 
-def verdict(known, outcomes, source, to_do):
+def verdict(known, ran, source):
     """(number of the first wrong case or None, the `Report` without an explanation) from what a backward did.
 
-    known: the `Case`s; outcomes: an `Outcome` for each; source: of the learner's function, or None; to_do: the lines of
-    `...`.
+    known: the `Case`s; ran: its `Outcomes` in them; source: of the learner's function, or None.
     """
-    judgements = [Judgement(case, outcome, source, to_do) for case, outcome in zip(known, outcomes, strict=True)]
+    judgements = [Judgement(case, outcome, source, ran.to_do)
+                  for case, outcome in zip(known, ran.outcomes, strict=True)]
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
     report = judgements[wrong or 0].report()
-    report.record = outcomes[0].record
-    return wrong, report
+    notes = report.notes + (float32_notes(ran.float32, known[0].lesson) if report.right else [])
+    return wrong, dataclasses.replace(report, notes=notes, record=ran.outcomes[0].record)
 
 
 def explained(name, solution, known, i):
@@ -67,14 +63,9 @@ def explained(name, solution, known, i):
     def fails(setting):
         return not judgement(Case(name, setting)).sound
 
-    case = known[i]
-    record = run_case(solution, known[0], traced=True).record
-    if i > 0:
-        case = Case(name, smallest(name, case.setting, fails))
+    case = Case(name, smallest(name, known[i].setting, fails)) if i > 0 else known[0]
     found = judgement(case)
-    report = found.report(Explanation(found, solution, [case, *known]))
-    report.record = record
-    return report
+    return found.report(Explanation(found, solution, [case, *known]))
 
 
 class Judgement:
@@ -160,20 +151,19 @@ class Judgement:
                       for line in lines if line.verdict == WRONG]
             lines = [line for line in lines if line.verdict == OK]
         lines.sort(key=lambda line: line.line or 0)
-        if explanation:
-            explanation.explain(lines)
+        faults, lines = explanation.explain(lines) if explanation else (self.faults, lines)
         # What is wrong at a line of the package has its cause above it.
-        caused = [each for each in [*self.faults, *(line for line in lines if line.verdict == WRONG)]
+        caused = [each for each in [*faults, *(line for line in lines if line.verdict == WRONG)]
                   if each.line in self.to_do]
         lines = [line for line in lines if line.line not in self.to_do]
-        faults = [fault for fault in self.faults if fault.line not in self.to_do]
+        faults = [fault for fault in faults if fault.line not in self.to_do]
         if caused and not faults and all(line.verdict == OK for line in lines):
             notes = [f"line {caused[0].line} is not right with the package's code either: look at the lines above it"]
         return Report(self.case.words, lines, faults, notes, self.to_do, list(self.case.results), self.differing(),
                       count=CASES + 1)
 
     def result_lines(self):
-        """A `Line` for each input: of its gradient in the results, or, if there are none, of what has its name."""
+        """A `Line` for each input: its gradient in the results, or without results the variable of that name."""
         lines = []
         for name in self.lesson.inputs:
             true = self.case.results[f"d{name}"]
@@ -238,24 +228,11 @@ def kind_of(value):
     return "None" if kind == "NoneType" else article(kind)
 
 
-def grown(name, solution):
-    """A note for each gradient that is not float32 although all inputs are."""
-    task = Task(name, cases(name)[0].setting)
-    return grown_notes(run_case(solution, task.in_float32()), task.lesson)
-
-
-def grown_notes(outcome, lesson):
-    """What `grown` says of an `Outcome` on inputs of float32."""
+def float32_notes(outcome, lesson):
+    """A note for each gradient in an `Outcome` that is not float32 although all inputs are."""
     if outcome.raised:
         return [f"with float32 inputs it raises {outcome.raised}"]
     return [f"{name} is {value.dtype} for float32 inputs" for name, value in lesson.named(outcome.value).items()
             if is_floating(value) and value.dtype != np.float32]
-
-
-def solution_of(function, tree):
-    """The `Solution` that a function in this process is; tree: of its `def`, or None."""
-    code = getattr(function, "__code__", None)
-    is_function = isinstance(function, types.FunctionType)
-    return Solution(function, tree if is_function else None, [], code.co_filename if code else "")
 
 

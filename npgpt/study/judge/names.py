@@ -1,4 +1,4 @@
-"""The name of a mistake: the smallest edit of the learner's line that mends the whole function in all cases."""
+"""The name of a mistake: the smallest edit of the learner's line that repairs the whole function in all cases."""
 
 import ast
 
@@ -9,19 +9,18 @@ from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.check import WRONG, relative_error
 from npgpt.study.gradcheck.source import backward_tree, last_return
 from npgpt.study.gradcheck.trace import is_floating
-from npgpt.study.judge.outcome import run_case
+from npgpt.study.judge.outcome import encode, run_case
 from npgpt.study.judge.repairs import hidden, repairs
 from npgpt.study.judge.report import Line
-from npgpt.study.judge.shapes import close
-from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, stored_names
+from npgpt.study.judge.shapes import EXACT, close
+from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, names_in, stored_names
 
 MOST = 3            # mistakes in one function that are named
 MOST_RANK = 5.5     # of an edit of another line that would do as well
-EXACT = 1e-9        # as of the verdict: an edit that only comes close is no explanation
 
 
 class NameSearch:
-    """Looks for the names of a function's mistakes: `mended` and `recognised`.
+    """Looks for the names of a function's mistakes: `repaired` and `recognised`.
 
     cases: the judged one and all others, in which a name must hold; walk: the learner's function statement by
     statement, or None if it cannot be run so; not_finite: whether NaN or infinity occurs in it.
@@ -35,12 +34,11 @@ class NameSearch:
         self.walk = None
         if solution.tree is not None and can_walk(solution.tree):
             self.walk = self.walk_in(self.case)
-            if self.finished and (self.walk.after is None or not same(
-                    self.lesson.named(self.walk.after.get(RESULT)), judgement.results)):
+            if self.finished and encode((self.walk.after or {}).get(RESULT)) != encode(judgement.outcome.value):
                 self.walk = None        # something in it depends on more than its arguments
 
-    def mended(self, first):
-        """[(line, message)] of the edits that mend the whole function in all cases, from the first wrong line on."""
+    def repaired(self, first):
+        """[(line, message)] of the edits that repair the whole function in all cases, from the first wrong line on."""
         if self.walk is None:
             return []
         found, original = [], self.walk
@@ -63,8 +61,10 @@ class NameSearch:
             self.walks.clear()
 
     def starts(self, first):
-        """The numbers of the statements from which a search goes back: the wrong line's, that of a wrong value of the
-        package's names above it, and the last one, because what is returned may be wrong."""
+        """The numbers of the statements from which a search goes back.
+
+        They are the wrong line's, that of a wrong value of the package's names above it, and the last one.
+        """
         last = len(self.walk.statements) - 1
         i = self.walk.index(first.line) if first.line is not None else None
         i = last if i is None else i
@@ -120,7 +120,7 @@ class NameSearch:
             statement = self.walk.statements[j]
             if names is None or changed_names(statement) & names:
                 if names is None or j in unfixed or statement.lineno in self.to_do:
-                    names = (names or set()) | {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+                    names = (names or set()) | names_in(statement)
                 found += [j] if j in unfixed else []
         return found
 
@@ -143,16 +143,20 @@ class NameSearch:
                 if not fixed.intersection(range(each.lineno, each.end_lineno + 1))]
 
     def results_right(self, case, names, wanted=None):
-        """Whether the results of those names are right at the end of a walk."""
-        try:
-            result, named = names[RESULT], self.lesson.named(names[RESULT])
-            if (len(result) if isinstance(result, tuple) else 1) != self.lesson.number_of_results:
-                return False
-            return all(named.get(each) is None if true is None else is_floating(named[each])
-                       and relative_error(named[each], true) <= EXACT
-                       for each, true in case.results.items() if wanted is None or each == wanted)
-        except (TypeError, KeyError, AttributeError, RecursionError):
+        """Whether all results, or the one that is wanted, are right at the end of a walk."""
+        result = names.get(RESULT)
+        if (len(result) if isinstance(result, tuple) else 1) != self.lesson.number_of_results:
             return False
+        named = self.named(result)
+        return all(named.get(each) is None if true is None else relative_error(named.get(each), true) <= EXACT
+                   for each, true in case.results.items() if wanted is None or each == wanted)
+
+    def named(self, result):
+        """The results of a backward by name; none for what is no result of a backward."""
+        try:
+            return self.lesson.named(result)
+        except (TypeError, KeyError, AttributeError, RecursionError):
+            return {}
 
     def all_right(self, names):
         """Whether all results are right at the end of a walk."""
@@ -178,7 +182,7 @@ class NameSearch:
 
     def walk_with(self, edits):
         """The walk of the function with edits."""
-        tree = ast.FunctionDef("mended", self.solution.tree.args, [], [])
+        tree = ast.FunctionDef("repaired", self.solution.tree.args, [], [])
         tree.body = [edits.get(i, each) for i, each in enumerate(self.walk.statements)]
         self.walks.clear()
         return self.walk_in(self.case, tree)
@@ -223,7 +227,7 @@ class NameSearch:
     def recognised(self, first):
         """[(line, message)] if the results are those of a mistake that the derivation knows (`Note.known`); else [].
 
-        For functions that cannot be walked, and for those that have another form than any edit can mend.
+        For functions that cannot be walked, or that no small edit repairs.
         """
         left = known_mistakes(self.lesson) if self.finished else []
         for case in self.cases:
@@ -240,13 +244,10 @@ class NameSearch:
     def gives(self, walk, mistake, given):
         """Whether the package's backward with a mistake gives those results."""
         i, statement, _ = mistake
-        after = walk.run(i, {i: statement})
-        try:
-            given, made = self.lesson.named(given), self.lesson.named(after[RESULT])
-        except (TypeError, KeyError, AttributeError, RecursionError):
-            return False
-        return all(made.get(name) is None if given.get(name) is None else close(made.get(name), given[name])
-                   for name in self.case.results)
+        given, made = self.named(given), self.named((walk.run(i, {i: statement}) or {}).get(RESULT))
+        same = (made.get(name) is None if given.get(name) is None else close(made.get(name), given[name])
+                for name in self.case.results)
+        return bool(made) and all(same)
 
     def lines_after(self, line):
         """The lines whose values may depend on that of a line: all, if the function cannot be walked."""
@@ -255,8 +256,7 @@ class NameSearch:
             return {each.line for each in self.record} | {each.first for each in self.source.statements} | {None}
         reached, names = {line, None}, set()
         for statement in self.walk.statements[start:]:
-            used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-            if not names or used & names:
+            if not names or names_in(statement) & names:
                 reached |= set(range(statement.lineno, statement.end_lineno + 1))
                 names |= changed_names(statement)
         return reached
@@ -279,9 +279,9 @@ def changed_names(statement):
     names = {*stored_names(statement)}
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names |= {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
+            names |= names_in(node.value)
         if isinstance(node, ast.Expr):
-            names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            names |= names_in(node)
     return names - {"np", "math"}
 
 
@@ -299,10 +299,3 @@ def parts_of(statement, names):
             if is_floating(found) or isinstance(found, float):
                 parts.setdefault(ast.unparse(node), found)
     return parts
-
-
-def same(named, others):
-    """Whether two dicts of results are equal, to the last bit."""
-    return named.keys() == others.keys() and all(
-        np.array_equal(named[name], others[name], equal_nan=True) if is_floating(named[name])
-        else named[name] is others[name] for name in named)

@@ -7,7 +7,9 @@ import copy
 import dataclasses
 import inspect
 import io
+import traceback
 import types
+import typing
 
 import numpy as np
 
@@ -37,12 +39,12 @@ class Unfinished(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Strange:
-    """Stands for a result that is neither an array nor a tuple or dict of arrays; only its type is kept."""
+    """A result that is neither an array nor a tuple or dict of arrays; only its type is kept."""
 
     kind: str
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """What a backward did in one case.
 
@@ -57,6 +59,19 @@ class Outcome:
     changed: bool = False
     record: list[Assignment] = dataclasses.field(default_factory=list)
     finished: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcomes:
+    """What a backward did in each case, and on float32 inputs.
+
+    to_do: the lines of `...`; followed: whether its lines were traced.
+    """
+
+    outcomes: list[Outcome]
+    float32: Outcome
+    to_do: list[int]
+    followed: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,21 +146,25 @@ class Replace(ast.NodeTransformer):
         return self.new
 
 
+def run_cases(solution, tasks):
+    """The `Outcomes` of a solution in all `Task`s. What it prints is shown once."""
+    outcomes = [run_case(solution, task, traced=i == 0, shown=i == 0) for i, task in enumerate(tasks)]
+    return Outcomes(outcomes, run_case(solution, tasks[0].in_float32()), solution.to_do, solution.tree is not None)
+
+
 def run_case(solution, task, traced=False, shown=False):
     """The `Outcome` of a solution in a `Task`. traced: record its assignments; shown: show what it prints."""
     arguments = tuple(task.arguments())
-    before, outcome = encode(arguments), Outcome(None)
+    before, value, raised, line, finished = encode(arguments), None, None, None, True
     trace = recording([solution.function]) if traced and solution.tree else contextlib.nullcontext([])
     with np.errstate(all="ignore") if shown else silent(), trace as record:
         try:
-            outcome.value = decode(encode(solution.function(*arguments)))
+            value = decode(encode(solution.function(*arguments)))
         except Unfinished:
-            outcome.finished = False
+            finished = False
         except BaseException as error:      # SystemExit, KeyboardInterrupt and GeneratorExit too
-            outcome.raised, outcome.line = describe(error), raised_at(error, solution.file)
-    outcome.changed = encode(arguments) != before
-    outcome.record = record[:LONGEST]
-    return outcome
+            raised, line = describe(error), raised_at(error, solution.file)
+    return Outcome(value, raised, line, encode(arguments) != before, record[:LONGEST], finished)
 
 
 @contextlib.contextmanager
@@ -192,28 +211,34 @@ def decode(data, depth=0):
     raise ValueError("a damaged result")
 
 
-def encode_outcome(outcome):
-    """An `Outcome` as JSON data."""
-    record = [[each.function, each.line, each.name, encode(each.value)] for each in outcome.record]
-    return {"value": encode(outcome.value), "raised": outcome.raised, "line": outcome.line,
-            "changed": outcome.changed, "record": record, "finished": outcome.finished}
+def to_json(value):
+    """What `json.dumps` writes for a dataclass or an array."""
+    match value:
+        case Outcome():
+            return vars(value) | {"value": encode(value.value)}
+        case Assignment():
+            return [*vars(value).values()]          # without the names, because there are thousands
+    return vars(value) if dataclasses.is_dataclass(value) else encode(value)
 
 
-def decode_outcome(data):
-    """The `Outcome` that `encode_outcome` made. Raises ValueError for anything else, which a learner may write."""
-    match data:
-        case {"value": value, "raised": None | str() as raised, "line": None | int() as line,
-              "changed": bool(changed), "record": list(record), "finished": bool(finished)}:
-            return Outcome(decode(value), raised and one_line(raised, 2 * EXCEPTION), line, changed,
-                           [decode_assignment(each) for each in record[:LONGEST]], finished)
-    raise ValueError("a damaged outcome")
-
-
-def decode_assignment(data):
-    match data:
-        case [str(function), int(line), str(name), value] if is_floating(array := decode(value)):
-            return Assignment(function, line, name, array)
-    raise ValueError("a damaged assignment")
+def checked(value, kind):
+    """A value from JSON as its annotation says: a dataclass, list[kind], a result, or plain. Raises ValueError."""
+    if typing.get_origin(kind) is list:
+        return [checked(each, *typing.get_args(kind)) for each in checked(value, list)]
+    if dataclasses.is_dataclass(kind):
+        kinds = typing.get_type_hints(kind)
+        value = dict(zip(kinds, value, strict=True)) if isinstance(value, list) else checked(value, dict)
+        if value.keys() != kinds.keys():
+            raise ValueError(f"other fields than those of {kind.__name__}")
+        return kind(**{name: checked(value[name], kinds[name]) for name in kinds})
+    if kind in (object, np.ndarray):
+        value = decode(value)
+        if kind is np.ndarray and not is_floating(value):
+            raise ValueError("not an array of floating numbers")
+        return value
+    if type(value) not in (typing.get_args(kind) or (kind,)):       # not isinstance: True is no line number
+        raise ValueError(f"not {kind}")
+    return one_line(value) if isinstance(value, str) else value
 
 
 def raised_at(error, file):
@@ -221,11 +246,7 @@ def raised_at(error, file):
 
     None if there is none.
     """
-    lines, step = [], error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename == str(file):
-            lines.append(step.tb_lineno)
-        step = step.tb_next
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
     return lines[0 if isinstance(error, RecursionError) else -1] if lines else None
 
 

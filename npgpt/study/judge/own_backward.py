@@ -8,6 +8,7 @@ train with files of people whom you do not trust.
 
 import dataclasses
 import inspect
+import traceback
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -67,13 +68,10 @@ def uncalled(config):
 
 def exercise_files(folder):
     """layer -> its exercise files in a folder, by their names, higher levels first; UserError if there are none."""
-    levels = "".join(map(str, LEVELS))
-    names = [f"{layer}-level{level}.py" for layer in lessons() for level in sorted(levels, reverse=True)]
     there = {path.name: path for path in Path(folder).iterdir()}
-    found = {}
-    for name in names:
-        if name in there:
-            found.setdefault(name.partition("-")[0], []).append(there[name])
+    names = {layer: [f"{layer}-level{level}.py" for level in reversed(LEVELS)] for layer in lessons()}
+    found = {layer: [there[name] for name in names[layer] if name in there] for layer in names}
+    found = {layer: paths for layer, paths in found.items() if paths}
     if not found:
         raise UserError(f"{folder} has no exercise on a layer: `npgpt exercise linear` writes one, "
                         f"{Path(folder) / 'linear-level1.py'}")
@@ -83,7 +81,7 @@ def exercise_files(folder):
 def read_backwards(folder, files, seconds=TIME_LIMIT):
     """Check and load the `Backwards`. files: what `exercise_files` found; of each layer, the highest right one is used.
 
-    For a layer with nothing but unfinished files, the package's function is used. Raises UserError if a layer has a
+    If a layer has only unfinished files, the package's function is used. Raises UserError if a layer has a
     wrong file and no right one, and if no layer is left.
     """
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process
@@ -208,13 +206,9 @@ class OwnBackwardEngine(ReferenceEngine):
 
 def place_in(error, files):
     """ "FILE, line N" of the last call in one of the files that led to an exception, or None."""
-    names = set(map(str, files))
-    place, step = None, error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename in names:
-            place = f"{step.tb_frame.f_code.co_filename}, line {step.tb_lineno}"
-        step = step.tb_next
-    return place
+    calls = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [f"{file}, line {line}" for file, line in calls if file in map(str, files)]
+    return places[-1] if places else None
 
 
 def use(backwards, model):

@@ -1,7 +1,7 @@
 """Which small change makes a wrong line right? It names the mistake, because it says what the learner did instead.
 
 The learner's function runs statement by statement. Each small edit of a statement is tried on the learner's own values,
-until the results are the true ones. So a mistake is only named if mending it mends the numbers.
+until the results are the true ones. So a mistake is only named if its correction gives the true numbers.
 """
 
 import ast
@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from npgpt.study.exercises.mutants import changed, negative
-from npgpt.study.judge.walk import RESULT, stored_names
+from npgpt.study.judge.walk import RESULT, names_in, stored_names
 
 EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a function with a loop, which takes longer
 NUMBERS = (0.5, 1.0, 2.0, 3.0)
@@ -125,7 +125,7 @@ def edited(node, pieces, line=None, is_value=False):
                             and " in `" not in message:
                         missing = re.match(r"the factor (\w+) is missing", message)
                         if missing and missing[1] in names_in(node.left):
-                            continue                    # x / (x * y) mends numbers by accident
+                            continue                    # x / (x * y) gives the numbers by accident
                         is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub)
                         message = f"{message}, in `{ast.unparse(part)}`" if is_sum else \
                             message.replace("the factor", "the division by", 1)
@@ -169,12 +169,12 @@ def edits(node, pieces):
                        changed(node, op=operator))
         case ast.BinOp(left, ast.MatMult(), right):
             yield 1, "the factors are in the wrong order", changed(node, left=right, right=left)
-            for old, field in ((left, "left"), (right, "right")):
-                yield 1, transposition(old), changed(node, **{field: transposed(old)})
-                other = "right" if field == "left" else "left"
-                yield (1.5, f"the factors are in the wrong order, and {transposition(old)}",
-                       changed(node, **{other: transposed(old), field: right if old is left else left}))
-            yield 1.5, f"`{text(node)}` should be transposed", transposed(node)
+            for old, other, field, other_field in ((left, right, "left", "right"), (right, left, "right", "left")):
+                message, new = transposed(old)
+                yield 1, message, changed(node, **{field: new})
+                yield (1.5, f"the factors are in the wrong order, and {message}",
+                       changed(node, **{other_field: new, field: other}))
+            yield 1.5, f"`{text(node)}` should be transposed", transposed(node)[1]
         case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
             for other in (power - 1, power + 1):
                 yield 1, f"the power {power} instead of {other}", changed(node, right=ast.Constant(other))
@@ -253,20 +253,18 @@ def exchanged(nodes):
 
 def augmented_edits(node):
     """The edits of `x += y` and its like."""
-    text, target, op, value = ast.unparse(node.value), node.target, node.op, node.value
-    match op:
-        case ast.Add():
-            yield 0, f"the term {text} has the wrong sign", changed(node, op=ast.Sub())
-            yield 1, "+= instead of =: it adds to what was there before", ast.copy_location(
-                ast.Assign([target], value), node)
-        case ast.Sub():
-            yield 0, f"the term {text} has the wrong sign", changed(node, op=ast.Add())
-        case ast.Mult():
-            yield 0, f"multiplied by {text} instead of divided", changed(node, op=ast.Div())
-        case ast.Div():
-            yield 0, f"divided by {text} instead of multiplied", changed(node, op=ast.Mult())
-    if isinstance(target, ast.Subscript) and isinstance(op, ast.Add):
-        yield 0, REPEATS, added_at(node)
+    text = ast.unparse(node.value)
+    sign = f"the term {text} has the wrong sign"
+    message, other = {ast.Add: (sign, ast.Sub), ast.Sub: (sign, ast.Add),
+                      ast.Mult: (f"multiplied by {text} instead of divided", ast.Div),
+                      ast.Div: (f"divided by {text} instead of multiplied", ast.Mult)}.get(type(node.op), (None, None))
+    if other:
+        yield 0, message, changed(node, op=other())
+    if isinstance(node.op, ast.Add):
+        yield 1, "+= instead of =: it adds to what was there before", ast.copy_location(
+            ast.Assign([node.target], node.value), node)
+        if isinstance(node.target, ast.Subscript):
+            yield 0, REPEATS, added_at(node)
 
 
 def added_at(node):
@@ -325,11 +323,11 @@ def insertions(node, pieces, is_all):
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module(node):
         return
     # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
-    # something mends numbers by accident: it may only be a factor, or a term of a sum.
+    # something gives the numbers by accident: it may only be a factor, or a term of a sum.
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
     for text, value, rank in pieces.values:
         yield rank, f"the factor {text} is missing", ast.BinOp(node, ast.Mult(), value)
-        # x / x mends numbers by accident, and so do the powers.
+        # x / x gives the numbers by accident, and so do the powers.
         if rank < 5 and "**" not in text and not names_in(node) & {*re.findall(r"[^\W\d]\w*", text)}:
             yield rank + 0.2, f"the division by {text} is missing", ast.BinOp(node, ast.Div(), value)
         if rank == 5 and not (is_sum or is_all):
@@ -368,12 +366,8 @@ def rebracketed(node):
         yield changed(each, right=rest)
 
 
-def names_in(node):
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
 def is_trivial(statement):
-    """Whether a statement computes x / x or x - x, which mends numbers by accident."""
+    """Whether a statement computes x / x or x - x, which gives the numbers by accident."""
     return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Sub)
                and ast.dump(node.left) == ast.dump(node.right) for node in ast.walk(statement))
 
@@ -383,16 +377,9 @@ def is_module(node):
 
 
 def transposed(node):
-    """The node with its last two axes swapped; one that is transposed already, as it was before."""
+    """(message, the node with its last two axes swapped; one that is transposed already, without that)."""
     match node:
         case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes")):
-            return value
-    return ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), [ast.Constant(-1), ast.Constant(-2)], [])
-
-
-def transposition(node):
-    """What is wrong with a factor that `transposed` mends."""
-    match node:
-        case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes")):
-            return f"{ast.unparse(value)} should not be transposed"
-    return f"{ast.unparse(node)} should be transposed"
+            return f"{ast.unparse(value)} should not be transposed", value
+    swapped = ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), [ast.Constant(-1), ast.Constant(-2)], [])
+    return f"{ast.unparse(node)} should be transposed", swapped

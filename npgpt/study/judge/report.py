@@ -7,7 +7,7 @@ from npgpt.study.gradcheck.check import OK, WRONG
 from npgpt.study.gradcheck.trace import Assignment
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Line:
     """The check of one gradient, "dx", at a line of the learner's file (or None).
 
@@ -21,7 +21,7 @@ class Line:
     evidence: str | None = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Fault:
     """An error apart from the numbers, at a line of the learner's file (or None). diagnosis: the mistake behind it."""
 
@@ -31,7 +31,7 @@ class Fault:
     diagnosis: str | None = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Report:
     """The verdict on a backward.
 

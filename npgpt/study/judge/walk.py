@@ -95,9 +95,6 @@ class Returns(ast.NodeTransformer):
     def visit_FunctionDef(self, node):
         return node
 
-    def visit_Lambda(self, node):
-        return node
-
 
 def can_walk(tree):
     """Whether a function can be run again and again: a `while` might not end after an edit, and an import or a
@@ -127,6 +124,10 @@ def stored_names(statement):
     """The names that a statement assigns, in order."""
     return dict.fromkeys(node.id for node in ast.walk(statement)
                          if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+
+
+def names_in(node):
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def compiled(statement):

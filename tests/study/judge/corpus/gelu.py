@@ -24,34 +24,6 @@ GELU_TANH = [
         dx += SQRT_2_OVER_PI * 0.134145 * x * x * dinner
         return dx
         """),
-    right("every step of the cube", body="""
-        x, tanh = cache
-        dtanh = dy * (0.5 * x)
-        dinner = dtanh * (1.0 - tanh * tanh)
-        dcubic = dinner * SQRT_2_OVER_PI
-        dcube = dcubic * 0.044715
-        dx = dcube * (3.0 * x * x)
-        dx = dx + dcubic
-        dx = dx + dy * (0.5 * (1.0 + tanh))
-        return dx
-        """),
-    right("np.sqrt makes float64", "dx_inside = dinner * (np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * (x * x)))",
-          note="dx is float64 for float32 inputs"),
-    right("a diagonal Jacobian", body="""
-        x, tanh = cache
-        slope = 0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x)
-        jacobian = np.diag(slope.ravel())
-        return (jacobian.T @ dy.ravel()).reshape(x.shape)
-        """),
-    right("a loop over the numbers", body="""
-        x, tanh = cache
-        dx = np.empty_like(x)
-        for i in np.ndindex(x.shape):
-            outside = 0.5 * (1.0 + tanh[i])
-            inside = 0.5 * x[i] * (1.0 - tanh[i] ** 2) * SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * x[i] ** 2)
-            dx[i] = dy[i] * (outside + inside)
-        return dx
-        """),
     wrong("sqrt(2 / pi) with seven digits", "uses 0.7978846 instead of SQRT_2_OVER_PI", at="return dy *", body="""
         x, t = cache
         return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * 0.7978846 * (1 + 3 * 0.044715 * x**2))
@@ -62,20 +34,12 @@ GELU_TANH = [
     wrong("derivative of tanh forgotten", "the factor 1.0 - tanh * tanh is missing", "dinner = dtanh"),
     wrong("3 forgotten", "3.0 is missing", "dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 0.044715 * (x * x)))"),
     wrong("2 for 3", "2.0 instead of 3.0", "dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 2.0 * 0.044715 * (x * x)))"),
-    wrong("x^3 kept", "the factor x does not belong there",
-          "dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (x * x * x)))"),
     wrong("inner derivative forgotten", "the factor SQRT_2_OVER_PI * (1", "dx_inside = dinner"),
-    wrong("sqrt(2/pi) forgotten", "the factor SQRT_2_OVER_PI is missing",
-          "dx_inside = dinner * ((1.0 + 3.0 * 0.044715 * (x * x)))"),
     wrong("the 1 of the inner derivative forgotten", "the term 1.0 is missing",
           "dx_inside = dinner * (SQRT_2_OVER_PI * (3.0 * 0.044715 * (x * x)))"),
     wrong("only the outside", "the term dx_inside is missing", "dx = dx_outside"),
     wrong("the parts multiplied", "a product instead of a sum", "dx = dx_outside * dx_inside"),
-    wrong("the parts subtracted", "the term dx_inside has the wrong sign", "dx = dx_outside - dx_inside"),
     wrong("dy for dtanh", "uses dy instead of dtanh", "dinner = dy * (1.0 - tanh * tanh)"),
-    wrong("dx_outside is dy, changed in place", "changes dy, which belongs to the caller",
-          ("dx_outside = dy * (0.5 * (1.0 + tanh))", "dx_outside = dy\n    dx_outside *= 0.5 * (1.0 + tanh)"),
-          at="dx_outside *="),
     wrong("x squared in place", "changes x, which belongs to the caller",
           ("dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (x * x)))", "squared = x\n"
           "    squared *= x\n" "    dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (squared)))"),
@@ -114,7 +78,6 @@ GELU_EXACT = [
     wrong("density not normalized", "the factor 0.5 * SQRT_2_OVER_PI is missing", "density = np.exp(-0.5 * (x * x))"),
     wrong("the wrong constant", "uses SQRT_HALF instead of SQRT_2_OVER_PI",
           "density = np.exp(-0.5 * (x * x)) * (0.5 * SQRT_HALF)"),
-    wrong("a second result", "returned 2 results, not one array", "return dx, None", at=None),
     wrong("the tanh form's derivative", "I don't recognise this mistake", at="dx = dy * phi + dinner", body="""
         x, phi = cache
         tanh = 2.0 * phi - 1.0

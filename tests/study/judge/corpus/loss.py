@@ -11,23 +11,6 @@ CROSS_ENTROPY = [
         dlogits = (probs - onehot) * counted * dloss / count
         return dlogits
         """),
-    right("one-hot by comparing", body="""
-        probs, column, counted, count = cache
-        true = np.arange(probs.shape[-1]) == column
-        return np.where(counted, (probs - true) * (dloss / count), 0.0)
-        """),
-    right("a loop over the tokens", body="""
-        probs, column, counted, count = cache
-        dlogits = np.zeros_like(probs)
-        B, T, V = probs.shape
-        for b in range(B):
-            for t in range(T):
-                if counted[b, t, 0]:
-                    dlogits[b, t] = probs[b, t]
-                    dlogits[b, t, column[b, t, 0]] -= 1.0
-        dlogits *= dloss / count
-        return dlogits
-        """),
     right("fancy indexing of rows", body="""
         probs, column, counted, count = cache
         dlosses = np.where(counted, dloss / count, 0.0)
@@ -62,23 +45,6 @@ CROSS_ENTROPY = [
         dlogits = dshifted
         return dlogits
         """),
-    right("a full Jacobian of each softmax", body="""
-        probs, column, counted, count = cache
-        dlogits = np.zeros_like(probs)
-        for i in np.ndindex(probs.shape[:-1]):
-            p, k = probs[i], column[i][0]
-            dp = np.zeros_like(p)
-            if counted[i][0]:
-                dp[k] = -dloss / count / p[k]
-            jacobian = np.diag(p) - np.outer(p, p)
-            dlogits[i] = jacobian @ dp
-        return dlogits
-        """),
-    right("np.eye makes float64", note="dlogits is float64 for float32 inputs", body="""
-        probs, column, counted, count = cache
-        onehot = np.eye(probs.shape[-1])[column[..., 0]]
-        return (probs - onehot) * np.where(counted, dloss / count, 0.0)
-        """),
     right("numbers at positions, changed in place", body="""
         probs, column, counted, count = cache
         B, T, V = probs.shape
@@ -105,25 +71,8 @@ CROSS_ENTROPY = [
         dlogits = probs * dlosses
         return dlogits
         """),
-    wrong("added at the target", "the term dlosses has the wrong sign",
-          "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) + dlosses"),
     wrong("1 subtracted after the division", "1.0 instead of dlosses",
           "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - 1.0"),
-    wrong("true minus predicted", "its sign is wrong", at="dlogits = (onehot - probs)", body="""
-        probs, column, counted, count = cache
-        onehot = np.zeros_like(probs)
-        np.put_along_axis(onehot, column, 1.0, axis=-1)
-        dlogits = (onehot - probs) * np.where(counted, dloss / count, 0.0)
-        return dlogits
-        """),
-    wrong("one-hot counted for ignored targets too", "the factor counted is missing", at="dlogits = (probs - onehot)",
-          body="""
-        probs, column, counted, count = cache
-        onehot = np.zeros_like(probs)
-        np.put_along_axis(onehot, column, 1.0, axis=-1)
-        dlogits = (probs - onehot) * dloss / count
-        return dlogits
-        """),
     wrong("only the targets' columns set", "uses -dlosses instead of dlogits_at_target",
           "np.put_along_axis(dlogits, column, -dlosses, axis=-1)"),
     wrong("put into probs", "changes probs, which belongs to the caller",
@@ -144,27 +93,8 @@ CROSS_ENTROPY = [
         dlogits = probs * (dprobs - dot)
         return dlogits
         """),
-    wrong("softmax without the sum of its row", "the term dlosses is missing", at="dlogits = probs * dprobs", body="""
-        probs, column, counted, count = cache
-        dlosses = np.where(counted, dloss / count, 0.0)
-        dprobs = np.zeros_like(probs)
-        np.put_along_axis(dprobs, column, -dlosses / np.take_along_axis(probs, column, axis=-1), axis=-1)
-        dlogits = probs * dprobs
-        return dlogits
-        """),
-    wrong("dot without keepdims", "keepdims=True is missing", at="dot = (dprobs * probs)", body="""
-        probs, column, counted, count = cache
-        dlosses = np.where(counted, dloss / count, 0.0)
-        dprobs = np.zeros_like(probs)
-        np.put_along_axis(dprobs, column, -dlosses / np.take_along_axis(probs, column, axis=-1), axis=-1)
-        dot = (dprobs * probs).sum(axis=-1)
-        dlogits = probs * (dprobs - dot)
-        return dlogits
-        """),
     wrong("divided by B * T", "uses B * T instead of count", ("/= count", "/= B * T"),
           of="numbers at positions, changed in place"),
-    wrong("dloss forgotten", "the factor dloss is missing", ("    dlogits *= dloss\n", ""),
-          of="numbers at positions, changed in place", at=None),
     wrong("1 added", "the term 1.0 has the wrong sign", ("]] -= 1.0", "]] += 1.0"),
           of="numbers at positions, changed in place"),
     wrong("multiplied by count", "multiplied by count instead of divided", ("/= count", "*= count"),
