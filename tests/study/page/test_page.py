@@ -17,7 +17,6 @@ from npgpt.cli.study import fresh_model
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
-from npgpt.study.exercises.exercise import left_out
 from npgpt.study.gradcheck.check import OK, WRONG, check, relative_error, truth
 from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
 from npgpt.study.gradcheck.source import read_source
@@ -25,6 +24,7 @@ from npgpt.study.gradcheck.trace import recording
 from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.own_backward import uncalled
 from npgpt.study.page import page, steps, whole_model
+from npgpt.study.page.edits import asked_lines
 from npgpt.study.page.flow import Flow
 from npgpt.study.page.long_way import LONG_WAYS
 from npgpt.study.page.whole_model import study_model
@@ -74,10 +74,11 @@ def test_the_source_is_shown_with_its_numbers(layers, name):
     def text(line):
         return re.sub(r"(?<=\S) +# ", "  # ", line)
 
-    for function, units in ((LESSONS[name].forward, layers[name].forward),
-                            (LESSONS[name].backward, layers[name].ways[0].units)):
+    for function, units in ((LESSONS[name].forward, layers[name]["forward"]),
+                            (LESSONS[name].backward, layers[name]["ways"][0]["units"])):
         lines, first = inspect.getsourcelines(function)
-        shown = [(number, html.unescape(re.sub(r"<[^>]*>", "", row))) for unit in units for number, row in unit.lines]
+        shown = [(number, html.unescape(re.sub(r"<[^>]*>", "", row)))
+                 for unit in units for number, row in unit["lines"]]
         assert [(number, text(row)) for number, row in shown] == [
             (first + i, text(line.rstrip("\n"))) for i, line in enumerate(lines)]
 
@@ -85,15 +86,14 @@ def test_the_source_is_shown_with_its_numbers(layers, name):
 @EACH
 def test_partners_are_there_and_every_gradient_is_verified(layers, name):
     layer = layers[name]
-    for way in layer.ways:
-        lines = way.data["lines"]
-        active = {f"{side}{unit.first}" for side, units in (("f", layer.forward), ("b", way.units))
-                  for unit in units if unit.active}
-        assert set(lines) == active >= {step["line"] for step in way.data["steps"]}
+    for way in layer["ways"]:
+        lines = way["entries"]
+        active = {unit["key"] for unit in (*layer["forward"], *way["units"])}
+        assert active >= set(lines) >= {step["line"] for step in way["steps"].steps}
         for line, entry in ((line, entry) for line, entries in lines.items() for entry in entries):
             assert entry["partner"] is None or entry["partner"] in active and entry["partner"][0] != line[0]
-            assert entry["section"] is None or entry["section"] in layer.derivation.sections
-        for checked in way.checks:
+            assert entry["section"] is None or entry["section"] in layer["derivation"].sections
+        for checked in way["checks"]:
             entry = next(each for each in lines[f"f{checked.forward_line}"] if each["name"] == checked.variable)
             assert entry["finding"] and entry["verdict"] != WRONG
             if entry["verdict"] == "ok":
@@ -102,19 +102,20 @@ def test_partners_are_there_and_every_gradient_is_verified(layers, name):
                 used = {use for use, _, _ in entry["uses"]}
                 assert not used or checked.forward_text != "(argument)" or set(back["lit"]) == used
                 if checked.variable != "mask":          # all but the result, which the caller uses
-                    assert used or checked.forward_line == max(each.forward_line for each in way.checks)
-    assert layer.right
+                    assert used or checked.forward_line == max(each.forward_line for each in way["checks"])
+    assert layer["right"]
 
 
 @EACH
 def test_the_derivation_has_the_order_of_the_backward(layers, name):
     layer = layers[name]
-    lines = [int(layer.lines[section][1:]) for section in layer.derivation.sections if section in layer.lines]
+    lines = [int(layer["lines"][section][1:]) for section in layer["derivation"].sections
+             if section in layer["lines"]]
     assert lines == sorted(lines) and len(lines) >= 2
-    if len(layer.ways) > 1:         # there it has a line for each section
-        made = [entry["name"] for step in layer.ways[1].data["steps"] if step["line"][0] == "b"
-                for entry in layer.ways[1].data["lines"][step["line"]]]
-        order = [made.index(f"d{section}") for section in layer.derivation.sections]
+    for way in layer["ways"][1:]:           # there it has a line for each section
+        made = [entry["name"] for step in way["steps"].steps if step["line"][0] == "b"
+                for entry in way["entries"][step["line"]]]
+        order = [made.index(f"d{section}") for section in layer["derivation"].sections]
         assert order == sorted(order)
 
 
@@ -127,7 +128,7 @@ def test_the_long_way_has_no_shortcut_and_is_right(layers, name):
         assert {checked.verdict for checked in check(long_way, known=known)} == {OK}
         result = long_way.run_backward(known.dy, known.cache)
         assert all(relative_error(result[f"d{variable}"], true) < 1e-9 for variable, true in known.inputs.items())
-    assert len(layers[name].ways) == 2
+    assert len(layers[name]["ways"]) == 2
 
 
 @pytest.mark.parametrize(("name", "variable", "uses"), [
@@ -155,24 +156,24 @@ def test_each_use_causes_a_share_of_the_gradient(name, variable, uses):
 @EACH
 def test_the_factors_of_a_matmul_have_the_product(layers, name):
     """As they were when the line ran."""
-    for way in layers[name].ways:
-        for step in way.data["steps"]:
+    for way in layers[name]["ways"]:
+        for step in way["steps"].steps:
             if "factors" not in step:
                 continue
             values = [np.reshape(array["values"], array["shape"]) for array in
-                      (way.data["arrays"][i] for _, i, *_ in [*step["factors"], *step["arrays"]])]
+                      (way["steps"].arrays[i] for _, i, *_ in [*step["factors"], *step["arrays"]])]
             a, b = (value.swapaxes(-1, -2) if flipped else value
                     for value, (_, _, flipped) in zip(values, step["factors"], strict=False))
             np.testing.assert_allclose(a @ b, values[2], rtol=5e-3, atol=5e-3)
-    count = sum("factors" in step for way in layers[name].ways for step in way.data["steps"])
+    count = sum("factors" in step for way in layers[name]["ways"] for step in way["steps"].steps)
     assert count == {"linear": 3, "head": 3, "attention": 6, "lora": 6}.get(name, 0)
 
 
 @EACH
 def test_the_steps_are_the_pass(layers, name):
     """Forwards, then backwards; the last values of the inputs' gradients are those that the backward returns."""
-    for way in layers[name].ways:
-        passed, arrays = way.data["steps"], way.data["arrays"]
+    for way in layers[name]["ways"]:
+        passed, arrays = way["steps"].steps, way["steps"].arrays
         sides = [step["line"][0] for step in passed]
         assert sides == sorted(sides, reverse=True) and set(sides) == {"f", "b"}
         for variable, true in truth(LESSONS[name]).inputs.items():
@@ -184,13 +185,13 @@ def test_the_steps_are_the_pass(layers, name):
 @EACH
 def test_each_statement_of_a_backward_can_be_typed(layers, name):
     """Its text begins with the stub, and the levels hide what the exercises leave out."""
-    source, typed = read_source(LESSONS[name].backward), layers[name].typed
-    assert [int(line) for line in typed] == [each.first for each in source.statements]
+    source, typed = read_source(LESSONS[name].backward), layers[name]["data"]["typed"]
+    assert [int(line[1:]) for line in typed] == [each.first for each in source.statements]
     for each, line in zip(source.statements, typed.values(), strict=True):
         assert ast.unparse(ast.parse(line["text"])) == each.text and line["text"].startswith(line["stub"])
-    for level in layers[name].levels:
-        left = {node.lineno + source.first - 1 for node in left_out(LESSONS[name], level)}
-        assert {int(line) for line, each in typed.items() if each["level"] and each["level"] <= level} == left
+    for level in layers[name]["data"]["levels"]:
+        left = {f"b{line}" for line in asked_lines(LESSONS[name], level)}
+        assert {line for line, each in typed.items() if each["level"] and each["level"] <= level} == left
 
 
 def test_a_comment_in_parts():
@@ -209,7 +210,7 @@ def test_a_comment_in_parts():
 
 def test_a_wrong_backward_shows():
     layer = page.studied_layer(dataclasses.replace(LESSONS["gelu_tanh"], backward=gelu_exact_backward))
-    assert not layer.right and "gradients WRONG" in layer.verdict
+    assert not layer["right"] and "gradients WRONG" in layer["verdict"]
 
 
 def test_what_is_not_finite_becomes_json():
@@ -285,7 +286,7 @@ def test_markup_and_odd_characters_are_text(npgpt, tmp_path):
     planted = "<script>alert(1)</script>"
     found = study_model(*fresh_model("ab"), "ab", '<img src="x">')
     found.tokens[0] = planted
-    text = page.study_page([LESSONS["dropout"]], found)
+    text = page.study_page([LESSONS["dropout"]], found).decode()
     assert "<script>alert" not in text and "<img" not in text and "\\u003cscript\\u003ealert" in text
     assert whole_model.shown(" a\n\t\u202e\udc80") == "·a⏎\\t\\u202e\\udc80"
     assert npgpt("study", "dropout", "--prompt", "ab\udc80")[0] == 0
@@ -295,7 +296,7 @@ def test_markup_and_odd_characters_are_text(npgpt, tmp_path):
 @pytest.mark.parametrize(("arguments", "says"), [
     (["softmax"], ['no layer "softmax"', "cross_entropy", "self_attention"]),
     (["--checkpoint", "nowhere"], ["nowhere"]),
-    (["--prompt", ""], ["prompt is empty"]),
+    (["--prompt", ""], ["0 tokens"]),
     (["--prompt", "a" * 65], ["65 tokens", "at most 64"]),
     (["--out", "no/such/folder/page.html"], ["no/such/folder/page.html cannot be written"]),
     (["--open", "--out", "page.html"], ["--open writes no file"]),

@@ -36,8 +36,8 @@ def start():
 
     def start_(idle=PATIENCE):
         server = Server({"/echo": lambda content: content, "/refuse": refuse, "/fail": fail}, idle)
-        server.page, server.timeout = b"<p>the page</p>", 0.05
-        server.thread = threading.Thread(target=server.run, daemon=True)
+        server.timeout = 0.05
+        server.thread = threading.Thread(target=server.run, args=[b"<p>the page</p>"], daemon=True)
         server.thread.start()
         servers.append(server)
         return server
@@ -178,7 +178,7 @@ def test_the_command(tmp_path):
         connection = http.client.HTTPConnection(host, timeout=PATIENCE)
         connection.request("GET", f"/?token={token}")
         assert f'"live":{{"token":"{token}","exercises":"mine"}}' in connection.getresponse().read().decode()
-        solution = json.dumps({"layer": "chain", "level": 1, "edits": {"29": "du = dv * np.cos(u)"}})
+        solution = json.dumps({"layer": "chain", "level": 1, "edits": {"b29": "du = dv * np.cos(u)"}, "shown": []})
         connection.request("POST", "/check", solution, {"X-Npgpt-Token": token, "Content-Type": "application/json"})
         assert json.loads(connection.getresponse().read())["solved"] == "chain level 1"
         process.send_signal(signal.SIGINT)

@@ -11,12 +11,12 @@ class Layer {
       new Editor(this, pane, i ? {} : typed));
     this.buttons = [...section.querySelectorAll("[data-go]")];
     for (const button of this.buttons) button.addEventListener("click", () => this.go(button.dataset.go));
-    for (const button of section.querySelectorAll("[data-choose]")) {
-      button.addEventListener("click", () => this.choose(Number(button.dataset.choose)));
-    }
     for (const pane of section.querySelectorAll(".code")) this.listen(pane);
-    for (const button of section.querySelectorAll("[data-do]")) {
-      button.addEventListener("click", () => this.do(button.dataset.do));
+    const actions = {edit: (line) => this.editor.open(line), undo: () => this.editor.undo(),
+      reset: (line) => this.editor.reset(line), reveal: (line) => this.editor.reveal(line)};
+    for (const button of section.querySelectorAll("[data-choose], [data-do]")) {
+      const {choose, do: what} = button.dataset;
+      button.addEventListener("click", () => what ? actions[what](this.base[0]) : this.choose(Number(choose)));
     }
     this.pencil = makeButton("pencil", undefined, () => this.editor.open(this.pencil.closest(".unit").dataset.line));
     this.pencil.append(section.querySelector("[data-do=edit] svg").cloneNode(true));
@@ -85,20 +85,13 @@ class Layer {
     this.backward.querySelector(`[data-choose="${i}"]`).focus();
   }
 
-  /* The toolbar, for the current line */
-
-  do(what) {
-    const {editor, base: [line]} = this;
-    ({edit: () => editor.open(line), undo: () => editor.undo(), reset: () => editor.reset(line),
-      reveal: () => editor.reveal(line)})[what]();
-  }
-
   /* Hide all lines of the first backward, as its highest level does. */
   hideAll() {
-    const [editor] = this.editors, highest = Math.max(...Object.keys(this.levels));
+    const [editor] = this.editors, highest = this.levels.at(-1);
     if (editor.state.level !== highest) editor.choose(highest);
   }
 
+  /* Update the toolbar for the current line. */
   updateControls() {
     const {editor, base: [line]} = this, number = line.slice(1), unit = editor.unit(line);
     const button = (what) => this.section.querySelector(`[data-do=${what}]`);
@@ -112,9 +105,9 @@ class Layer {
   /* Mark solved levels, given names such as "linear level 1". */
   solved(names) {
     for (const name of names) this.done.add(name);
-    const done = Object.keys(this.levels).filter((level) => this.done.has(`${this.name} level ${level}`));
+    const done = this.levels.filter((level) => this.done.has(`${this.name} level ${level}`));
     for (const button of this.editors[0].pane.querySelectorAll(".level")) {
-      button.classList.toggle("done", done.includes(button.dataset.level));
+      button.classList.toggle("done", done.includes(Number(button.dataset.level)));
     }
     const mark = this.section.querySelector(".badge.solved");
     mark.hidden = !done.length;
@@ -167,10 +160,7 @@ class Layer {
     this.at = i;
     this.base = [steps[i].line, i];
     for (const unit of this.units) {
-      const now = unit.dataset.line === steps[i].line;
-      unit.classList.toggle("now", now);
-      if (now) unit.setAttribute("aria-current", "step");
-      else unit.removeAttribute("aria-current");
+      unit.ariaCurrent = unit.dataset.line === steps[i].line ? "step" : null;
     }
     this.section.querySelector(".count").textContent = `step ${i + 1} of ${steps.length}`;
     for (const button of this.buttons) {
@@ -195,12 +185,11 @@ class Layer {
     return this.data.steps.map((each, i) => i).filter((i) => this.data.steps[i].line === line);
   }
 
-  /* The partner line of a variable of a step, and the step that made its array: in a loop that of the same iteration,
-     else the last. */
+  /* The partner line of a variable of a step, and the step that made its array. */
   partner(step, entry) {
-    const [line, turn] = this.data.steps[step]?.partners[entry.name] ?? [entry.partner, -1];
-    const steps = this.executions(line);
-    return [line, turn < 0 ? steps.findLast((i) => this.array(i, entry.other)) : steps[turn]];
+    const {steps} = this.data, made = steps[step]?.partners[entry.name];
+    if (made !== undefined) return [steps[made].line, made];
+    return [entry.partner, this.executions(entry.partner).findLast((i) => this.array(i, entry.other))];
   }
 
   array(step, name) {
@@ -247,8 +236,9 @@ class Layer {
     const factors = this.fillFactors(isSecret(line) ? [] : this.data.steps[step]?.factors ?? [], step);
     if (here) {
       here.onPoint = (place) => {
-        if (there && String(there.shape) === String(here.shape)) there.light(place ? [place] : []);
-        lightFactors(factors, place && here.index(place));
+        const index = place && here.index(place);
+        if (there && String(there.shape) === String(here.shape)) there.mark("on", (other) => String(other) === String(index));
+        lightFactors(factors, index);
       };
     }
     if (secret) this.ask(secret);
@@ -378,8 +368,8 @@ const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
 
 /* Light up the row and the column whose product is the entry at an index. */
 function lightFactors(factors, index) {
-  factors.forEach(({heat, axis}, side) =>
-    heat.light(index ? heat.vector(index.slice(0, -2), axis, index.at(side ? -1 : -2)) : []));
+  factors.forEach(({heat, axis}, side) => heat.mark("on", (other) => index
+    && String(other.slice(0, -2)) === String(index.slice(0, -2)) && other.at(axis) === index.at(side ? -1 : -2)));
 }
 
 /* Scroll only a pane, so that one of its lines is visible. */

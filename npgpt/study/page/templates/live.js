@@ -57,17 +57,6 @@ function debounced(milliseconds, action) {
   };
 }
 
-/* Call onSeen(visible) when an element enters or leaves the window, or its tab is shown or hidden. */
-function watchSeen(element, onSeen) {
-  let inside = false;
-  const tell = () => onSeen(inside && document.visibilityState === "visible");
-  new IntersectionObserver(([entry]) => {
-    inside = entry.isIntersecting;
-    tell();
-  }).observe(element);
-  document.addEventListener("visibilitychange", tell);
-}
-
 /* The sentence shown instead of what only a server can do. */
 function howToStart(what) {
   const sentence = make("p", "start", `This page is a file. To ${what}, run `);

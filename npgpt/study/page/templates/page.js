@@ -36,25 +36,15 @@ openAddress();
 /* Commands to copy, theme, paper */
 
 for (const button of document.querySelectorAll(".copy")) {
-  const label = button.getAttribute("aria-label");
-  button.addEventListener("click", async () => {
-    await copy(button.previousElementSibling);
-    button.classList.add("done");
-    button.setAttribute("aria-label", "Copied");
-    setTimeout(() => {
-      button.classList.remove("done");
-      button.setAttribute("aria-label", label);
-    }, 1500);
+  button.addEventListener("click", () => {
+    const code = button.previousElementSibling;
+    getSelection().selectAllChildren(code);         // to be copied by hand if the browser does not allow more
+    navigator.clipboard?.writeText(code.textContent).then(() => {
+      button.classList.add("done");
+      document.getElementById("status").textContent = "Copied";
+      setTimeout(() => button.classList.remove("done"), 1500);
+    }, () => {});
   });
-}
-
-/* Copy a text, or select it if the browser does not allow that. */
-async function copy(element) {
-  try {
-    await navigator.clipboard.writeText(element.textContent);
-  } catch {
-    getSelection().selectAllChildren(element);
-  }
 }
 
 document.getElementById("theme").addEventListener("click", () => {

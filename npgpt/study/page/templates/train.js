@@ -20,7 +20,7 @@ class Training {
     });
     this.wanted = LIVE && !matchMedia("(prefers-reduced-motion: reduce)").matches;     // otherwise the button starts it
     this.draw();
-    if (LIVE) watchSeen(section, (seen) => this.run(seen));
+    if (LIVE) new IntersectionObserver(([{isIntersecting}]) => this.run(isIntersecting)).observe(section);
   }
 
   /* Ask for new steps twice a second while in view: the server trains only when asked. */
@@ -29,7 +29,7 @@ class Training {
     clearInterval(this.timer);
     this.button.textContent = this.wanted ? "Pause" : "Train";
     if (!seen || !this.wanted || this.steps >= LAST_STEP) return;
-    const ask = () => this.requests.send({since: this.steps});
+    const ask = () => document.hidden || this.requests.send({since: this.steps});
     ask();
     this.timer = setInterval(ask, 500);
   }
