@@ -52,10 +52,10 @@ class Live:
         shown: the lines of the level that the learner has asked to see.
         """
         lesson, level, shown = self.lessons[request["layer"]], request["level"], request["shown"]
-        edits = {number(line): text for line, text in request["edits"].items()}
+        edits = {int(line[1:]): text for line, text in request["edits"].items()}
         with in_turn(self.checking), tempfile.TemporaryDirectory() as folder:
             path, output = Path(folder) / f"{lesson.name}.py", io.StringIO()
-            text, own_lines = edited(lesson, level, edits, path, [*map(number, shown)])
+            text, own_lines = edited(lesson, level, edits, path, [int(line[1:]) for line in shown])
             write_atomically(path, text.encode("utf-8", "replace"))
             try:
                 with contextlib.redirect_stderr(output):
@@ -176,7 +176,3 @@ def renumbered(value, lines, field=None):
 def key(line):
     """Return the page's name for a line of the backward."""
     return None if line is None else f"b{line}"
-
-
-def number(key):
-    return int(key[1:])

@@ -149,8 +149,7 @@ class Layer {
   }
 
   go(where) {
-    const last = this.data.steps.length - 1;
-    this.step({first: 0, previous: this.at - 1, next: this.at + 1, last}[where]);
+    this.step({first: 0, previous: this.at - 1, next: this.at + 1, last: this.data.steps.length - 1}[where]);
     this.bring(this.base[0]);
   }
 
@@ -164,8 +163,7 @@ class Layer {
     }
     this.section.querySelector(".count").textContent = `step ${i + 1} of ${steps.length}`;
     for (const button of this.buttons) {
-      const back = ["first", "previous"].includes(button.dataset.go);
-      button.disabled = back ? i === 0 : i === steps.length - 1;
+      button.disabled = i === (["first", "previous"].includes(button.dataset.go) ? 0 : steps.length - 1);
     }
     this.show(...this.base);
   }
@@ -381,10 +379,8 @@ function scrollInPane(unit) {
 
 /* The vertical position of a line on the screen, clamped to its pane. */
 function middle(unit) {
-  const pane = unit.closest(".code").getBoundingClientRect(), row = unit.querySelector(".row").getBoundingClientRect();
-  const question = unit.getBoundingClientRect();
-  const y = row.height ? row.top + Math.min(row.height, 20) / 2 : question.top + 10;
-  return Math.min(Math.max(y, pane.top + 36), pane.bottom - 8);
+  const pane = unit.closest(".code").getBoundingClientRect();
+  return Math.min(Math.max(unit.getBoundingClientRect().top + 10, pane.top + 36), pane.bottom - 8);
 }
 
 /* Mark the first occurrence of a name in a line, right of the "=" if `used`. */

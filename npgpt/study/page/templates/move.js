@@ -84,7 +84,7 @@ class Mover {
   }
 
   say(text) {
-    if (this.words) this.words.textContent = text;
+    this.words.textContent = text;
   }
 
   update() {

@@ -50,17 +50,12 @@ class Training {
     const {losses, norms} = this;
     line(this.loss, losses, 600, 150);
     if (losses.length) this.say(`step ${this.steps}: loss ${losses.at(-1).toFixed(3)} nats, initially ${losses[0].toFixed(3)}`);
-    const list = this.section.querySelector(".norms");
-    for (const [name, values] of Object.entries(norms)) {
-      let row = [...list.children].find((each) => each.dataset.name === name);
-      if (!row) {
-        row = list.appendChild(make("li"));
-        row.dataset.name = name;
-        row.append(make("code", "", name), svg("svg", {viewBox: "0 0 160 24", preserveAspectRatio: "none", "aria-hidden": true}), make("span"));
-      }
-      line(row.querySelector("svg"), values, 160, 24);
-      row.lastChild.textContent = values.length ? values.at(-1).toPrecision(2) : "";
-    }
+    this.section.querySelector(".norms").replaceChildren(...Object.entries(norms).map(([name, values]) => {
+      const row = make("li"), curve = svg("svg", {viewBox: "0 0 160 24", preserveAspectRatio: "none", "aria-hidden": true});
+      row.append(make("code", "", name), curve, make("span", "", values.at(-1)?.toPrecision(2) ?? ""));
+      line(curve, values, 160, 24);
+      return row;
+    }));
   }
 }
 
