@@ -58,10 +58,10 @@ def run(args):
         description = "a tiny untrained one (use --checkpoint for a trained one)"
     else:
         (model, tokenizer), description = load(args.checkpoint), args.checkpoint
-    study = study_model(model, tokenizer, args.prompt, description)         # fails before the layers are checked
+    study = study_model(model, tokenizer, args.prompt, description)         # may fail, so before the layers are checked
     if not args.open:
         return write_page(out, study_page(lessons, study), follow=bool(args.out))
-    Progress(args.exercises)                        # likewise
+    Progress(args.exercises)                # a damaged file is reported before the page is made
     server = Server(Live(args.exercises, model, tokenizer, description).actions)
     page = study_page(lessons, study, {"token": server.token, "exercises": args.exercises})
     print(f"{server.address} (press Ctrl-C to stop)", flush=True)

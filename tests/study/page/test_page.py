@@ -80,6 +80,8 @@ def test_the_source_is_shown_with_its_numbers(layers, name):
                  for unit in units for number, row in unit["lines"]]
         assert [(number, text(row)) for number, row in shown] == [
             (first + i, text(line.rstrip("\n"))) for i, line in enumerate(lines)]
+        [docstring] = [unit["lines"] for unit in units if unit["doc"]]
+        assert len(docstring) == function.__doc__.count("\n") + 1
 
 
 @EACH
@@ -111,11 +113,6 @@ def test_the_derivation_has_the_order_of_the_backward(layers, name):
     lines = [int(layer["lines"][section][1:]) for section in layer["derivation"].sections
              if section in layer["lines"]]
     assert lines == sorted(lines) and len(lines) >= 2
-    for way in layer["ways"][1:]:           # there it has a line for each section
-        made = [entry["name"] for step in way["steps"].steps if step["line"][0] == "b"
-                for entry in way["entries"][step["line"]]]
-        order = [made.index(f"d{section}") for section in layer["derivation"].sections]
-        assert order == sorted(order)
 
 
 @pytest.mark.parametrize("name", LONG_WAYS)
@@ -202,7 +199,6 @@ def test_a_comment_in_parts():
     row = '    <span class="c1"># y = np.exp(x), and the derivative is y</span>'
     assert page.with_comment(row, "    # y = np.exp(x), and the derivative is y", None) == (
         '    <span class="c1"># y = np.exp(x)</span><span class="c1 tells">, and the derivative is y</span>')
-    assert page.with_comment("y", "y", [2]) == "y"
 
 
 def test_a_wrong_backward_shows():
@@ -210,7 +206,7 @@ def test_a_wrong_backward_shows():
     assert not layer["right"] and "gradients WRONG" in layer["verdict"]
 
 
-def test_what_is_not_finite_becomes_json():
+def test_values_that_are_not_finite_become_json():
     value = steps.summary(np.array([-np.inf, 1.0, np.nan, 2.0]))
     assert value["values"] == ["-inf", 1.0, "nan", 2.0] and (value["low"], value["high"]) == (1.0, 2.0)
 
@@ -228,6 +224,10 @@ def test_the_losses_pulls_and_maps_are_the_models(model):
         np.testing.assert_allclose(row, np.linalg.norm(dwpe[:i + 1], axis=-1), rtol=1e-6)
         np.testing.assert_allclose(dwpe[i + 1:], 0.0, atol=1e-12)       # no loss depends on what comes after
     assert found.loss == pytest.approx(np.mean(found.losses))
+    chances = np.exp(gpt.forward(ids)[0][0, -1])
+    best = np.argsort(-chances)[:10]
+    assert [text for text, _ in found.next] == list(tokenizer.decode(best).replace(" ", "·"))
+    np.testing.assert_allclose([chance for _, chance in found.next], (chances / chances.sum())[best], rtol=1e-3)
     with recording([attention_forward]) as record:
         gpt.forward(ids[:, :-1])
     att = [each.value[0] for each in record if each.name == "att"]
@@ -267,7 +267,7 @@ def test_a_page_of_one_model_and_no_lessons(npgpt, model, tmp_path):
     refused(npgpt("look", "--prompt", text), "out")
 
 
-def test_what_is_too_much_is_left_out_and_said(model, monkeypatch):
+def test_a_large_model_leaves_out_maps_and_gradients(model, monkeypatch):
     gpt, tokenizer, text, found = model
     assert found.left_out == []
     monkeypatch.setattr(whole_model, "MOST_MAPS", 4)

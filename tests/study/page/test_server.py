@@ -112,7 +112,7 @@ def test_the_page_and_an_answer(start):
     (400, {"path": "/refuse"}),
     (500, {"path": "/fail"}),
 ])
-def test_what_is_rejected(start, capfd, status, request_):
+def test_requests_that_are_rejected(start, capfd, status, request_):
     server = start()
     given, headers, body = ask(server, **request_)
     assert given == status and headers["X-Content-Type-Options"] == "nosniff"
@@ -130,7 +130,7 @@ def test_a_reload_has_no_token(start):
     assert b'sessionStorage.getItem("npgpt-token")' in body and headers["Content-Type"].startswith("text/html")
 
 
-def test_what_is_no_http(start, capfd):
+def test_requests_that_are_not_http(start, capfd):
     server = start()
     for data in (b"", b"\x16\x03\x01", b"GET /\r\n\r\n", b"x" * 100_000 + b"\r\n"):
         with socket.create_connection(server.server_address, timeout=PATIENCE) as client:

@@ -146,7 +146,7 @@ class Editor {
       unit.classList.toggle("hidden", this.isAsked(unit) && !(typed && verdict === "ok"));
       unit.classList.toggle("right", typed && verdict === "ok");
       unit.classList.toggle("wrong", verdict === "WRONG");
-      if (typed) this.own(unit).textContent = this.state.texts[line];
+      if (typed) (unit.querySelector(".own code") ?? this.row(unit, "own", "code")).textContent = this.state.texts[line];
     }
     const left = this.hidden.length, reveal = this.pane.querySelector(".predict");
     reveal.hidden = !left;
@@ -163,11 +163,6 @@ class Editor {
     const row = unit.appendChild(make("div", `row ${className}`));
     row.append(make("span", "number", unit.dataset.line.slice(1)));
     return row.appendChild(make(tag));
-  }
-
-  /* The element of a unit that holds the learner's text. */
-  own(unit) {
-    return unit.querySelector(".own code") ?? this.row(unit, "own", "code");
   }
 
   /* Turn a line into a text field. Enter checks and closes it, Escape discards the edit. */

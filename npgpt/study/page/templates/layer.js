@@ -85,12 +85,6 @@ class Layer {
     this.backward.querySelector(`[data-choose="${i}"]`).focus();
   }
 
-  /* Hide all lines of the first backward, as its highest level does. */
-  hideAll() {
-    const [editor] = this.editors, highest = this.levels.at(-1);
-    if (editor.state.level !== highest) editor.choose(highest);
-  }
-
   /* Update the toolbar for the current line. */
   updateControls() {
     const {editor, base: [line]} = this, number = line.slice(1), unit = editor.unit(line);
@@ -208,11 +202,11 @@ class Layer {
       ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
     const [partner, from] = this.partner(step, entry);
     this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]), entry.lit?.[0] ?? partner);
-    if (this.editor.source(line) && line[0] === "b") this.unit(line).append(this.pencil);
+    if (this.editor.source(line)) this.unit(line).append(this.pencil);
     else this.pencil.remove();
     const [side, other] = line[0] === "f" ? ["forward", "backward"] : ["backward", "forward"];
     this.section.querySelector(".where").textContent = `· ${side}, line ${line.slice(1)}`;
-    const judged = this.editor.isTyped(line) && line[0] === "b";
+    const judged = this.editor.isTyped(line);
     this.section.querySelector(".detail").classList.toggle("judged", judged);
     this.heats = [];
     if (judged) this.editor.fill(line, name);
@@ -236,7 +230,8 @@ class Layer {
       here.onPoint = (place) => {
         const index = place && here.index(place);
         if (there && String(there.shape) === String(here.shape)) there.mark("on", (other) => String(other) === String(index));
-        lightFactors(factors, index);
+        factors.forEach(({heat, axis}, side) => heat.mark("on", (other) => index         // a row and a column
+          && String(other.slice(0, -2)) === String(index.slice(0, -2)) && other.at(axis) === index.at(side ? -1 : -2)));
       };
     }
     if (secret) this.ask(secret);
@@ -363,12 +358,6 @@ class Layer {
 const BARE = {name: "", other: "", partner: null, section: null, verdict: null, uses: [], finding: "This line assigns no array."};
 
 const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
-
-/* Light up the row and the column whose product is the entry at an index. */
-function lightFactors(factors, index) {
-  factors.forEach(({heat, axis}, side) => heat.mark("on", (other) => index
-    && String(other.slice(0, -2)) === String(index.slice(0, -2)) && other.at(axis) === index.at(side ? -1 : -2)));
-}
 
 /* Scroll only a pane, so that one of its lines is visible. */
 function scrollInPane(unit) {

@@ -26,8 +26,10 @@ document.addEventListener("keydown", (event) => {
 function openAddress() {
   const [, name, line, predict] = location.hash.match(/^#(\w+):([fb]\d+)(:predict)?$/) ?? [];
   const layer = layers.find((layer) => layer.name === name);
-  if (predict) layer?.hideAll();
-  layer?.open(line);
+  if (!layer) return;
+  const [editor] = layer.editors, highest = layer.levels.at(-1);
+  if (predict && editor.state.level !== highest) editor.choose(highest);
+  layer.open(line);
 }
 
 addEventListener("hashchange", openAddress);
