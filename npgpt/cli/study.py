@@ -22,7 +22,7 @@ from npgpt.study.gradcheck.lessons import chosen_lessons
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.server import Server
-from npgpt.study.page.whole_model import MOST_TOKENS, prompt_ids, study_model
+from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
 FILE, RUN = "study.html", "out"
 PRINTABLE = "".join(map(chr, range(32, 127)))       # ASCII
@@ -47,10 +47,10 @@ def run(args):
     warnings.filterwarnings("ignore", category=RuntimeWarning)      # an overflow is reported in one line
     require_extra()
     lessons = chosen_lessons(args.layer)
-    if args.open and args.out:
-        raise UserError("--open writes no file: use either --open or --out")
     if not args.open:
         out = page_file(args.out or FILE)
+    elif args.out:
+        raise UserError("--open writes no file: use either --open or --out")
     if args.open and args.checkpoint is None and Path(RUN).is_dir() and step_folders(RUN):
         args.checkpoint = RUN
     if args.checkpoint is None:
@@ -58,15 +58,16 @@ def run(args):
         description = "a tiny untrained one (use --checkpoint for a trained one)"
     else:
         (model, tokenizer), description = load(args.checkpoint), args.checkpoint
-    prompt_ids(model, tokenizer, args.prompt)       # fail before the layers are checked
-    if args.open:
-        Progress(args.exercises)                    # likewise
-        server = Server(Live(args.exercises, model, tokenizer, description).actions)
-        live = {"token": server.token, "exercises": args.exercises}
-    page = study_page(lessons, study_model(model, tokenizer, args.prompt, description), live if args.open else None)
-    if args.open:
-        return serve(server, encoded(page))
-    write_page(out, page, follow=bool(args.out))
+    study = study_model(model, tokenizer, args.prompt, description)         # may fail, so before the layers are checked
+    if not args.open:
+        return write_page(out, study_page(lessons, study), follow=bool(args.out))
+    Progress(args.exercises)                # a damaged file is reported before the page is made
+    server = Server(Live(args.exercises, model, tokenizer, description).actions)
+    page = study_page(lessons, study, {"token": server.token, "exercises": args.exercises})
+    print(f"{server.address} (press Ctrl-C to stop)", flush=True)
+    threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()    # a text browser would block
+    server.run(page)
+    print("stopped")
 
 
 def page_file(path):
@@ -77,32 +78,14 @@ def page_file(path):
     return out
 
 
-def encoded(page):
-    return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
-
-
 def write_page(out, page, follow):
-    """Write a page and print its size. follow: if `out` is a link, write to its target."""
-    write_atomically(out, encoded(page), follow=follow)
-    print(f"{out}: {len(encoded(page)) / 1e6:.2f} MB")
-
-
-def serve(server, page):
-    """Show a page in the browser until Ctrl-C, or until it has been idle for an hour."""
-    server.show(page)
-    print(f"{server.address} (press Ctrl-C to stop)", flush=True)
-    threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()    # a text browser would block
-    server.run()
-    print("stopped")
+    """Write a page, bytes, and print its size. follow: if `out` is a link, write to its target."""
+    write_atomically(out, page, follow=follow)
+    print(f"{out}: {len(page) / 1e6:.2f} MB")
 
 
 def fresh_model(prompt, more=""):
-    """Return a tiny model with random weights, and a tokenizer for the characters of a prompt and some more.
-
-    Raises UserError if the prompt is empty.
-    """
-    if not prompt:
-        raise UserError("the prompt is empty: use at least two characters, or omit --prompt")
-    tokenizer = CharTokenizer.from_text(prompt + more)
+    """Return a tiny model with random weights, and a tokenizer for the characters of a prompt and some more."""
+    tokenizer = CharTokenizer.from_text(prompt + more or " ")           # `study_model` refuses an empty prompt
     config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=MOST_TOKENS, n_layer=2, n_head=4, n_embd=32)
     return GPT(config, seed=0, threads=1), tokenizer       # the reference engine: it starts at once

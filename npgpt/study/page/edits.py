@@ -1,27 +1,18 @@
-"""Make an exercise file from a backward with some edited statements, as the page sends it."""
+"""The statements of a backward that the page edits: their texts, and an exercise file made from edited ones."""
 
 import ast
-import dataclasses
 import textwrap
 
 from npgpt.study.exercises.exercise import left_out, level_text, placeholder, statements
+from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.source import backward_tree, read_source
 
 
-@dataclasses.dataclass(frozen=True)
-class Edited:
-    """An exercise file. lines: its line -> the package's; complete: every line of the level was typed."""
-
-    text: str
-    lines: dict[int, int]
-    complete: bool
-
-
-def edited(lesson, level, edits, path):
-    """Return the `Edited` exercise of a lesson at a level; path: its name in the header.
+def edited(lesson, level, edits, path, shown=()):
+    """Return the text of an exercise file at a level, and its lines -> the package's; path: its name in the header.
 
     edits: first line of a statement of the package's backward -> its new text. Lines that the level leaves out are
-    `...` until they are typed; level 0 leaves out nothing.
+    `...` until they are typed, except the lines in `shown`; level 0 leaves out nothing.
     """
     source, asked = read_source(lesson.backward), asked_lines(lesson, level) if level else []
     text = level_text(lesson, level or 3, path, list(source.lines))
@@ -32,13 +23,15 @@ def edited(lesson, level, edits, path):
         first = own.lineno + source.first - 1
         new += old[done:mine.lineno - 1]
         done = mine.end_lineno
+        rows = old[mine.lineno - 1:done]
         if first in edits:
-            rows = indented(edits[first], mine.col_offset)
-        else:
-            rows = placeholder(old, mine) if first in asked else old[mine.lineno - 1:done]
+            dedented = textwrap.dedent(edits[first].strip("\n"))
+            rows = textwrap.indent(dedented, " " * mine.col_offset).split("\n")
+        elif first in asked and first not in shown:
+            rows = placeholder(old, mine)
         lines |= dict.fromkeys(range(len(new) + 1, len(new) + len(rows) + 1), first)
         new += rows
-    return Edited("\n".join([*new, *old[done:], ""]), lines, edits.keys() >= {*asked})
+    return "\n".join([*new, *old[done:], ""]), lines
 
 
 def asked_lines(lesson, level):
@@ -55,6 +48,23 @@ def is_given(statement):
     return isinstance(statement, ast.Return) or ast.unparse(statement.value) == "cache"
 
 
-def indented(text, columns):
-    """Return the lines of a text with the indentation of the statement that it replaces."""
-    return textwrap.indent(textwrap.dedent(text.strip("\n")), " " * columns).split("\n")
+def levels_on_path(lesson):
+    """Return the levels of a lesson that `npgpt learn` has, in order."""
+    return [int(step.what[-1]) for step in path_of(lesson.name) if not step.is_bug]
+
+
+def typed_statements(lesson):
+    """Return first line, "b57" -> a dict for each statement of a lesson's backward.
+
+    text: without comment and indentation; stub: the part before its right side, the start of a blank; level: the lowest
+    level that asks for it, or None.
+    """
+    source, found = read_source(lesson.backward), {}
+    asked = {level: asked_lines(lesson, level) for level in levels_on_path(lesson)}
+    for node in left_out(lesson, 3):        # all statements
+        line = source.first + node.lineno - 1
+        text = ast.get_source_segment("\n".join(source.lines), node, padded=True)
+        found[f"b{line}"] = {"text": textwrap.dedent(text),
+                             "stub": source.lines[node.lineno - 1][node.col_offset:node.value.col_offset],
+                             "level": next((level for level, lines in asked.items() if line in lines), None)}
+    return found

@@ -5,6 +5,7 @@ comment that quotes it.
 """
 
 import ast
+import itertools
 import re
 
 from npgpt.study.gradcheck.check import gradient_names
@@ -57,7 +58,8 @@ class Flow:
         """Return (backward line, name or None) of one use's contribution to the gradient."""
         names, undoing = gradient_names(variable), self.undoing(use.lineno)
         for total in self.backward:
-            if is_sum(total.value) and not {*names}.isdisjoint(assigned_names(total)):
+            is_sum = isinstance(total.value, ast.BinOp) and isinstance(total.value.op, ast.Add)
+            if is_sum and not {*names}.isdisjoint(assigned_names(total)):
                 terms = {node.id for node in ast.walk(total.value) if isinstance(node, ast.Name)}
                 passed_on = terms & {f"d{name}" for name in assigned_names(use)}
                 if passed_on:
@@ -74,13 +76,9 @@ class Flow:
         return line, next((name for name in names if statement and re.search(rf"\b{name}\b", statement.text)), None)
 
 
-def is_sum(node):
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-
-
 def assignments(function):
     """Return the assignments of a function, in order."""
-    nodes = [node for node in ast.walk(parsed(function)) if isinstance(node, ast.Assign | ast.AugAssign)]
+    nodes = [node for node in ast.walk(parsed(function)) if isinstance(node, ast.Assign)]
     return sorted(nodes, key=lambda node: node.lineno)
 
 
@@ -112,12 +110,9 @@ def assigned_line(name, source):
 
 def reads(node, variable):
     """Whether an assignment reads the values of a variable. `p["ln_1"]` reads "ln_1.weight"."""
-    read = [node.value, node.target] if isinstance(node, ast.AugAssign) else [node.value]
-    for each in (each for part in read for each in valued(part)):
-        keys = parameter_keys(each)
-        if keys and variable.split(".")[:len(keys)] == keys or isinstance(each, ast.Name) and each.id == variable:
-            return True
-    return False
+    return any(isinstance(each, ast.Name) and each.id == variable
+               or (keys := parameter_keys(each)) and variable.split(".")[:len(keys)] == keys
+               for each in valued(node.value))
 
 
 def valued(node):
@@ -140,5 +135,4 @@ def parameter_keys(node):
         node = node.value
     if not (isinstance(node, ast.Name) and node.id == "p"):
         return []
-    constant = [isinstance(key, ast.Constant) for key in keys]
-    return [key.value for key in keys[:constant.index(False) if False in constant else len(keys)]]
+    return [key.value for key in itertools.takewhile(lambda key: isinstance(key, ast.Constant), keys)]

@@ -25,9 +25,9 @@ from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.trace import recording
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
-from npgpt.study.page.edits import edited
+from npgpt.study.page.edits import asked_lines, edited
 from npgpt.study.page.long_way import ways
-from npgpt.study.page.steps import Steps, known_truth, summary, traced_pass
+from npgpt.study.page.steps import Steps, compared, known_truth
 from npgpt.study.page.tiny_run import TinyRun
 from npgpt.study.page.whole_model import study_model
 
@@ -41,58 +41,42 @@ class Live:
     def __init__(self, folder, model, tokenizer, description):
         self.folder, self.model, self.tokenizer, self.description = Path(folder), model, tokenizer, description
         self.lessons = basics_and_lessons()
-        self.lines, self.own = functools.cache(self.gradient_lines), functools.cache(self.own_record)
         self.run = TinyRun()
         self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
         self.actions = {"/check": self.check, "/progress": self.progress, "/move": self.move, "/text": self.text,
                         "/train": self.train}
 
     def check(self, request):
-        """Judge a backward with edited lines, and return their arrays; record a solved level."""
-        lesson, level = self.lessons[request["layer"]], request["level"]
-        edits = {int(line): text for line, text in request["edits"].items() if text.strip() or not level}
+        """Judge a backward with edited lines, and return their arrays; record a solved level.
+
+        shown: the lines of the level that the learner has asked to see.
+        """
+        lesson, level, shown = self.lessons[request["layer"]], request["level"], request["shown"]
+        edits = {int(line[1:]): text for line, text in request["edits"].items()}
         with in_turn(self.checking), tempfile.TemporaryDirectory() as folder:
-            return self.judged(lesson, level, edits, Path(folder) / f"{lesson.name}.py")
-
-    def judged(self, lesson, level, edits, path):
-        """Return the answer of `check`. path: of the file that is checked."""
-        exercise, output = edited(lesson, level, edits, path), io.StringIO()
-        write_atomically(path, exercise.text.encode("utf-8", "replace"))
-
-        def own(line):
-            return exercise.lines.get(line)
-
-        def told(text):
-            """Replace the file's line numbers in a text of the judge by the package's."""
-            return text and re.sub(r"\bline (\d+)", lambda found: f"line {own(int(found[1])) or found[1]}", text)
-
-        answer = {"first": None, "lines": [], "arrays": {}, "output": "", "solved": None, "seed": 0}
-        try:
-            with contextlib.redirect_stderr(output):
-                report = run_child(read_exercise(path), SECONDS)
-        except UserError as error:
-            said = str(error).replace(" (--time-limit gives it longer)", "")        # not here
-            where, text = re.fullmatch(rf"{re.escape(str(path))}(?:, line (\d+))?:? ?(.*)", said).groups()
-            line = own(int(where)) if where else None
-            return answer | {"verdict": "error", "text": (f"line {line}: " if line else "") + told(text),
-                             "first": key(line), "output": output.getvalue()}
-        lines = [dataclasses.replace(each, line=own(each.line), diagnosis=told(each.diagnosis),
-                                     evidence=told(each.evidence)) for each in report.lines]
-        faults = [dataclasses.replace(each, line=own(each.line), message=told(each.message),
-                                      diagnosis=told(each.diagnosis)) for each in report.faults]
-        report = dataclasses.replace(report, lines=lines, faults=faults, notes=[*map(told, report.notes)],
-                                     to_do=[own(line) for line in report.to_do])
-        text = [verdict_of(report)]
-        text += [each for fault in faults for each in (fault.message, fault.diagnosis) if each] + report.notes
-        record = [dataclasses.replace(each, line=own(each.line)) for each in report.record]
-        return answer | {
+            path, output = Path(folder) / f"{lesson.name}.py", io.StringIO()
+            text, own_lines = edited(lesson, level, edits, path, [int(line[1:]) for line in shown])
+            write_atomically(path, text.encode("utf-8", "replace"))
+            try:
+                with contextlib.redirect_stderr(output):
+                    report = renumbered(run_child(read_exercise(path), SECONDS), own_lines)
+            except UserError as error:
+                said = str(error).removeprefix(str(path)).replace(" (--time-limit gives it longer)", "")    # not here
+                where, text = re.fullmatch(r"(?:, line (\d+))?:? ?(.*)", said).groups()
+                line = own_lines.get(int(where or 0))
+                text = (f"line {line}: " if line else "") + renumbered(text, own_lines)
+                return {"verdict": "error", "text": text, "first": key(line), "lines": [], "arrays": {},
+                        "output": output.getvalue(), "solved": None}
+        messages = [each for fault in report.faults for each in (fault.message, fault.diagnosis) if each]
+        solved = report.right and level and not shown and edits.keys() >= {*asked_lines(lesson, level)}
+        return {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
-            "text": "\n".join(text), "first": key(report.first), "output": output.getvalue(),
+            "text": "\n".join([verdict_of(report), *messages, *report.notes]),
+            "first": key(report.first), "output": output.getvalue(), "seed": report.seed,
             "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict, "evidence": each.evidence,
-                       "diagnosis": each.diagnosis} for each in lines],
-            "arrays": {key(line): self.arrays(lesson.name, line, record) for line in edits},
-            "solved": self.solved(lesson, level, edits) if report.right and level and exercise.complete else None,
-            "seed": report.seed}
+                       "diagnosis": each.diagnosis} for each in report.lines],
+            "arrays": {key(line): self.arrays(lesson.name, line, report.record) for line in edits},
+            "solved": self.solved(lesson, level, edits) if solved else None}
 
     def arrays(self, layer, line, record):
         """Return the learner's and the true array, and their difference, for each name that a line assigns."""
@@ -100,16 +84,8 @@ class Live:
         known = known_truth(layer)
         true = {f"d{each.name}": gradient for each, gradient in zip(known.variables, known.gradients, strict=True)
                 if gradient is not None and f"d{each.name}" in given}
-        true |= {each.name: each.value for each in self.own(layer) if each.line == line or each.name in given}
-        return [{"name": name, "given": optional(given.get(name)), "true": optional(true.get(name)),
-                 "difference": optional(difference(given.get(name), true.get(name)))} for name in {**true, **given}]
-
-    def own_record(self, layer):
-        """Return the assignments of the package's backward."""
-        known = known_truth(layer)
-        with recording([known.lesson.backward]) as record:
-            known.lesson.run_backward(known.dy, known.cache)
-        return record
+        true |= {each.name: each.value for each in own_record(layer) if each.line == line or each.name in given}
+        return [compared(name, given.get(name), true.get(name)) for name in {**true, **given}]
 
     def solved(self, lesson, level, edits):
         """Record a solved exercise, write its file unless the learner has one, and return its name."""
@@ -117,19 +93,13 @@ class Live:
         path = self.folder / step.file
         make_folder(self.folder)
         if not path.exists() or is_untouched(step, path):
-            write_atomically(path, edited(lesson, level, edits, path).text.encode("utf-8", "replace"))
+            write_atomically(path, edited(lesson, level, edits, path)[0].encode("utf-8", "replace"))
         Progress(self.folder).tried(step.name, True)
         return step.name
 
     def progress(self, request):
         """Return the names of the solved exercises."""
-        entries = Progress(self.folder).entries
-        return {"solved": [name for name, entry in entries.items() if "solved" in entry]}
-
-    def gradient_lines(self, layer):
-        """Map each variable to the backward's line that computes its gradient, for each form of the backward."""
-        return [{each.variable: each.backward_line for each in check(way, known=known_truth(layer))}
-                for way in ways(self.lessons[layer])]
+        return {"solved": [name for name, entry in Progress(self.folder).entries.items() if "solved" in entry]}
 
     def move(self, request):
         """Change one entry of a layer's input: return all arrays, the loss, its slope, and the curve around it."""
@@ -142,14 +112,12 @@ class Live:
             return dataclasses.replace(lesson, inputs=lesson.inputs | {name: changed})
 
         def loss(value):
-            inputs = moved(value).inputs
-            return float((known.dy * lesson.run_forward(inputs)[0]).sum())
+            y, _ = lesson.run_forward(moved(value).inputs)
+            return float((known.dy * y).sum())
 
         there = moved(value)
-        passes = []
-        for way, lines in zip(ways(there), self.lines(lesson.name), strict=True):
-            steps = Steps(way, traced_pass(way, known, lines))
-            passes.append({"steps": steps.steps, "arrays": steps.arrays})
+        passes = [Steps(way, known, lines).data
+                  for way, lines in zip(ways(there), gradient_lines(lesson.name), strict=True)]
         slope = there.run_backward(known.dy, there.run_forward(there.inputs)[1])[f"d{name}"][index]
         return {"ways": passes, "loss": loss(value), "slope": float(slope),
                 "curve": [[round(value + step, 6), loss(value + step)] for step in CURVE]}
@@ -164,6 +132,22 @@ class Live:
         return self.run.since(request["since"])
 
 
+@functools.cache
+def own_record(layer):
+    """Return the assignments of the package's backward."""
+    known = known_truth(layer)
+    with recording([known.lesson.backward]) as record:
+        known.lesson.run_backward(known.dy, known.cache)
+    return record
+
+
+@functools.cache
+def gradient_lines(layer):
+    """Map each variable to the backward's line that computes its gradient, for each form of the backward."""
+    known = known_truth(layer)
+    return [{each.variable: each.backward_line for each in check(way, known=known)} for way in ways(known.lesson)]
+
+
 @contextlib.contextmanager
 def in_turn(lock):
     """Hold a lock. Raises UserError if it stays taken for too long."""
@@ -175,15 +159,20 @@ def in_turn(lock):
         lock.release()
 
 
+def renumbered(value, lines, field=None):
+    """Return a text of the judge, or a `Report` with all its parts, with the package's line numbers.
+
+    lines: line of the checked file -> the package's.
+    """
+    if isinstance(value, str):
+        return re.sub(r"\bline (\d+)", lambda found: f"line {lines.get(int(found[1]), found[1])}", value)
+    if isinstance(value, list):
+        return [renumbered(each, lines, field) for each in value]
+    if dataclasses.is_dataclass(value):
+        return dataclasses.replace(value, **{name: renumbered(each, lines, name) for name, each in vars(value).items()})
+    return lines.get(value) if field in ("line", "to_do") else value
+
+
 def key(line):
     """Return the page's name for a line of the backward."""
     return None if line is None else f"b{line}"
-
-
-def difference(given, true):
-    """Return the learner's array minus the true one, or None if they cannot be subtracted."""
-    return None if given is None or true is None or np.shape(given) != np.shape(true) else given - true
-
-
-def optional(array):
-    return None if array is None else summary(array)

@@ -13,10 +13,10 @@ from npgpt.study.exercises.mathematics import read_derivation, read_notes
 from npgpt.study.gradcheck.check import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.gradcheck.lessons import basics
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.page.controls import first_screen, typed_statements
-from npgpt.study.page.long_way import LONG_WAYS
+from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
+from npgpt.study.page.long_way import ways
 from npgpt.study.page.partners import line_entries
-from npgpt.study.page.steps import Steps, known_truth, traced_pass
+from npgpt.study.page.steps import Steps, compared, known_truth
 
 WIDTH = 80      # characters that fit into a pane
 FIRST_SCREEN = "layernorm"      # the page starts with its gradient
@@ -31,141 +31,71 @@ def require_extra():
 
 
 def study_page(lessons, model, live=None):
-    """Return the page as a string, from a list of `Lesson`s, which may be empty, and a `ModelStudy`.
+    """Return the page in UTF-8, bytes, from a list of `Lesson`s, which may be empty, and a `ModelStudy`.
 
     live: {"token": …, "exercises": folder} of the live page's server; None for a file.
-    Raises UserError if the extra is missing.
     """
-    require_extra()
     import jinja2
 
     environment = jinja2.Environment(loader=jinja2.PackageLoader("npgpt.study.page"), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     # `tojson` writes < > & and ' as \u003c …, so that no text can end the script element that holds it.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    studied = [studied_layer(lesson) for lesson in lessons]
-    rules = [layer for layer in studied if layer.name in basics()]
-    first = next((layer for layer in studied if layer.name == FIRST_SCREEN), studied[-1] if studied else None)
-    data = {"live": live, "layers": [layer.data for layer in studied], "first": first and first.first,
+    studied = {lesson.name: studied_layer(lesson) for lesson in lessons}
+    first = studied.get(FIRST_SCREEN, next(reversed(studied.values()), None))
+    data = {"live": live, "layers": [layer["data"] for layer in studied.values()], "first": first and first["first"],
             "model": model.data}
-    return environment.get_template("page.html").render(
-        rules=rules, layers=[layer for layer in studied if layer not in rules], model=model, data=data, first=first,
-        names={layer.name for layer in studied}, version=npgpt.__version__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """A question instead of a line of the backward. names: what the line assigns; shape: in letters."""
-
-    names: tuple[str, ...]
-    shape: str
-    hint: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """Lines of code that belong together: a statement, a docstring, or a single line.
-
-    lines: (number, HTML) of each; doc: it is the docstring; active: it has an entry; question: None for the cache and
-    the return; typed: it can be edited, see `typed_statements`; level: the lowest one that hides it.
-    """
-
-    first: int
-    lines: list
-    doc: bool
-    active: bool
-    question: Question | None
-    typed: bool
-    level: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """A backward for the template. data: for the script, see `line_entries` and `Steps`."""
-
-    title: str
-    file: str
-    units: list[Unit]
-    checks: list
-    data: dict
-
-
-@dataclasses.dataclass(frozen=True)
-class StudiedLayer:
-    """A lesson for the template.
-
-    ways: its backward, and the one without a shortcut if it exists; inputs, result: their names; typed: see
-    `typed_statements`; first: see `first_screen`.
-    """
-
-    name: str
-    title: str
-    file: str
-    forward: list[Unit]
-    ways: list[Way]
-    derivation: object
-    lines: dict[str, str]       # section of the derivation -> the line of the backward, "b42"
-    rows: list[dict]            # of the table of checks
-    verdict: str
-    right: bool
-    inputs: list[str]
-    result: str
-    levels: dict[int, list[str]]        # the lines of the backward that each leaves out
-    typed: dict[str, dict]
-    first: dict
-
-    @property
-    def data(self):
-        return {"name": self.name, "inputs": self.inputs, "result": self.result, "levels": self.levels,
-                "typed": self.typed, "ways": [way.data for way in self.ways]}
+    page = environment.get_template("page.html").render(
+        rules=[layer for name, layer in studied.items() if name in basics()],
+        layers=[layer for name, layer in studied.items() if name not in basics()],
+        model=model, data=data, first=first, names=set(studied), version=npgpt.__version__)
+    return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
 
 
 def studied_layer(lesson):
-    """Run, trace and check a lesson: return a `StudiedLayer`."""
+    """Run, trace and check a lesson, and return a dict for the template.
+
+    forward: from `code_units`; ways: from `studied_way`; lines: section of the derivation -> the line of the backward,
+    "b42"; first: the line of the first input's gradient, for the first screen; data: for the script.
+    """
     known, derivation, typed = known_truth(lesson.name), read_derivation(lesson.name), typed_statements(lesson)
-    ways = [studied_way(lesson, known, derivation.sections, "shortcut", typed)]
-    if lesson.name in LONG_WAYS:
-        long_way = dataclasses.replace(lesson, backward=LONG_WAYS[lesson.name])
-        ways.append(studied_way(long_way, known, derivation.sections, "long way"))
-    checks, entries = ways[0].checks, ways[0].data["lines"]
+    about = [(read_notes(lesson.name), typed), ({}, {})]        # the long way has no exercises
+    backwards = [studied_way(each, known, derivation.sections, *more)
+                 for each, more in zip(ways(lesson), about, strict=False)]
+    checks, steps, entries = (backwards[0][key] for key in ("checks", "steps", "entries"))
     wrong = sum(each.verdict == WRONG for each in checks)
     largest = max(each.relative for each in checks if each.relative is not None)
     verdict = f"{wrong} gradients WRONG" if wrong else (
         f"{sum(each.verdict != CONSTANT for each in checks)} gradients verified, largest relative error {largest:.1e}")
-    lines = {}
-    for line in sorted(entries, key=lambda line: int(line[1:])):
-        for entry in entries[line]:
-            if entry["name"] == f"d{entry['section']}":
-                lines.setdefault(entry["section"], line)
-    levels = {level: [f"b{line}" for line, each in typed.items() if each["level"] and each["level"] <= level]
-              for level in sorted({each["level"] for each in typed.values() if each["level"]})}
-    return StudiedLayer(
-        lesson.name, lesson.title, shown_file(lesson.forward),
-        code_units(read_source(lesson.forward), "f", entries, shapes_of(ways[0].data)), ways, derivation, lines,
-        check_rows(checks), verdict, not wrong, list(lesson.inputs), lesson.upstream[1:], levels, typed,
-        first_screen(lesson, known, checks))
+    lines = {entry["section"]: line for line in sorted(entries, key=lambda line: -int(line[1:]))
+             for entry in entries[line] if entry["name"] == f"d{entry['section']}"}         # the first of several
+    variable = next(iter(lesson.inputs))
+    line = next(each.backward_line for each in checks if each.variable == variable)
+    array = lesson.run_backward(known.dy, known.cache)[f"d{variable}"]
+    return {
+        "name": lesson.name, "title": lesson.title, "file": shown_file(lesson.forward), "verdict": verdict,
+        "right": not wrong, "forward": code_units(read_source(lesson.forward), "f", entries, steps.shapes),
+        "ways": backwards, "derivation": derivation, "lines": lines, "rows": check_rows(checks),
+        "first": {"layer": lesson.name, "line": f"b{line}",
+                  "arrays": [compared(f"d{variable}", array, known.inputs[variable])]},
+        "data": {"name": lesson.name, "inputs": list(lesson.inputs), "result": lesson.upstream[1:],
+                 "levels": levels_on_path(lesson), "typed": typed,
+                 "ways": [{"lines": way["entries"]} | way["steps"].data for way in backwards]}}
 
 
-def studied_way(lesson, known, sections, title, typed=None):
-    """Return the `Way` of a lesson; known: its `Truth`; typed: the editable statements, by default none."""
+def studied_way(lesson, known, sections, notes, typed):
+    """Return a dict for a lesson's backward: its `file`, `units`, `checks`, `steps` and line `entries`.
+
+    known: the lesson's `Truth`; sections, notes: of the derivation; typed: the statements that can be edited.
+    """
     checks = check(lesson, known=known)
     lines = {each.variable: each.backward_line for each in checks}
     checks = [dataclasses.replace(each, backward_line=lines[each.through[1:]]) if each.through else each
               for each in checks]
-    steps = Steps(lesson, traced_pass(lesson, known, lines))
+    steps = Steps(lesson, known, lines)
     entries = line_entries(lesson, checks, steps, sections)
-    notes = {} if lesson.backward in LONG_WAYS.values() else read_notes(lesson.name)     # for the short one
-    data = {"lines": entries, "steps": steps.steps, "arrays": steps.arrays}
-    units = code_units(read_source(lesson.backward), "b", entries, shapes_of(data), notes, typed or {})
-    return Way(title, shown_file(lesson.backward), units, checks, data)
-
-
-def shapes_of(data):
-    """Map each line to the shape of its first array."""
-    found = {}
-    for step in data["steps"]:
-        found.setdefault(step["line"], data["arrays"][step["arrays"][0][1]]["shape"])
-    return found
+    return {"file": shown_file(lesson.backward), "checks": checks, "steps": steps, "entries": entries,
+            "units": code_units(read_source(lesson.backward), "b", entries, steps.shapes, notes, typed)}
 
 
 def shown_file(function):
@@ -175,23 +105,24 @@ def shown_file(function):
 
 def check_rows(checks):
     """Return the rows of the table of checks, dicts; gradients skipped by a shortcut share one row."""
-    rows, skipped = [], None
+    rows, skipped = [], [each for each in checks if each.verdict == SHORTCUT]
     for each in checks:
-        if each.verdict == SHORTCUT and skipped:
-            skipped["variable"] += f", {each.variable}"
-            skipped["forward"] += f", {each.forward_line}"
-            continue
-        rows.append({"variable": each.variable, "forward": str(each.forward_line), "backward": each.backward_line,
-                     "shape": each.shape, "relative": each.relative,
-                     "verdict": each.verdict + (f", part of {each.through}" if each.through else "")})
-        if each.verdict == SHORTCUT:
-            skipped = rows[-1]
-            skipped["shape"] = ()
+        if each not in skipped[1:]:
+            group = skipped if each in skipped else [each]
+            rows.append({"variable": ", ".join(one.variable for one in group), "backward": each.backward_line,
+                         "forward": ", ".join(str(one.forward_line) for one in group),
+                         "shape": () if each in skipped else each.shape, "relative": each.relative,
+                         "verdict": each.verdict + (f", part of {each.through}" if each.through else "")})
     return rows
 
 
 def code_units(source, side, entries, shapes, notes=None, typed=()):
-    """Return the highlighted `Unit`s of a function. notes: of the derivation; they turn statements into questions."""
+    """Return the lines of a function in units: a dict for each statement, for the docstring, and for any other line.
+
+    lines: (number, HTML) of each; doc: whether it is the docstring; key: "b57" if it can be selected, else None;
+    question: see `question_about`; level: the lowest that hides it. notes: of the derivation, for a backward; typed:
+    the statements that can be edited.
+    """
     from markupsafe import Markup
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
@@ -207,13 +138,13 @@ def code_units(source, side, entries, shapes, notes=None, typed=()):
         end, key = ends.get(number, number), f"{side}{number}"
         question = None
         if notes is not None and key in entries and number != source.first:
-            question = asked(source, number, [entry["name"] for entry in entries[key]], notes)
+            question = question_about(source, number, [entry["name"] for entry in entries[key]], notes)
         rows = [(i, Markup(with_comment(html[i - source.first], source.lines[i - source.first], shapes.get(key))))
                 for i in range(number, end + 1)]
-        is_typed = str(number) in typed
         # A backward that cannot be edited has only the highest level.
-        level = (typed[str(number)]["level"] if is_typed else LEVELS[-1]) if question else None
-        units.append(Unit(number, rows, number in doc[:1], key in entries, question, is_typed, level))
+        level = (typed[key]["level"] if typed else LEVELS[-1]) if question else None
+        units.append({"lines": rows, "doc": number in doc[:1], "question": question, "level": level,
+                      "key": key if key in entries or key in typed else None})
         number = end + 1
     return units
 
@@ -243,12 +174,16 @@ def span(kind, html):
     return f'<span class="{kind}">{html}</span>' if html else ""
 
 
-def asked(source, line, names, notes):
-    """Return the `Question` for a statement of the backward; None for reading the cache and for the return."""
+def question_about(source, line, names, notes):
+    """Return a dict for the question that hides a line of the backward; None for reading the cache and the return.
+
+    names: what the line assigns; shape: in letters; hint: of the derivation, or "".
+    """
     statement = source.statement_at(line)
     node = ast.parse(statement.text).body[0]
-    if isinstance(node, ast.Return) or ast.unparse(node.value) == "cache":
+    if is_given(node):
         return None
     note = notes.get(key_of(node))
     shape = re.search(r"# ((?:\d x )?\([^()]*\))", source.lines[statement.last - source.first])
-    return Question(statement.targets or tuple(names), shape[1] if shape else "", note.hint if note else "")
+    return {"names": statement.targets or tuple(names), "shape": shape[1] if shape else "",
+            "hint": note.hint if note else ""}

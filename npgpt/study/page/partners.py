@@ -34,7 +34,7 @@ def line_entries(lesson, checks, steps, sections):
             add_entry(lines, there, common | lit | {"name": other, "partner": here, "other": checked.variable})
     for step in steps.steps:
         for name, _ in step["arrays"]:
-            if any(entry["name"] == name for entry in lines.get(step["line"], [])):
+            if name in lines.get(step["line"], {}):
                 continue
             source, line = steps.sources[step["line"][0]], int(step["line"][1:])
             entry = {"name": name, "verdict": None, "section": helper_section(name, line, source, sections)}
@@ -47,19 +47,14 @@ def line_entries(lesson, checks, steps, sections):
                 entry |= {"partner": partner and steps.key("f", partner), "other": name, "uses": [], "finding": None}
             add_entry(lines, step["line"], entry)
     orders = {step["line"]: [name for name, _ in step["arrays"]] for step in steps.steps}
-    for line, entries in lines.items():
-        order = orders.get(line, [])            # what the line assigns first is shown first
-        entries.sort(key=lambda entry: order.index(entry["name"]) if entry["name"] in order else len(order))
-    return lines
+    return {line: [entries[name] for name in dict.fromkeys([*orders.get(line, []), *entries]) if name in entries]
+            for line, entries in lines.items()}         # what a line assigns first is shown first
 
 
 def add_entry(lines, line, entry):
     """Add the entry of a variable to a line; if the line ran several times, keep the worst."""
-    entries = lines.setdefault(line, [])
-    known = next((each for each in entries if each["name"] == entry["name"]), None)
-    if known is None:
-        entries.append(entry)
-    elif entry["verdict"] == WRONG:
+    known = lines.setdefault(line, {}).setdefault(entry["name"], entry)
+    if entry["verdict"] == WRONG:
         known.update(entry)
 
 
@@ -81,10 +76,9 @@ def helper_partner(name, line, forward, flow):
 
     The backward's line recomputes a variable of the forward, or undoes the forward's line.
     """
-    again = assigned_line(name, forward)
-    if again or re.search(rf"\b{re.escape(name)}\b", forward.lines[0]):
-        return again or forward.first
-    return flow.undone(line)
+    if re.search(rf"\b{re.escape(name)}\b", forward.lines[0]):
+        return assigned_line(name, forward) or forward.first
+    return assigned_line(name, forward) or flow.undone(line)
 
 
 def helper_section(name, line, source, sections):

@@ -33,11 +33,7 @@ if (token) location.replace(`/?token=${token}`);
 
 
 class Refused(Exception):
-    """A rejected request. status: an HTTPStatus; message: a sentence."""
-
-    def __init__(self, status, message):
-        super().__init__(message)
-        self.status = status
+    """A rejected request. args: an HTTPStatus, and a sentence."""
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
@@ -51,19 +47,16 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     timeout = 0.5           # of handle_request
 
     def __init__(self, actions, idle=IDLE):
-        self.actions, self.idle, self.page = actions, idle, b""
+        self.actions, self.idle = actions, idle
         self.token = secrets.token_urlsafe(32)
         super().__init__((HOST, 0), Handler)
         port = self.server_address[1]
         self.hosts = [f"{HOST}:{port}", f"localhost:{port}"]
         self.address = f"http://{self.hosts[0]}/?token={self.token}"
 
-    def show(self, page):
-        """Serve this page, bytes."""
+    def run(self, page):
+        """Serve a page, bytes. Return after Ctrl-C, or when the server has been idle for long enough."""
         self.page = page
-
-    def run(self):
-        """Answer requests. Return after Ctrl-C, or when the server has been idle for long enough."""
         self.last = time.monotonic()            # when the last request with the token came
         with self, contextlib.suppress(KeyboardInterrupt):
             while time.monotonic() - self.last < self.idle:
@@ -92,13 +85,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Send what content() returns, bytes and their type; or any error."""
         try:
             self.check()
-            status, (data, kind) = HTTPStatus.OK, content()
-        except Exception as error:
-            status = HTTPStatus.BAD_REQUEST if isinstance(error, UserError | OSError) else \
-                getattr(error, "status", HTTPStatus.INTERNAL_SERVER_ERROR)
-            message = "the server failed" if status == HTTPStatus.INTERNAL_SERVER_ERROR else one_line(error)
-            data, kind = json.dumps({"error": message}).encode(), "application/json"
-        self.send(status, data, kind)
+            data, kind = content()
+        except Refused as refusal:
+            self.refuse(*refusal.args)
+        except (UserError, OSError) as error:
+            self.refuse(HTTPStatus.BAD_REQUEST, one_line(error))
+        except Exception:
+            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed")
+        else:
+            self.send(HTTPStatus.OK, data, kind)
+
+    def refuse(self, status, message):
+        self.send(status, json.dumps({"error": message}).encode(), "application/json")
 
     def send(self, status, data, kind):
         self.send_response(status)
@@ -146,7 +144,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def send_error(self, code, message=None, explain=None):
         """Answer what `BaseHTTPRequestHandler` rejects itself; it calls an unknown method 501."""
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == 501 else HTTPStatus(code)
-        self.send(status, json.dumps({"error": status.phrase}).encode(), "application/json")
+        self.refuse(status, status.phrase)
 
     def log_message(self, *arguments):
         """Log nothing."""

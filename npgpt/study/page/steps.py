@@ -21,8 +21,7 @@ def known_truth(name):
 def traced_pass(lesson, known, lines):
     """Return the `Assignment`s of a forward and backward, including inputs and results that no statement assigns.
 
-    lines: variable -> the backward's line of its gradient. dln_1_weight of a backward is named after its parameter,
-    "dln_1.weight".
+    dln_1_weight of a backward is named after its parameter, "dln_1.weight".
     """
     with recording([lesson.forward, lesson.backward]) as record:
         _, cache = lesson.run_forward(lesson.inputs)
@@ -45,23 +44,23 @@ def traced_pass(lesson, known, lines):
 
 
 class Steps:
-    """A pass in steps: a line each, with the arrays that it made.
+    """A pass of a lesson in steps: a line each, with the arrays that it made.
 
-    steps: {"line": "f24", "arrays": [[name, i], …], "partners": {name: [line, n]}} in the order of the pass, the line
-    with an f for the forward or a b for the backward; arrays: what `summary` says of array i, each once; partners: v's
-    step for dv and the reverse, as the n-th of its line (in a loop there are several). A step whose line is a matmul
-    has "factors" as well, two of [name, i, whether it is transposed].
+    lines: variable -> the backward's line of its gradient. steps: {"line": "f24", "arrays": [[name, i], …],
+    "partners": {name: step}} in the order of the pass, the line with an f for the forward or a b for the backward;
+    arrays: what `summary` says of array i, each once; partners: the index of v's step for dv and the reverse. A step
+    whose line is a matmul has "factors" as well, two of [name, i, whether it is transposed].
     """
 
-    def __init__(self, lesson, record):
+    def __init__(self, lesson, known, lines):
         self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
         products = {"f": matmuls(lesson.forward), "b": matmuls(lesson.backward)}
         forward = self.sources["f"]
         self.steps, self.arrays = [], []
         seen = {}                       # shape and bytes of an array -> its index
         now = {"f": {}, "b": {}}        # name -> the index of its array
-        made = {"f": [], "b": []}       # (assignment, its step)
-        for each in record:
+        made = {"f": [], "b": []}       # (assignment, index of its step)
+        for each in traced_pass(lesson, known, lines):
             side = "f" if each.function == forward.name else "b"
             line = self.key(side, each.line)
             # The names of one execution of a line are one step; the next execution of a loop's line is another.
@@ -76,18 +75,22 @@ class Steps:
                 self.steps[-1]["factors"] = [[name, now[side][name], flipped]
                                              for name, flipped in products[side][each.line]]
             if side == "b" or each.line != forward.first:
-                made[side].append((each, self.steps[-1]))
-        found = matched([each for each, _ in made["f"]], [each for each, _ in made["b"]])
+                made[side].append((each, len(self.steps) - 1))
         step_of = {id(each): step for each, step in made["b"]}
-        for i, gradient in found.items():
+        for i, gradient in matched(*([each for each, _ in made[side]] for side in "fb")).items():
             (variable, here), there = made["f"][i], step_of[id(gradient)]
-            here["partners"].setdefault(variable.name, self.place(there))
-            there["partners"].setdefault(gradient.name, self.place(here))
+            self.steps[here]["partners"].setdefault(variable.name, there)
+            self.steps[there]["partners"].setdefault(gradient.name, here)
 
-    def place(self, step):
-        """Return the line of a step, and its index among the steps of that line."""
-        same = [each for each in self.steps if each["line"] == step["line"]]
-        return [step["line"], next(i for i, each in enumerate(same) if each is step)]
+    @property
+    def data(self):
+        """The data for the page's script."""
+        return {"steps": self.steps, "arrays": self.arrays}
+
+    @property
+    def shapes(self):
+        """The shape of the first array of each line."""
+        return {step["line"]: self.arrays[step["arrays"][0][1]]["shape"] for step in reversed(self.steps)}
 
     def key(self, side, line):
         """Return the page's name for a line: its side, and the first line of its statement."""
@@ -99,10 +102,9 @@ def matmuls(function):
     """Map the line of each assignment of `a @ b` to its factors, [(name, whether it is transposed), …]."""
     found = {}
     for node in assignments(function):
-        if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.MatMult):
-            factors = [factor(side) for side in (node.value.left, node.value.right)]
-            if all(factors):
-                found[node.lineno] = factors
+        match node.value:
+            case ast.BinOp(left, ast.MatMult(), right) if factor(left) and factor(right):
+                found[node.lineno] = [factor(left), factor(right)]
     return found
 
 
@@ -120,14 +122,17 @@ def summary(value):
     """Return the shape, range and values of an array, with four digits."""
     value = np.asarray(value, np.float64)
     finite = value[np.isfinite(value)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-    return {"shape": list(value.shape), "low": digits(low), "high": digits(high), "values": short(value.ravel())}
+    low, high = short([finite.min(), finite.max()] if finite.size else [0.0, 0.0])
+    return {"shape": list(value.shape), "low": low, "high": high, "values": short(value.ravel())}
+
+
+def compared(name, given, true):
+    """Return what the page shows of an array: its summary, that of the true one and of their difference, or None."""
+    comparable = given is not None and true is not None and np.shape(given) == np.shape(true)
+    arrays = {"given": given, "true": true, "difference": given - true if comparable else None}
+    return {"name": name} | {which: None if array is None else summary(array) for which, array in arrays.items()}
 
 
 def short(values):
     """Round numbers to four digits for JSON; those that are not finite become strings."""
-    return [digits(value) if np.isfinite(value) else str(value) for value in np.asarray(values, np.float64)]
-
-
-def digits(number):
-    return float(f"{number:.4g}")
+    return [float(f"{value:.4g}") if np.isfinite(value) else str(value) for value in np.asarray(values, np.float64)]

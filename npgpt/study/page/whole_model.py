@@ -41,9 +41,8 @@ class ModelStudy:
     @property
     def data(self):
         """The data for the page's script."""
-        return {"tokens": self.tokens, "loss": self.loss, "losses": short(self.losses), "maps": self.maps,
-                "pulls": [short(row) for row in self.pulls], "norms": [*short(self.norms), None], "lens": self.lens,
-                "next": self.next, "left_out": self.left_out}
+        return dataclasses.asdict(self) | {"losses": short(self.losses), "norms": [*short(self.norms), None],
+                                           "pulls": [short(row) for row in self.pulls]}
 
 
 def study_model(model, tokenizer, prompt, description):
@@ -52,6 +51,8 @@ def study_model(model, tokenizer, prompt, description):
     Raises UserError if the text has fewer than two tokens, too many for the page or the model, or cannot be encoded, or
     if the loss or a gradient is not finite.
     """
+    from scipy.special import softmax
+
     ids = prompt_ids(model, tokenizer, prompt)
     model = model.merged() if model.config.lora_rank else model         # a frozen embedding has no gradient
     idx, targets = ids[None, :-1], ids[None, 1:]
@@ -69,7 +70,7 @@ def study_model(model, tokenizer, prompt, description):
     lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
     pulls = token_pulls(model, idx, targets, left_out)
     tokens = [shown(tokenizer.decode([i])) for i in ids]
-    probs = softmax(model.forward(ids[None])[0][0, -1])
+    probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
     following = [(shown(tokenizer.decode([i])), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]]
     return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, following, lens, left_out)
 
@@ -105,18 +106,14 @@ def logit_lens(model, tokenizer, x, targets):
 
     A row of (its text, its probability, that of the correct token); see nostalgebraist 2020, "the logit lens".
     """
+    from scipy.special import softmax
+
     p, config = model.params.tree, model.config
     if config.final_layer_norm:
         x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
     logits, _ = head_forward(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
     return [(shown(tokenizer.decode([row.argmax()])), *short([row.max(), row[target]]))
-            for row, target in zip(softmax(logits), targets, strict=True)]
-
-
-def softmax(logits):
-    """Return the probabilities of logits (..., V) in float64."""
-    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
+            for row, target in zip(softmax(logits.astype(np.float64), axis=-1), targets, strict=True)]
 
 
 def token_pulls(model, idx, targets, left_out):

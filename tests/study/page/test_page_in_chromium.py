@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npgpt.cli.study import fresh_model
+from npgpt.cli.study import PRINTABLE, fresh_model
+from npgpt.errors import UserError
+from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.page.flow import assigned_line
-from npgpt.study.page.page import studied_layer, study_page
+from npgpt.study.page.live import Live
+from npgpt.study.page.page import study_page
 from npgpt.study.page.steps import summary
 from npgpt.study.page.whole_model import study_model
 
@@ -31,7 +34,7 @@ START = "npgpt study --open"
 PHONE, DESK = 390, 1440
 K = LESSONS["attention"].inputs["k"]
 DX = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
-DX_LINE = str(assigned_line("dx", read_source(LESSONS["layernorm"].backward)))
+DX_LINE = f"b{assigned_line('dx', read_source(LESSONS['layernorm'].backward))}"
 PLACES = """[...document.querySelectorAll("#%s .factors .cells")].map((cells) =>
     [...cells.querySelectorAll(".on")].map((cell) => cell.place))"""
 SCROLL = "document.querySelector('#training').scrollIntoView()"
@@ -54,29 +57,14 @@ def files(tmp_path_factory):
     for name, page in {"study": study_page(list(LESSONS.values()), study), "look": study_page([], study),
                        "live": study_page([LESSONS[name] for name in ("chain", "linear", "layernorm")],
                                           study_model(*fresh_model("To be"), "To be", "a model"), live)}.items():
-        (folder / f"{name}.html").write_text(page)
+        (folder / f"{name}.html").write_bytes(page)
     return folder
-
-
-TEXT = {"tokens": ["H", PLANTED, "!"], "loss": 2.5, "losses": [2.0, 3.0], "pulls": [[0.5], [0.25, 1.0]],
-        "maps": [[0, 0, "/wCAfw=="]], "left_out": [], "norms": [0.5, 0.25, 0.0], "next": [["a", 0.5], [PLANTED, 0.25]],
-        "lens": [[["H", 0.5, 0.25], [PLANTED, 0.5, 0.5]]]}
-
-
-def text(body):
-    return {"error": f"no such character {PLANTED}"} if body["text"] == "€" else TEXT
-
-
-def train(body):
-    step = body["since"] + 5
-    return {"step": step, "loss": [4.0 - 0.1 * i for i in range(body["since"], step)],
-            "norms": {"wte": [0.5] * 5, "h.0": [0.25] * 5}}
 
 
 def judged(body):
     """An answer to /check: a line with a 1 is right, any other is wrong; a level with lines left is unfinished."""
-    lines, level = [f"b{number}" for number in body["edits"]], body["level"]
-    left = level == 2 and len(lines) < 3 or "..." in str(body)
+    lines, level = list(body["edits"]), body["level"]
+    left = level == 2 and len(lines + body["shown"]) < 3
     wrong = not left and "1" not in str(body["edits"].values()) and not level
     true = np.arange(120.0).reshape(4, 5, 6) / 100
     given = true[0] if "shape" in str(body) else None if "None" in str(body) else true + 0.5
@@ -85,53 +73,47 @@ def judged(body):
     return {"verdict": "unfinished" if left else "wrong" if wrong else "right", "seed": 7,
             "text": "A line is left." if left else f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
             "first": lines[0] if wrong else None, "output": "printed", "arrays": {lines[0]: [array]},
-            "solved": f"{body['layer']} level {level}" if level and not left else None,
+            "solved": f"{body['layer']} level {level}" if level and not left and not body["shown"] else None,
             "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok", "diagnosis": None,
                        "evidence": "All entries are 0.5 too large." if wrong else None} for line in lines]}
 
 
-def move(body):
-    """An answer to /move: every entry of every array is the moved number, and the loss is its square."""
-    value, data = body["value"], studied_layer(LESSONS["chain"]).ways[0].data
-    arrays = [summary(np.full(array["shape"], value)) for array in data["arrays"]]
-    at = np.linspace(value - 2, value + 2, 41)
-    return {"ways": [{"steps": data["steps"], "arrays": arrays}], "loss": value ** 2, "slope": 2 * value,
-            "curve": np.stack([at, at ** 2], 1).tolist()}
-
-
 class Server:
-    """Answers each path with a function of the body. asked: the requests."""
+    """Answers each path: /check with prepared answers, because a judge takes seconds. asked: the requests."""
 
-    def __init__(self):
-        solved = {"solved": ["linear level 1", "linear level 3", "gpt level 1"]}
-        self.answers = {"progress": lambda body: solved, "train": train, "text": text, "check": judged, "move": move}
+    def __init__(self, folder):
+        for level in (1, 3):
+            Progress(folder).tried(f"linear level {level}", True)
+        self.actions = Live(folder, *fresh_model("To be", PRINTABLE), "a model").actions | {"/check": judged}
         self.asked = []
 
     def handle(self, route, html):
-        request, path = route.request, route.request.url.partition("?")[0].removeprefix("http://study.test/")
-        if path == "" and request.method == "GET":
+        request, path = route.request, route.request.url.partition("?")[0].removeprefix("http://study.test")
+        if path == "/" and request.method == "GET":
             route.fulfill(content_type="text/html", body=html)
         elif request.headers.get("x-npgpt-token") != "secret" or request.headers["content-type"] != "application/json":
             route.fulfill(status=403, json={"error": "no token"})
         else:
             body = json.loads(request.post_data)
             self.asked.append((path, body))
-            answer = self.answers[path](body)
-            route.fulfill(status=400 if "error" in answer else 200, json=answer)
+            try:
+                route.fulfill(json=self.actions[path](body))
+            except UserError as error:
+                route.fulfill(status=400, json={"error": str(error)})
 
     def bodies(self, path):
-        return [body for each, body in self.asked if each == path]
+        return [body for each, body in self.asked if each == f"/{path}"]
 
 
 @pytest.fixture
-def server():
-    return Server()
+def server(tmp_path):
+    return Server(tmp_path)
 
 
 @pytest.fixture
 def visit(browser, files, server):
     """visit(file, width, **options) -> its page; at the end: no error, no dialog, no request to anywhere else."""
-    complaints, requests, allowed = [], set(), {f"http://study.test/{path}" for path in server.answers} | {ADDRESS}
+    complaints, requests, allowed = [], set(), {f"http://study.test{path}" for path in server.actions} | {ADDRESS}
 
     def visit_(name="study", width=DESK, **options):
         page, file = browser.new_page(viewport={"width": width, "height": 900}, **options), files / f"{name}.html"
@@ -159,10 +141,15 @@ def located(page, where):
         line, *inside = where.split(" >> ")
         layer, side, begin = re.fullmatch(r"@(\w+) ([fb]) (.*)", line).groups()
         pane = f"#{layer} .{'forward' if side == 'f' else 'backward'}:not([hidden])"
-        number = page.evaluate("""([pane, begin]) => [...document.querySelectorAll(`${pane} .unit.active`)].find(
+        number = page.evaluate("""([pane, begin]) => [...document.querySelectorAll(`${pane} [data-line]`)].find(
             (unit) => unit.querySelector("code").textContent.trim().startsWith(begin)).dataset.line""", [pane, begin])
         where = " >> ".join([f'{pane} [data-line="{number}"]', *inside])
     return page.locator(where)
+
+
+TEXTS = {"has": "to_contain_text", "lacks": "not_to_contain_text", "is": "to_have_text"}
+STATES = {"count": "to_have_count", "value": "to_have_value", "visible": "to_be_visible", "hidden": "to_be_hidden",
+          "disabled": "to_be_disabled"}
 
 
 def play(page, steps, server=None):
@@ -183,18 +170,13 @@ def play(page, steps, server=None):
             assert value in (found, [found]), (where, found)
         elif verb in ("click", "dblclick", "hover", "focus", "fill"):
             getattr(located(page, where), verb)(*value)
-        elif verb in ("has", "lacks"):
-            for each in value:
-                check = expect(located(page, where))
-                (check.to_contain_text if verb == "has" else check.not_to_contain_text)(each, use_inner_text=True)
-        elif verb == "is":
-            expect(located(page, where)).to_have_text(value[0], use_inner_text=True)
         elif verb == "class":
             expect(located(page, where)).to_have_class(re.compile(rf"\b{value[0]}\b"))
+        elif verb in TEXTS:
+            for each in value:
+                getattr(expect(located(page, where)), TEXTS[verb])(each, use_inner_text=True)
         else:
-            check = expect(located(page, where))
-            {"count": check.to_have_count, "value": check.to_have_value, "visible": check.to_be_visible,
-             "hidden": check.to_be_hidden, "disabled": check.to_be_disabled}[verb](*value)
+            getattr(expect(located(page, where)), STATES[verb])(*value)
 
 
 def edit(line, text, *more):
@@ -214,7 +196,7 @@ SCENES = {
         ("click", "@layernorm f centred = "), ("class", "@layernorm b dx = ", "lit"),
         ("has", "#layernorm .finding", "dcentred is skipped"), ("keys", "ArrowDown ArrowDown ArrowDown"),
         ("class", "@layernorm f xhat = ", "here"), ("keys", "Enter"), ("do", "document.activeElement.blur()"),
-        ("class", "@layernorm b dxhat = ", "lit")]),
+        ("class", "@layernorm b dxhat = ", "lit"), ("count", "#layernorm .arrows path", 0)]),
     "the value under the pointer is read out": ({}, [         # of (B, H, T, D): 14 x 3 side by side
         ("click", "#attention .tabs button >> nth=1"), ("hover", "#attention .card.here .cells i >> nth=44"),
         ("is", "#attention .card.here output", f"k[1, 0, 0, 2] = {float(f'{K[1, 0, 0, 2]:.4g}')}"),
@@ -241,9 +223,6 @@ SCENES = {
         ("click", "@block b dx_mid = "), ("count", "#block .arrows path", 2), ("class", "@block f norm_2, ", "use|lit"),
         ("class", "@block f x_out = ", "use|lit"), ("hover", "#block h2"), ("click", "@block f x_out = "),
         ("count", "#block .arrows path", 0)]),          # nothing in the block uses its result
-    "on a phone both ends light up": ({"width": PHONE}, [
-        ("click", "@gelu_tanh b dx = "), ("count", "#gelu_tanh .arrows path", 0), ("count", "#gelu_tanh .word", 4),
-        ("class", "@gelu_tanh f inner = ", "use|lit"), ("class", "@gelu_tanh f y = ", "use|lit")]),
     "predict, then reveal": ({}, [
         ("click", "#twice .level[data-level='2']"), ("has", "#twice .code.backward", "What is du here?"),
         ("lacks", "#twice .code.backward", "the derivative of exp"),
@@ -278,10 +257,6 @@ SCENES = {
     "commands are copied": ({"permissions": ["clipboard-read", "clipboard-write"]}, [
         ("is", "#gpt .command", ["npgpt exercise gpt", "npgpt learn", START]), ("click", "#gpt .copy >> nth=0"),
         ("visible", "#gpt .copy.done"), ("js", "navigator.clipboard.readText()", "npgpt exercise gpt")]),
-    "shapes are those of the example": ({}, [
-        ("is", "#model-pulls .axis strong", ["loss of ↓", "gradient on →"]),
-        ("js", "document.querySelector('#layernorm .sizes').dataset.here", "(4, 5, 1)"),
-        ("js", "getComputedStyle(document.querySelector('#layernorm .sizes'), '::after').content", '"(4, 5, 1)"')]),
     "a file says how to start what it cannot do": ({}, [
         ("has", ".hero", START, "dx is verified"), ("count", ".hero button[data-hero]:disabled", 3),
         ("value", ".hero textarea", DX), ("js", "document.querySelector('.hero textarea').readOnly", True),
@@ -289,9 +264,6 @@ SCENES = {
         ("dblclick", "@layernorm b dx = "), ("has", "#layernorm .why .start", f"run {START}"),
         ("count", "#layernorm textarea", 0), ("click", "#layernorm .card.there .cells i >> nth=7"),         # x
         ("has", "#layernorm .mover", START, "x[0, 1, 1]"), ("disabled", "#layernorm .mover input")]),
-    "help is behind a question mark": ({"width": PHONE}, [
-        ("hidden", ".help > div"), ("click", ".help summary"), ("has", ".help > div", "ouble-click"),
-        ("js", "document.scrollingElement.scrollWidth <= innerWidth", True)]),
     "the token leaves the address, solved levels are marked": ({"name": "live"}, [
         ("js", "location.href", "http://study.test/"), ("js", "sessionStorage['npgpt-token']", "secret"),
         ("asked", "progress", {}), ("is", "#linear .badge.solved", "✓ solved: level 1, 3"),
@@ -299,7 +271,7 @@ SCENES = {
     "a line is edited in place": ({"name": "live"}, [
         *edit("@layernorm b dx = ", "dx = rstd * dxhat", ("is", "#layernorm .verdict", "Checking …")),
         ("is", "#layernorm .verdict.wrong", f"dx is wrong. {PLANTED}"), ("count", "#layernorm img", 0),
-        ("asked", "check", {"layer": "layernorm", "edits": {DX_LINE: "    dx = rstd * dxhat"}, "level": 0}),
+        ("asked", "check", {"layer": "layernorm", "level": 0, "edits": {DX_LINE: "dx = rstd * dxhat"}, "shown": []}),
         ("has", "#layernorm .evidence >> nth=0", "0.5 too large"), ("has", "#status", "dx is wrong"),
         ("count", "#layernorm .card i", 360), ("is", "#layernorm .card.difference .facts", "at most 0.5"),
         ("is", "#layernorm .card.here i >> nth=0", ".50"), ("keys", "Enter"), ("count", "#layernorm textarea", 0),
@@ -307,24 +279,21 @@ SCENES = {
         ("is", "@layernorm b dx =  >> .own code", "dx = rstd * dxhat"),
         ("value", ".hero textarea", "dx = rstd * dxhat"), ("has", ".hero .verdict", "dx is wrong")]),
     "an array is missing, or has another shape": ({"name": "live"}, [
-        *edit("@layernorm b dx = ", "dx = None", ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong")),
+        *edit("@layernorm b dx = ", "dx = None", ("keys", "Enter")),
         ("is", "#layernorm .card.here .facts", "This line computes no such array."),
         ("is", "#layernorm .card.difference .facts", "Nothing to compare."),
         *edit("@layernorm b dx = ", "dx = shape", ("keys", "Enter")),
-        ("is", "#layernorm .card.difference .facts", "The shapes differ."),
-        ("count", "#layernorm .card.there i", 120)]),
+        ("is", "#layernorm .card.difference .facts", "The shapes differ.")]),
     "Enter checks at once": ({"name": "live"}, [
         ("do", "window.setTimeout = () => {}"), ("focus", "@layernorm b dx = "), ("keys", "e Control+A"),
         ("type", "a = 2"), ("keys", "Shift+Enter"), ("type", "dx = a"), ("keys", "ArrowLeft"),
         ("has", "#layernorm .count", "step 16"), ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong"),
-        ("asked", "check", {"layer": "layernorm", "level": 0, "edits": {DX_LINE: "    a = 2\n    dx = a"}})]),
+        ("asked", "check", {"layer": "layernorm", "level": 0, "edits": {DX_LINE: "a = 2\ndx = a"}, "shown": []})]),
     "undo and reset": ({"name": "live"}, [
-        *edit("@layernorm b dx = ", "dx = 4", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
         *edit("@layernorm b dx = ", "dx = 2", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
         *edit("@layernorm b dxhat = ", "dxhat = 3", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
         ("is", "#layernorm .typed .own code", ["dxhat = 3", "dx = 2"]),
         ("click", "#layernorm [data-do=undo]"), ("is", "#layernorm .typed .own code", ["dx = 2"]),
-        ("click", "#layernorm [data-do=undo]"), ("is", "#layernorm .typed .own code", ["dx = 4"]),
         ("click", "#layernorm [data-do=undo]"), ("count", "#layernorm .typed", 0),
         ("disabled", "#layernorm [data-do=undo]"),
         *edit("@layernorm b dxhat = ", "dxhat = 3", ("keys", "Enter")),
@@ -337,45 +306,39 @@ SCENES = {
         ("type", "1"), ("keys", "Enter"), ("visible", "#linear .verdict.unfinished"),
         ("click", "#linear .hidden:has-text('What is dweight here?')"), ("type", "2"), ("keys", "Enter"),
         ("click", "#linear .hidden:has-text('What is drows here?')"), ("type", "3"), ("keys", "Enter"),
-        ("visible", "#linear .verdict.right"), ("asked", "check", {"layer": "linear", "level": 2, "edits": {
-            "37": "    dbias = 1", "39": "    dweight = 2", "40": "    drows = 3"}}),
+        ("visible", "#linear .verdict.right"), ("asked", "check", {
+            "layer": "linear", "level": 2, "edits": {"b37": "dbias = 1", "b39": "dweight = 2", "b40": "drows = 3"},
+            "shown": []}),
         ("is", "#linear p.solved", "✓ Solved: linear level 2"),
         ("is", "#linear .badge.solved", "✓ solved: level 1, 2, 3"),
         ("count", "#linear .hidden", 0), ("is", "#linear pre", "printed")]),
-    "the highest level sends what nobody is asked for": ({"name": "live"}, [
-        ("click", "#linear .level[data-level='3']"), ("count", "#linear .hidden", 6),
-        ("click", "#linear .hidden:has-text('What is dx here?')"), ("type", "1"), ("keys", "Enter"),
-        ("visible", "#linear .verdict.right"), ("asked", "check", {"layer": "linear", "level": 3, "edits": {
-            "32": "    x, weight, has_bias = cache", "42": "    dx = 1", "43": "    return dx, dweight, dbias"}})]),
     "a line that was shown does not count": ({"name": "live"}, [
         ("click", "#linear .level[data-level='2']"), ("click", "#linear .hidden:has-text('What is dweight here?')"),
         ("click", "#linear [data-do=reveal]"), ("has", "@linear b dweight = ", "rows.T @ dy_rows"),
         ("click", "#linear .hidden:has-text('What is dbias here?')"), ("type", "1"), ("keys", "Enter"),
-        ("visible", "#linear .verdict.unfinished"), ("asked", "check", {"layer": "linear", "level": 0, "edits": {
-            "37": "    dbias = 1", "40": "    drows = ..."}}),
+        ("visible", "#linear .verdict.unfinished"),
+        ("asked", "check", {"layer": "linear", "level": 2, "edits": {"b37": "dbias = 1"}, "shown": ["b39"]}),
         ("click", "#linear .hidden:has-text('What is drows here?')"), ("type", "1"), ("keys", "Enter"),
         ("visible", "#linear .verdict.right"), ("has", "#linear .why", "does not count as solved")]),
     "the first screen is broken and mended": ({"name": "live"}, [
         ("has", ".hero .verdict.right", "dx is verified"), ("is", ".hero .card >> nth=2 >> i >> nth=0", "0"),
         ("click", ".hero [data-hero=break]"), ("visible", ".hero .verdict.wrong"),
-        ("asked", "check", {"layer": "layernorm", "level": 0,
-                            "edits": {DX_LINE: "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"}}),
+        ("asked", "check", {"layer": "layernorm", "level": 0, "shown": [],
+                            "edits": {DX_LINE: "dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"}}),
         ("is", ".hero .card >> nth=2 >> i >> nth=0", ".50"), ("click", ".hero [data-hero=reset]"),
         ("visible", ".hero .verdict.right"), ("value", ".hero textarea", DX), ("click", ".hero [data-hero=undo]"),
         ("visible", ".hero .verdict.wrong"), ("focus", ".hero textarea"), ("keys", "End"), ("type", " + 1"),
-        ("asked", "check", {"layer": "layernorm", "level": 0,
-                            "edits": {DX_LINE: "    dx = rstd * (dxhat - xhat * mean_dxhat_xhat) + 1"}})]),
+        ("has", ".hero .verdict.right", "Every gradient is right.")]),
     "your text": ({"name": "live"}, [
         ("count", "#model-tokens .token", 5), ("count", "#model-bars li", 5),
-        ("fill", "#model-text", "H!"), ("count", "#model-tokens .token", 3),
-        ("asked", "text", {"text": "H!"}), ("is", "#model-tokens .text", ["H", PLANTED, "!"]),
-        ("is", "#model-bars code", ["a", PLANTED]), ("is", "#model-bars .percent", ["50 %", "25 %"]),
-        ("count", "#model-attention .cells i", 4), ("is", "#model-loss", "2.500"), ("count", "#model img", 0),
-        ("fill", "#model-text", "€"), ("is", "#model-error", f"no such character {PLANTED}"),
-        ("count", "#model-tokens .token", 3)]),
+        ("fill", "#model-text", "Hi!"), ("count", "#model-tokens .token", 3),
+        ("asked", "text", {"text": "Hi!"}), ("is", "#model-tokens .text", ["H", "i", "!"]),
+        ("count", "#model-bars li", 10), ("count", "#model-attention .cells i", 4),
+        ("fill", "#model-text", "€"), ("has", "#model-error", "character '€'"), ("count", "#model-tokens .token", 3)]),
     "reduced motion trains on demand": ({"name": "live", "reduced_motion": "reduce"}, [
         ("do", SCROLL), ("is", "#training .now", "no step yet"), ("click", "#training button"),
-        ("has", "#training .now", "step 5: loss 3.600"), ("is", "#training .norms code", ["wte", "h.0"])]),
+        ("has", "#training .now", "nats, initially 5.5"),
+        ("is", "#training .norms code", ["wte", "wpe", "h.0", "h.1", "ln_f"])]),
 }
 
 
@@ -396,31 +359,29 @@ def are_seen(page, selector):
     })""", selector)
 
 
-@pytest.mark.parametrize("width", [PHONE, DESK])
-def test_the_stepper_goes_through_the_whole_model(visit, width):
+def test_the_stepper_goes_through_the_whole_model(visit):
     """The line and its partner stay in view. Each x is beside its own gradient: the i-th x beside the i-th last dx."""
-    page, sides, found = visit(width=width), [], {"x": [], "dx": []}
+    page, found = visit(width=PHONE), {"x": [], "dx": []}
     page.locator("#gpt").scroll_into_view_if_needed()
     count = int(page.locator("#gpt .count").inner_text().split()[-1])
     for i in range(2, count + 1):
         page.click("#gpt [data-go=next]")
         assert page.locator("#gpt .count").inner_text() == f"step {i} of {count}"
         assert are_seen(page, "#gpt .unit.here") == [True] and any(are_seen(page, "#gpt .unit.lit") or [True]), i
-        sides.append(page.locator("#gpt .now[aria-current=step].here").get_attribute("data-line")[0])
+        assert page.locator("#gpt [aria-current=step].here").count() == 1
         names = [page.locator(f"#gpt .card.{card} h4").all_inner_texts() for card in ("here", "there")]
         if names in ([["x"], ["dx"]], [["dx"], ["x"]]):
             facts = [page.locator(f"#gpt .card.{card} .facts").inner_text() for card in ("here", "there")]
             found[names[0][0]].append(facts)
-    assert sides == sorted(sides, reverse=True) and page.locator("#gpt [data-go=next]").is_disabled()
+    assert page.locator("#gpt [data-go=next]").is_disabled()
     assert len(found["x"]) == 6         # embedding, LayerNorm, dropout, two blocks, LayerNorm
     assert [facts[::-1] for facts in reversed(found["dx"])] == found["x"]
     page.locator("#gpt h2").click()
     play(page, [("keys", "ArrowLeft"), ("is", "#gpt .count", f"step {count - 1} of {count}")])
 
 
-@pytest.mark.parametrize("width", [PHONE, DESK])
-def test_the_address_of_a_line(visit, width):
-    page = visit(width=width)
+def test_the_address_of_a_line(visit):
+    page = visit()
     address = located(page, "@block b dx_mid = ").get_attribute("data-line")
     here = f"#block .unit.here[data-line={address}]"
     play(page, [("do", f"location.hash = 'block:b{int(address[1:]) + 1}'"), ("count", here, 1)])    # a comment below it
@@ -430,8 +391,7 @@ def test_the_address_of_a_line(visit, width):
                 ("js", "location.hash.slice(0, 12)", "#layernorm:f")])
 
 
-@pytest.mark.parametrize("width", [PHONE, DESK])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])
 def test_nothing_overflows_and_text_is_readable(visit, width, scheme):
     """No element is wider than the page, no number than its cell; contrast of at least 4.5; every link has an end."""
     page = visit(width=width, color_scheme=scheme)
@@ -446,8 +406,6 @@ def test_nothing_overflows_and_text_is_readable(visit, width, scheme):
     })""")
     assert page.evaluate("""[...document.querySelectorAll(".numbers i")].every((cell) =>
         !cell.checkVisibility() || cell.scrollWidth <= cell.clientWidth)""")
-    for name in LESSONS:
-        assert page.locator(f"#{name} .cells i").first.bounding_box()["width"] >= 3
     low = page.evaluate("""() => {
         const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
         const rgba = (colour) => {
@@ -486,38 +444,27 @@ def test_a_number_is_changed(visit, server):
     page.mouse.down()
     page.mouse.move(box["x"] + 5, box["y"] - 45, steps=5)
     page.mouse.up()
-    value = LESSONS["chain"].inputs["x"][1, 2]
-    play(page, [("has", "#chain .slope", f"slope is {2 * round(value + 0.5, 3):.3g}"),
+    dragged, typed = (server.actions["/move"]({"layer": "chain", "name": "x", "index": [1, 2], "value": value})
+                      for value in (round(LESSONS["chain"].inputs["x"][1, 2] + 0.5, 3), 1.5))
+    play(page, [("has", "#chain .slope", f"slope is {dragged['slope']:.3g}"),
                 ("class", "#chain .card.here .cells i >> nth=8", "chosen"), ("fill", "#chain .mover input", "1.5"),
-                ("has", "#chain .slope", "loss = sum(dy * y) = 2.25", "slope is 3"),
-                ("is", "#chain .card.there .cells i >> nth=8", "1.50")], server)
-    assert server.bodies("move")[-1] == {"layer": "chain", "name": "x", "index": [1, 2], "value": 1.5}
+                ("has", "#chain .slope", f"loss = sum(dy * y) = {typed['loss']:.3g}", f"slope is {typed['slope']:.3g}"),
+                ("is", "#chain .card.here .cells i >> nth=8", "1.50")], server)
     x1, y1, x2, y2 = (float(page.locator("#chain .tangent").get_attribute(each)) for each in ("x1", "y1", "x2", "y2"))
     points = [tuple(map(float, each.split(","))) for each in
               page.locator("#chain .mover .curve").get_attribute("points").split()]
     (ax, ay), (bx, by) = points[19], points[21]                         # on either side of the value
     assert (y2 - y1) / (x2 - x1) == pytest.approx((by - ay) / (bx - ax), rel=0.05)
-    page.evaluate("""() => {                // while an answer is awaited, all but the newest are dropped
-        const field = document.querySelector("#chain .mover input");
-        for (let i = 0; i < 50; i++) {
-            field.value = i / 10;
-            field.dispatchEvent(new Event("input"));
-        }
-    }""")
-    play(page, [("has", "#chain .slope", "slope is 9.8"), ("click", "#chain .mover button"),
+    play(page, [("click", "#chain .mover button"),
                 ("hidden", "#chain .mover"), ("count", "#chain .chosen", 0), ("focus", "#chain .card.here .cells"),
                 ("keys", "ArrowRight Enter ArrowUp"), ("has", "#chain .slope", "slope is")])
-    assert server.bodies("move")[-1]["index"] == [0, 0] and len(server.bodies("move")) < 30
+    assert server.bodies("move")[-1]["index"] == [0, 0]
 
 
 def test_it_trains_while_it_is_seen(visit, server):
     page = visit("live")
     page.evaluate(SCROLL)
-    play(page, [("has", "#training .now", "step 15: loss 2.600 nats")])
-    assert [body["since"] for body in server.bodies("train")[:2]] == [0, 5]
-    ys = [float(point.split(",")[1]) for point in
-          page.locator("#training .loss-curve polyline").get_attribute("points").split()]
-    assert ys == sorted(ys) and len(ys) >= 15, "a falling loss falls"
+    play(page, [("has", "#training .now", "nats, initially"), ("count", "#training polyline", 6)])
     page.click("#training button")
     expect(page.locator("#training button")).to_have_text("Train")
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
@@ -538,9 +485,7 @@ def test_the_server_stops(visit):
 
 def test_the_first_screen_fits_on_a_phone(visit, server):
     page = visit("live", PHONE)
-    box = page.locator(".hero textarea").bounding_box()
-    assert box["y"] + box["height"] < 450 and page.locator(".hero .card i").first.bounding_box()["y"] < 800
+    assert page.locator(".hero .card i").first.bounding_box()["y"] < 800
     play(page, [("click", "@layernorm b dx = "), ("click", "#layernorm [data-do=edit]"), ("keys", "End"),
                 ("type", " + 2"), ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong"),
-                ("count", "#layernorm .card.difference i", 120),
                 ("js", "document.scrollingElement.scrollWidth <= innerWidth", True)], server)

@@ -36,8 +36,8 @@ def start():
 
     def start_(idle=PATIENCE):
         server = Server({"/echo": lambda content: content, "/refuse": refuse, "/fail": fail}, idle)
-        server.page, server.timeout = b"<p>the page</p>", 0.05
-        server.thread = threading.Thread(target=server.run, daemon=True)
+        server.timeout = 0.05
+        server.thread = threading.Thread(target=server.run, args=[b"<p>the page</p>"], daemon=True)
         server.thread.start()
         servers.append(server)
         return server
@@ -68,6 +68,7 @@ def ask(server, method="POST", path="/echo", body=b"{}", left_out=(), **more):
 
 def test_the_page_and_an_answer(start):
     server = start()
+    assert server.socket.getsockname()[0] == "127.0.0.1"
     status, headers, body = ask(server, "GET", "/?token={token}", b"", ["X_Npgpt_Token"])
     assert (status, body) == (200, b"<p>the page</p>") and server.address.endswith(f"/?token={server.token}")
     assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
@@ -111,7 +112,7 @@ def test_the_page_and_an_answer(start):
     (400, {"path": "/refuse"}),
     (500, {"path": "/fail"}),
 ])
-def test_what_is_rejected(start, capfd, status, request_):
+def test_requests_that_are_rejected(start, capfd, status, request_):
     server = start()
     given, headers, body = ask(server, **request_)
     assert given == status and headers["X-Content-Type-Options"] == "nosniff"
@@ -129,7 +130,7 @@ def test_a_reload_has_no_token(start):
     assert b'sessionStorage.getItem("npgpt-token")' in body and headers["Content-Type"].startswith("text/html")
 
 
-def test_what_is_no_http(start, capfd):
+def test_requests_that_are_not_http(start, capfd):
     server = start()
     for data in (b"", b"\x16\x03\x01", b"GET /\r\n\r\n", b"x" * 100_000 + b"\r\n"):
         with socket.create_connection(server.server_address, timeout=PATIENCE) as client:
@@ -140,15 +141,6 @@ def test_what_is_no_http(start, capfd):
             except OSError as error:                # it closed before it had read everything
                 assert error.errno in (errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE)
     assert ask(server)[0] == 200 and capfd.readouterr() == ("", "")
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux's /proc")
-def test_it_listens_on_the_loopback_only(start):
-    port = f"{start().server_address[1]:04X}"
-    listening = [line.split()[1] for name in ("tcp", "tcp6") if Path(f"/proc/net/{name}").exists()
-                 for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-                 if line.split()[1].endswith(f":{port}") and line.split()[3] == "0A"]
-    assert listening == [f"0100007F:{port}"]
 
 
 def test_it_stops_when_idle(start):
@@ -178,7 +170,7 @@ def test_the_command(tmp_path):
         connection = http.client.HTTPConnection(host, timeout=PATIENCE)
         connection.request("GET", f"/?token={token}")
         assert f'"live":{{"token":"{token}","exercises":"mine"}}' in connection.getresponse().read().decode()
-        solution = json.dumps({"layer": "chain", "level": 1, "edits": {"29": "du = dv * np.cos(u)"}})
+        solution = json.dumps({"layer": "chain", "level": 1, "edits": {"b29": "du = dv * np.cos(u)"}, "shown": []})
         connection.request("POST", "/check", solution, {"X-Npgpt-Token": token, "Content-Type": "application/json"})
         assert json.loads(connection.getresponse().read())["solved"] == "chain level 1"
         process.send_signal(signal.SIGINT)

@@ -12,7 +12,7 @@ class Editor {
     this.requests = new Requests("/check", (answer) => this.judged(answer),
       (text) => this.judged({verdict: "error", text: text[0].toUpperCase() + text.slice(1), lines: [], arrays: {}}));
     this.later = debounced(1000, () => this.check());
-    for (const button of pane.querySelectorAll("[data-level].level")) {
+    for (const button of pane.querySelectorAll(".level")) {
       button.addEventListener("click", () => this.choose(Number(button.dataset.level)));
     }
     pane.querySelector(".predict").addEventListener("click", () => this.choose(0));
@@ -25,7 +25,7 @@ class Editor {
   }
 
   source(line) {
-    return this.typed[line?.slice(1)];
+    return this.typed[line];
   }
 
   /* Whether the level hides a line that the learner has not asked to see. */
@@ -110,23 +110,11 @@ class Editor {
 
   send() {
     this.isWaiting = LIVE !== null && this.edits > 0;
-    if (this.isWaiting) this.requests.send(this.body);
-    else this.answer = null;
-  }
-
-  /* The body of a request. A level with a revealed line cannot be solved: it is sent as an edit with blanks. */
-  get body() {
-    const {level, shown} = this.state, edits = {};
-    for (const [number, {text, stub, indent, level: lowest}] of Object.entries(this.typed)) {
-      const line = `b${number}`, unit = this.unit(line);
-      let mine = this.state.texts[line];
-      if (mine === undefined && lowest !== null && lowest <= level && !shown.includes(line)) {
-        if (!this.isAsked(unit)) mine = text;           // the learner is not asked for it: it reads the cache or returns
-        else if (shown.length) mine = `${stub}...`;
-      }
-      if (mine !== undefined) edits[number] = /^\s/.test(mine) ? mine : mine.replace(/^/gm, " ".repeat(indent));
+    if (!this.isWaiting) this.answer = null;
+    else {
+      const {level, texts: edits, shown} = this.state;
+      this.requests.send({layer: this.layer.name, level, edits, shown});
     }
-    return {layer: this.layer.name, edits, level: shown.length ? 0 : level};
   }
 
   judged(answer) {
@@ -158,7 +146,7 @@ class Editor {
       unit.classList.toggle("hidden", this.isAsked(unit) && !(typed && verdict === "ok"));
       unit.classList.toggle("right", typed && verdict === "ok");
       unit.classList.toggle("wrong", verdict === "WRONG");
-      if (typed) this.own(unit).textContent = this.state.texts[line];
+      if (typed) (unit.querySelector(".own code") ?? this.row(unit, "own", "code")).textContent = this.state.texts[line];
     }
     const left = this.hidden.length, reveal = this.pane.querySelector(".predict");
     reveal.hidden = !left;
@@ -177,11 +165,6 @@ class Editor {
     return row.appendChild(make(tag));
   }
 
-  /* The element of a unit that holds the learner's text. */
-  own(unit) {
-    return unit.querySelector(".own code") ?? this.row(unit, "own", "code");
-  }
-
   /* Turn a line into a text field. Enter checks and closes it, Escape discards the edit. */
   open(line) {
     const unit = this.unit(line);
@@ -195,23 +178,20 @@ class Editor {
     unit.classList.add("editing");
     unit.setAttribute("role", "group");
     field.setAttribute("aria-label", `Line ${line.slice(1)} of the backward of ${this.layer.name}`);
-    const close = () => {
-      unit.classList.remove("editing");
-      unit.setAttribute("role", "button");
-      field.parentElement.remove();
+    const leave = (action) => {
+      action();
+      unit.focus({preventScroll: true});
     };
     typing(field, before, {
       onInput: (text) => this.type(line, text),
-      onEnter: () => {
-        this.check();
-        unit.focus({preventScroll: true});
-      },
-      onEscape: () => {
-        this.type(line, before);
-        unit.focus({preventScroll: true});
-      },
+      onEnter: () => leave(() => this.check()),
+      onEscape: () => leave(() => this.type(line, before)),
     });
-    field.addEventListener("blur", close);
+    field.addEventListener("blur", () => {
+      unit.classList.remove("editing");
+      unit.setAttribute("role", "button");
+      field.parentElement.remove();
+    });
     field.focus({preventScroll: true});
   }
 
@@ -230,9 +210,9 @@ class Editor {
   /* The verdict in words. It is inserted as text, never as markup. */
   verdictElements(line) {
     const {answer} = this, {shown} = this.state;
-    const elements = [make("p", `verdict ${this.isPending ? "pending" : answer?.verdict ?? ""}`)];
-    elements[0].textContent = this.isPending ? "Checking …" : answer?.text ?? "";
-    if (!answer || this.isPending) return elements;
+    if (this.isPending) return [make("p", "verdict pending", "Checking …")];
+    if (!answer) return [];
+    const elements = [make("p", `verdict ${answer.verdict}`, answer.text)];
     for (const {name, verdict, evidence, diagnosis} of answer.lines.filter((each) => each.line === line)) {
       const text = [diagnosis, evidence].filter((each) => each && !answer.text.includes(each)).join("; ");
       if (verdict === "WRONG" && text) elements.push(make("p", "evidence", `${name}: ${text}`));

@@ -129,12 +129,6 @@ class Heat {
   rest() {
     this.output.textContent = this.at ? this.content.label(...this.at) : this.idle ?? "\u00a0";
   }
-
-  /* Highlight exactly these cells, a list of places. */
-  light(places) {
-    for (const cell of this.cells.querySelectorAll(".on")) cell.classList.remove("on");
-    for (const place of places) this.cell(place)?.classList.add("on");
-  }
 }
 
 const largestOf = (values) => Math.max(...values.filter(Number.isFinite).map(Math.abs), 0);
@@ -201,15 +195,8 @@ class ArrayHeat extends Heat {
       [Math.floor(rest / length), [rest % length, ...found]], [this.flat(...place), []])[1];
   }
 
-  place(index) {
-    const flat = index.reduce((sum, i, axis) => sum * this.shape[axis] + i, 0);
-    const row = Math.floor(flat / this.columns), block = Math.floor(row / this.rows);
-    return [row % this.rows, block * this.columns + flat % this.columns];
-  }
-
-  /* The places of a row (axis -2 has the index i) or a column (axis -1 has it) of the matrix at index `lead`. */
-  vector(lead, axis, i) {
-    const length = this.shape.at(axis === -1 ? -2 : -1);
-    return Array.from({length}, (_, n) => this.place([...lead, ...(axis === -1 ? [n, i] : [i, n])]));
+  /* Give a class to exactly the cells whose index fulfils a condition. */
+  mark(className, condition) {
+    for (const cell of this.grid.flat()) cell.classList.toggle(className, condition(this.index(cell.place)));
   }
 }

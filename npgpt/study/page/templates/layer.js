@@ -11,12 +11,12 @@ class Layer {
       new Editor(this, pane, i ? {} : typed));
     this.buttons = [...section.querySelectorAll("[data-go]")];
     for (const button of this.buttons) button.addEventListener("click", () => this.go(button.dataset.go));
-    for (const button of section.querySelectorAll("[data-choose]")) {
-      button.addEventListener("click", () => this.choose(Number(button.dataset.choose)));
-    }
     for (const pane of section.querySelectorAll(".code")) this.listen(pane);
-    for (const button of section.querySelectorAll("[data-do]")) {
-      button.addEventListener("click", () => this.do(button.dataset.do));
+    const actions = {edit: (line) => this.editor.open(line), undo: () => this.editor.undo(),
+      reset: (line) => this.editor.reset(line), reveal: (line) => this.editor.reveal(line)};
+    for (const button of section.querySelectorAll("[data-choose], [data-do]")) {
+      const {choose, do: what} = button.dataset;
+      button.addEventListener("click", () => what ? actions[what](this.base[0]) : this.choose(Number(choose)));
     }
     this.pencil = makeButton("pencil", undefined, () => this.editor.open(this.pencil.closest(".unit").dataset.line));
     this.pencil.append(section.querySelector("[data-do=edit] svg").cloneNode(true));
@@ -85,20 +85,7 @@ class Layer {
     this.backward.querySelector(`[data-choose="${i}"]`).focus();
   }
 
-  /* The toolbar, for the current line */
-
-  do(what) {
-    const {editor, base: [line]} = this;
-    ({edit: () => editor.open(line), undo: () => editor.undo(), reset: () => editor.reset(line),
-      reveal: () => editor.reveal(line)})[what]();
-  }
-
-  /* Hide all lines of the first backward, as its highest level does. */
-  hideAll() {
-    const [editor] = this.editors, highest = Math.max(...Object.keys(this.levels));
-    if (editor.state.level !== highest) editor.choose(highest);
-  }
-
+  /* Update the toolbar for the current line. */
   updateControls() {
     const {editor, base: [line]} = this, number = line.slice(1), unit = editor.unit(line);
     const button = (what) => this.section.querySelector(`[data-do=${what}]`);
@@ -112,9 +99,9 @@ class Layer {
   /* Mark solved levels, given names such as "linear level 1". */
   solved(names) {
     for (const name of names) this.done.add(name);
-    const done = Object.keys(this.levels).filter((level) => this.done.has(`${this.name} level ${level}`));
+    const done = this.levels.filter((level) => this.done.has(`${this.name} level ${level}`));
     for (const button of this.editors[0].pane.querySelectorAll(".level")) {
-      button.classList.toggle("done", done.includes(button.dataset.level));
+      button.classList.toggle("done", done.includes(Number(button.dataset.level)));
     }
     const mark = this.section.querySelector(".badge.solved");
     mark.hidden = !done.length;
@@ -156,8 +143,7 @@ class Layer {
   }
 
   go(where) {
-    const last = this.data.steps.length - 1;
-    this.step({first: 0, previous: this.at - 1, next: this.at + 1, last}[where]);
+    this.step({first: 0, previous: this.at - 1, next: this.at + 1, last: this.data.steps.length - 1}[where]);
     this.bring(this.base[0]);
   }
 
@@ -167,15 +153,11 @@ class Layer {
     this.at = i;
     this.base = [steps[i].line, i];
     for (const unit of this.units) {
-      const now = unit.dataset.line === steps[i].line;
-      unit.classList.toggle("now", now);
-      if (now) unit.setAttribute("aria-current", "step");
-      else unit.removeAttribute("aria-current");
+      unit.ariaCurrent = unit.dataset.line === steps[i].line ? "step" : null;
     }
     this.section.querySelector(".count").textContent = `step ${i + 1} of ${steps.length}`;
     for (const button of this.buttons) {
-      const back = ["first", "previous"].includes(button.dataset.go);
-      button.disabled = back ? i === 0 : i === steps.length - 1;
+      button.disabled = i === (["first", "previous"].includes(button.dataset.go) ? 0 : steps.length - 1);
     }
     this.show(...this.base);
   }
@@ -195,12 +177,11 @@ class Layer {
     return this.data.steps.map((each, i) => i).filter((i) => this.data.steps[i].line === line);
   }
 
-  /* The partner line of a variable of a step, and the step that made its array: in a loop that of the same iteration,
-     else the last. */
+  /* The partner line of a variable of a step, and the step that made its array. */
   partner(step, entry) {
-    const [line, turn] = this.data.steps[step]?.partners[entry.name] ?? [entry.partner, -1];
-    const steps = this.executions(line);
-    return [line, turn < 0 ? steps.findLast((i) => this.array(i, entry.other)) : steps[turn]];
+    const {steps} = this.data, made = steps[step]?.partners[entry.name];
+    if (made !== undefined) return [steps[made].line, made];
+    return [entry.partner, this.executions(entry.partner).findLast((i) => this.array(i, entry.other))];
   }
 
   array(step, name) {
@@ -221,11 +202,11 @@ class Layer {
       ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
     const [partner, from] = this.partner(step, entry);
     this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]), entry.lit?.[0] ?? partner);
-    if (this.editor.source(line) && line[0] === "b") this.unit(line).append(this.pencil);
+    if (this.editor.source(line)) this.unit(line).append(this.pencil);
     else this.pencil.remove();
     const [side, other] = line[0] === "f" ? ["forward", "backward"] : ["backward", "forward"];
     this.section.querySelector(".where").textContent = `· ${side}, line ${line.slice(1)}`;
-    const judged = this.editor.isTyped(line) && line[0] === "b";
+    const judged = this.editor.isTyped(line);
     this.section.querySelector(".detail").classList.toggle("judged", judged);
     this.heats = [];
     if (judged) this.editor.fill(line, name);
@@ -247,8 +228,10 @@ class Layer {
     const factors = this.fillFactors(isSecret(line) ? [] : this.data.steps[step]?.factors ?? [], step);
     if (here) {
       here.onPoint = (place) => {
-        if (there && String(there.shape) === String(here.shape)) there.light(place ? [place] : []);
-        lightFactors(factors, place && here.index(place));
+        const index = place && here.index(place);
+        if (there && String(there.shape) === String(here.shape)) there.mark("on", (other) => String(other) === String(index));
+        factors.forEach(({heat, axis}, side) => heat.mark("on", (other) => index         // a row and a column
+          && String(other.slice(0, -2)) === String(index.slice(0, -2)) && other.at(axis) === index.at(side ? -1 : -2)));
       };
     }
     if (secret) this.ask(secret);
@@ -376,12 +359,6 @@ const BARE = {name: "", other: "", partner: null, section: null, verdict: null, 
 
 const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
 
-/* Light up the row and the column whose product is the entry at an index. */
-function lightFactors(factors, index) {
-  factors.forEach(({heat, axis}, side) =>
-    heat.light(index ? heat.vector(index.slice(0, -2), axis, index.at(side ? -1 : -2)) : []));
-}
-
 /* Scroll only a pane, so that one of its lines is visible. */
 function scrollInPane(unit) {
   const pane = unit.closest(".code"), header = pane.querySelector(".side").offsetHeight, margin = unit.offsetHeight;
@@ -391,10 +368,8 @@ function scrollInPane(unit) {
 
 /* The vertical position of a line on the screen, clamped to its pane. */
 function middle(unit) {
-  const pane = unit.closest(".code").getBoundingClientRect(), row = unit.querySelector(".row").getBoundingClientRect();
-  const question = unit.getBoundingClientRect();
-  const y = row.height ? row.top + Math.min(row.height, 20) / 2 : question.top + 10;
-  return Math.min(Math.max(y, pane.top + 36), pane.bottom - 8);
+  const pane = unit.closest(".code").getBoundingClientRect();
+  return Math.min(Math.max(unit.getBoundingClientRect().top + 10, pane.top + 36), pane.bottom - 8);
 }
 
 /* Mark the first occurrence of a name in a line, right of the "=" if `used`. */

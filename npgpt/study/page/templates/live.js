@@ -10,16 +10,10 @@ if (LIVE) {
 
 /* POST a body to the server, and return its answer. Throws an Error with one sentence. */
 async function post(path, body) {
-  let response;
-  try {
-    response = await fetch(path, {
-      method: "POST", headers: {"Content-Type": "application/json", "X-Npgpt-Token": LIVE.token}, body: JSON.stringify(body),
-    });
-  } catch {
-    document.getElementById("ended").hidden = false;
-    throw new Error(`the server has stopped: run ${START} again`);
-  }
-  document.getElementById("ended").hidden = true;
+  const headers = {"Content-Type": "application/json", "X-Npgpt-Token": LIVE.token};
+  const response = await fetch(path, {method: "POST", headers, body: JSON.stringify(body)}).catch(() => null);
+  document.getElementById("ended").hidden = response !== null;
+  if (!response) throw new Error(`the server has stopped: run ${START} again`);
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
   return answer;
@@ -55,17 +49,6 @@ function debounced(milliseconds, action) {
     clearTimeout(timer);
     timer = setTimeout(action, milliseconds);
   };
-}
-
-/* Call onSeen(visible) when an element enters or leaves the window, or its tab is shown or hidden. */
-function watchSeen(element, onSeen) {
-  let inside = false;
-  const tell = () => onSeen(inside && document.visibilityState === "visible");
-  new IntersectionObserver(([entry]) => {
-    inside = entry.isIntersecting;
-    tell();
-  }).observe(element);
-  document.addEventListener("visibilitychange", tell);
 }
 
 /* The sentence shown instead of what only a server can do. */

@@ -9,16 +9,12 @@ class Model {
     this.attention = new Heat(modelPart("attention"), "Attention weights");
     modelPart("tokens").addEventListener("pointerleave", () => this.showToken(this.chosen));
     this.show(DATA.model);
-    const field = modelPart("text"), requests = new Requests("/text", (answer) => {
-      this.say("");
+    const field = modelPart("text"), error = modelPart("error"), requests = new Requests("/text", (answer) => {
+      error.textContent = "";
       this.show(answer);
-    }, (text) => this.say(text));
+    }, (text) => error.textContent = text);
     field.addEventListener("input", debounced(400, () => requests.send({text: field.value})));
     field.disabled = !LIVE;
-  }
-
-  say(text) {
-    modelPart("error").textContent = text;
   }
 
   /* Show the results for a text: `data` comes with the page, or from the server. */

@@ -21,34 +21,27 @@ class Mover {
   /* Mark the chosen entry. */
   mark(heat) {
     if (!heat.figure.matches(".movable")) return;
-    heat.cells.querySelector(".chosen")?.classList.remove("chosen");
-    if (this.name === heat.name) heat.cell(heat.place(this.index))?.classList.add("chosen");
+    heat.mark("chosen", (index) => this.name === heat.name && String(index) === String(this.index));
   }
 
   press(heat, place, event) {
-    const index = heat.index(place);
-    if (heat.name !== this.name || String(index) !== String(this.index)) this.choose(heat.name, index);
+    if (heat.name !== this.name || String(heat.index(place)) !== String(this.index)) this.choose(heat, place);
     if (event.type === "keydown") this.field.focus();
     else if (LIVE) this.drag(heat.cells, event);
   }
 
   /* Dragging up increases the number, by 1 per 100 pixels. The captured pointer selects no other line. */
   drag(cells, {pointerId, clientY}) {
-    const from = this.value, end = new AbortController();
+    const from = this.value;
     cells.setPointerCapture(pointerId);
-    const move = (event) => event.clientY !== clientY && this.set(from + (clientY - event.clientY) / 100);
-    cells.addEventListener("pointermove", move, {signal: end.signal});
-    for (const event of ["pointerup", "pointercancel"]) {
-      cells.addEventListener(event, () => end.abort(), {signal: end.signal});
-    }
+    cells.onpointermove = (event) => event.clientY !== clientY && this.set(from + (clientY - event.clientY) / 100);
+    cells.onlostpointercapture = () => cells.onpointermove = null;
   }
 
-  choose(name, index) {
+  choose(heat, place) {
     this.reset();
     this.original = this.layer.ways.map(({steps, arrays}) => ({steps, arrays}));
-    Object.assign(this, {name, index});
-    const {shape, values} = this.layer.array(0, name);
-    this.value = this.first = values[index.reduce((sum, i, axis) => sum * shape[axis] + i, 0)];
+    Object.assign(this, {name: heat.name, index: heat.index(place), value: heat.values[heat.flat(...place)]});
     this.show();
     this.update();
     if (LIVE) this.send();
@@ -91,7 +84,7 @@ class Mover {
   }
 
   say(text) {
-    if (this.words) this.words.textContent = text;
+    this.words.textContent = text;
   }
 
   update() {

@@ -26,8 +26,10 @@ document.addEventListener("keydown", (event) => {
 function openAddress() {
   const [, name, line, predict] = location.hash.match(/^#(\w+):([fb]\d+)(:predict)?$/) ?? [];
   const layer = layers.find((layer) => layer.name === name);
-  if (predict) layer?.hideAll();
-  layer?.open(line);
+  if (!layer) return;
+  const [editor] = layer.editors, highest = layer.levels.at(-1);
+  if (predict && editor.state.level !== highest) editor.choose(highest);
+  layer.open(line);
 }
 
 addEventListener("hashchange", openAddress);
@@ -36,25 +38,15 @@ openAddress();
 /* Commands to copy, theme, paper */
 
 for (const button of document.querySelectorAll(".copy")) {
-  const label = button.getAttribute("aria-label");
-  button.addEventListener("click", async () => {
-    await copy(button.previousElementSibling);
-    button.classList.add("done");
-    button.setAttribute("aria-label", "Copied");
-    setTimeout(() => {
-      button.classList.remove("done");
-      button.setAttribute("aria-label", label);
-    }, 1500);
+  button.addEventListener("click", () => {
+    const code = button.previousElementSibling;
+    getSelection().selectAllChildren(code);         // to be copied by hand if the browser does not allow more
+    navigator.clipboard?.writeText(code.textContent).then(() => {
+      button.classList.add("done");
+      document.getElementById("status").textContent = "Copied";
+      setTimeout(() => button.classList.remove("done"), 1500);
+    }, () => {});
   });
-}
-
-/* Copy a text, or select it if the browser does not allow that. */
-async function copy(element) {
-  try {
-    await navigator.clipboard.writeText(element.textContent);
-  } catch {
-    getSelection().selectAllChildren(element);
-  }
 }
 
 document.getElementById("theme").addEventListener("click", () => {

@@ -20,7 +20,7 @@ class Training {
     });
     this.wanted = LIVE && !matchMedia("(prefers-reduced-motion: reduce)").matches;     // otherwise the button starts it
     this.draw();
-    if (LIVE) watchSeen(section, (seen) => this.run(seen));
+    if (LIVE) new IntersectionObserver(([{isIntersecting}]) => this.run(isIntersecting)).observe(section);
   }
 
   /* Ask for new steps twice a second while in view: the server trains only when asked. */
@@ -29,7 +29,7 @@ class Training {
     clearInterval(this.timer);
     this.button.textContent = this.wanted ? "Pause" : "Train";
     if (!seen || !this.wanted || this.steps >= LAST_STEP) return;
-    const ask = () => this.requests.send({since: this.steps});
+    const ask = () => document.hidden || this.requests.send({since: this.steps});
     ask();
     this.timer = setInterval(ask, 500);
   }
@@ -50,17 +50,12 @@ class Training {
     const {losses, norms} = this;
     line(this.loss, losses, 600, 150);
     if (losses.length) this.say(`step ${this.steps}: loss ${losses.at(-1).toFixed(3)} nats, initially ${losses[0].toFixed(3)}`);
-    const list = this.section.querySelector(".norms");
-    for (const [name, values] of Object.entries(norms)) {
-      let row = [...list.children].find((each) => each.dataset.name === name);
-      if (!row) {
-        row = list.appendChild(make("li"));
-        row.dataset.name = name;
-        row.append(make("code", "", name), svg("svg", {viewBox: "0 0 160 24", preserveAspectRatio: "none", "aria-hidden": true}), make("span"));
-      }
-      line(row.querySelector("svg"), values, 160, 24);
-      row.lastChild.textContent = values.length ? values.at(-1).toPrecision(2) : "";
-    }
+    this.section.querySelector(".norms").replaceChildren(...Object.entries(norms).map(([name, values]) => {
+      const row = make("li"), curve = svg("svg", {viewBox: "0 0 160 24", preserveAspectRatio: "none", "aria-hidden": true});
+      row.append(make("code", "", name), curve, make("span", "", values.at(-1)?.toPrecision(2) ?? ""));
+      line(curve, values, 160, 24);
+      return row;
+    }));
   }
 }
 
