@@ -7,8 +7,8 @@ from pathlib import Path
 import npgpt
 
 ROOT = Path(npgpt.__file__).parent
-ALLOWED = {     # the judge fills in its records line by line; an exception carries the checks made before it
-    "study/gradcheck/check.py": {"checks"}, "study/judge/child.py": {"notes"},
+ALLOWED = {     # the judge fills in its records line by line
+    "study/judge/child.py": {"notes"},
     "study/judge/explain.py": {"line", "diagnosis", "evidence", "message"}, "study/judge/judge.py": {"notes", "record"}}
 
 
