@@ -5,8 +5,9 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-import textwrap
 from types import CodeType
+
+from npgpt.study.gradcheck.source import parsed
 
 
 @dataclasses.dataclass
@@ -28,10 +29,8 @@ class Mutant:
 
 def mutants(function, inner=None):
     """Yield every `Mutant` of a function, each once. inner: only those of the function of that name inside it."""
-    lines, first_line = inspect.getsourcelines(function)
     file = inspect.getsourcefile(function)
-    tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))).body[0], first_line - 1)
-    tree = FoldNegativeConstants().visit(tree)
+    tree = FoldNegativeConstants().visit(parsed(function))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
             del node.body[0]

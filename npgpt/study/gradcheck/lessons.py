@@ -183,21 +183,18 @@ def lessons(setting=PLAIN):
     def unit(*shape):
         return setting.spread * rng.standard_normal(shape)
 
-    def add(name, title, inputs, results=None, **constants):
+    def add(name, title, inputs, **constants):
+        """Add a layer. An input that is None is a constant, but the backward returns None for it."""
         module = transformer if "ops" in constants else layers
-        results = results or tuple(name for name in inputs if "." not in name)
+        constants |= {each: None for each, value in inputs.items() if value is None}
         made[name] = Lesson(name, title, getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"),
-                            {name: value for name, value in inputs.items() if value is not None}, constants, results)
+                            {each: value for each, value in inputs.items() if value is not None}, constants,
+                            tuple(each for each in inputs if "." not in each))
 
     def bias(n):
         """Return a bias or None; both advance the random numbers equally."""
         values = unit(n)
         return values if has("bias") else None
-
-    def affine(name, title, inputs, **constants):
-        """Add a layer that may have a bias."""
-        add(name, title, inputs, **constants | {"bias": None} if inputs["bias"] is None else constants,
-            results=tuple(inputs))
 
     targets = rng.integers(0, V, (B, T))
     counted = targets.copy()
@@ -208,13 +205,13 @@ def lessons(setting=PLAIN):
         targets = counted
     if not has("repeated"):
         idx = np.random.default_rng(setting.seed).permutation(V)[:B * T].reshape(B, T)
-    affine("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": bias(V)})
+    add("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": bias(V)})
     add("gelu_tanh", "GELU, the tanh form", {"x": unit(B, T, C)})
     add("gelu_exact", "GELU, the exact form", {"x": unit(B, T, C)})
-    affine("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": bias(C)}, eps=setting.eps)
+    add("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": bias(C)}, eps=setting.eps)
     add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
     add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(P, C)}, idx=idx)
-    affine("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": bias(V)})
+    add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": bias(V)})
     p = setting.p if has("dropout") else 0.0
     add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), p, np.float64))
     add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, S, D), "v": unit(B, H, S, D)},
