@@ -4,7 +4,6 @@ import ast
 import json
 import random
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -155,7 +154,6 @@ def test_the_first_hint_is_the_mistake_or_the_line_to_look_at(layer, changes, fi
 
 
 def test_a_seed_repeats_the_random_cases(npgpt):
-    refused(npgpt("exercise", "check", "mine.py", "--seed", "-1"), "--seed must be")
     rare = SOLUTION.replace("dy_rows.sum(axis=0)", "dy_rows.sum(axis=0) * (1 + (dy.shape[0] > 4))")
     Path("mine.py").write_text(rare)        # right in the plain case
     out = npgpt("exercise", "check", "mine.py")[1]
@@ -185,6 +183,7 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
     ("    x, weight, has_bias = cache", "    x, weight, has_bias = = cache", "mine.py, line {0}: invalid syntax"),
     ("def linear_backward", "def my_backward", "mine.py: there is no linear_backward after the file has run"),
     (RETURN, "    import os; os._exit(3)", "mine.py: the code ended its process (exit code 3)"),
+    (RETURN, "    import os; os._exit(0)", "mine.py: the code ended or disturbed its process before it could be"),
     ("# npgpt exercise: linear", "# npgpt exercise: gtp", "mine.py is not an exercise file"),
     ("(n_in", "\0", "null bytes"),
 ])
@@ -218,6 +217,7 @@ def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
             (["relu"], "relu", "layernorm"),
             (["bug", "dropout"], "invalid choice: 'dropout'"),
             (["bug", "--seed", "-1"], "--seed must be"),
+            (["check", "mine.py", "--seed", "-1"], "--seed must be"),
             (["check", "exercises/linear-level1.py", "--line", "3"], "has no bug"),
             (["check", "exercises/linear-level1.py", "--line", "3", "--hint"], "not allowed with"),
             (["check", "exercises/linear-level1.py", "--time-limit", "nan"], "--time-limit must be")):
@@ -248,10 +248,8 @@ def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
 
 @slow
 def test_an_endless_loop_ends_and_what_it_has_printed_is_shown(linear):
-    start = time.perf_counter()
     code, _, err = linear(RETURN, "    print('so far')\n    while True:\n        pass\n", "--time-limit", "2.5")
-    assert code == 2 and time.perf_counter() - start < 6
-    assert err.startswith("so far\nnpgpt: mine.py: linear_backward has not ended within 2.5 seconds")
+    assert code == 2 and err.startswith("so far\nnpgpt: mine.py: linear_backward has not ended within 2.5 seconds")
 
 
 @slow
@@ -307,16 +305,6 @@ def test_answers_are_validated():
         deep = {"tuple": [deep]}
     with pytest.raises(ValueError, match="a damaged result"):
         read_answer(json.dumps(RUN | {"float32": OUTCOME | {"value": deep}}).encode(), 2)
-
-
-def test_who_writes_into_the_answer_is_told_so_in_one_line(linear):
-    forge = """    for number in range(3, 21):
-        try:
-            open(number, "wb", closefd=False).write(b"{}\\n")
-        except OSError:
-            pass
-"""
-    refused(linear(RETURN, forge + RETURN), "mine.py: the code ended or disturbed its process before it could be")
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'])
