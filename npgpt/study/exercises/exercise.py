@@ -22,8 +22,7 @@ from npgpt.study.gradcheck.source import backward_tree, read_source, source_of
 LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
-TITLE = "# npgpt exercise: {}, {}"
-TITLE_PATTERN = re.compile(r"# npgpt exercise: (\w+), (level [123]|bug \d+)\s*")
+TITLE = re.compile(r"# npgpt exercise: (\w+), (level [123]|bug \d+)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +97,7 @@ def file_text(lesson, what, task, commands, path, backward):
     task: a paragraph; commands: what follows `npgpt exercise check FILE` -> what it is for.
     """
     shown = str(path) if str(path).isprintable() else "FILE"
-    header = [TITLE.format(lesson.name, what), "#", *(f"# {line}" for line in textwrap.wrap(task, 110)), "#"]
+    header = [f"# npgpt exercise: {lesson.name}, {what}", "#", *(f"# {line}" for line in textwrap.wrap(task, 110)), "#"]
     header += [f"#     npgpt exercise check {shown}{flags:<10}  {purpose}" for flags, purpose in commands.items()]
     forward = list(read_source(lesson.forward).lines)
     parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(without_explanations(backward))]
@@ -236,7 +235,7 @@ def read_title(path):
     except UnicodeDecodeError as error:
         line = error.object[:error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
-    title = TITLE_PATTERN.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
+    title = TITLE.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
     if title is None or title[1] not in LAYERS:
         raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
     return Step(title[1], title[2]), text

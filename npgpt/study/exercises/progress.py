@@ -8,8 +8,6 @@ from npgpt.checks import check_path
 from npgpt.errors import UserError
 from npgpt.files import read_json, write_atomically
 
-FILE = "progress.json"
-
 
 class Progress:
     """The progress in one folder. `entries`: name of an exercise -> {"solved": date, "tries": n, "hints": {key: n}}.
@@ -20,7 +18,7 @@ class Progress:
 
     def __init__(self, folder):
         check_path("the folder of exercises", folder)
-        self.path = Path(folder) / FILE
+        self.path = Path(folder) / "progress.json"
         try:
             self.entries = checked(read_json(self.path))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The derivations: one for every pair, a section for every variable that has a gradient, and HTML that is clean."""
+"""The derivations: one for every pair, a section for every variable that has a gradient, and clean HTML."""
 
 import ast
 import inspect
@@ -27,7 +27,7 @@ MATHML = {"math", "mrow", "mi", "mo", "mn", "mtext", "mspace", "msub", "msup", "
 PAIRS = {name.removesuffix("_forward"): getattr(module, name) for module in (basics, layers, transformer)
          for name in vars(module) if name.endswith("_forward")}
 EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
-# Upright names in formulas that are no variables of the code.
+# Upright names in formulas that are not variables of the code.
 WORDS = {"loss", "gelu", "mean", "ones", "onehot", "mask", "in", "out", "W_fc", "b_fc", "W_proj", "b_proj", "W_attn"}
 
 
@@ -78,7 +78,7 @@ def test_names_are_those_of_the_layer(name):
 
 @EACH_PAIR
 def test_quoted_lines_are_in_the_source(name):
-    """An expression that a derivation quotes is in the source exactly so: a changed line needs a changed derivation."""
+    """The source has every expression that a derivation quotes: a changed line needs a changed derivation."""
     source = re.sub(r"\s+", " ", inspect.getsource(inspect.getmodule(PAIRS[name])))
     for quote in re.findall(r"`([^`]*)`", re.sub(r"\s+", " ", text_of(name))):
         if re.search(r"\(\w| \* | @ | = |\+=", quote):

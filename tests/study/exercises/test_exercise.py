@@ -33,7 +33,7 @@ slow = pytest.mark.slow         # starts many processes
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(layer):
+def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
     lesson = basics_and_lessons()[layer]
     backward = without_explanations(list(read_source(lesson.backward).lines))
     missing = []
@@ -50,7 +50,7 @@ def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(lay
     assert level < 3 or len(ast.parse(text).body[-1].body) == 2
 
 
-def test_a_level_that_leaves_out_no_more_than_a_lower_one_does_not_exist(npgpt):
+def test_a_level_that_does_not_exist_is_refused(npgpt):
     refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1 only")
     refused(npgpt("exercise", "linear", "--level", "4"), "--level 4: linear has levels 1, 2, 3")
     assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
@@ -207,7 +207,7 @@ def test_bad_results_and_exceptions_are_wrong_in_one_line(tmp_path, old, new, sa
     assert f"             {says}" in out
 
 
-def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
+def test_wrong_files_and_flags_are_refused(npgpt, tmp_path):
     npgpt("exercise", "linear")
     (tmp_path / "latin.py").write_bytes(b"# npgpt exercise: linear, level 1\n# \xe9\n")
     for arguments, *says in (
@@ -238,7 +238,7 @@ def test_a_damaged_file_is_refused_or_read(tmp_path):
     assert unread > 100
 
 
-def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
+def test_a_missing_package_is_named_in_one_line(npgpt, tmp_path, monkeypatch):
     (tmp_path / "without").mkdir()
     (tmp_path / "without/scipy.py").write_text("raise ImportError('there is no SciPy')")
     monkeypatch.syspath_prepend(tmp_path / "without")
@@ -260,7 +260,7 @@ def test_an_endless_loop_ends_and_what_it_has_printed_is_shown(linear):
     ("raise ValueError('\\x1b[31m' + 'a' * (2 << 20))", "ValueError: \\x1b[31maaa"),
     ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "Mine"),
 ])
-def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
+def test_broken_limits_and_unprintable_errors_are_one_short_line(linear, code, says):
     code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
     assert code == 1 and err == "" and says.format(RETURN_LINE) in out
     assert len(out) < 1000 and "\x1b" not in out
@@ -308,7 +308,7 @@ def test_answers_are_validated():
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'])
-def test_damaged_progress_is_told_in_one_line_and_kept(npgpt, content):
+def test_damaged_progress_is_refused_and_kept(npgpt, content):
     Path("exercises").mkdir()
     Path("exercises/progress.json").write_text(content)
     refused(npgpt("exercise"), "exercises/progress.json is damaged", "delete it")
@@ -316,7 +316,7 @@ def test_damaged_progress_is_told_in_one_line_and_kept(npgpt, content):
 
 
 @pytest.mark.parametrize("layer", bug_layers())
-def test_planted_bugs_are_in_one_line_which_is_known(layer, tmp_path):
+def test_a_planted_bug_is_in_one_known_line(layer, tmp_path):
     lesson, file = basics_and_lessons()[layer], tmp_path / "bug.py"
     right = list(read_source(lesson.backward).lines)
     for seed in range(2):

@@ -31,7 +31,7 @@ PATIENCE = 60           # seconds, for a busy machine
 
 
 class Terminal:
-    """A process of `npgpt learn` in a terminal of its own."""
+    """A process of `npgpt learn` in its own terminal."""
 
     def __init__(self, *arguments, **environment):
         self.here, self.there = pty.openpty()
@@ -75,7 +75,7 @@ class Terminal:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The folder of exercises, in which all before linear is solved."""
+    """The folder of exercises; all exercises before linear are solved."""
     monkeypatch.chdir(tmp_path)
     Path("exercises").mkdir()
     note_solved(whole_path()[:whole_path().index(FIRST)])
@@ -89,7 +89,7 @@ def note_solved(steps):
 
 @pytest.fixture
 def terminal(ctrl_c):
-    """Start `npgpt learn`; it is ended after the test."""
+    """Start `npgpt learn`; it ends after the test."""
     started = []
 
     def start(*arguments, **environment):
@@ -105,7 +105,7 @@ def terminal(ctrl_c):
 
 
 def save(path, text):
-    """Save as many editors do: a new file takes the place of the old one."""
+    """Save as many editors do: a new file replaces the old one."""
     Path("new").write_text(text)
     os.replace("new", path)
 
@@ -181,7 +181,7 @@ def learn_anchor(file):
 
 
 @pytest.mark.slow
-def test_what_disturbs_it_is_one_line_and_the_terminal_is_restored(terminal, folder):
+def test_errors_are_one_line_and_the_terminal_is_restored(terminal, folder):
     learn = terminal()
     learn.wait("linear level 1")
     save(folder / FIRST.file, RIGHT.replace("linear, level 1", "linear, level 2"))
@@ -205,7 +205,7 @@ def test_without_a_terminal_it_is_one_line(npgpt):
 
 
 def keys(*pressed):
-    """What reads these keys, and "q" after them."""
+    """Return a function that reads these keys, and then "q"."""
     pressed = [*pressed]
     return lambda seconds: pressed.pop(0) if pressed else "q"
 
@@ -232,7 +232,7 @@ def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder
     ("p", 8), ("7\n", 7), ("13\x7f2\n", 12), ("1\x7f\n", 9), ("1x\n", 9), ("99999\n", 9), ("0\n", 9),
     ("7\np", 6), ("1\np", 1), ("ny", 10), (["n", None, REDRAW, "n"], 9), ("7\nn", 9),
 ])
-def test_where_the_keys_lead(folder, pressed, number):
+def test_keys_go_to_an_exercise(folder, pressed, number):
     """From the ninth exercise, linear level 1; those before it are solved, those after it are not."""
     session = learn.Session(folder, 20.0, keys(*pressed))
     learn.learn(session)

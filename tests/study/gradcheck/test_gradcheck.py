@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import inspect
 import json
+import re
 import sys
 
 import numpy as np
@@ -86,6 +87,9 @@ def test_a_difference_by_hand_must_be_central():
 def test_the_command(npgpt, monkeypatch):
     code, out, _ = npgpt("gradcheck", "layernorm")
     assert code == 0 and out.count("shortcut, dx\n") == 4 and "0 wrong" in out
+    statements = read_source(LESSONS["layernorm"].backward).statements
+    line = next(each.first for each in statements if each.targets == ("dweight",))
+    assert re.search(rf"\n  weight .* {line} .* ok\n", out)
     code, out, _ = npgpt("gradcheck", "linear", "--json")
     assert code == 0 and {each["variable"] for each in json.loads(out)} >= {"x", "weight", "bias", "y_rows"}
     code, _, err = npgpt("gradcheck", "layer_norm")
