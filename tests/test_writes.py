@@ -7,7 +7,6 @@ from pathlib import Path
 import npgpt
 
 ROOT = Path(npgpt.__file__).parent
-ALLOWED = {"study/gradcheck/check.py": {"checks"}}       # an exception carries the checks made before it
 
 
 def files():
@@ -48,15 +47,15 @@ def writes(tree):
             yield ast.unparse(node.args[0]), ast.unparse(node.args[1]), node.lineno
 
 
-def written_from_outside(trees, allowed):
+def written_from_outside(trees):
     owners = defaultdict(set)
     for name, tree in trees.items():
         for attribute in own_attributes(tree):
             owners[attribute].add(name)
     return [f"{name}, line {line}: {owner}.{attribute}" for name, tree in trees.items()
             for owner, attribute, line in writes(tree)
-            if owners[attribute] and name not in owners[attribute] and attribute not in allowed.get(name, ())]
+            if owners[attribute] and name not in owners[attribute]]
 
 
 def test_no_module_writes_an_attribute_of_another_modules_object():
-    assert written_from_outside(files(), ALLOWED) == []
+    assert written_from_outside(files()) == []

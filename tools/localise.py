@@ -36,7 +36,7 @@ def where(lesson, mutant, known):
         if found:
             return found.backward_line
         source = read_source(lesson.backward)
-        frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+        frames = [frame.lineno for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)
                   if frame.filename == source.file and 0 < frame.lineno - source.first < len(source.lines)]
         return frames[-1] if frames else 0
     finally:

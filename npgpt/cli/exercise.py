@@ -10,19 +10,10 @@ from pathlib import Path
 
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
-from npgpt.study.exercises.bugs import bug_layers, bug_statement, bug_text
-from npgpt.study.exercises.exercise import (
-    FOLDER,
-    LAYERS,
-    LEVELS,
-    level_text,
-    levels_of,
-    read_exercise,
-    write_new,
-)
-from npgpt.study.exercises.path import reset, step_of
+from npgpt.study.exercises.bugs import bug_layers, bug_statement
+from npgpt.study.exercises.exercise import FOLDER, LAYERS, LEVELS, Step, levels_of, read_exercise, read_title
+from npgpt.study.exercises.path import reset, write_new
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import hunt_text, report_text
@@ -83,7 +74,7 @@ def list_exercises(args):
 
 
 def state(entry):
-    """A word or two on an exercise: "2026-11-21, 1 hint", "tried", "-"."""
+    """Return the state of an exercise in words: "2026-11-21, 1 hint", "tried", "-"."""
     hints = sum(entry["hints"].values())
     words = entry.get("solved") or ("tried" if entry["tries"] or hints else "-")
     return words + (f", {hints} hint{'s' if hints > 1 else ''}" if hints else "")
@@ -91,12 +82,13 @@ def state(entry):
 
 def write_level(args):
     """Write the exercise file of a layer and a level."""
-    lesson, levels = basics_and_lessons()[args.layer], levels_of(args.layer)
+    levels = levels_of(args.layer)
     if args.level not in levels:
         names = f"levels {', '.join(map(str, levels))}" if levels[1:] else f"level {levels[0]} only"
         raise UserError(f"--level {args.level}: {args.layer} has {names}")
-    path = Path(args.out or f"{FOLDER}/{lesson.name}-level{args.level}.py")
-    write_new(path, level_text(lesson, args.level, path))
+    step = Step(args.layer, f"level {args.level}")
+    path = Path(args.out or f"{FOLDER}/{step.file}")
+    write_new(step, path)
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
 
 
@@ -104,25 +96,26 @@ def write_bug(args):
     """Write an exercise file with a bug in it."""
     seed = secrets.randbelow(10000) if args.seed is None else args.seed
     check_whole("--seed", seed)
-    lesson = basics_and_lessons()[args.layer or bug_layers()[seed % len(bug_layers())]]
-    path = Path(args.out or f"{FOLDER}/{lesson.name}-bug{seed}.py")
-    write_new(path, bug_text(lesson, seed, path))
-    print(f"{path}: one line of {lesson.backward.__name__} is wrong; answer with: npgpt exercise check {path} --line N")
+    step = Step(args.layer or bug_layers()[seed % len(bug_layers())], f"bug {seed}")
+    path = Path(args.out or f"{FOLDER}/{step.file}")
+    write_new(step, path)
+    print(f"{path}: one line of {step.lesson.backward.__name__} is wrong; answer with: "
+          f"npgpt exercise check {path} --line N")
 
 
 def reset_file(args):
     """Reset an exercise file."""
-    print(reset_text(step_of(args.file), Path(args.file)))
+    print(reset_text(read_title(args.file)[0], Path(args.file)))
 
 
 def reset_text(step, path):
-    """Reset a step's file. Returns a line that says so, and where the learner's text is."""
+    """Reset a step's file. Return a line that says so, and where the learner's text is."""
     copy = reset(step, path)
     return f"{path} was reset" + (f"; your text is in {copy}" if copy else "")
 
 
 def check(args):
-    """Check a learner's file, or give a hint. Returns whether it is solved; None after a hint."""
+    """Check a learner's file, or give a hint. Return whether it is solved; None after a hint."""
     check_time_limit(args.time_limit)
     if args.seed is not None:
         check_whole("--seed", args.seed)
@@ -148,7 +141,7 @@ def check_time_limit(seconds):
 
 
 def judged(exercise, progress, seconds, seed=None):
-    """Judge an exercise and note it in the progress: the report, and the text that says what it means."""
+    """Judge an exercise and note it in the progress. Return the report, and the text that says what it means."""
     report = run_child(exercise, seconds, seed)
     progress.tried(exercise.name, report.right)
     title = f"{exercise.path}: {exercise.name}"
@@ -156,7 +149,7 @@ def judged(exercise, progress, seconds, seed=None):
 
 
 def check_line(exercise, progress, line):
-    """Say whether a line is the one with the bug. Returns whether it is."""
+    """Say and return whether a line is the one with the bug."""
     if not exercise.is_bug:
         raise UserError(f"{exercise.path} has no bug to be found: check it without --line")
     bug = bug_statement(exercise)

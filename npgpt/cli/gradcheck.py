@@ -43,8 +43,7 @@ def run(args):
 def print_table(lesson, checks):
     """Print the checks of one layer, one line per variable."""
     print(f"\n{lesson.name}: {lesson.title} ({os.path.basename(checks[0].file)})")
-    print(f"  {'variable':<24} {'shape':<14} {'line':>5} {'dv at':>6} {'relative':>9} "
-          f"{'to torch':>9}  verdict")
+    print(f"  {'variable':<24} {'shape':<14} {'line':>5} {'dv at':>6} {'relative':>9} {'to torch':>9}  verdict")
     for each in checks:
         print(f"  {each.variable:<24} {'x'.join(map(str, each.shape)) or 'number':<14} {each.forward_line:>5} "
               f"{each.backward_line or '':>6} {number(each.relative):>9} "
@@ -65,12 +64,6 @@ def print_summary(checks):
 
     print(f"\n{len(lines)} floating intermediates in all forwards: {count(OK)} verified by their own dv, "
           f"{count(SHORTCUT)} as part of a shortcut, {count(CONSTANT)} constant, {count(WRONG)} wrong")
-    skipped = {}
-    for each in lines:
-        if each.verdict == SHORTCUT:
-            skipped.setdefault((each.layer, each.through), []).append(each.variable)
-    for (layer, through), names in skipped.items():
-        print(f"shortcut in {layer}: {', '.join(names)}, as part of {through}")
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
     errors = [each.relative for each in checks if each.relative is not None]
     to_torch = [each.torch for each in checks if each.torch is not None]

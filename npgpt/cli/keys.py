@@ -13,14 +13,12 @@ ENTER = "\n"
 ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")       # what an arrow key, a function key or Alt sends
 
 
-@contextlib.contextmanager
 def single_keys():
-    """Yield read(seconds), which returns the next key, in lower case, or None if there is none within the seconds.
+    """Return a context manager of read(seconds), which returns the next key in lower case, or None if none comes.
 
     At the end of the input it returns "q". Ctrl-C raises KeyboardInterrupt, as always.
     """
-    with windows_keys() if os.name == "nt" else unix_keys() as read:
-        yield read
+    return windows_keys() if os.name == "nt" else unix_keys()
 
 
 @contextlib.contextmanager

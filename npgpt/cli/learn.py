@@ -11,6 +11,7 @@ import functools
 import io
 import os
 import sys
+import time
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +21,15 @@ from npgpt.cli.exercise import CENTRAL_DIFFERENCE, TIME_LIMIT, check_time_limit,
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
-from npgpt.study.exercises.exercise import FOLDER, LAYERS, blanks_left, read_exercise
-from npgpt.study.exercises.path import Step, is_untouched, path_of, step_of, unsolved, whole_path, write_step
+from npgpt.study.exercises.exercise import FOLDER, LAYERS, Step, blanks_left, read_exercise, read_title
+from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.exercises.watch import settled_state, state
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.hints import key_in_question, next_hint, package_line
 from npgpt.study.judge.report import Report
 
 POLL = 0.2          # seconds between two looks at the file
+SETTLING = 0.05     # seconds in which a file that an editor is writing changes again
 KEYS = ("h_hint  n_next  p_previous  l_list  r_reset  c_check  o_open_the_page  12_Enter:_exercise_12  "
         "q_quit").replace("_", UNBROKEN)
 GRADIENT = ("dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes with that "
@@ -96,11 +96,9 @@ def attempt(session, action):
     """Do something, and draw the screen; an error is one line on it."""
     try:
         action(session)
-    except UserError as error:
-        session.body.append(str(error))
     except OSError as error:
         session.body.append(one_line(f"{error.filename}: {error.strerror}" if error.strerror else error))
-    except ImportError as error:        # a layer that needs SciPy
+    except (UserError, ImportError) as error:       # ImportError: a layer that needs SciPy
         session.body.append(one_line(error))
     draw(session)
 
@@ -153,7 +151,7 @@ def go_to(session, typed):
 
 
 def ask(session, question):
-    """Show a question instead of the keys. Returns the key that answers it."""
+    """Show a question instead of the keys, and return the key that answers it."""
     key = REDRAW
     while key in (None, REDRAW):
         if key == REDRAW:
@@ -178,9 +176,21 @@ def arrive(session, step):
         judge(session)
 
 
+def state(path):
+    """Return what changes when a file is saved, in place or by a new file: its time, size and number; None without one.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def judge_saved(session):
-    """Judge the file that was just saved."""
-    session.seen = settled_state(session.file)
+    """Judge the file that was just saved, once it no longer changes: an editor may save in several steps."""
+    while session.seen != (now := state(session.file)):
+        session.seen = now
+        time.sleep(SETTLING)
     check(session)
 
 
@@ -211,9 +221,9 @@ def judge(session):
 
 
 def session_exercise(session):
-    """The present exercise as the learner has saved it. UserError if its first line is missing, or of another one."""
+    """Return the present exercise as saved. Raises UserError if its first line is missing, or of another exercise."""
     try:
-        found = step_of(session.file)
+        found, _ = read_title(session.file)
         if found != session.step:
             raise UserError(f"{session.file}: its first line names another exercise, {found.name}")
     except UserError as error:
@@ -241,8 +251,7 @@ def ask_reset(session):
 
 
 def open_page(session):
-    """Show the study page in the browser, at the line that is missing or wrong. The page is written if there is none.
-    """
+    """Show the study page in the browser, at the line that is missing or wrong; write the page if there is none."""
     page = session.folder / "study.html"
     if not page.exists():
         print(f"writing {page}, which takes some seconds ...", flush=True)
@@ -254,8 +263,9 @@ def open_page(session):
 
 
 def anchor(session):
-    """The place on the page: the line of the backward that is missing or wrong, its answer hidden; or the layer."""
-    lesson = basics_and_lessons()[session.step.layer]
+    """Return the place on the page: the line of the backward that is missing or wrong, its answer hidden, or the layer.
+    """
+    lesson = session.step.lesson
     if session.step.is_bug:             # which line it is must be found
         return lesson.name
     try:
@@ -282,8 +292,8 @@ def draw(session, question=KEYS):
 
 
 def task(session):
-    """What the lesson is, which file to open, and the line to begin with."""
-    where = f"{basics_and_lessons()[session.step.layer].title}. Open {session.file} in your editor"
+    """Return the title of the lesson, which file to open, and the line to begin with."""
+    where = f"{session.step.lesson.title}. Open {session.file} in your editor"
     if session.step.is_bug:
         return f"{where}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
     try:
@@ -295,14 +305,14 @@ def task(session):
 
 
 def table(progress, present):
-    """The list of exercises by number, a row for each layer; x: solved, >: the present one."""
+    """Return the list of exercises by number, a row for each layer; x: solved, >: the present one."""
     numbers = {step: number for number, step in enumerate(whole_path(), 1)}
     return "\n".join(f"{layer:<15}" + " ".join(entry(progress, step, present, numbers[step]) for step in path_of(layer))
                      for layer in LAYERS)
 
 
 def entry(progress, step, present, number):
-    """A step in the list: "x 9 level 1", ">10 level 2", " 12 bug"."""
+    """Return a step in the list: "x 9 level 1", ">10 level 2", " 12 bug"."""
     text = f"{number:>2} {'bug' if step.is_bug else step.what}"
     if step == present:
         return style(REVERSE, f">{text}")

@@ -14,7 +14,7 @@ def show(title, paragraphs, last):
     """Clear the terminal and print a screen. last: its last paragraph, or None."""
     width, height = shutil.get_terminal_size()
     frame = [wrapped(text, width) for text in (title, last) if text]
-    # Blank lines stand between them, and the cursor below.
+    # A blank line follows each part, and the cursor is below.
     room = height - sum(text.count("\n") + 2 for text in frame) - 1
     body = fitted("\n\n".join(wrapped(each, width) for each in paragraphs).split("\n"), room)
     frame = [style(BOLD, text) for text in frame]
@@ -22,15 +22,17 @@ def show(title, paragraphs, last):
 
 
 def wrapped(text, width):
-    """A text in lines of at most `width` characters, if its words allow it; a broken line keeps its indentation."""
+    """Return a text in lines of at most `width` characters, if its words allow it; broken lines stay indented."""
+    lines = text.expandtabs().split("\n")
     return "\n".join(line if len(CODE.sub("", line)) <= width else textwrap.fill(
         line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())), break_long_words=False,
-        break_on_hyphens=False) for line in text.expandtabs().split("\n")).replace(UNBROKEN, " ")
+        break_on_hyphens=False) for line in lines).replace(UNBROKEN, " ")
 
 
 def fitted(lines, room):
-    """The lines for which there is room: of a verdict the right gradients go first, then all but the first wrong one,
-    and then the lines at the top.
+    """Return as many lines as there is room for.
+
+    The right gradients of a verdict are left out first, then all but the first wrong one, then lines from the top.
     """
     verdicts = [i for i, line in enumerate(lines) if line.endswith((" ok", " WRONG", " ..."))]
     first = next((i for i in verdicts if lines[i].endswith(" WRONG")), None)
@@ -42,7 +44,7 @@ def fitted(lines, room):
 
 
 def style(code, text):
-    """A text in a style, or as it is if the terminal or the user wants none."""
+    """Return a text in a style, or unchanged if the terminal or the user wants none."""
     if os.environ.get("TERM") == "dumb" or "NO_COLOR" in os.environ and code != CLEAR:
         return text
     return code + text + (PLAIN if text else "")

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.cases import CPU_KERNELS, arrays_in, engine_cases, layer_cases
+from tests.cases import arrays_in, engine_cases, layer_cases
 
-LESSON = pytest.mark.parametrize("case", layer_cases() + [
-    pytest.param(case, marks=pytest.mark.slow) for case in engine_cases(CPU_KERNELS[:2])], ids=lambda case: case.name)
+LESSON = pytest.mark.parametrize("case", layer_cases(), ids=lambda case: case.name)
 LESSON_AND_ENGINE = pytest.mark.parametrize("case", layer_cases() + engine_cases(), ids=lambda case: case.name)
 
 

@@ -25,20 +25,20 @@ SEEN = 1e-3             # the smallest relative error of a bug, far above any ro
 
 @functools.cache
 def bug_layers():
-    """The layers that have exercises with bugs: with one line there is nothing to look for."""
+    """Return the layers that have exercises with bugs. In a backward of one line there is nothing to look for."""
     return [name for name in LAYERS if len(read_notes(name)) > 1]
 
 
 def bug_text(lesson, seed, path):
-    """The text of an exercise file with a bug in the lesson's backward; the same seed plants the same bug."""
-    task = [f"One line of {lesson.backward.__name__} has a bug. Find it: answer with the number of the line (in this "
-            "file), or fix it and check the file."]
+    """Return the text of an exercise file with a bug in the lesson's backward; the same seed plants the same bug."""
+    task = (f"One line of {lesson.backward.__name__} has a bug. Find it: answer with the number of the line (in this "
+            "file), or fix it and check the file.")
     commands = {" --line N": "is line N the wrong one?", "": "is it fixed?", " --hint": "a hint, and the next one"}
     return file_text(lesson, f"bug {seed}", task, commands, path, with_bug(lesson, seed))
 
 
 def with_bug(lesson, seed):
-    """The lines of a lesson's backward with one bug that gives wrong gradients of the right shapes."""
+    """Return the lines of a lesson's backward with one bug that gives wrong gradients of the right shapes."""
     rng = random.Random(f"{lesson.name} {seed}")
     left = list(planted(lesson))
     while left:
@@ -53,7 +53,7 @@ def with_bug(lesson, seed):
 
 
 def planted(lesson):
-    """Yield (line, kind, all lines of the backward with the bug in that line) for what could be a bug.
+    """Yield (line, kind, all lines of the backward with the bug in that line) for each possible bug.
 
     The bugs are the common mistakes of the derivation, and those mutants of `tools/mutate.py` that people make.
     """
@@ -73,7 +73,7 @@ def planted(lesson):
 
 
 def replaced(line, text):
-    """A line with another statement, its comment in the same column; None if the form would give the bug away."""
+    """Return a line with another statement, and its comment in the same column; None if the form reveals the bug."""
     code, mark, comment = line.partition("  # ")
     new = code[:len(code) - len(code.lstrip())] + text.replace("'", '"')
     if mark and len(new) > len(code) or len(new) > 120 or re.search(r"(?<!\w)\(\w+\)|= -|^ *\w+$", new):
@@ -82,11 +82,11 @@ def replaced(line, text):
 
 
 def is_bug(lesson, lines):
-    """Whether the backward with these lines runs and returns arrays of the right shapes with wrong numbers."""
+    """Return whether the backward with these lines runs and returns arrays of the right shapes with wrong numbers."""
     case = cases(lesson.name)[0]
     names = {}
     try:
-        exec(file_text(lesson, "", [], {}, "bug.py", lines), names)
+        exec(file_text(lesson, "", "", {}, "bug.py", lines), names)
         with np.errstate(all="ignore"):
             results = lesson.run_backward(case.dy, copy.deepcopy(case.cache), names[lesson.backward.__name__])
         found = [relative_error(results[name], true) for name, true in case.results.items()]
@@ -96,7 +96,7 @@ def is_bug(lesson, lines):
 
 
 def bug_statement(exercise):
-    """(first line, last line, its text, the package's text) of the bug in an exercise; None if it is fixed."""
+    """Return (first line, last line, its text, the package's text) of an exercise's bug; None if it is fixed."""
     ours = [ast.unparse(each) for each in statements(backward_tree(exercise.lesson))]
     theirs = exercise.statements
     matcher = difflib.SequenceMatcher(None, [ast.unparse(each) for each in theirs], ours, autojunk=False)

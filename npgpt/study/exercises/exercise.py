@@ -1,7 +1,7 @@
 """Exercise files: the forward of a layer, and its backward with `...` for some lines.
 
 The derivation of the layer says which level leaves out which lines. The first line of a file says which exercise it is.
-The file imports all that it needs, so it is an ordinary program. This module only reads and parses it; `judge.py` runs
+The file imports all that it needs, so it is an ordinary program. This module only reads and parses it; the judge runs
 it.
 """
 
@@ -9,34 +9,61 @@ import ast
 import dataclasses
 import functools
 import inspect
-import os
 import re
 import textwrap
 from pathlib import Path
 
 from npgpt.errors import UserError
-from npgpt.files import make_folder, read_bytes, write_atomically
+from npgpt.files import read_bytes
 from npgpt.study.exercises.mathematics import read_notes
-from npgpt.study.gradcheck.lessons import Lesson, basics_and_lessons
+from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import backward_tree, read_source, source_of
 
 LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
-TITLE = "# npgpt exercise: {}, {}"
-TITLE_PATTERN = re.compile(r"# npgpt exercise: (\w+), (level [123]|bug \d+)\s*")
+TITLE = re.compile(r"# npgpt exercise: (\w+), (level [123]|bug \d+)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Exercise:
+class Step:
+    """An exercise. layer: the name of its lesson; what: "level 2" or "bug 7"."""
+
+    layer: str
+    what: str
+
+    @functools.cached_property
+    def lesson(self):
+        return basics_and_lessons()[self.layer]
+
+    @property
+    def name(self):
+        """The exercise's name in the list of progress."""
+        return f"{self.layer} {self.what}"
+
+    @property
+    def file(self):
+        """The name of the exercise's file."""
+        return f"{self.layer}-{self.what.replace(' ', '')}.py"
+
+    @property
+    def is_bug(self):
+        return self.what.startswith("bug")
+
+    @property
+    def level(self):
+        """The level, or the seed of a bug."""
+        return int(self.what.split()[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercise(Step):
     """A learner's file, read but not run.
 
-    what: "level 2" or "bug 7"; function: the tree of the learner's backward, or None if it is not made by a `def`.
+    function: the tree of the learner's backward, or None if it is not made by a `def`.
     """
 
     path: Path
-    lesson: Lesson
-    what: str
     text: str
     function: ast.FunctionDef | None
 
@@ -52,40 +79,25 @@ class Exercise:
         """The simple statements of the learner's backward, in order."""
         return statements(self.function) if self.function else []
 
-    @property
-    def name(self):
-        """The exercise's name in the list of progress."""
-        return f"{self.lesson.name} {self.what}"
-
-    @property
-    def is_bug(self):
-        return self.what.startswith("bug")
-
-    @property
-    def level(self):
-        return int(self.what.split()[1])
-
 
 def level_text(lesson, level, path, backward=None):
-    """The text of an exercise file at a level; path: what the header calls it.
+    """Return the text of an exercise file at a level; path: what the header calls it.
 
     backward: its lines, by default the package's with the lines of that level left out.
     """
-    task = [f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called dv; it has the "
-            "shape of v and holds d(loss)/d(v). All that you need is in the forward and in its cache."]
+    task = (f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called dv; it has the "
+            "shape of v and holds d(loss)/d(v). All that you need is in the forward and in its cache.")
     commands = {"": "is it right? line by line", " --hint": "a hint, and the next one at each further call"}
     return file_text(lesson, f"level {level}", task, commands, path, backward or blanked(lesson, level))
 
 
 def file_text(lesson, what, task, commands, path, backward):
-    """An exercise file: header, imports, the forward, and the lines of a backward.
+    """Return the text of an exercise file: header, imports, the forward, and the lines of a backward.
 
-    task: paragraphs; commands: what follows `npgpt exercise check FILE` -> what it is for.
+    task: a paragraph; commands: what follows `npgpt exercise check FILE` -> what it is for.
     """
     shown = str(path) if str(path).isprintable() else "FILE"
-    header = [TITLE.format(lesson.name, what), "#"]
-    for paragraph in task:
-        header += [f"# {line}" for line in textwrap.wrap(paragraph, 110)] + ["#"]
+    header = [f"# npgpt exercise: {lesson.name}, {what}", "#", *(f"# {line}" for line in textwrap.wrap(task, 110)), "#"]
     header += [f"#     npgpt exercise check {shown}{flags:<10}  {purpose}" for flags, purpose in commands.items()]
     forward = list(read_source(lesson.forward).lines)
     parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(without_explanations(backward))]
@@ -93,7 +105,7 @@ def file_text(lesson, what, task, commands, path, backward):
 
 
 def preamble(lesson):
-    """NumPy, and the imports and constants that a lesson's two functions need, as one text; layers are imported."""
+    """Return the lines that import NumPy, and the imports, constants and layers that a lesson's two functions need."""
     module = inspect.getmodule(lesson.forward)
     tree = ast.parse(inspect.getsource(module))
     pair = {lesson.forward.__name__, lesson.backward.__name__}
@@ -112,12 +124,12 @@ def preamble(lesson):
 
 
 def names_used(tree):
-    """The names that occur in a syntax tree."""
+    """Return the names in a syntax tree."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def blanked(lesson, level):
-    """The lines of the lesson's backward with the lines of that level left out."""
+    """Return the lines of the lesson's backward without the lines of that level."""
     lines = list(read_source(lesson.backward).lines)
     if level == 3:
         return [*lines[:docstring_of(lines).end_lineno], "    ..."]
@@ -127,7 +139,7 @@ def blanked(lesson, level):
 
 
 def left_out(lesson, level):
-    """The statements of the lesson's backward that a level leaves out, in order."""
+    """Return the statements of the lesson's backward that a level leaves out, in order."""
     keys = {key for key, note in read_notes(lesson.name).items() if note.level <= level}
     function = backward_tree(lesson)
     return [each for each in statements(function) if level == 3 or key_of(each) in keys]
@@ -135,7 +147,7 @@ def left_out(lesson, level):
 
 @functools.cache
 def levels_of(layer):
-    """The levels of a layer, in order: those that leave out more than the lower ones, apart from the `return`."""
+    """Return the levels of a layer: those that leave out more than the lower ones, apart from the `return`."""
     levels, most = [], 0
     for level in LEVELS:
         number = sum(not isinstance(each, ast.Return) for each in left_out(basics_and_lessons()[layer], level))
@@ -145,14 +157,14 @@ def levels_of(layer):
 
 
 def docstring_of(lines):
-    """The tree of the docstring of the function in these lines."""
+    """Return the tree of the docstring of the function in these lines."""
     return ast.parse("\n".join(lines)).body[0].body[0]
 
 
 def without_explanations(lines):
-    """The lines of a backward without what its docstring and comments explain, because that tells the answer.
+    """Return the lines of a backward without the explanations in its docstring and comments, which tell the answer.
 
-    There remain the first sentence of the docstring, the shapes, and the quoted lines of the forward.
+    The first sentence of the docstring, the shapes, and the quoted lines of the forward remain.
     """
     text = docstring_of(lines)
     sentence = " ".join(text.value.value.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
@@ -160,7 +172,7 @@ def without_explanations(lines):
 
 
 def without_explanation(line):
-    """A line of code with no more than a shape in its comment; a comment with no more than the line that it quotes."""
+    """Return a line of code with only the shape in its comment, or a comment with only the line that it quotes."""
     code, mark, comment = line.partition("# ")
     if not code.strip():
         return re.sub("(: |, and ).*", "", line)
@@ -169,7 +181,7 @@ def without_explanation(line):
 
 
 def placeholder(lines, statement):
-    """The lines that replace a statement: its right side becomes `...`, its comment stays where it was."""
+    """Return the lines that replace a statement: its right side becomes `...`, its comment stays where it was."""
     value = statement.value
     last = lines[statement.end_lineno - 1]
     comment = last[statement.end_col_offset:].strip()
@@ -180,7 +192,7 @@ def placeholder(lines, statement):
 
 
 def statements(function):
-    """The simple statements of a function's tree that compute or return something, in order."""
+    """Return the simple statements of a function's tree that compute or return something, in order."""
     def is_text(node):
         return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is not ...
 
@@ -190,9 +202,9 @@ def statements(function):
 
 
 def key_of(statement):
-    """What a statement is known by: its targets, the function that it calls, or "return"; "..." for a blank.
+    """Return the key of a statement: its targets, the function that it calls, or "return"; "..." for a blank.
 
-    All targets: `dx, dhead_weight, dhead_bias` and `dx, dln_f_weight, dln_f_bias` are two lines of gpt_backward.
+    It has all targets: `dx, dhead_weight, dhead_bias` and `dx, dln_f_weight, dln_f_bias` are two lines of gpt_backward.
     """
     match statement:
         case ast.Return():
@@ -207,39 +219,35 @@ def key_of(statement):
 
 
 def is_blank(statement):
-    """Whether a statement contains a `...` to be replaced. (`x[..., 0]` and "..." are other things.)"""
+    """Return whether a statement contains a `...` to be replaced, other than in an index, as in `x[..., 0]`."""
     nodes = list(ast.walk(statement))
     in_index = {id(part) for node in nodes if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
     return any(isinstance(node, ast.Constant) and node.value is ... and id(node) not in in_index for node in nodes)
 
 
-def write_new(path, text):
-    """Write an exercise file; UserError if the path exists, because that may be the learner's work."""
-    path = Path(path)
-    if os.path.lexists(path):
-        raise UserError(f"{path} exists: choose another name with --out, or delete it")
-    make_folder(path.parent)
-    write_atomically(path, text.encode("utf-8", "replace"))
-
-
 def read_title(path):
-    """(layer, what, the whole text) of a learner's file. Raises UserError if it is none; OSError as open does."""
+    """Return the `Step` and the whole text of a learner's file.
+
+    Raises: UserError if it is not an exercise file; OSError as open does.
+    """
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[:error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
-    title = TITLE_PATTERN.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
+    title = TITLE.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
     if title is None or title[1] not in LAYERS:
         raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
-    return title[1], title[2], text
+    return Step(title[1], title[2]), text
 
 
 def read_exercise(path):
-    """The `Exercise` in a learner's file. Raises UserError, with the line, if it cannot be parsed; as `read_title`."""
+    """Return the `Exercise` in a learner's file.
+
+    Raises: UserError, with the line, if it cannot be parsed; as `read_title`.
+    """
     path = Path(path)
-    layer, what, text = read_title(path)
-    lesson = basics_and_lessons()[layer]
+    step, text = read_title(path)
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -247,18 +255,18 @@ def read_exercise(path):
         raise UserError(f"{path}{line}: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:      # null bytes in older Pythons; deep brackets
         raise UserError(f"{path} cannot be parsed: {error}") from None
-    return Exercise(path, lesson, what, text, find_function(tree, lesson.backward))
+    return Exercise(step.layer, step.what, path, text, find_function(tree, step.lesson.backward))
 
 
 def find_function(tree, backward):
-    """The tree of the last `def` in a file of a lesson's backward, or None.
+    """Return the tree of the last `def` of a lesson's backward in a file, or None.
 
-    It may stand in an `if`. What is called in the end is whatever has the name after the file has run.
+    It may be inside an `if`. The judge calls whatever has the name after the file has run.
     """
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == backward.__name__]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
 def blanks_left(exercise):
-    """The statements of a learner's backward that are still to be written, in order."""
+    """Return the statements of a learner's backward that are still to be written, in order."""
     return [statement for statement in exercise.statements if is_blank(statement)]

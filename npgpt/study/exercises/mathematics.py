@@ -1,14 +1,14 @@
 """The derivations, `derivations/*.md`: for each pair of functions the mathematics of its gradients, and its exercises.
 
-A file is paragraphs with blank lines between them, `## v` headings, `code`, $inline$ and $$display$$ formulas. What
-stands before the first heading introduces the pair; the section `v` derives the gradient of the variable v. Below a
-heading may stand what the exercises know of a line of the backward, which the page does not show:
+A file has paragraphs separated by blank lines, `## v` headings, `code`, $inline$ and $$display$$ formulas. The text
+before the first heading introduces the pair; the section `v` derives the gradient of the variable v. A heading may be
+followed by notes for the exercises on a line of the backward, which the page does not show:
 
-    line: dv            what the line is known by (see `exercise.key_of`); by default "d" and the heading
+    line: dv            the key of the line (see `exercise.key_of`); by default "d" and the heading
     level: 2            the lowest level of exercises that leaves the line out
     hint: …             how to derive the line, in words; continued in indented lines
     mistake: dv = …     a common mistake, for `npgpt exercise bug`
-    known: dv = … | …   another one, and what it is in words, for the judge; there may be several
+    known: dv = … | …   another one, and its name, for the judge; there may be several
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ FIELD = re.compile(r"^(line|level|hint|mistake|known): ", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """What the exercises know of a line of a backward; level 3: only the whole function leaves it out.
+    """The notes on a line of a backward; level 3: only the whole function leaves it out.
 
-    known: (code, words) of mistakes in the line that the judge recognises.
+    known: (code, name) of mistakes in the line that the judge recognises.
     """
 
     hint: str
@@ -36,14 +36,14 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Derivation:
-    """HTML fragments, each a paragraph or a display formula: the introduction, and those of each variable's section."""
+    """HTML fragments, each a paragraph or a display formula, of the introduction and of each variable's section."""
 
     introduction: list[str]
     sections: dict[str, list[str]]
 
 
 def read_text(name):
-    """The text of the derivation of the pair `name`, for example "linear". Raises UserError if it has none."""
+    """Return the text of the derivation of the pair `name`, such as "linear". Raises UserError if it has none."""
     file = resources.files(__package__) / "derivations" / f"{name}.md"
     if not file.is_file():
         raise UserError(f'there is no derivation of "{name}": write npgpt/study/exercises/derivations/{name}.md')
@@ -60,7 +60,7 @@ def blocks(text):
 
 
 def read_notes(name):
-    """{what a line of the backward is known by: its `Note`} of the pair `name`."""
+    """Return {key of a line of the backward: its `Note`} of the pair `name`."""
     notes = {}
     for heading, block in blocks(read_text(name)):
         if FIELD.match(block):
@@ -74,12 +74,12 @@ def read_notes(name):
 
 
 def read_derivation(name):
-    """The `Derivation` of the pair `name`. Raises UserError if it has none, or without the extra "study"."""
+    """Return the `Derivation` of the pair `name`. Raises UserError if it has none, or without the extra "study"."""
     return parse_derivation(read_text(name))
 
 
 def parse_derivation(text):
-    """Text in the format above -> `Derivation`; its fragments are markupsafe.Markup, all text in them is escaped."""
+    """Return the `Derivation` in a text; its fragments are markupsafe.Markup, with all text escaped."""
     try:
         from latex2mathml.converter import convert
         from markupsafe import Markup, escape  # comes with Jinja2

@@ -5,20 +5,19 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-import textwrap
 from types import CodeType
+
+from npgpt.study.gradcheck.source import parsed
 
 
 @dataclasses.dataclass
 class Mutant:
-    """A function with one mistake in it: in the statement `original`, at `line` of its file, that became `mutated`.
+    """A function with one mistake: the statement `original`, at `line` of its file, became `mutated`.
 
-    Both are the statement's text as `ast.unparse` writes it, of a compound statement the first line. `code` is the
-    mutant's code object, to take the place of the function's `__code__`.
+    Both are texts by `ast.unparse`, of a compound statement the first line. code: replaces the function's `__code__`.
     """
 
     function: str
-    file: str
     line: int
     kind: str
     original: str
@@ -28,10 +27,7 @@ class Mutant:
 
 def mutants(function, inner=None):
     """Yield every `Mutant` of a function, each once. inner: only those of the function of that name inside it."""
-    lines, first_line = inspect.getsourcelines(function)
-    file = inspect.getsourcefile(function)
-    tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))).body[0], first_line - 1)
-    tree = FoldNegativeConstants().visit(tree)
+    tree = FoldNegativeConstants().visit(parsed(function))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
             del node.body[0]
@@ -44,7 +40,7 @@ def mutants(function, inner=None):
         if text not in seen and part.lineno < before.lineno <= part.end_lineno:
             seen.add(text)
             original, mutated = (ast.unparse(statement).splitlines()[0] for statement in (before, after))
-            yield Mutant(name, file, before.lineno, kind, original, mutated, compiled(wrong, file))
+            yield Mutant(name, before.lineno, kind, original, mutated, compiled(wrong, inspect.getsourcefile(function)))
 
 
 def variations(node, neighbours):
@@ -113,7 +109,7 @@ def mistakes(node, neighbours):
                     yield "dropped call", value
             if arguments and not isinstance(arguments[0], ast.Starred):
                 yield "dropped call", arguments[0]
-            if getattr(function, "attr", None) != "swapaxes":       # for which the order is all the same
+            if getattr(function, "attr", None) != "swapaxes":       # whose order does not matter
                 for wrong in swapped(arguments):
                     yield "swapped", changed(node, args=wrong)
             if len(arguments) > 1:
@@ -151,7 +147,7 @@ COMPARISONS = {ast.Is: [ast.IsNot], ast.IsNot: [ast.Is], ast.Eq: [ast.NotEq], as
 
 
 class FoldNegativeConstants(ast.NodeTransformer):
-    """Makes one constant of a minus and its number, so that `axis=-1` is a number like any other."""
+    """Turns a minus and its number into one constant, so that `axis=-1` is a number like any other."""
 
     def visit_UnaryOp(self, node):
         match node:
@@ -161,7 +157,7 @@ class FoldNegativeConstants(ast.NodeTransformer):
 
 
 class Neighbours:
-    """What could be written by mistake: the variables known so far, the module's numbers, the function's strings."""
+    """What could be written by mistake: the known variables, the module's numbers, and the function's strings."""
 
     def __init__(self, tree, function):
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -182,11 +178,11 @@ class Neighbours:
                                        if isinstance(node, ast.Constant) and isinstance(node.value, str)))
 
     def before(self, line):
-        """The parameters and variables that have a value when the line is reached."""
+        """Return the parameters and variables that have a value when the line is reached."""
         return list(dict.fromkeys(name for stored, last, name in self.stored if stored < line <= last))
 
     def of(self, name, line):
-        """The names that could stand in a name's place; another name of the same array is no mistake."""
+        """Return the names that could replace a name by mistake; another name of the same array is no mistake."""
         if not any(name == stored for _, _, stored in self.stored) and name not in self.numbers:
             return []
         return [other for other in self.before(line) + self.numbers
@@ -194,7 +190,7 @@ class Neighbours:
 
 
 def changed(node, **fields):
-    """A copy of a node with other fields; the parts that stay are shared."""
+    """Return a copy of a node with other fields; the parts that stay are shared."""
     return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
 
 
@@ -203,7 +199,7 @@ def negative(node):
 
 
 def transposed(node):
-    """The node with its last two axes swapped; a transposed operand is left as it is."""
+    """Return the node with its last two axes swapped; a transposed operand stays as it is."""
     match node:
         case ast.Attribute(_, "T") | ast.Call(ast.Attribute(_, "swapaxes")):
             return node
@@ -220,14 +216,14 @@ def swapped(items):
 
 
 def compiled(tree, file):
-    """The code object of a function's tree."""
+    """Return the code object of a function's tree."""
     module = compile(ast.fix_missing_locations(ast.Module([tree], [])), file, "exec")
     return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
 
 
 @contextlib.contextmanager
 def swapped_in(mutant, function):
-    """Within it the function has the mutant's code: changed in place, so that every importer gets the mutant."""
+    """Give the function the mutant's code within a block, in place, so that every importer gets the mutant."""
     original = function.__code__
     function.__code__ = mutant.code
     try:

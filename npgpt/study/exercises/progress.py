@@ -8,19 +8,17 @@ from npgpt.checks import check_path
 from npgpt.errors import UserError
 from npgpt.files import read_json, write_atomically
 
-FILE = "progress.json"
-
 
 class Progress:
     """The progress in one folder. `entries`: name of an exercise -> {"solved": date, "tries": n, "hints": {key: n}}.
 
     An exercise that was never checked has no entry, one that was never solved has no "solved". Every change is saved at
-    once, atomically. Raises UserError if the file is damaged, OSError as reading and writing do.
+    once, atomically. Raises: UserError if the file is damaged; OSError.
     """
 
     def __init__(self, folder):
         check_path("the folder of exercises", folder)
-        self.path = Path(folder) / FILE
+        self.path = Path(folder) / "progress.json"
         try:
             self.entries = checked(read_json(self.path))
         except FileNotFoundError:
@@ -30,7 +28,7 @@ class Progress:
                             "hold the exercises themselves") from None
 
     def entry(self, name):
-        """The entry of an exercise, read only."""
+        """Return the entry of an exercise, read only."""
         return self.entries.get(name, {"tries": 0, "hints": {}})
 
     def tried(self, name, solved):
@@ -42,7 +40,7 @@ class Progress:
         self.save()
 
     def next_hint(self, name, key, last):
-        """Count a hint on the line `key`: its number, from 0 to `last`, where it stays."""
+        """Count a hint on the line `key`. Return its number, from 0 to `last`, where it stays."""
         hints = self.entries.setdefault(name, self.entry(name))["hints"]
         number = min(hints.get(key, 0), last)
         hints[key] = number + 1
@@ -54,7 +52,7 @@ class Progress:
 
 
 def checked(content):
-    """The entries of a progress file's content; ValueError that says what is wrong with it."""
+    """Return the entries of a progress file's content. Raises ValueError that says what is wrong with it."""
     entries = content.get("exercises") if isinstance(content, dict) else None
     if not isinstance(entries, dict):
         raise ValueError('it has no "exercises"')

@@ -47,6 +47,14 @@ class LineCheck:
     torch: float | None = None
 
 
+class BackwardFailed(Exception):
+    """A backward raised an exception. checks: those of the gradients that it computed before."""
+
+    def __init__(self, checks):
+        super().__init__("the backward raised an exception")
+        self.checks = checks
+
+
 @dataclasses.dataclass
 class Variable:
     """One execution of a forward's statement that assigned v: `occurrence` counts v's assignments, from 0.
@@ -156,17 +164,17 @@ def check(lesson, backward=None, known=None, torch=False):
     """Return a `LineCheck` for each input and floating intermediate of a lesson, in the order of the forward's lines.
 
     backward: a function to judge instead of the lesson's own. known: the lesson's `truth`, if already measured. torch:
-    compare with torch too. An exception of the backward is re-raised, with the checks before it as attribute `checks`.
+    compare with torch too. Raises: BackwardFailed, from the exception that the backward raised.
     """
     known = known or truth(lesson)
     backward = backward or lesson.backward
     dy, cache = copy.deepcopy((known.dy, known.cache))      # a wrong backward may write to them
-    raised = None
+    result, error = {}, None
     with recording([backward]) as record:
         try:
             result = lesson.run_backward(dy, cache, backward)
-        except Exception as error:
-            result, raised = {}, error
+        except Exception as raised:
+            error = raised
     forward_source, backward_source = read_source(lesson.forward), read_source(backward)
     found = matched(known.variables, [each for each in record if each.name not in backward_source.filled])
     skipped = read_source(lesson.backward).shortcut         # the package's: a learner's docstring may say anything
@@ -175,40 +183,38 @@ def check(lesson, backward=None, known=None, torch=False):
         from npgpt.study.gradcheck.torch_oracle import gradients
         by_torch = gradients(lesson, known.dy)
 
-    def add(name, line, value, true, gradient, backward_line, by_torch, verdict=None, through=None):
+    def add(key, line, value, true, gradient=None, backward_line=None, verdict=None, through=None):
+        """key: an input's name, or (name, occurrence) of an intermediate."""
         relative = None if gradient is None or true is None else relative_error(gradient, true)
         if verdict is None:
             verdict = OK if relative is not None and relative <= TOLERANCE else WRONG
         statement = forward_source.statement_at(line)
         back = backward_source.statement_at(backward_line) if backward_line else None
-        shown = gradient if is_floating(gradient) else true
+        theirs, ours = by_torch.get(key), gradient if is_floating(gradient) else true
         checks.append(LineCheck(
-            lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
-            back.text if back else "", np.shape(value), relative, verdict, through,
-            None if by_torch is None or shown is None else relative_error(by_torch, shown)))
+            lesson.name, forward_source.file, key if isinstance(key, str) else key[0], line,
+            statement.text if statement else "(argument)", backward_line, back.text if back else "", np.shape(value),
+            relative, verdict, through, None if theirs is None or ours is None else relative_error(theirs, ours)))
 
-    if raised is None:
-        for name, value in lesson.inputs.items():
-            true, gradient = known.inputs[name], result.get(f"d{name}")
-            line = gradient_line(backward_source, record, name, true, gradient)
-            add(name, forward_source.first, value, true, gradient, line, by_torch.get(name))
+    for name, value in lesson.inputs.items() if error is None else ():
+        true, gradient = known.inputs[name], result.get(f"d{name}")
+        line = gradient_line(backward_source, record, name, true, gradient)
+        add(name, forward_source.first, value, true, gradient, line)
     previous = next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        name, line, value = variable.name, variable.line, variable.value
-        torch_gradient = by_torch.get((name, variable.occurrence))
+        name, place = variable.name, ((variable.name, variable.occurrence), variable.line, variable.value)
         if name in skipped:
-            add(name, line, value, true, None, None, torch_gradient, SHORTCUT, f"d{previous}")
+            add(*place, true, verdict=SHORTCUT, through=f"d{previous}")
         elif variable.constant:
-            add(name, line, value, None, None, None, None, CONSTANT)
+            add(*place, None, verdict=CONSTANT)
         else:
             previous = name
             if i in found:
-                add(name, line, value, true, found[i].value, found[i].line, torch_gradient)
-            elif raised is None:
-                add(name, line, value, true, None, named_line(backward_source, name), None, WRONG)
-    if raised is not None:
-        raised.checks = checks
-        raise raised
+                add(*place, true, found[i].value, found[i].line)
+            elif error is None:
+                add(*place, true, None, named_line(backward_source, name))
+    if error is not None:
+        raise BackwardFailed(checks) from error
     return checks
 
 

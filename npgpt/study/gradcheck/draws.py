@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import random
 
-from npgpt.study.gradcheck.lessons import PLAIN, Setting, Sizes, basics_and_lessons
+from npgpt.study.gradcheck.lessons import PLAIN, Setting, Sizes
 
 CASES = 24          # random ones, in addition to the plain one
 # Switches that change a line of a layer's backward or its arguments -> the case in words if it is off.
@@ -101,17 +101,16 @@ def with_size(sizes, name, n):
     return sizes._replace(**{name: n})
 
 
-def in_words(name, setting):
-    """Describe a case, "with n_layer = 3, without ln_e"; "" for the plain one."""
+def in_words(lesson, setting):
+    """Describe a lesson's case, "with n_layer = 3, without ln_e"; "" for the plain one."""
     if setting == PLAIN:
         return ""
     if setting.config is not None:
         return "with the model's own config"
-    sizes, arrays = setting.sizes, basics_and_lessons(setting)[name].inputs
-    first = next(iter(arrays))
-    words = [f"with {first} {tuple(map(int, arrays[first].shape))}"]
-    if name == "gpt":
+    sizes, (first, array) = setting.sizes, next(iter(lesson.inputs.items()))
+    words = [f"with {first} {array.shape}"]
+    if lesson.name == "gpt":
         words = [f"with B = {sizes.B}, T = {sizes.T}, C = {sizes.C}, n_layer = {setting.n_layer}"]
-    words += [OFF[switch] for switch in SWITCHES.get(name, []) if not setting.has(switch)
-              and not (switch == "causal" and name != "gpt" and not setting.has("mask"))]
+    words += [OFF[switch] for switch in SWITCHES.get(lesson.name, []) if not setting.has(switch)
+              and not (switch == "causal" and lesson.name != "gpt" and not setting.has("mask"))]
     return ", ".join(words)

@@ -144,6 +144,15 @@ def map_arrays(function, value):
     return value
 
 
+def lesson_of(module, name, title, inputs, **constants):
+    """Return the `Lesson` of a pair in a module. An input that is None is a constant; the backward returns None for it.
+    """
+    return Lesson(name, title, getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"),
+                  {each: value for each, value in inputs.items() if value is not None},
+                  constants | {each: None for each, value in inputs.items() if value is None},
+                  tuple(each for each in inputs if "." not in each))
+
+
 def basics(setting=PLAIN):
     """Return the pairs of lesson 0 by name, with the same random inputs every time."""
     T, C, N = setting.sizes.T, setting.sizes.C, setting.sizes.B * setting.sizes.T
@@ -157,14 +166,10 @@ def basics(setting=PLAIN):
     def unknown(x):
         return np.sin(a * x) + b * (x * x)
 
-    def lesson(name, title, inputs, **constants):
-        pair = (getattr(lesson_0, f"{name}_{direction}") for direction in ("forward", "backward"))
-        return Lesson(name, title, *pair, inputs, constants, tuple(inputs))
-
-    made = [lesson("chain", "The chain rule", {"x": unit(T, C), "a": unit(T, C)}),
-            lesson("twice", "A variable used twice", {"x": unit(T, C)}),
-            lesson("broadcast", "Broadcasting", {"x": unit(N, C), "gain": unit(N, 1), "bias": unit(C)}),
-            lesson("difference", "A derivative, measured", {"x": unit(T, C)}, f=unknown, h=setting.step)]
+    made = [lesson_of(lesson_0, "chain", "The chain rule", {"x": unit(T, C), "a": unit(T, C)}),
+            lesson_of(lesson_0, "twice", "A variable used twice", {"x": unit(T, C)}),
+            lesson_of(lesson_0, "broadcast", "Broadcasting", {"x": unit(N, C), "gain": unit(N, 1), "bias": unit(C)}),
+            lesson_of(lesson_0, "difference", "A derivative, measured", {"x": unit(T, C)}, f=unknown, h=setting.step)]
     return {each.name: each for each in made}
 
 
@@ -183,21 +188,13 @@ def lessons(setting=PLAIN):
     def unit(*shape):
         return setting.spread * rng.standard_normal(shape)
 
-    def add(name, title, inputs, results=None, **constants):
-        module = transformer if "ops" in constants else layers
-        results = results or tuple(name for name in inputs if "." not in name)
-        made[name] = Lesson(name, title, getattr(module, f"{name}_forward"), getattr(module, f"{name}_backward"),
-                            {name: value for name, value in inputs.items() if value is not None}, constants, results)
+    def add(name, *arguments, **constants):
+        made[name] = lesson_of(transformer if "ops" in constants else layers, name, *arguments, **constants)
 
     def bias(n):
         """Return a bias or None; both advance the random numbers equally."""
         values = unit(n)
         return values if has("bias") else None
-
-    def affine(name, title, inputs, **constants):
-        """Add a layer that may have a bias."""
-        add(name, title, inputs, **constants | {"bias": None} if inputs["bias"] is None else constants,
-            results=tuple(inputs))
 
     targets = rng.integers(0, V, (B, T))
     counted = targets.copy()
@@ -208,13 +205,13 @@ def lessons(setting=PLAIN):
         targets = counted
     if not has("repeated"):
         idx = np.random.default_rng(setting.seed).permutation(V)[:B * T].reshape(B, T)
-    affine("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": bias(V)})
+    add("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": bias(V)})
     add("gelu_tanh", "GELU, the tanh form", {"x": unit(B, T, C)})
     add("gelu_exact", "GELU, the exact form", {"x": unit(B, T, C)})
-    affine("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": bias(C)}, eps=setting.eps)
+    add("layernorm", "LayerNorm", {"x": unit(B, T, C), "weight": unit(C), "bias": bias(C)}, eps=setting.eps)
     add("cross_entropy", "Softmax cross-entropy", {"logits": unit(B, T, V)}, targets=targets)
     add("embedding", "Embedding", {"wte": unit(V, C), "wpe": unit(P, C)}, idx=idx)
-    affine("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": bias(V)})
+    add("head", "Language-model head", {"x": unit(B, T, C), "weight": unit(V, C), "bias": bias(V)})
     p = setting.p if has("dropout") else 0.0
     add("dropout", "Dropout", {"x": unit(B, T, C)}, mask=dropout_mask(rng, (B, T, C), p, np.float64))
     add("attention", "Attention", {"q": unit(B, H, T, D), "k": unit(B, H, S, D), "v": unit(B, H, S, D)},

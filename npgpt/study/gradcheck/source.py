@@ -26,7 +26,6 @@ class Source:
     file: str
     first: int
     lines: tuple[str, ...]
-    docstring: str
     statements: tuple[Statement, ...]
     shortcut: frozenset[str]        # forward variables whose gradients are skipped, by the docstring
     filled: dict[str, int]          # arrays that are filled part by part -> the last line that does
@@ -45,13 +44,13 @@ def read_source(function):
 
 def source_of(tree, file, first, lines):
     """Return the `Source` of a function's tree, with line numbers of its file; lines: its text, from `first` on."""
-    docstring = ast.get_docstring(tree) or ""
     statements = [Statement(node.lineno, node.end_lineno, assigned_names(node), ast.unparse(node))
                   for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr
                                                            | ast.Return)
                   and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
-    return Source(tree.name, file, first, tuple(line.rstrip("\n") for line in lines), docstring,
-                  tuple(sorted(statements, key=lambda each: each.first)), shortcut(docstring), filled_names(tree))
+    return Source(tree.name, file, first, tuple(line.rstrip("\n") for line in lines),
+                  tuple(sorted(statements, key=lambda each: each.first)), shortcut(ast.get_docstring(tree) or ""),
+                  filled_names(tree))
 
 
 def parsed(function):

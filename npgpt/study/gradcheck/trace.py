@@ -24,10 +24,7 @@ class Assignment:
 
 @contextlib.contextmanager
 def recording(functions):
-    """Trace calls of the functions in this thread: yields the list of `Assignment`s, in order.
-
-    A statement that raises assigns nothing.
-    """
+    """Trace calls of the functions in this thread: yield the list of `Assignment`s. One that raises assigns nothing."""
     sources = {function.__code__: read_source(function) for function in functions}
     record = []
 
@@ -67,5 +64,5 @@ def recording(functions):
 
 
 def is_floating(value):
-    """Whether a value is a floating array or NumPy number, so that it can have a gradient."""
+    """Return whether a value is a floating array or NumPy number, so that it can have a gradient."""
     return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f"

@@ -23,10 +23,13 @@ class Task:
     """
 
     def __init__(self, name, setting):
-        self.name, self.setting, self.words = name, setting, in_words(name, setting)
-        self.lesson = basics_and_lessons(setting)[name]
+        self.name, self.setting, self.lesson = name, setting, basics_and_lessons(setting)[name]
         y, self.cache = self.lesson.run_forward(self.lesson.inputs)
         self.dy = np.asarray(np.random.default_rng(5 + setting.seed).standard_normal(np.shape(y)))
+
+    @property
+    def words(self):
+        return in_words(self.lesson, self.setting)
 
     @property
     def sizes(self):
@@ -59,7 +62,7 @@ class Case(Task):
 
     @functools.cached_property
     def known(self):
-        """(gradients, helpers)."""
+        """Return (gradients, helpers)."""
         variables = traced_forward(self.lesson)[3]
         with recording([self.lesson.backward]) as record:
             self.lesson.backward(*self.arguments())

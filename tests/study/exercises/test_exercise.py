@@ -1,12 +1,9 @@
 """`npgpt exercise`: what it writes, what `check` says of good and bad files, hints, bugs and the progress."""
 
 import ast
-import html
 import json
-import os
 import random
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -26,9 +23,8 @@ from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.child import read_answer
-from npgpt.study.judge.explain import UNKNOWN
-from npgpt.study.judge.hints import hints, next_hint, package_statements, wrong_key
-from npgpt.study.judge.report import Fault, Line, Report, report_html, report_text
+from npgpt.study.judge.hints import next_hint
+from npgpt.study.judge.report import report_text
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import judge_file, solved
 
@@ -37,7 +33,7 @@ slow = pytest.mark.slow         # starts many processes
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(layer):
+def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
     lesson = basics_and_lessons()[layer]
     backward = without_explanations(list(read_source(lesson.backward).lines))
     missing = []
@@ -49,15 +45,12 @@ def test_files_leave_out_what_their_level_says_and_no_answer_stands_above_it(lay
         missing.append(len([line for line in backward if line not in written.split("\n")]))
         comments = [line for line in backward if line.strip().startswith("# ")]
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
-        docstring = ast.parse(text).body[-1].body[0].value.value
-        assert docstring.startswith("Undo `") and docstring.count(". ") == 0 and "\n" not in docstring
         assert not re.search("twice|derivative|both|broadcast", re.sub(r"\w+_(forward|backward)", "", written))
     assert missing[0] == 1 and missing == sorted(set(missing))
     assert level < 3 or len(ast.parse(text).body[-1].body) == 2
 
 
-def test_a_level_that_leaves_out_no_more_than_a_lower_one_does_not_exist(npgpt):
-    assert levels_of("dropout") == [1] and levels_of("linear") == [1, 2, 3]
+def test_a_level_that_does_not_exist_is_refused(npgpt):
     refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1 only")
     refused(npgpt("exercise", "linear", "--level", "4"), "--level 4: linear has levels 1, 2, 3")
     assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
@@ -74,19 +67,7 @@ def test_reset_keeps_the_text_of_the_learner(npgpt):
         file.write_text(mine)
         assert npgpt("exercise", "reset", file)[1] == f"{file} was reset; your text is in {file}.bak\n"
         assert file.read_text() == first and Path(f"{file}.bak").read_text() == mine
-        assert "your text" not in npgpt("exercise", "reset", file)[1] and Path(f"{file}.bak").read_text() == mine
     refused(npgpt("exercise", "reset", "nowhere.py"), "nowhere.py: No such file or directory")
-    refused(npgpt("exercise", "reset", "exercises/progress.json"), "No such file or directory")
-
-
-def test_level_1_looks_as_expected():
-    text = level_text(LINEAR, 1, "file.py")
-    assert "    dweight = ...                                   # (n_in, n_out)\n" in text
-    assert "    drows = dy_rows @ weight.T " in text and "    # y_rows = rows @ weight\n" in text
-    text = level_text(basics_and_lessons()["gelu_tanh"], 1, "file.py")
-    assert "import math\n\nimport numpy as np\n\nSQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)\n\n\ndef gelu" in text
-    text = level_text(basics_and_lessons()["block"], 1, "file.py")
-    assert "\nfrom npgpt.model.transformer import mlp_backward, mlp_forward, self_attention_backward, self_att" in text
 
 
 def test_from_the_list_to_the_solution_and_back(npgpt):
@@ -98,20 +79,21 @@ def test_from_the_list_to_the_solution_and_back(npgpt):
     file = Path("exercises/linear-level1.py")
     assert code == 0 and f"npgpt exercise check {file}" in out
     refused(npgpt("exercise", "linear"), "exercises/linear-level1.py exists")
-    number = file.read_text()[:file.read_text().index("dweight = ...")].count("\n") + 1
+    text = file.read_text()
+    assert "    dweight = ...                                   # (n_in, n_out)\n" in text
+    number = text[:text.index("dweight = ...")].count("\n") + 1
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and f"right so far; still to be written: line {number}\n" in out and out.count(" ok") == 4
-    wrong = file.read_text().replace("dweight = ...", "dweight = dy_rows.T @ rows")
+    wrong = text.replace("dweight = ...", "dweight = dy_rows.T @ rows")
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
-    assert code == 1 and f"line {number}  dweight  WRONG\n" in out
-    assert "its shape is (8, 6), not (6, 8)" in out and "transposed" not in out
-    assert f"the first wrong line is {number}" in out and out.count(" ok\n") >= 4 and state()[1] == "tried"
+    assert code == 1 and f"line {number}  dweight  WRONG\n" in out and f"the first wrong line is {number}" in out
+    assert "its shape is (8, 6), not (6, 8)" in out and "transposed" not in out and state()[1] == "tried"
     file.write_text(solved(LINEAR, 1))
     code, out, _ = npgpt("exercise", "check", file)
-    assert code == 0 and "right: every gradient" in out and "WRONG" not in out
+    assert code == 0 and "right: every gradient" in out
     lines = [int(line.split()[1]) for line in out.split("\n") if line.startswith("  line ")]
-    assert lines == sorted(lines) and len(lines) == 5 and out.count("dy_rows ") == 1 and " dy " not in out
+    assert lines == sorted(lines) and len(lines) == 5
     progress = Path("exercises/progress.json")
     day = json.loads(progress.read_text())["exercises"]["linear level 1"]["solved"]
     progress.write_text(progress.read_text().replace(day, "2025-01-02"))
@@ -119,100 +101,65 @@ def test_from_the_list_to_the_solution_and_back(npgpt):
     assert npgpt("exercise", "check", file)[0] == 1 and state()[1] == "2025-01-02"     # kept
     file.write_text(solved(LINEAR, 1).replace("x.shape[-1])  ", "x[..., 0].size * 0 + x.shape[-1])  "))     # no blank
     assert npgpt("exercise", "check", file)[0] == 0 and state()[1] == "2025-01-02"
-    assert sorted(os.listdir("exercises")) == ["linear-level1.py", "progress.json"]
 
 
 def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
-    def hints(file, text, n):
-        file.write_text(text)
-        return [npgpt("exercise", "check", file, "--hint")[1] for _ in range(n)]
-
     npgpt("exercise", "linear", "--level", "2")
     file = Path("exercises/linear-level2.py")
-    text = file.read_text()
-    found = hints(file, text, 4)
+    found = [npgpt("exercise", "check", file, "--hint")[1] for _ in range(4)]
     assert found[0] == "hint 1 of 3: look at the forward's line: y_rows = y_rows + bias\n"
     assert found[1] == f"hint 2 of 3: {read_notes('linear')['dbias'].hint}\n"
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
-    written = text.replace("dbias = ...", "dbias = dy_rows.sum(axis=0) if has_bias else None")
-    assert hints(file, written, 1)[0].startswith("hint 1 of 3: look at the forward's line: y_rows = rows @ weight")
-    assert hints(file, text.replace("dbias = ...", "dbias = dy_rows"), 4)[3].endswith(found[3][len("hint 3 of 3"):])
-    wrong = solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)")    # nothing is missing
-    file.write_text(wrong)
+    file.write_text(solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
     assert "sign" not in npgpt("exercise", "check", file)[1]
-    found = hints(file, wrong, 4)
-    assert found[0] == "hint 1 of 4: its sign is wrong\n" and found[3].startswith("hint 4 of 4: the package writes")
-    assert "drows = dy_rows @ weight.T" in found[3]
-    assert hints(file, wrong.replace("-(", "2.0 * ("), 1)[0].startswith("hint 1 of 4: ")      # another mistake
-    assert hints(file, wrong, 1) == found[3:]
-    unknown = "drows = dy_rows @ np.sinh(weight.T + 0.3)"
-    assert hints(file, wrong.replace("drows = -(dy_rows @ weight.T)", unknown), 1)[0].startswith("hint 1 of 3: look at")
-    assert "tried, 14 hints" in npgpt("exercise")[1]
-    assert "no hint is needed" in hints(file, solved(LINEAR, 2), 1)[0]
-    npgpt("exercise", "embedding", "--level", "3")
-    file = Path("exercises/embedding-level3.py")
-    assert "x = token + position" in hints(file, file.read_text(), 1)[0]
-    wrong = solved(basics_and_lessons()["embedding"], 3).replace("= dposition", "= 2.0 * dposition")
-    assert "dwpe[:T] = dposition" in hints(file, wrong, 4)[-1]      # the line that fills the array, not that makes it
-    npgpt("exercise", "embedding", "--level", "2")
-    file = Path("exercises/embedding-level2.py")
-    text = file.read_text().replace("dposition = ...", "dposition = dx.sum(axis=0)")
-    text = text.replace("dwpe[:T] = ...", "dwpe[:T] = dposition")
-    assert "np.add.at(dwte, idx, dtoken)" in hints(file, text, 3)[-1]
+    assert npgpt("exercise", "check", file, "--hint")[1] == "hint 1 of 4: its sign is wrong\n"
+    assert "tried, 4 hints" in npgpt("exercise")[1]
+    file.write_text(solved(LINEAR, 2))
+    assert "no hint is needed" in npgpt("exercise", "check", file, "--hint")[1]
 
 
-@pytest.mark.parametrize("mistake", ["its sign is wrong", UNKNOWN, None])
-@pytest.mark.parametrize("raises", [False, True])
-def test_the_verdict_says_where_and_the_first_hint_what(mistake, raises, tmp_path):
-    """A notebook's `check` shows both."""
-    (tmp_path / "mine.py").write_text(solved(LINEAR, 3))
-    exercise = read_exercise(tmp_path / "mine.py")
-    lines = [Line("dx", 30, "ok"), *([] if raises else [Line("dweight", 34, "WRONG", mistake, "ratio -1")]),
-             Line("dbias", 34, "WRONG", "may follow from line 34"), Line("dy", 40, "WRONG", "another mistake")]
-    faults = [Fault("ValueError: text", 34, diagnosis=mistake)] if raises else []
-    report = Report("", lines, faults, [], [], ["dx"], ["dweight"])
-    verdict = report_text(report, "title", with_diagnosis=False)
-    assert verdict.endswith("\nwrong: the first wrong line is 34") and "may follow from line 34" not in verdict
-    assert ("ValueError: text" if raises else "ratio -1") in verdict and str(mistake) not in verdict
-    assert (mistake or "") in report_text(report, "title") \
-        and html.escape(mistake or "") in report_html(report, "title")
-    said = [next_hint(exercise, Progress(tmp_path), 1.0, report) for _ in range(2)]
-    if mistake in (UNKNOWN, None):
-        assert said[0].startswith("hint 1 of 3: look at") and said[1].startswith("hint 2 of 3: ")
-    else:
-        assert said[0] == f"hint 1 of 4: {mistake}" and said[1].startswith("hint 2 of 4: look at")
+DROWS = "drows = dy_rows @ weight.T"
+
+
+@pytest.mark.parametrize(("layer", "changes", "first", "last"), [
+    ("linear", {"dbias = ...": "dbias = dy_rows.sum(axis=0) if has_bias else None"},
+     "hint 1 of 3: look at the forward's line: y_rows = rows @ weight", "the package writes: dweight = "),
+    ("linear", {"dbias = ...": "dbias = dy_rows"}, "hint 1 of 4: ", "the package writes: dbias = dy_rows.sum(axis=0)"),
+    ("linear", {DROWS: "drows = -(dy_rows @ weight.T)"}, "hint 1 of 4: its sign is wrong", DROWS),
+    ("linear", {DROWS: "drows = 2.0 * (dy_rows @ weight.T)"}, "hint 1 of 4: the factor 2.0", DROWS),
+    ("linear", {DROWS: "drows = dy_rows @ weight"}, "hint 1 of 4: ", DROWS),
+    ("linear", {DROWS: "drows = dy_rows @ np.sinh(weight.T + 0.3)"}, "hint 1 of 3: look at", DROWS),
+    ("embedding", {"dposition = ...": "dposition = dx.sum(axis=0)", "dwpe[:T] = ...": "dwpe[:T] = dposition"},
+     "hint 1 of 3: ", "np.add.at(dwte, idx, dtoken)"),
+    ("embedding", {"dposition = ...": "dposition = dx.sum(axis=0)", "dwpe[:T] = ...": "dwpe[:T] = 2.0 * dposition"},
+     "hint 1 of 4: ", "dwpe[:T] = dposition"),      # the line that fills the array, not the one that makes it
+    ("gpt", {"= block_backward(dx, blocks[i], ops)": "= block_backward(dx, blocks[0], ops)"}, "hint 1 of ",
+     "dx, dp['h'][i] = block_backward"),
+    ("gpt", {"= ops.layernorm_backward(dx, ln_f)": "= ops.layernorm_backward(-dx, ln_f)"}, "hint 1 of ",
+     "dx, dln_f_weight, dln_f_bias = ops.layernorm_backward"),
+])
+def test_the_first_hint_is_the_mistake_or_the_line_to_look_at(layer, changes, first, last, tmp_path):
+    """The verdict does not tell the mistake."""
+    lesson, file, progress = basics_and_lessons()[layer], tmp_path / "mine.py", Progress(tmp_path)
+    text = level_text(lesson, 2, "mine.py")
+    for old, new in changes.items():
+        text = (text if old in text else solved(lesson, 2)).replace(old, new)
+    file.write_text(text)
+    report = judge_file(layer, file)
+    said = [next_hint(read_exercise(file), progress, 1.0, report) for _ in range(4)]
+    assert said[0].startswith(first) and last in said[-1]
+    mistake = said[0].partition(": ")[2]
+    assert "1 of 3" in said[0] or mistake not in report_text(report, "title", with_diagnosis=False)
+    assert "1 of 3" in said[0] or mistake in report_text(report, "title")
 
 
 def test_a_seed_repeats_the_random_cases(npgpt):
-    Path("mine.py").write_text(SOLUTION)
-    assert "(--seed 5)\n" in npgpt("exercise", "check", "mine.py", "--seed", "5")[1]
-    seeds = [npgpt("exercise", "check", "mine.py")[1].split("--seed")[-1] for _ in range(2)]
-    assert seeds[0] != seeds[1]
-    refused(npgpt("exercise", "check", "mine.py", "--seed", "-1"), "--seed must be")
     rare = SOLUTION.replace("dy_rows.sum(axis=0)", "dy_rows.sum(axis=0) * (1 + (dy.shape[0] > 4))")
     Path("mine.py").write_text(rare)        # right in the plain case
     out = npgpt("exercise", "check", "mine.py")[1]
     seed = re.search(r"wrong with .*\(--seed (\d+)\)", out)[1]
     assert f"for a hint: npgpt exercise check mine.py --hint --seed {seed}\n" in out
-    assert "hint 1 of" in npgpt("exercise", "check", "mine.py", "--hint", "--seed", seed)[1]
-
-
-@pytest.mark.parametrize(("right", "wrong", "key"), [
-    ("= block_backward(dx, blocks[i], ops)", "= block_backward(dx, blocks[0], ops)", "dx, dp['h'][i]"),
-    ("= ops.dropout_backward(dx, drop)", "= -ops.dropout_backward(dx, drop)", "dx"),
-    ("= ops.layernorm_backward(dx, ln_f)", "= ops.layernorm_backward(-dx, ln_f)", "dx, dln_f_weight, dln_f_bias"),
-])
-def test_a_hint_is_on_the_wrong_one_of_the_lines_that_assign_dx(right, wrong, key, tmp_path):
-    lesson, file = basics_and_lessons()["gpt"], tmp_path / "mine.py"
-    file.write_text(solved(lesson, 3).replace(right, wrong))
-    report = judge_file("gpt", file)
-    assert wrong_key(read_exercise(file), report) == key
-
-
-def test_every_line_has_hints():
-    for layer in LAYERS:
-        keys = [key for key, _ in package_statements(basics_and_lessons()[layer])]
-        assert all(len([*filter(None, hints(basics_and_lessons()[layer], key))]) == 3 for key in keys)
+    assert npgpt("exercise", "check", "mine.py", "--seed", seed)[1] == out
 
 
 @pytest.fixture
@@ -235,11 +182,8 @@ RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
 @pytest.mark.parametrize(("old", "new", "says"), [
     ("    x, weight, has_bias = cache", "    x, weight, has_bias = = cache", "mine.py, line {0}: invalid syntax"),
     ("def linear_backward", "def my_backward", "mine.py: there is no linear_backward after the file has run"),
-    (RETURN, RETURN + "\n\n\nlinear_backward = 3", "mine.py: linear_backward is an int after the file has run"),
-    ("import numpy as np", "raise KeyboardInterrupt", "mine.py, line {0}: KeyboardInterrupt"),
     (RETURN, "    import os; os._exit(3)", "mine.py: the code ended its process (exit code 3)"),
-    (RETURN, "    import os; os.kill(os.getpid(), 9)", "mine.py: the code ended its process (signal 9)"),
-    ("# npgpt exercise: linear, level 3", "", "mine.py is not an exercise file"),
+    (RETURN, "    import os; os._exit(0)", "mine.py: the code ended or disturbed its process before it could be"),
     ("# npgpt exercise: linear", "# npgpt exercise: gtp", "mine.py is not an exercise file"),
     ("(n_in", "\0", "null bytes"),
 ])
@@ -250,12 +194,8 @@ def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
 
 @pytest.mark.parametrize(("old", "new", "says"), [
     (RETURN, "    pass", "linear_backward returned None, not 3 (dx, dweight, dbias)"),
-    (RETURN, "    return dx", "linear_backward returned an array, not 3 (dx, dweight, dbias)"),
     (RETURN, "    return dx, dweight, dbias > 0", "dbias is an array of bool"),
-    (RETURN, "    return dx, dweight, dbias[1:]", "its shape is (7,), not (8,)"),
     (RETURN, "    return dx, dweight @ dx, dbias", "dweight (6, 8) @ dx (4, 5, 6): 8 is not 5"),
-    (RETURN, "    raise GeneratorExit", "GeneratorExit"),
-    (RETURN, RETURN.replace("return", "yield"), "linear_backward returned a generator, not 3 (dx, dweight, dbias)"),
     (RETURN, "    raise SystemExit(0)", "SystemExit: 0"),
     (RETURN, "    return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
 ])
@@ -263,28 +203,25 @@ def test_bad_results_and_exceptions_are_wrong_in_one_line(tmp_path, old, new, sa
     line = SOLUTION[:SOLUTION.index(old)].count("\n") + 1
     (tmp_path / "mine.py").write_text(SOLUTION.replace(old, new))
     out = report_text(judge_file("linear", tmp_path / "mine.py"), "title")
-    if "pass" in new:       # no line
-        line = SOLUTION[:SOLUTION.index("def linear_backward")].count("\n") + 1
-    assert "yield" in new or f"  line {line}  " in out
+    assert f"  line {line}  " in out or "pass" in new       # which returns in no line
     assert f"             {says}" in out
 
 
-def test_files_that_are_none_and_flags_that_do_not_fit(npgpt, tmp_path):
-    refused(npgpt("exercise", "check", "nowhere.py"), "nowhere.py: No such file or directory")
-    refused(npgpt("exercise", "check", tmp_path), "is not a regular file")
-    (tmp_path / "latin.py").write_bytes(b"# npgpt exercise: linear, level 1\n# \xe9\n")
-    refused(npgpt("exercise", "check", "latin.py"), "latin.py, line 2: not UTF-8 text")
-    refused(npgpt("exercise", "check"), "FILE")
-    refused(npgpt("exercise", "relu"), "relu", "layernorm")
-    refused(npgpt("exercise", "linear", "--level", "4"), "--level")
-    refused(npgpt("exercise", "linear", "mlp"), "mlp")
-    refused(npgpt("exercise", "linear", "--seed", "1"), "--seed")
-    refused(npgpt("exercise", "bug", "dropout"), "invalid choice: 'dropout'")
-    refused(npgpt("exercise", "bug", "--seed", "-1"), "--seed must be")
+def test_wrong_files_and_flags_are_refused(npgpt, tmp_path):
     npgpt("exercise", "linear")
-    for flags, says in ((["--line", "3"], "has no bug"), (["--line", "3", "--hint"], "not allowed with"),
-                        (["--time-limit", "nan"], "--time-limit must be")):
-        refused(npgpt("exercise", "check", "exercises/linear-level1.py", *flags), says)
+    (tmp_path / "latin.py").write_bytes(b"# npgpt exercise: linear, level 1\n# \xe9\n")
+    for arguments, *says in (
+            (["check", "nowhere.py"], "nowhere.py: No such file or directory"),
+            (["check", tmp_path], "is not a regular file"),
+            (["check", "latin.py"], "latin.py, line 2: not UTF-8 text"),
+            (["relu"], "relu", "layernorm"),
+            (["bug", "dropout"], "invalid choice: 'dropout'"),
+            (["bug", "--seed", "-1"], "--seed must be"),
+            (["check", "mine.py", "--seed", "-1"], "--seed must be"),
+            (["check", "exercises/linear-level1.py", "--line", "3"], "has no bug"),
+            (["check", "exercises/linear-level1.py", "--line", "3", "--hint"], "not allowed with"),
+            (["check", "exercises/linear-level1.py", "--time-limit", "nan"], "--time-limit must be")):
+        refused(npgpt("exercise", *arguments), *says)
 
 
 def test_a_damaged_file_is_refused_or_read(tmp_path):
@@ -301,7 +238,7 @@ def test_a_damaged_file_is_refused_or_read(tmp_path):
     assert unread > 100
 
 
-def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
+def test_a_missing_package_is_named_in_one_line(npgpt, tmp_path, monkeypatch):
     (tmp_path / "without").mkdir()
     (tmp_path / "without/scipy.py").write_text("raise ImportError('there is no SciPy')")
     monkeypatch.syspath_prepend(tmp_path / "without")
@@ -311,21 +248,8 @@ def test_a_missing_package_is_told_in_one_line(npgpt, tmp_path, monkeypatch):
 
 @slow
 def test_an_endless_loop_ends_and_what_it_has_printed_is_shown(linear):
-    start = time.perf_counter()
     code, _, err = linear(RETURN, "    print('so far')\n    while True:\n        pass\n", "--time-limit", "2.5")
-    assert code == 2 and time.perf_counter() - start < 6
-    assert err.startswith("so far\nnpgpt: mine.py: linear_backward has not ended within 2.5 seconds")
-
-
-def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
-    leave = f"""    import os, subprocess, sys
-    try:
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-        open("child", "w").write(str(child.pid))
-    except BlockingIOError:         # only root may start one
-        open("child", "w").write("none")
-{RETURN}"""
-    assert linear(RETURN, leave)[0] == 0 and not Path(f"/proc/{Path('child').read_text()}").exists()
+    assert code == 2 and err.startswith("so far\nnpgpt: mine.py: linear_backward has not ended within 2.5 seconds")
 
 
 @slow
@@ -334,10 +258,9 @@ def test_processes_that_a_right_solution_leaves_behind_are_ended(linear):
     ("open('large', 'wb').write(bytes(17 << 20))", "OSError: [Errno 27] File too large"),
     ("files = [open('many' + str(i), 'w') for i in range(100)]", "OSError: [Errno 24] Too many open files"),
     ("raise ValueError('\\x1b[31m' + 'a' * (2 << 20))", "ValueError: \\x1b[31maaa"),
-    ("raise type('\\x1b[31m', (Exception,), {})('text')", "\\x1b[31m: text"),
     ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "Mine"),
 ])
-def test_what_breaks_a_limit_or_is_not_fit_to_be_shown_is_one_short_line(linear, code, says):
+def test_broken_limits_and_unprintable_errors_are_one_short_line(linear, code, says):
     code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
     assert code == 1 and err == "" and says.format(RETURN_LINE) in out
     assert len(out) < 1000 and "\x1b" not in out
@@ -359,11 +282,10 @@ OUTCOME = {"value": {"tuple": [ARRAY, None, {"strange": "list"}, {"dict": [["h",
            "raised": None, "line": None, "changed": False, "record": [["f", 3, "dx", ARRAY]], "finished": True}
 RUN = {"outcomes": [OUTCOME, OUTCOME], "float32": OUTCOME, "to_do": [3], "followed": True}
 BAD_ANSWERS = [
-    "", "5", "{}", '["error"]', "[" * 100000, "\udcff", '{"error": "text"}', '{"error": "text", "line": NaN}',
+    "", "5", "{}", '["error"]', "[" * 100000, "\udcff", '{"error": "text", "line": NaN}',
     *(json.dumps(ANSWER | field) for field in (
-        {"lines": [5]}, {"lines": None}, {"notes": [None]}, {"more": 5}, {"to_do": [float("inf")]}, {"faults": [LINE]},
-        {"lines": [LINE | {"line": True}]})),
-    *(json.dumps(RUN | field) for field in ({"outcomes": [OUTCOME]}, {"outcomes": [OUTCOME, 5]}, {"to_do": ["3"]})),
+        {"lines": [5]}, {"notes": [None]}, {"more": 5}, {"to_do": [float("inf")]}, {"lines": [LINE | {"line": True}]})),
+    *(json.dumps(RUN | field) for field in ({"outcomes": [OUTCOME]}, {"outcomes": [OUTCOME, 5]})),
     *(json.dumps(RUN | {"float32": OUTCOME | field}) for field in (
         {"value": 5}, {"changed": None}, {"record": [["f", 3, "dx", None]]}, {"value": ARRAY | {"array": "O"}},
         {"value": ARRAY | {"shape": [3]}}, {"value": ARRAY | {"data": "?"}}, {"value": {"dict": [[1]]}}))]
@@ -385,60 +307,30 @@ def test_answers_are_validated():
         read_answer(json.dumps(RUN | {"float32": OUTCOME | {"value": deep}}).encode(), 2)
 
 
-@slow
-@pytest.mark.parametrize("answer", ["b'5\\n'", "b'{}\\n'", "b'[' * 100000", "bytes(50 << 20)"])
-def test_who_writes_into_the_answer_is_told_so_in_one_line(linear, answer):
-    forge = f"""    for number in range(3, 21):
-        try:
-            open(number, "wb", closefd=False).write({answer})
-        except OSError:
-            pass
-"""
-    refused(linear(RETURN, forge + RETURN), "mine.py: the code ended or disturbed its process before it could be")
-
-
-def test_a_solution_may_print_and_does_not_reach_this_process(linear):
-    code, out, _ = linear(RETURN, "    import npgpt.layers.linear as own\n    own.linear_backward = own.np = None\n"
-                                  "    print('{\"error\": 1}')\n" + RETURN)
-    assert code == 0 and "error\": 1" not in out
-    from npgpt.layers import linear as module
-    assert module.linear_backward is LINEAR.backward
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"exercises": {"linear level 1": 3}}', "\udcff", "[" * 100000,
-                                     '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'])
-def test_damaged_progress_is_told_in_one_line_and_kept(npgpt, content):
-    npgpt("exercise", "linear")
-    data = content.encode(errors="surrogateescape")
-    Path("exercises/progress.json").write_bytes(data)
+@pytest.mark.parametrize("content", ["", "{}", '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'])
+def test_damaged_progress_is_refused_and_kept(npgpt, content):
+    Path("exercises").mkdir()
+    Path("exercises/progress.json").write_text(content)
     refused(npgpt("exercise"), "exercises/progress.json is damaged", "delete it")
-    refused(npgpt("exercise", "check", "exercises/linear-level1.py", "--hint"), "exercises/progress.json is damaged")
-    assert Path("exercises/progress.json").read_bytes() == data
+    assert Path("exercises/progress.json").read_text() == content
 
 
-@slow
 @pytest.mark.parametrize("layer", bug_layers())
-def test_planted_bugs_are_bugs_and_their_line_is_known(layer, tmp_path):
-    lesson = basics_and_lessons()[layer]
+def test_a_planted_bug_is_in_one_known_line(layer, tmp_path):
+    lesson, file = basics_and_lessons()[layer], tmp_path / "bug.py"
     right = list(read_source(lesson.backward).lines)
-    places = set()
-    for seed in range(4):
+    for seed in range(2):
         lines = with_bug(lesson, seed)
         [place] = [i for i, (old, new) in enumerate(zip(right, lines, strict=True)) if old != new]
-        places.add(place)
-        file = tmp_path / f"bug{seed}.py"
+        assert is_bug(lesson, lines) and not is_bug(lesson, right)
         text = bug_text(lesson, seed, file)         # the same seed, the same bug
         file.write_text(text)
-        report = judge_file(layer, file)
-        assert not report.right and report.first is not None
         first, last, wrong, answer = bug_statement(read_exercise(file))
         assert first == last == text.split("\n").index(without_explanation(lines[place])) + 1 and wrong != answer
-        assert not {str(first)} & set(text.split("\ndef ")[0].split("import")[0].split())
         comment = right[place].find("  # ")     # the comment has not moved
         assert comment < 0 or lines[place][comment:] == right[place][comment:]
         file.write_text(text.replace("\n".join(without_explanations(lines)), "\n".join(without_explanations(right))))
         assert bug_statement(read_exercise(file)) is None
-    assert len(places) > 1 or layer in ("embedding", "head", "mlp")
 
 
 @pytest.mark.parametrize("layer", bug_layers())
@@ -453,18 +345,14 @@ def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
     file = Path("exercises/layernorm-bug2.py")
     assert code == 0 and str(file) in out
     text = file.read_text()
-    line, _, _, right = bug_statement(read_exercise(file))
+    line, _, wrong, right = bug_statement(read_exercise(file))
     for number in range(1, text.count("\n") + 1):
         code, out, _ = npgpt("exercise", "check", file, "--line", number)
         assert (code == 0) == (number == line) == out.startswith("yes") == (right in out), number
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and "the bug is still there" in out and f"line {line}" not in out
-    assert npgpt("exercise", "check", file, "--hint")[1].startswith("hint 1 of 4: ")
-    lines = text.split("\n")
-    lines[line - 1] = f"    # fixed\n    {right}"
-    file.write_text("\n".join(lines))
+    file.write_text(text.replace(f"    {wrong}", f"    # fixed\n    {right}"))
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "fixed" in out
     refused(npgpt("exercise", "check", file, "--line", line), "no line differs")
     assert npgpt("exercise")[1].split("\nlayernorm")[1].split("\n")[0].split()[-1] == "1"
-    assert npgpt("exercise", "bug")[0] == 0

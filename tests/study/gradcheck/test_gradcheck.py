@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import inspect
 import json
+import re
 import sys
 
 import numpy as np
@@ -57,9 +58,7 @@ def broken(function, old, new):
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [
-    ("layernorm", "dxhat = dy * weight", "dxhat = dy + weight"),
     ("gelu_tanh", "dtanh * (1.0 - tanh * tanh)", "dtanh * (1.0 - tanh)"),
-    ("attention", "datt - dot", "datt"),
     ("cross_entropy", "dlogits_at_target, axis=-1)", "2.0 * dlogits_at_target, axis=-1)"),
     ("embedding", "np.add.at(dwte, idx, dtoken)", "dwte[idx] += dtoken"),
     ("block", "dx_mid = dx_out + dx_mid_normed", "dx_mid = dx_mid_normed"),
@@ -67,10 +66,7 @@ def broken(function, old, new):
     ("gpt", 'dx, dp["h"][i] = block_backward(dx,', 'dx, dp["h"][i] = block_backward(2.0 * dx,'),
     ("gpt", '{"weight": dln_f_weight,', '{"weight": dln_f_bias,'),
     ("gpt", "dwte = dwte + dhead_weight", "dwte = dwte"),
-    ("chain", "dv * np.cos(u)", "dv * np.sin(u)"),
     ("twice", "dx_through_u + dx_through_v", "dx_through_v"),
-    ("broadcast", "dy.sum(axis=0)", "dy.mean(axis=0)"),
-    ("broadcast", "(dproduct * x).sum", "dproduct.sum"),
 ])
 def test_a_planted_bug_is_found_at_its_line(name, old, new):
     backward = LESSONS[name].backward
@@ -80,17 +76,20 @@ def test_a_planted_bug_is_found_at_its_line(name, old, new):
     assert found.verdict == WRONG and found.backward_line == statement.first
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("(up - down) / (2.0 * h)", "(up - f(x)) / h"), ("(2.0 * h)", "h")])
-def test_a_difference_by_hand_is_right_only_if_it_is_central(right, wrong):
+def test_a_difference_by_hand_must_be_central():
     lesson = LESSONS["difference"]
     assert all(each.relative < 1e-9 for each in check(lesson, known=known("difference")))
-    wrong = first_wrong(check(lesson, broken(lesson.backward, right, wrong), known("difference")))
+    one_sided = broken(lesson.backward, "(up - down) / (2.0 * h)", "(up - f(x)) / h")
+    wrong = first_wrong(check(lesson, one_sided, known("difference")))
     assert wrong.variable == "x" and wrong.relative > 10 * TOLERANCE
 
 
 def test_the_command(npgpt, monkeypatch):
     code, out, _ = npgpt("gradcheck", "layernorm")
-    assert code == 0 and "shortcut, dx" in out and "mean, centred, var, rstd, as part of dx" in out and "0 wrong" in out
+    assert code == 0 and out.count("shortcut, dx\n") == 4 and "0 wrong" in out
+    statements = read_source(LESSONS["layernorm"].backward).statements
+    line = next(each.first for each in statements if each.targets == ("dweight",))
+    assert re.search(rf"\n  weight .* {line} .* ok\n", out)
     code, out, _ = npgpt("gradcheck", "linear", "--json")
     assert code == 0 and {each["variable"] for each in json.loads(out)} >= {"x", "weight", "bias", "y_rows"}
     code, _, err = npgpt("gradcheck", "layer_norm")
