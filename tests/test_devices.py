@@ -1,4 +1,4 @@
-"""Devices, and the messages where there is no GPU."""
+"""Devices, and the messages if there is no GPU."""
 
 import subprocess
 import sys
@@ -29,9 +29,8 @@ def test_a_gpu_that_cannot_be_used_says_why_and_what_to_install(monkeypatch):
             (cupy.cuda.nvrtc, "getVersion", raising(RuntimeError("no libnvrtc.so.13\nin …")), "no libnvrtc.so.13"),
             (sys.modules, "cupy", None, "cupy.*" + INSTALL)):
         monkeypatch.setitem(where, name, value) if where is sys.modules else monkeypatch.setattr(where, name, value)
-        for device in ("gpu", "gpu:1", "cuda", "cuda:1"):
-            with pytest.raises(UserError, match=says):
-                GPT(GPTConfig(), device=device)
+        with pytest.raises(UserError, match=says):
+            GPT(GPTConfig(), device="cuda:1")
         assert array_module("auto") is np and array_module("cpu") is np
 
 
@@ -42,11 +41,9 @@ def test_the_gpu_of_a_number(monkeypatch):
     monkeypatch.setattr(cupy.cuda.Device, "use", lambda self: used.append(self.id))
     assert array_module("gpu") is array_module("cuda") is array_module("auto") is array_module("gpu:1") is cupy
     assert used == [1]
-    assert array_module("cuda:1") is array_module("cuda:0") is cupy
-    assert used == [1, 1, 0]
-    for device in ("gpu:2", "cuda:2"):
-        with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
-            array_module(device)
+    assert array_module("cuda:0") is cupy and used == [1, 0]
+    with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
+        array_module("gpu:2")
 
 
 def test_what_is_where(monkeypatch):
@@ -60,7 +57,7 @@ def test_what_is_where(monkeypatch):
     np.testing.assert_array_equal(to_host(there), here)
 
 
-@pytest.mark.parametrize("device", ["tpu", "mps", "cuda:", "cudas", "gpu:", "gpu:x", "mps:0", ""])
+@pytest.mark.parametrize("device", ["tpu", "cudas", "gpu:", "mps:0"])
 def test_devices_that_cupy_does_not_have(device):
     with pytest.raises(UserError, match="device must be .*tpu\" with --kernels xla"):
         array_module(device)

@@ -14,16 +14,14 @@ STORIES = TEXT.replace("\n", "\n<|endoftext|>\n")
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The hub: the value is the list of the files that were asked for."""
+    """The hub. The value is the list of the files that were asked for."""
     asked = []
 
     def fetch_file(repo_id, filename, revision=None, repo_type="model"):
         asked.append((repo_id, filename, repo_type))
         path = tmp_path / f"from-the-hub-{filename}"
-        if repo_type == "dataset":
-            path.write_text(STORIES)
-            return path
-        return word_pieces(path)
+        path.write_text(STORIES)
+        return path
 
     monkeypatch.setattr("npgpt.download.hub.fetch_file", fetch_file)
     return asked
@@ -65,7 +63,6 @@ def test_get_the_first_stories_as_documents(npgpt, hub):
 
 
 def test_get_refuses_in_one_line(npgpt, hub, tmp_path):
-    refused(npgpt("data", "get", "tinystories", "--tokenizer", "words"), "words")
     refused(npgpt("data", "get", "tinystories", "--tokenizer", "char"), "char tokenizer")
     for option in (["--tokenizer", "byte"], ["--version", 1], ["--limit", 5], ["--documents"], ["--windows", "all"]):
         refused(npgpt("data", "get", "tinyshakespeare", *option), "kept as text")
