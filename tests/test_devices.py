@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
-from npgpt.arrays import is_on_host, library_of, number, to_host
 from npgpt.devices import array_module
 from tests import strict_cupy
 
@@ -44,17 +43,6 @@ def test_the_gpu_of_a_number(monkeypatch):
     assert array_module("cuda:0") is cupy and used == [1, 0]
     with pytest.raises(UserError, match="no GPU 2: the 2 here are numbered from 0"):
         array_module("gpu:2")
-
-
-def test_what_is_where(monkeypatch):
-    cupy = strict_cupy.install(monkeypatch)
-    there, here = cupy.asarray(np.arange(3.0)), np.arange(3.0)
-    assert is_on_host(here) and is_on_host(here[0]) and is_on_host(1.5) and not is_on_host(there)
-    assert library_of(here) is np and library_of(there) is cupy
-    assert number(here[1]) == 1.0 and type(number(here[1])) is float and number(there[1]) is not None
-    assert strict_cupy.gpu.waits == []
-    assert to_host(here) is here
-    np.testing.assert_array_equal(to_host(there), here)
 
 
 @pytest.mark.parametrize("device", ["tpu", "cudas", "gpu:", "mps:0"])

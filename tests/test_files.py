@@ -43,8 +43,10 @@ def put(kind, path, outside):
 
 
 @posix
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["loss.png", "metrics.jsonl", ".npgpt.lock", "step-00000004"])
+@pytest.mark.parametrize(("name", "kind"), [
+    *(("loss.png", kind) for kind in ("link", "pipe", "folder")), *(("metrics.jsonl", kind) for kind in KINDS),
+    *((".npgpt.lock", kind) for kind in ("broken link", "pipe")),
+    *(("step-00000004", kind) for kind in ("broken link", "link to a folder", "pipe", "folder"))])
 def test_what_is_in_the_way_is_replaced_or_refused(train, npgpt, tmp_path, outside, monkeypatch, name, kind):
     assert train("--max-iters", 2)[0] == 0
     path = tmp_path / "out" / name

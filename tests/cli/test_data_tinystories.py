@@ -27,9 +27,8 @@ def hub(tmp_path, monkeypatch):
     return asked
 
 
-def test_get_list_train_and_eval(npgpt, hub):
+def test_get_list_and_train(npgpt, hub):
     refused(npgpt("train", "--corpus", "tinystories", *TINY), "npgpt data get tinystories")
-    assert "tinystories      not downloaded" in npgpt("data", "list")[1]
     code, out, err = npgpt("data", "get", "tinystories", "--tokenizer", "byte")
     assert code == 0 and "data/tinystories/byte" in out
     assert hub == [("roneneldan/TinyStories", f"TinyStoriesV2-GPT4-{split}.txt", "dataset")
@@ -37,8 +36,6 @@ def test_get_list_train_and_eval(npgpt, hub):
     assert "tinystories      downloaded" in npgpt("data", "list")[1]
     code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
     assert code == 0 and "corpus: TinyStories, the token files in data/tinystories/byte" in out
-    assert npgpt("data", "get", "tinystories", "--tokenizer", "byte")[0] == 0 and len(hub) == 2
-    assert npgpt("eval")[0] == 0
     refused(npgpt("data", "prepare", "tinystories", "--out", "again"), "already consists of token files")
 
 

@@ -10,7 +10,6 @@ from npgpt.data.dataset import folder_tokenizer, open_dataset, prepare
 from npgpt.data.hf_tokenizer import PROBE, HFTokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, make_tokenizer
 from npgpt.errors import UserError
-from tests.data.conftest import gpt2_path
 from tests.data.test_tokenizers import check_round_trip, check_saved
 from tests.data.tokenizer_json import byte_pairs, word_pieces
 
@@ -33,23 +32,6 @@ def test_byte_pairs_keep_every_byte(bpe):
     assert bpe.decode(bpe.encode(PROBE)) == PROBE and len(bpe.encode("question")) < len("question")
     assert set(PROBE.encode()) == set(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}       # those that UTF-8 uses
     assert bpe.decode(bpe.encode("a\udc80b")) == "a\ufffdb"
-
-
-def test_gpt2_as_a_tokenizer_json_is_gpt2(gpt2, shakespeare):
-    with open(gpt2_path("encoder.json"), encoding="utf-8") as file:
-        vocab = json.load(file)
-    with open(gpt2_path("vocab.bpe"), encoding="utf-8") as file:
-        merges = [tuple(line.split()) for line in file.read().splitlines()[1:]]
-    same = library.Tokenizer(library.models.BPE(vocab, merges))
-    same.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    same.decoder = library.decoders.ByteLevel()
-    same.add_special_tokens(["<|endoftext|>"])
-    same = HFTokenizer(json.loads(same.to_str()))
-    assert (same.vocab_size, same.eos_token_id) == (50257, 50256)
-    for text in (shakespeare.text, PROBE, "<|endoftext|> 🦉"):
-        ids = gpt2.encode(text)
-        assert np.array_equal(same.encode(text), ids) and same.decode(ids) == gpt2.decode(ids)
-        assert same.count_bytes(ids) == gpt2.count_bytes(ids) == len(text.encode())
 
 
 def test_special_tokens_in_a_text_are_text(bpe, bert):

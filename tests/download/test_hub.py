@@ -87,14 +87,6 @@ def test_a_dataset_is_not_a_model(server):
     assert hub.fetch_file("owner/texts", "part/train.txt", repo_type="dataset") == path
 
 
-def test_branches_commits_and_news(server):
-    old = hub.fetch_model(NAME).name
-    branch = server.add(NAME, {**MODEL, "config.json": b"2"}, revision="two")
-    new = server.add(NAME, {**MODEL, "config.json": b"3"})
-    assert [hub.fetch_model(NAME, name).name for name in ("two", None, old)] == [branch, new, old]
-    assert server.downloads().count("model.safetensors") == 1       # the three commits share the weights
-
-
 @pytest.mark.parametrize(("file", "fault", "said"), [
     ("model.safetensors", "wrong bytes", "SHA-256"), ("listing", "503", "503"),
     ("listing", "not a hub", "check the network"), ("listing", "silent", "no answer within")])
@@ -133,7 +125,7 @@ def test_a_second_file_is_checked_although_the_first_download_fails(server):
 
 
 def test_a_cache_that_single_downloads_filled_works_offline(server):
-    """As npgpt 0.1 and other programs fill it: the library has no list of the repository's files then."""
+    """As other programs fill it: the library has no list of the repository's files then."""
     from huggingface_hub import hf_hub_download
 
     for name in ("config.json", "model.safetensors"):
