@@ -9,7 +9,7 @@ from npgpt import UserError
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.cli import train as cli_train
 from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
-from npgpt.download.deadline import call_within
+from npgpt.download.file import call_within
 from npgpt.files import append, is_folder, temporary_beside, write_atomically
 from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer

@@ -57,7 +57,13 @@ def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None
                     raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
                 stored[ours] = tensors, name
         check_tensors(config, stored, path)
-    return config, lambda params: read_tensors(params, stored)
+
+    def load(params):
+        for name, (file, stored_name) in stored.items():
+            with TensorFile(file.path) as tensors:
+                tensors.read_into(stored_name, params[name])
+
+    return config, load
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -91,10 +97,3 @@ def check_tensors(config, stored, path):
     if complaints:
         more = f", and {len(complaints) - 5} more" if len(complaints) > 5 else ""
         raise UserError(f"{path} does not fit its config.json: {', '.join(complaints[:5])}{more}")
-
-
-def read_tensors(params, stored):
-    """Copy every tensor from its file into params."""
-    for name, (file, stored_name) in stored.items():
-        with TensorFile(file.path) as tensors:
-            tensors.read_into(stored_name, params[name])

@@ -9,7 +9,7 @@ import pytest
 
 from npgpt import UserError
 from npgpt.download import hub
-from npgpt.download.deadline import call_within
+from npgpt.download.file import call_within
 from tests.download.hub_server import HubServer, point_client_at
 
 NAME = "owner/model"
