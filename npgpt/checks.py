@@ -60,10 +60,7 @@ def plain_numbers(fields):
 
 
 def as_array(name, value):
-    """Return `value` as a NumPy array.
-
-    Raises UserError if it cannot be converted, such as a list of rows of different lengths.
-    """
+    """Return `value` as a NumPy array. Raises UserError if it is none, such as a list of rows of different lengths."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:      # an array on a GPU; a tensor that needs a gradient

@@ -1,6 +1,5 @@
 """Read GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
-import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -45,18 +44,18 @@ def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None
     path = Path(path)
     folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
     config = read_config(folder / "config.json")
-    with contextlib.ExitStack() as stack:
-        stored = {}             # our name -> (file, its name there)
-        for file in files:
-            tensors = stack.enter_context(TensorFile(file))
-            for name in tensors.shapes:
-                ours = name.removeprefix("transformer.")
-                if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
-                    continue
-                if ours in stored:
-                    raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
-                stored[ours] = tensors, name
-        check_tensors(config, stored, path)
+    stored = {}             # our name -> (file, its name there)
+    for file in files:
+        with TensorFile(file) as tensors:       # reads the header
+            pass
+        for name in tensors.shapes:
+            ours = name.removeprefix("transformer.")
+            if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
+                continue
+            if ours in stored:
+                raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
+            stored[ours] = tensors, name
+    check_tensors(config, stored, path)
 
     def load(params):
         for name, (file, stored_name) in stored.items():

@@ -69,10 +69,7 @@ def prepare_split(source, tokenizer, path, limit=None, index=None):
 
 
 def stories(file, bar):
-    """Yield the stories of a text file, without the space around them. Raises UserError as prepare_split does.
-
-    bar: a tqdm that shows how many bytes were read.
-    """
+    """Yield the stories of a text file, without the space around them, and advance `bar`. Raises as prepare_split."""
     rest, block, found = "", None, False
     while block != "":
         try:

@@ -106,8 +106,7 @@ class GPT2Tokenizer(Tokenizer):
 
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
-        ids = self._checked(ids).tolist()
-        return self._encoding.decode_bytes(ids)
+        return self._encoding.decode_bytes(self._checked(ids).tolist())
 
 
 def code_points(text):

@@ -27,23 +27,13 @@ def hub(tmp_path, monkeypatch):
     return asked
 
 
-def test_get_list_and_train(npgpt, hub):
-    refused(npgpt("train", "--corpus", "tinystories", *TINY), "npgpt data get tinystories")
-    code, out, err = npgpt("data", "get", "tinystories", "--tokenizer", "byte")
-    assert code == 0 and "data/tinystories/byte" in out
-    assert hub == [("roneneldan/TinyStories", f"TinyStoriesV2-GPT4-{split}.txt", "dataset")
-                   for split in ("valid", "train")]
-    assert "tinystories      downloaded" in npgpt("data", "list")[1]
-    code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
-    assert code == 0 and "corpus: TinyStories, the token files in data/tinystories/byte" in out
-    refused(npgpt("data", "prepare", "tinystories", "--out", "again"), "already consists of token files")
-
-
 def test_get_the_first_stories_as_documents(npgpt, hub):
     get = ["data", "get", "tinystories", "--tokenizer", "byte"]
+    refused(npgpt("train", "--corpus", "tinystories", *TINY), "npgpt data get tinystories")
     code, out, _ = npgpt(*get, "--version", 1, "--limit", 20, "--documents")
     assert code == 0 and "data/tinystories/byte+v1+limit-20+documents" in out
     assert hub[1] == ("roneneldan/TinyStories", "TinyStories-train.txt", "dataset")
+    assert "tinystories      downloaded" in npgpt("data", "list")[1]
     code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
     assert code == 0 and "in 20 documents to train on" in out
     code, out, _ = npgpt(*get, "--limit", 20, "--documents", "--windows", "all", "--count-padding")

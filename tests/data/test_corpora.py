@@ -65,12 +65,6 @@ def files_below(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_download(server, tmp_path):
-    path = tmp_path / "new" / "folder" / "input.txt"
-    download(f"{server}/good", len(GOOD), GOOD_SHA256, path)
-    assert path.read_bytes() == GOOD and files_below(tmp_path) == [path]
-
-
 @pytest.mark.parametrize(("page", "sha256", "said"), [
     ("missing", GOOD_SHA256, "404"), ("cut-off", GOOD_SHA256, "100000 of 300000 bytes"),
     ("good", "0" * 64, f"{GOOD_SHA256[:12]}… instead of 000000000000…"), ("stalled", GOOD_SHA256, "timed out")])

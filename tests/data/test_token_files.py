@@ -43,14 +43,12 @@ def test_documents_are_also_a_stream(indexed):
     assert (val.starts.tolist(), val.lengths.tolist()) == ([0, 2, 5], [2, 3, 4])
 
 
-WRAPPING = [0, 2**62, 2**63, 2**64 - 1]        # ascends as int64, too, whose differences wrap around
-
-
-@pytest.mark.parametrize("starts", [[], [1, 4], [0, 4, 3], [0, 4, 5], [0, 8], [0, 2**63], WRAPPING])
-def test_an_index_that_does_not_divide_the_tokens(indexed, starts):
-    np.array(starts, "<u8").tofile(index_file(indexed, "val"))
-    with pytest.raises(UserError, match="val.documents.bin is not an index of the documents in .*val.bin .*prepare"):
-        load_token_files(indexed)
+def test_an_index_that_does_not_divide_the_tokens(indexed):
+    """The last one wraps around in int64."""
+    for starts in ([], [1, 4], [0, 4, 3], [0, 4, 5], [0, 8], [0, 2**63], [0, 2**62, 2**63, 2**64 - 1]):
+        np.array(starts, "<u8").tofile(index_file(indexed, "val"))
+        with pytest.raises(UserError, match="val.documents.bin is not an index of the documents in .*val.bin"):
+            load_token_files(indexed)
 
 
 def test_an_index_that_is_missing_cut_off_endless_or_no_file(indexed):
