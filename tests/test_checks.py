@@ -70,7 +70,7 @@ def test_a_config_and_options_are_refused_or_can_be_stored(field, value):
 @example(b"[" * 100_000)
 @example(b"9" * 5000)
 @example(b"[1, NaN]")
-@example(b"[1e400]")        # infinite: whoever takes a number looks at its range
+@example(b"[1e400]")        # infinite: the range is checked by the caller
 def test_a_file_is_refused_or_holds_json(tmp_path, data):
     (tmp_path / "x").write_bytes(data)
     made = []

@@ -21,7 +21,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no pipes in f
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder that nothing is written to."""
+    """A folder to which nothing may be written."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "mine").write_bytes(b"mine")

@@ -27,7 +27,7 @@ def find_model(name_or_path: str | Path, revision: str | None = None) -> Path:
     if revision is not None:
         check_text("revision", revision)
     path = Path(name_or_path)
-    # os.path returns False where Path raises.
+    # os.path returns False for impossible names, for which Path raises.
     if os.path.isdir(path) or path.suffix == ".safetensors":
         if not os.path.exists(path):
             raise UserError(f"{path} does not exist")

@@ -77,7 +77,7 @@ def test_fine_tuning_begins_from_the_model_and_resumes_to_the_bit(npgpt, folder,
         assert (find_checkpoint("parts") / name).read_bytes() == (find_checkpoint("tuned") / name).read_bytes()
 
 
-def test_dropout_may_be_set_anew_and_the_shape_may_not(npgpt, folder, text_file):
+def test_dropout_can_be_changed_and_the_shape_cannot(npgpt, folder, text_file):
     command = ["train", "--init-from", folder, "--corpus", text_file, "--max-iters", 1]
     refused(npgpt(*command, "--n-embd", 16), "n_embd is 8 in theirs, but 16 was asked for")
     refused(npgpt(*command, "--tokenizer", "char"), "tokenizer is byte in theirs")
@@ -88,7 +88,7 @@ def test_dropout_may_be_set_anew_and_the_shape_may_not(npgpt, folder, text_file)
     assert read_checkpoint(find_checkpoint("out")).state["options"]["crop_length"] == 16
 
 
-def test_a_model_that_is_nowhere_or_has_no_tokenizer_or_a_larger_one_is_one_line(npgpt, folder, tmp_path):
+def test_a_missing_model_and_a_missing_or_too_large_tokenizer_are_one_line(npgpt, folder, tmp_path):
     refused(npgpt("sample", "no-such-model"), "no-such-model", "gpt2", "config.json")
     refused(npgpt("train", "--init-from", "no-such-model"), "no-such-model")
     save_tokenizer(CharTokenizer("".join(map(chr, range(257)))), tmp_path / folder / TOKENIZER_FILE)

@@ -67,7 +67,7 @@ def test_train_sample_eval_and_resume_with_a_tokenizer_json(train, npgpt, tmp_pa
     shutil.copy(write(tmp_path / "tokenizer.json"), tmp_path / "same.json")
     code, out, _ = train("--tokenizer", "hf:tokenizer.json", "--max-iters", 2)
     assert code == 0 and "best validation loss" in out
-    (tmp_path / "tokenizer.json").unlink()      # the checkpoint needs it no more
+    (tmp_path / "tokenizer.json").unlink()      # the checkpoint has it
     code, out, _ = npgpt("sample", "--prompt", prompt, "--max-new-tokens", 20, "--temperature", 0)
     assert code == 0 and out.startswith(continued)
     code, out, _ = npgpt("eval")

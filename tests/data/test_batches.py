@@ -93,7 +93,7 @@ def test_prompts_are_no_targets():
     assert crops_of(documents, 5).at(np.array([2]))[1].tolist() == [[-1, -1, -1, -1, 112]]
     all_windows = crops_of(Documents(DOCUMENTS.tokens, DOCUMENTS.starts, [1, 4, 5, 0], all_windows=True), 2)
     assert all_windows.at(np.arange(all_windows.places))[1].tolist() == [
-        [101, -1], [106, -1], [-1, 112], [114, 115]]        # the window of token 116 alone has no target
+        [101, -1], [106, -1], [-1, 112], [114, 115]]        # the window of only token 116 has no target
     assert all_windows.count(np.array([0, 2, 3])) == 4
     with pytest.raises(UserError, match="every prompt has more than 2 tokens, .*raise the block size"):
         crops_of(Documents(np.arange(8), [0, 4], [3, 3]), 2)

@@ -154,6 +154,6 @@ def test_a_folder_of_token_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["shakespeer", "a text, not its name. " * 1000, "nul\0byte"])
-def test_an_unknown_corpus_is_answered_with_the_known_ones(name):
+def test_the_error_of_an_unknown_corpus_lists_the_known_ones(name):
     with pytest.raises(UserError, match="tinyshakespeare, tinystories, pydocs, a UTF-8 text file.*train.bin"):
         open_corpus(name)

@@ -67,7 +67,7 @@ def test_a_text_is_opened_in_characters_unless_told_otherwise(poem):
 
 
 def test_a_folder_without_a_tokenizer_is_gpt2s_and_a_pickle_is_not_opened(token_folder, monkeypatch):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(token_folder))  # where no vocabulary is
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(token_folder))  # which has no vocabulary
     for kind in (None, "gpt2", "bpe"):
         train, val, tokenizer = open_dataset(open_corpus(token_folder), kind)
         assert isinstance(tokenizer, GPT2Tokenizer) and train[:].tolist() == [1, 2, 50256] and val[:].tolist() == [3]

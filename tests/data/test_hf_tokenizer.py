@@ -92,7 +92,7 @@ def test_gaps_between_ids_no_end_of_text_and_the_largest_vocabulary(tmp_path):
     tokenizer = HFTokenizer(description)
     assert tokenizer.vocab_size == 65536 and tokenizer.decode([350, 65535]) == "zzz"
     description["model"]["vocab"]["zzz"] = 65536
-    with pytest.raises(UserError, match="vocabulary is 65537, and token files hold 1 to 65536"):
+    with pytest.raises(UserError, match="vocabulary is 65537, and token files can store 1 to 65536"):
         HFTokenizer(description)
 
 
