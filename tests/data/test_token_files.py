@@ -24,6 +24,8 @@ def test_token_files_that_are_wrong_are_named(token_folder):
     (token_folder / "val.bin").unlink()
     with pytest.raises(UserError, match="val.bin does not exist"):
         load_token_files(token_folder)
+    with pytest.raises(UserError, match="is not a regular file"):
+        TokenFile(os.devnull)
 
 
 @pytest.fixture
