@@ -45,6 +45,7 @@ def test_char():
     assert (tokenizer.kind, tokenizer.chars, tokenizer.vocab_size, tokenizer.eos_token_id) == ("char", "ehlo", 4, None)
     assert tokenizer.encode("hole").tolist() == [1, 3, 2, 0] and tokenizer.decode([1, 0, 2, 2, 3]) == "hello"
     assert CharTokenizer("ba").encode("ab").tolist() == [1, 0]      # not sorted
+    assert CharTokenizer("\udcff").decode_bytes([0]) == b"\xed\xb3\xbf"       # not an error
     check_round_trip(CharTokenizer.from_text(MIXED))
 
 
