@@ -60,10 +60,7 @@ def plain_numbers(fields):
 
 
 def as_array(name, value):
-    """Return `value` as a NumPy array.
-
-    Raises: UserError if it cannot be converted, such as a list of rows of different lengths.
-    """
+    """Return `value` as a NumPy array. Raises UserError if it is none, such as a list of rows of different lengths."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:      # an array on a GPU; a tensor that needs a gradient
@@ -71,10 +68,7 @@ def as_array(name, value):
 
 
 def as_iterator(name, value):
-    """Return an iterator over `value`.
-
-    Raises: UserError if there is none.
-    """
+    """Return an iterator over `value`. Raises UserError if there is none."""
     try:
         return iter(value)
     except TypeError:
@@ -84,7 +78,7 @@ def as_iterator(name, value):
 def as_floats(name, value, dtype, xp=np):
     """Return numbers as an array of a floating-point dtype and of the library xp.
 
-    Raises: UserError if `value` holds anything but numbers, or finite numbers that would become infinite.
+    Raises UserError if `value` holds anything but numbers, or finite numbers that would become infinite.
     """
     value = value if isinstance(value, xp.ndarray) else as_array(name, value)
     check(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")

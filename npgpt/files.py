@@ -19,8 +19,7 @@ MOST_BYTES = 1 << 20        # in a JSON or TOML file
 
 
 def open_regular(path):
-    """Open a regular file to read bytes, without blocking on a pipe. Raises UserError for anything else, and OSError.
-    """
+    """Open a regular file to read bytes. Raises UserError for anything else, such as a pipe, and OSError."""
     if "\0" in os.fspath(path):
         raise UserError(f"{path!r} is not a valid file name")
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -49,8 +48,7 @@ def read_toml(path):
 
 
 def parse_json(data):
-    """Return the value of a JSON text, bytes or str. NaN and infinity are refused. Raises ValueError, RecursionError.
-    """
+    """Return the value of a JSON text, bytes or str, without NaN and infinity. Raises ValueError, RecursionError."""
     def refuse(constant):
         raise ValueError(f"{constant} is not JSON")
 
@@ -96,6 +94,11 @@ def write_atomically(path, data, follow=False):
         file.write(data)
 
 
+def write_json(path, value, indent=None):
+    """Replace the content of the file `path` by a value as JSON. As `write_atomically`."""
+    write_atomically(path, (json.dumps(value, indent=indent) + "\n").encode())
+
+
 def append(path, data):
     """Append bytes to a regular file, created if missing. Raises UserError for a link or anything else, OSError."""
     check_regular(path)
@@ -138,20 +141,15 @@ def new_folder(path, holding):
     with temporary_beside(path) as temporary:
         temporary.mkdir()
         yield temporary
-        sync_files(temporary)
         if not there:
             if path.is_dir():
                 path.rmdir()        # it is empty; Windows cannot rename onto it
-            os.rename(temporary, path)
-            sync_folder(path.parent)
-        elif not same_files(temporary, path):
-            raise occupied
-
-
-def same_files(folder, other):
-    """Return whether two folders have the same files with the same bytes, and nothing else."""
-    names = sorted(os.listdir(folder))
-    return names == sorted(os.listdir(other)) and filecmp.cmpfiles(folder, other, names, shallow=False)[0] == names
+            publish(temporary, path)
+        else:
+            names = sorted(os.listdir(temporary))
+            equal, _, _ = filecmp.cmpfiles(temporary, path, names, shallow=False)
+            if not equal == names == sorted(os.listdir(path)):
+                raise occupied
 
 
 def make_folder(path):
@@ -164,7 +162,7 @@ def make_folder(path):
 
 @contextlib.contextmanager
 def temporary_beside(path):
-    """Yield an unused hidden path beside `path`; delete what is there after the block, and what killed processes left.
+    """Yield an unused hidden path beside `path`; delete it after the block, and those that killed processes left.
 
     Errors of the disk within the block name `path`.
     """
@@ -187,8 +185,7 @@ def temporary_beside(path):
 
 
 def is_running(pid):
-    """Return whether another process with this id may be running. On Windows, where os.kill would end it, always True.
-    """
+    """Return whether another process with this id may be running; on Windows, where os.kill would end it, True."""
     if os.name != "posix":
         return True
     try:
@@ -200,12 +197,14 @@ def is_running(pid):
     return pid != os.getpid()       # a file with this process's id is from an earlier process
 
 
-def sync_files(folder):
-    """Flush the files in `folder` to the disk, so that they survive a power cut."""
-    for path in folder.iterdir():
-        with open(path, "rb+") as file:
+def publish(folder, path):
+    """Flush the files in a new folder to the disk and rename it to `path`, so that both survive a power cut."""
+    for each in folder.iterdir():
+        with open(each, "rb+") as file:
             os.fsync(file.fileno())
     sync_folder(folder)
+    os.rename(folder, path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder):

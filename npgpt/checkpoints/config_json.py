@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from npgpt.checks import check, shown
+from npgpt.checks import check_choice, shown
 from npgpt.errors import UserError
 from npgpt.files import read_json
 from npgpt.model.config import GPTConfig
@@ -77,8 +77,7 @@ def config_from_fields(fields: dict) -> GPTConfig:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     values = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
     activation = values["activation"]
-    check('"activation_function"', activation, isinstance(activation, str) and activation in ACTIVATIONS,
-          f"one of {', '.join(ACTIVATIONS)}, which are all that npgpt has")
+    check_choice('"activation_function"', activation, ACTIVATIONS)
     values["activation"] = ACTIVATIONS[activation]
     return GPTConfig(**values, **own).derived()
 

@@ -1,6 +1,5 @@
 """Read GPT-2 weights: find the files, compare every name and shape with the config, then copy once."""
 
-import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -28,7 +27,7 @@ def find_model(name_or_path: str | Path, revision: str | None = None) -> Path:
     if revision is not None:
         check_text("revision", revision)
     path = Path(name_or_path)
-    # os.path returns False where Path raises.
+    # os.path returns False for impossible names, for which Path raises.
     if os.path.isdir(path) or path.suffix == ".safetensors":
         if not os.path.exists(path):
             raise UserError(f"{path} does not exist")
@@ -45,19 +44,25 @@ def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None
     path = Path(path)
     folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
     config = read_config(folder / "config.json")
-    with contextlib.ExitStack() as stack:
-        stored = {}             # our name -> (file, its name there)
-        for file in files:
-            tensors = stack.enter_context(TensorFile(file))
-            for name in tensors.shapes:
-                ours = name.removeprefix("transformer.")
-                if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
-                    continue
-                if ours in stored:
-                    raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
-                stored[ours] = tensors, name
-        check_tensors(config, stored, path)
-    return config, lambda params: read_tensors(params, stored)
+    stored = {}             # our name -> (file, its name there)
+    for file in files:
+        with TensorFile(file) as tensors:       # reads the header
+            pass
+        for name in tensors.shapes:
+            ours = name.removeprefix("transformer.")
+            if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
+                continue
+            if ours in stored:
+                raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
+            stored[ours] = tensors, name
+    check_tensors(config, stored, path)
+
+    def load(params):
+        for name, (file, stored_name) in stored.items():
+            with TensorFile(file.path) as tensors:
+                tensors.read_into(stored_name, params[name])
+
+    return config, load
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -91,10 +96,3 @@ def check_tensors(config, stored, path):
     if complaints:
         more = f", and {len(complaints) - 5} more" if len(complaints) > 5 else ""
         raise UserError(f"{path} does not fit its config.json: {', '.join(complaints[:5])}{more}")
-
-
-def read_tensors(params, stored):
-    """Copy every tensor from its file into params."""
-    for name, (file, stored_name) in stored.items():
-        with TensorFile(file.path) as tensors:
-            tensors.read_into(stored_name, params[name])

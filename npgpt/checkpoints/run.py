@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -31,7 +30,7 @@ from npgpt.checks import MOST_THREADS, check, check_real, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, is_folder, make_folder, open_regular, read_json, remedy, sync_files, sync_folder
+from npgpt.files import check_regular, is_folder, make_folder, open_regular, publish, read_json, remedy, write_json
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters
 
@@ -54,17 +53,11 @@ class Checkpoint:
     tokenizer: Tokenizer
 
     def load_parameters(self, params: Parameters) -> None:
-        """Fill a `Parameters` of the same config from model.safetensors.
-
-        Raises: UserError if the file does not fit the model.
-        """
+        """Fill a `Parameters` of the same config from model.safetensors. Raises UserError if the file does not fit."""
         load_tensors(self.folder / "model.safetensors", {"": params})
 
     def load_moments(self, m: Parameters, v: Parameters) -> None:
-        """Fill AdamW's moments from optimizer.safetensors.
-
-        Raises: UserError if the file does not fit the model.
-        """
+        """Fill AdamW's moments from optimizer.safetensors. Raises UserError if the file does not fit."""
         load_tensors(self.folder / "optimizer.safetensors", {"m.": m, "v.": v})
 
 
@@ -72,7 +65,7 @@ class Checkpoint:
 def locked(out_dir: str | Path):
     """Make the folder of a run and hold its lock during the block.
 
-    Raises: UserError if another process holds the lock, or its path is not a regular file.
+    Raises UserError if another process holds the lock, or its path is not a regular file.
     """
     import filelock  # 4 MB that only training needs
 
@@ -94,9 +87,8 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
                     replace: bool = False) -> None:
     """Write out_dir/step-<step>, then delete the other checkpoints except the one of state["best_step"].
 
-    replace: the existing checkpoints belong to another run, and this run replaces them.
-
-    Raises: UserError if the disk is full or cannot be written; the earlier checkpoints are intact.
+    replace: the existing checkpoints belong to another run, and this run replaces them. Raises UserError if the disk
+    is full or cannot be written; the earlier checkpoints are intact.
     """
     out_dir, mark = Path(out_dir), secrets.token_hex(4)
     unfinished = out_dir / f".saving-{mark}"
@@ -107,17 +99,15 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
             unfinished.mkdir()
             save_tensors(unfinished / "model.safetensors", {"": model.params})
             save_tensors(unfinished / "optimizer.safetensors", {"m.": optimizer.m, "v.": optimizer.v})
-            write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)))
+            write_json(unfinished / "config.json", config_to_fields(model.config, str(model.params.dtype)), 2)
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             sha256 = {path.name: digest(path) for path in sorted(unfinished.iterdir())}
-            write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256})
-            sync_files(unfinished)
+            write_json(unfinished / "state.json", {"format": FORMAT, "step": step, **state, "sha256": sha256}, 2)
             for other in step_folders(out_dir) if replace else ():      # the latest last: until then it can be found
                 rename_to_delete(other, mark)
             if os.path.lexists(folder):
                 rename_to_delete(folder, mark)
-            os.rename(unfinished, folder)
-            sync_folder(out_dir)
+            publish(unfinished, folder)
         finally:
             tidy(out_dir)
     except OSError as error:
@@ -131,7 +121,7 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
 def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
     """Return the folder of the "latest" or "best" checkpoint of a run. path: the run, or a checkpoint itself.
 
-    Raises: UserError if there is none.
+    Raises UserError if there is none.
     """
     path = Path(path)
     if (path / "state.json").exists():
@@ -146,10 +136,7 @@ def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
 
 
 def read_checkpoint(folder: str | Path) -> Checkpoint:
-    """Open the checkpoint in a folder.
-
-    Raises: UserError if a file is missing, damaged, or differs from the file that was saved.
-    """
+    """Open the checkpoint in a folder. Raises UserError if a file is missing, damaged or not the one that was saved."""
     folder = Path(folder)
     state = read_state(folder)
     if STEP_FOLDER.fullmatch(folder.name) and step_of(folder) != state["step"]:
@@ -165,11 +152,9 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
 
 
 def read_state(folder: str | Path) -> dict:
-    """Return the dict in state.json of a checkpoint.
+    """Return the dict in state.json of a checkpoint. Raises UserError if a field is missing or invalid.
 
-    Its "options" are any dict: `npgpt.training.options.options_of` validates them.
-
-    Raises: UserError if another field is missing or invalid.
+    Its "options" may be any dict: `npgpt.training.options.options_of` validates them.
     """
     path = Path(folder) / "state.json"
     try:
@@ -205,7 +190,7 @@ def save_tensors(path, sources):
 def load_tensors(path, targets):
     """Copy the tensors of a safetensors file into `Parameters`. targets: maps a prefix of the names to `Parameters`.
 
-    Raises: UserError, before any tensor is read, if names, shapes or dtypes differ.
+    Raises UserError, before any tensor is read, if names, shapes or dtypes differ.
     """
     wanted = {prefix + name: (params, name) for prefix, params in targets.items() for name in params.shapes}
     right = {(stored, params.shapes[name], NAMES[str(params.dtype)]) for stored, (params, name) in wanted.items()}
@@ -284,9 +269,6 @@ def fingerprint(*splits):
 
 
 def digest(path):
+    """Return the SHA-256 of a file, hexadecimal."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_json(path, value):
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,6 @@
 """Write a model in transformers' format."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_transformers
 from npgpt.checkpoints.tensorfile import write_tensors
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, make_folder, write_atomically
+from npgpt.files import atomic_writer, make_folder, write_json
 from npgpt.model.parameters import Parameters, parameter_shapes
 
 
@@ -32,8 +31,7 @@ def save_model(params: Parameters, folder: str | Path) -> None:
         tensors[stored] = merged(params, name) if name in params else np.zeros(shape, params.dtype)
     with atomic_writer(folder / "model.safetensors") as file:
         write_tensors(file, tensors)
-    fields = config_to_fields(config, str(params.dtype))
-    write_atomically(folder / "config.json", (json.dumps(fields, indent=2) + "\n").encode())
+    write_json(folder / "config.json", config_to_fields(config, str(params.dtype)), indent=2)
 
 
 def merged(params, name):

@@ -4,7 +4,7 @@ from npgpt.checks import check_whole
 from npgpt.cli.arguments import add_data_dir_argument
 from npgpt.data.corpora import data_dir, list_corpora, open_corpus
 from npgpt.data.dataset import prepare
-from npgpt.data.tinystories import prepare_tinystories, tinystories_folder
+from npgpt.data.tinystories import prepare_tinystories
 from npgpt.data.token_files import SEPARATOR
 from npgpt.data.tokenizers import make_tokenizer
 from npgpt.errors import UserError
@@ -90,12 +90,11 @@ def prepare_text(args):
 
 def get_tinystories(args):
     """Download TinyStories and write it as token files; an interrupted call is continued."""
-    name, stories = args.tokenizer or "gpt2", (args.version or 2, args.limit, args.documents)
     if args.limit is not None:
         check_whole("--limit", args.limit, 1)
-    settings = window_settings(args)
-    folder = tinystories_folder(data_dir(args.data_dir), name, *stories, **settings)
-    prepare_tinystories(make_tokenizer(name), folder, *stories, **settings)
+    name = args.tokenizer or "gpt2"
+    folder = prepare_tinystories(data_dir(args.data_dir), name, args.version or 2, args.limit, args.documents,
+                                 **window_settings(args))
     print_prepared(folder, name)
 
 

@@ -122,18 +122,14 @@ class DocumentCrops(Crops):
         x = np.empty((len(places), self.length), dtype=np.int64)
         y = np.full_like(x, IGNORED)
         for row, place in enumerate(places):
-            window = self.window(place)
+            start = int(self.starts[place])
+            window = self.documents[start:start + int(self.lengths[place])]
             n = len(window) - 1
             x[row, :n], x[row, n:], y[row, :n] = window[:-1], window[-1], window[1:]
             y[row, :self.ignored[place]] = IGNORED
             if self.documents.count_padding:
                 y[row, n:] = window[-1]
         return x, y
-
-    def window(self, place):
-        """Return the tokens of the window at a place, without padding."""
-        start = int(self.starts[place])
-        return self.documents[start:start + int(self.lengths[place])]
 
     def targets(self):
         """Yield the targets without ignored ones, in order, 1-D, a few thousand windows at a time."""

@@ -17,10 +17,7 @@ from npgpt.files import new_folder
 
 
 def split_text(text: str | list, fraction: float = 0.9) -> tuple:
-    """Return (train text, validation text), cut as in nanoGPT: after int(len(text) * fraction) characters.
-
-    A list of documents is cut in the same way.
-    """
+    """Return (train, validation) of a text or a list of documents, cut as in nanoGPT: at int(len(text) * fraction)."""
     boundary = int(len(text) * fraction)
     return text[:boundary], text[boundary:]
 
@@ -85,9 +82,7 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator:
 
 
 def documents_of(corpus, separator):
-    """Return the documents of a corpus with a text, without the space around them. Raises UserError if there are fewer
-    than two.
-    """
+    """Return the documents of a text corpus, without the space around them. Raises UserError for fewer than two."""
     documents = list(filter(None, map(str.strip, corpus.text.split(separator)))) if separator else []
     if len(documents) < 2:
         raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: give another "

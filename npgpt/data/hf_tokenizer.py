@@ -66,7 +66,7 @@ class HFTokenizer(Tokenizer):
         # The largest id, not the number of tokens: ids may have gaps, and the embedding needs a row for each id.
         self.vocab_size = max(self._library.get_vocab().values(), default=-1) + 1
         if not 0 < self.vocab_size <= 2**16:
-            raise UserError(f"its vocabulary is {self.vocab_size}, and token files hold 1 to 65536")
+            raise UserError(f"its vocabulary is {self.vocab_size}, and token files can store 1 to 65536")
         special = {token.content: i for i, token in self._library.get_added_tokens_decoder().items() if token.special}
         self.eos_token_id = next((special[name] for name in END_OF_TEXT if name in special), None)
         self.pad_token_id = next((special[name] for name in PADDING if name in special), None)

@@ -1,4 +1,4 @@
-"""The tokenizer of a model that was trained on token ids alone."""
+"""The tokenizer of a model that was trained on token ids only."""
 
 from npgpt.checks import check_whole
 from npgpt.data.tokenizer_base import Tokenizer

@@ -7,8 +7,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from npgpt.data.token_files import SEPARATOR, SPLITS, index_file, write_documents, write_settings
-from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, canonical_kind, load_tokenizer, save_tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, make_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import make_folder
 
@@ -18,16 +17,6 @@ SOURCES = {1: {"train": "TinyStories-train.txt", "val": "TinyStories-valid.txt"}
 PIECE = 1 << 18     # characters in memory at a time
 
 
-def tinystories_folder(directory: str | Path, tokenizer_name: str, version: int = 2, limit: int | None = None,
-                       documents: bool = False, **settings: bool) -> Path:
-    """Return the folder, below the folder for downloads, for TinyStories as prepare_tinystories writes it."""
-    kind = canonical_kind(tokenizer_name)
-    name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if kind == "hf" else kind
-    name += "+v1" * (version == 1) + (f"+limit-{limit}" if limit else "") + "+documents" * documents
-    name += "".join(f"+{key}" for key in settings if settings[key])
-    return Path(directory) / "tinystories" / name
-
-
 def prepared_folders(directory: str | Path) -> list[Path]:
     """Return the complete folders of TinyStories below the folder for downloads, sorted."""
     complete = (*(f"{split}.bin" for split in SPLITS), TOKENIZER_FILE)
@@ -35,18 +24,22 @@ def prepared_folders(directory: str | Path) -> list[Path]:
     return [folder for folder in folders if all((folder / name).is_file() for name in complete)]
 
 
-def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int = 2, limit: int | None = None,
-                        documents: bool = False, **settings: bool) -> None:
-    """Download TinyStories and write it into `folder`: train.bin, val.bin and the tokenizer's file.
+def prepare_tinystories(directory: str | Path, tokenizer_name: str, version: int = 2, limit: int | None = None,
+                        documents: bool = False, **settings: bool) -> Path:
+    """Download TinyStories, write it as token files below `directory`, and return their folder.
 
     version: 1 has stories by GPT-3.5 and GPT-4, 2 by GPT-4 only. limit: take only the first stories of each split.
     documents: write indexes of the stories as well; settings: their all_windows and count_padding. After an
     interruption the next call resumes the download, and keeps a split that is complete. Raises UserError if the folder
-    has another tokenizer, and as fetch_file and prepare_split do; OSError if the folder cannot be written.
+    has another tokenizer, and as make_tokenizer, fetch_file and prepare_split do; OSError if it cannot be written.
     """
     from npgpt.download.hub import fetch_file
 
-    folder = Path(folder)
+    tokenizer = make_tokenizer(tokenizer_name)
+    name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if tokenizer.kind == "hf" else tokenizer.kind
+    name += "+v1" * (version == 1) + (f"+limit-{limit}" if limit else "") + "+documents" * documents
+    name += "".join(f"+{key}" for key in settings if settings[key])
+    folder = Path(directory) / "tinystories" / name
     make_folder(folder)
     write_settings(folder, **settings)
     # The tokenizer first: token files without one are read as GPT-2's.
@@ -59,6 +52,7 @@ def prepare_tinystories(tokenizer: Tokenizer, folder: str | Path, version: int =
         if not path.exists():
             source = fetch_file(REPOSITORY, SOURCES[version][split], repo_type="dataset")
             prepare_split(source, tokenizer, path, limit, index_file(folder, split) if documents else None)
+    return folder
 
 
 def prepare_split(source, tokenizer, path, limit=None, index=None):
@@ -75,10 +69,7 @@ def prepare_split(source, tokenizer, path, limit=None, index=None):
 
 
 def stories(file, bar):
-    """Yield the stories of a text file, without the space around them. Raises UserError as prepare_split does.
-
-    bar: a tqdm that shows how many bytes were read.
-    """
+    """Yield the stories of a text file, without the space around them, and advance `bar`. Raises as prepare_split."""
     rest, block, found = "", None, False
     while block != "":
         try:

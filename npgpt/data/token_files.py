@@ -1,7 +1,6 @@
 """Token files: nanoGPT's train.bin and val.bin, read piece by piece, and indexes of the documents in them."""
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, check, check_path
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, write_atomically
+from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, write_json
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 SPLITS = ("train", "val")
@@ -88,8 +87,7 @@ class Documents:
 
 
 def check_tokens(name, tokens):
-    """Raise UserError unless `tokens` are a 1-D array of integers, a `TokenFile` or `Documents`. Nothing is read.
-    """
+    """Raise UserError unless `tokens` are a 1-D array of integers, a `TokenFile` or `Documents`, without reading."""
     right = isinstance(tokens, TokenFile | Documents | np.ndarray) and tokens.dtype.kind in "iu"
     check(name, tokens, right and getattr(tokens, "ndim", 1) == 1,
           "a 1-D array of integers (np.array makes one of a list), or Documents")
@@ -119,7 +117,7 @@ def load_token_files(folder: str | Path) -> list:
 def write_settings(folder, **settings):
     """Write SETTINGS_FILE into a folder of token files, if a setting differs from SETTINGS."""
     if SETTINGS | settings != SETTINGS:
-        write_atomically(Path(folder) / SETTINGS_FILE, json.dumps(SETTINGS | settings).encode())
+        write_json(Path(folder) / SETTINGS_FILE, SETTINGS | settings)
 
 
 def read_settings(folder):

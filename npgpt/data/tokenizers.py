@@ -4,7 +4,6 @@ All ids are uint16, the type of nanoGPT's token files. A tokenizer is saved as J
 """
 
 import functools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,9 @@ from npgpt.checks import check_path, check_text
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.download.deadline import call_within
+from npgpt.download.file import call_within
 from npgpt.errors import UserError, one_line
-from npgpt.files import read_json, write_atomically
+from npgpt.files import read_json, write_json
 
 TOKENIZER_FILE = "npgpt_tokenizer.json"
 VOCABULARY_SECONDS = 10     # to load GPT-2's vocabulary (1.5 MB), the first time over the network
@@ -107,8 +106,7 @@ class GPT2Tokenizer(Tokenizer):
 
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
-        ids = self._checked(ids).tolist()
-        return self._encoding.decode_bytes(ids)
+        return self._encoding.decode_bytes(self._checked(ids).tolist())
 
 
 def code_points(text):
@@ -172,7 +170,7 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
     check_path("path", path)
-    write_atomically(path, (json.dumps(tokenizer.to_dict()) + "\n").encode())
+    write_json(path, tokenizer.to_dict())
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

@@ -1,10 +1,11 @@
-"""Download one small file of known digest."""
+"""Download one small file of known digest, and limit the time of a call."""
 
+import concurrent.futures
 import hashlib
 import http.client
+import threading
 import urllib.request
 
-from npgpt.download.deadline import call_within
 from npgpt.errors import UserError
 from npgpt.files import make_folder, write_atomically
 
@@ -27,3 +28,23 @@ def download(url, size, sha256, path):
     except (OSError, http.client.HTTPException) as error:
         raise UserError(f"{url} could not be downloaded ({error}): check the network and the folder, or put the file "
                         f"at {path}") from error
+
+
+def call_within(seconds, function, *args, **kwargs):
+    """Return `function(*args, **kwargs)`, which may hang, as a DNS look-up without a network does.
+
+    Raises TimeoutError after `seconds`, and whatever the function raises.
+    """
+    future = concurrent.futures.Future()
+
+    def work():
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()      # a daemon does not keep the program from ending
+    try:
+        return future.result(seconds)
+    except concurrent.futures.TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer within {seconds} seconds") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from npgpt.download.deadline import call_within
+from npgpt.download.file import call_within
 from npgpt.errors import UserError, one_line
 
 CONNECT_SECONDS = 8     # for the hub's first answer, including DNS, proxy and redirects
@@ -32,7 +32,7 @@ def fetch_file(repo_id, filename, revision=None, repo_type="model"):
 def fetch_model(name, revision=None):
     """Return the local folder of a model, owner/name or one of ALIASES: config, safetensors and tokenizer files.
 
-    Raises: UserError, also for a model whose weights are only a pickle.
+    Raises UserError, also for a model whose weights are only a pickle.
     """
     if name not in ALIASES and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(f"{name!r} is not a model: give {', '.join(ALIASES)}, the owner/name of a model on the hub, "

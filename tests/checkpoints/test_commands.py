@@ -1,6 +1,5 @@
 """The commands on a model that npgpt did not train: sample, eval, export, and training that begins from it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from npgpt import GPT, GPTConfig
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
-from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, save_tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.training.evaluation import strided_windows
 from tests.cli.test_train import refused
@@ -24,10 +23,8 @@ def folder(tmp_path):
     return "theirs"
 
 
-def test_sample_and_eval(npgpt, folder, text_file):
+def test_info_and_eval(npgpt, folder, text_file):
     for model in (folder, f"{folder}/model.safetensors"):
-        code, out, _ = npgpt("sample", model, "--prompt", "To be", "--max-new-tokens", 9, "-n", 2)
-        assert code == 0 and out.count("To be") == 2
         code, out, _ = npgpt("info", model)
         assert code == 0 and "256 x 8" in out and "batch 1 x 16 tokens" in out
         code, out, _ = npgpt("eval", model, "--corpus", text_file)
@@ -80,7 +77,7 @@ def test_fine_tuning_begins_from_the_model_and_resumes_to_the_bit(npgpt, folder,
         assert (find_checkpoint("parts") / name).read_bytes() == (find_checkpoint("tuned") / name).read_bytes()
 
 
-def test_dropout_may_be_set_anew_and_the_shape_may_not(npgpt, folder, text_file):
+def test_dropout_can_be_changed_and_the_shape_cannot(npgpt, folder, text_file):
     command = ["train", "--init-from", folder, "--corpus", text_file, "--max-iters", 1]
     refused(npgpt(*command, "--n-embd", 16), "n_embd is 8 in theirs, but 16 was asked for")
     refused(npgpt(*command, "--tokenizer", "char"), "tokenizer is byte in theirs")
@@ -91,22 +88,16 @@ def test_dropout_may_be_set_anew_and_the_shape_may_not(npgpt, folder, text_file)
     assert read_checkpoint(find_checkpoint("out")).state["options"]["crop_length"] == 16
 
 
-def test_a_model_that_is_nowhere_or_has_no_tokenizer_is_one_line(npgpt, folder, tmp_path):
+def test_a_missing_model_and_a_missing_or_too_large_tokenizer_are_one_line(npgpt, folder, tmp_path):
     refused(npgpt("sample", "no-such-model"), "no-such-model", "gpt2", "config.json")
     refused(npgpt("train", "--init-from", "no-such-model"), "no-such-model")
+    save_tokenizer(CharTokenizer("".join(map(chr, range(257)))), tmp_path / folder / TOKENIZER_FILE)
+    refused(npgpt("sample", folder), "257", "256")
     (tmp_path / folder / TOKENIZER_FILE).unlink()
     refused(npgpt("sample", folder), TOKENIZER_FILE, "tokenizer.json")
-    (tmp_path / folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    refused(npgpt("eval", folder), "config.json", "gpt2")
 
 
-def test_a_tokenizer_that_knows_more_than_the_model_is_refused(npgpt, tmp_path):
-    GPT(GPTConfig(vocab_size=255)).save_pretrained(tmp_path / "small")
-    save_tokenizer(ByteTokenizer(), tmp_path / "small" / TOKENIZER_FILE)
-    refused(npgpt("sample", "small"), "256", "255")
-
-
-@pytest.mark.parametrize("length", [2, 7, 8, 9, 10, 31])
+@pytest.mark.parametrize("length", [2, 8, 9, 31])
 @pytest.mark.parametrize("stride", [1, 3, 7, 8])
 def test_strided_windows_score_what_transformers_documentation_scores(length, stride):
     """Against the procedure itself: windows of ids, the tokens of earlier windows masked, torch's shift by one."""

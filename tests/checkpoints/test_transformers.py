@@ -71,7 +71,7 @@ def test_logits_loss_and_every_gradient(variant, tmp_path):
 
 
 def test_attention_that_transformers_reorders_and_upcasts(tmp_path):
-    """The same mathematics in another order, which transformers has in float32 alone."""
+    """The same mathematics in another order. transformers has it in float32 only."""
     theirs = theirs_of({"reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True})
     theirs.save_pretrained(tmp_path)
     reference = theirs(torch.from_numpy(IDX)).logits.detach().numpy()
@@ -145,12 +145,10 @@ def test_mask_buffers_and_an_explicit_tied_head_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("activation_function", "relu"), ("activation_function", "gelu_fast"), ("add_cross_attention", True),
-    ("model_type", "llama"), ("quantization_config", {"bits": 4}), ("rope_theta", 1e4), ("pruned_heads", {"0": [1]}),
-    ("n_ctx", 7), ("n_embd", 13), ("layer_norm_epsilon", "small"), ("npgpt", {"magic": 1}), ("n_layer", None)])
+    ("activation_function", "relu"), ("add_cross_attention", True), ("model_type", "llama"), ("rope_theta", 1e4),
+    ("n_ctx", 7), ("n_embd", 13), ("npgpt", {"magic": 1}), ("n_layer", None)])
 def test_a_config_that_npgpt_would_get_wrong_is_refused_by_name(field, value, tmp_path):
-    theirs_of({}).save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", field: value}))
+    (tmp_path / "model.safetensors").touch()
     with pytest.raises(UserError, match=field):
         open_model(tmp_path)

@@ -14,41 +14,26 @@ STORIES = TEXT.replace("\n", "\n<|endoftext|>\n")
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The hub: the value is the list of the files that were asked for."""
+    """The hub. The value is the list of the files that were asked for."""
     asked = []
 
     def fetch_file(repo_id, filename, revision=None, repo_type="model"):
         asked.append((repo_id, filename, repo_type))
         path = tmp_path / f"from-the-hub-{filename}"
-        if repo_type == "dataset":
-            path.write_text(STORIES)
-            return path
-        return word_pieces(path)
+        path.write_text(STORIES)
+        return path
 
     monkeypatch.setattr("npgpt.download.hub.fetch_file", fetch_file)
     return asked
 
 
-def test_get_list_train_and_eval(npgpt, hub):
-    refused(npgpt("train", "--corpus", "tinystories", *TINY), "npgpt data get tinystories")
-    assert "tinystories      not downloaded" in npgpt("data", "list")[1]
-    code, out, err = npgpt("data", "get", "tinystories", "--tokenizer", "byte")
-    assert code == 0 and "data/tinystories/byte" in out
-    assert hub == [("roneneldan/TinyStories", f"TinyStoriesV2-GPT4-{split}.txt", "dataset")
-                   for split in ("valid", "train")]
-    assert "tinystories      downloaded" in npgpt("data", "list")[1]
-    code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
-    assert code == 0 and "corpus: TinyStories, the token files in data/tinystories/byte" in out
-    assert npgpt("data", "get", "tinystories", "--tokenizer", "byte")[0] == 0 and len(hub) == 2
-    assert npgpt("eval")[0] == 0
-    refused(npgpt("data", "prepare", "tinystories", "--out", "again"), "already consists of token files")
-
-
 def test_get_the_first_stories_as_documents(npgpt, hub):
     get = ["data", "get", "tinystories", "--tokenizer", "byte"]
+    refused(npgpt("train", "--corpus", "tinystories", *TINY), "npgpt data get tinystories")
     code, out, _ = npgpt(*get, "--version", 1, "--limit", 20, "--documents")
     assert code == 0 and "data/tinystories/byte+v1+limit-20+documents" in out
     assert hub[1] == ("roneneldan/TinyStories", "TinyStories-train.txt", "dataset")
+    assert "tinystories      downloaded" in npgpt("data", "list")[1]
     code, out, _ = npgpt("train", "--corpus", "tinystories", *TINY, "--max-iters", 2)
     assert code == 0 and "in 20 documents to train on" in out
     code, out, _ = npgpt(*get, "--limit", 20, "--documents", "--windows", "all", "--count-padding")
@@ -65,7 +50,6 @@ def test_get_the_first_stories_as_documents(npgpt, hub):
 
 
 def test_get_refuses_in_one_line(npgpt, hub, tmp_path):
-    refused(npgpt("data", "get", "tinystories", "--tokenizer", "words"), "words")
     refused(npgpt("data", "get", "tinystories", "--tokenizer", "char"), "char tokenizer")
     for option in (["--tokenizer", "byte"], ["--version", 1], ["--limit", 5], ["--documents"], ["--windows", "all"]):
         refused(npgpt("data", "get", "tinyshakespeare", *option), "kept as text")
@@ -83,7 +67,7 @@ def test_train_sample_eval_and_resume_with_a_tokenizer_json(train, npgpt, tmp_pa
     shutil.copy(write(tmp_path / "tokenizer.json"), tmp_path / "same.json")
     code, out, _ = train("--tokenizer", "hf:tokenizer.json", "--max-iters", 2)
     assert code == 0 and "best validation loss" in out
-    (tmp_path / "tokenizer.json").unlink()      # the checkpoint needs it no more
+    (tmp_path / "tokenizer.json").unlink()      # the checkpoint has it
     code, out, _ = npgpt("sample", "--prompt", prompt, "--max-new-tokens", 20, "--temperature", 0)
     assert code == 0 and out.startswith(continued)
     code, out, _ = npgpt("eval")

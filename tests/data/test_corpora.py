@@ -11,25 +11,21 @@ from npgpt.data import corpora
 from npgpt.data.corpora import data_dir, download, open_corpus
 from npgpt.errors import UserError
 
-GOOD = b"First Citizen:\n" * 20_000  # several pieces of a download
+GOOD = b"First Citizen:\n" * 20_000
 GOOD_SHA256 = hashlib.sha256(GOOD).hexdigest()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers /good, /cut-off, /stalled and /silent; anything else is a 404."""
+    """Answers /good, /cut-off and /stalled; anything else is a 404."""
 
     def do_GET(self):
-        page = self.path.rsplit("/", 1)[-1]  # a proxy is asked for the whole URL
-        if page == "silent":
-            self.server.released.wait(20)
-        if page not in ("good", "cut-off", "stalled"):
+        if self.path not in ("/good", "/cut-off", "/stalled"):
             return self.send_error(404)
         self.send_response(200)
         self.send_header("Content-Length", str(len(GOOD)))
         self.end_headers()
-        self.wfile.write(GOOD if page == "good" else GOOD[:100_000])
-        if page == "stalled":
-            self.wfile.flush()
+        self.wfile.write(GOOD if self.path == "/good" else GOOD[:100_000])
+        if self.path == "/stalled":
             self.server.released.wait(20)
 
     def log_message(self, *args):
@@ -69,27 +65,13 @@ def files_below(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_download(server, tmp_path):
-    path = tmp_path / "new" / "folder" / "input.txt"
-    download(f"{server}/good", len(GOOD), GOOD_SHA256, path)
-    assert path.read_bytes() == GOOD and files_below(tmp_path) == [path]
-
-
 @pytest.mark.parametrize(("page", "sha256", "said"), [
-    ("missing", GOOD_SHA256, "404"),
-    ("cut-off", GOOD_SHA256, "100000 of 300000 bytes"),
-    ("good", "0" * 64, f"{GOOD_SHA256[:12]}… instead of 000000000000…"),
-    ("stalled", GOOD_SHA256, "timed out"),
-    ("silent", GOOD_SHA256, "could not be downloaded"),
-])
+    ("missing", GOOD_SHA256, "404"), ("cut-off", GOOD_SHA256, "100000 of 300000 bytes"),
+    ("good", "0" * 64, f"{GOOD_SHA256[:12]}… instead of 000000000000…"), ("stalled", GOOD_SHA256, "timed out")])
 def test_a_failed_download_says_so_and_changes_nothing(server, tmp_path, hasty, page, sha256, said):
-    path, start = tmp_path / "input.txt", time.perf_counter()
-    for before in ([], [path]):
-        with pytest.raises(UserError, match=said) as caught:
-            download(f"{server}/{page}", len(GOOD), sha256, path)
-        assert f"{server}/{page}" in str(caught.value) and files_below(tmp_path) == before
-        path.write_bytes(b"before")
-    assert time.perf_counter() - start < 5
+    with pytest.raises(UserError, match=f"{server}/{page} .*{said}"):
+        download(f"{server}/{page}", len(GOOD), sha256, tmp_path / "input.txt")
+    assert files_below(tmp_path) == []
 
 
 def test_a_dns_look_up_that_hangs_is_given_up(tmp_path, hasty, monkeypatch):
@@ -118,14 +100,14 @@ def test_tinyshakespeare_is_downloaded_once(served_shakespeare, tmp_path, monkey
         monkeypatch.setattr(corpora, "download", None)
 
 
-@pytest.mark.parametrize("name", ["tinyshakespeare", None])
-@pytest.mark.parametrize("content", [b"something else", b"", b"\xff"])
-def test_a_file_that_is_not_tinyshakespeare_is_not_trained_on(tmp_path, name, content):
+def test_a_file_that_is_not_tinyshakespeare_is_not_trained_on(tmp_path):
     path = tmp_path / "tinyshakespeare" / "input.txt"
     path.parent.mkdir()
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=f"input.txt .*{hashlib.sha256(content).hexdigest()[:12]}.*delete"):
-        open_corpus(name, tmp_path)
+    path.write_bytes(b"something else")
+    for name in ("tinyshakespeare", None):
+        digest = hashlib.sha256(b"something else").hexdigest()[:12]
+        with pytest.raises(UserError, match=f"input.txt .*{digest}.*delete"):
+            open_corpus(name, tmp_path)
 
 
 def test_without_a_network_only_the_default_is_replaced_by_pydocs(tmp_path):
@@ -155,14 +137,10 @@ def test_a_text_file(tmp_path):
         corpus = open_corpus(name)
         assert (corpus.name, corpus.text, corpus.folder) == (str(path), "naïve\r\nlines", None)
         assert str(path) in corpus.reason
-
-
-@pytest.mark.parametrize(("content", "said"), [
-    (b"", "is empty"), (b"caf\xe9 noir", "is not UTF-8 text .byte 0xe9 at position 3.: convert")])
-def test_a_text_file_that_is_none(tmp_path, content, said):
-    (tmp_path / "file.txt").write_bytes(content)
-    with pytest.raises(UserError, match=f"file.txt {said}"):
-        open_corpus(tmp_path / "file.txt")
+    for content, said in ((b"", "is empty"), (b"caf\xe9", "is not UTF-8 text .byte 0xe9 at position 3.: convert")):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=f"poem.txt {said}"):
+            open_corpus(path)
 
 
 def test_a_folder_of_token_files(tmp_path):
@@ -176,6 +154,6 @@ def test_a_folder_of_token_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["shakespeer", "a text, not its name. " * 1000, "nul\0byte"])
-def test_an_unknown_corpus_is_answered_with_the_known_ones(name):
+def test_the_error_of_an_unknown_corpus_lists_the_known_ones(name):
     with pytest.raises(UserError, match="tinyshakespeare, tinystories, pydocs, a UTF-8 text file.*train.bin"):
         open_corpus(name)

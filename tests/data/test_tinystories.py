@@ -7,9 +7,9 @@ import pytest
 from npgpt.data import tinystories
 from npgpt.data.corpora import list_corpora, open_corpus
 from npgpt.data.dataset import open_dataset
-from npgpt.data.tinystories import SOURCES, prepare_split, prepare_tinystories, tinystories_folder
-from npgpt.data.token_files import SEPARATOR, Documents, TokenFile, load_token_files
-from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer
+from npgpt.data.tinystories import SOURCES, prepare_split, prepare_tinystories
+from npgpt.data.token_files import SEPARATOR, TokenFile
+from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
 
 STORIES = [f"\nOnce there was an owl 🦉, Zoë by name, {n} years old.\n\nShe was naïve.\r\n" for n in range(50)]
@@ -78,44 +78,27 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     assert (tmp_path / "out.bin").stat().st_size > 40 << 20 and peak < 20 << 20
 
 
-def test_the_first_stories_of_either_version_as_documents(hub, tmp_path):
-    hub += ["an earlier file"] * 2
-    folder = tinystories_folder(tmp_path, "byte", 1, 3, True)
-    prepare_tinystories(EndingBytes(), folder, 1, 3, True)
-    assert hub[2:] == ["TinyStories-valid.txt", "TinyStories-train.txt"]
-    for tokens in load_token_files(folder):
-        assert isinstance(tokens, Documents)
-        found = [tokens[start:start + n].tolist() for start, n in zip(tokens.starts, tokens.lengths, strict=True)]
-        assert found == [[*story.strip().encode(), 256] for story in STORIES[:3]]
-
-
-def test_a_folder_for_each_way():
-    ways = [(), (2,), (1,), (2, 5), (1, 5), (1, 5, True), (2, None, True)]
-    assert [tinystories_folder("", "gpt2", *way).name for way in ways] == [
-        "gpt2", "gpt2", "gpt2+v1", "gpt2+limit-5", "gpt2+v1+limit-5", "gpt2+v1+limit-5+documents", "gpt2+documents"]
-
-
 @pytest.mark.usefixtures("terminal")
 def test_interrupted_continued_and_opened(hub, tmp_path, capsys):
-    folder = tinystories_folder(tmp_path, "byte")
+    folder = tmp_path / "tinystories/byte"
     with pytest.raises(KeyboardInterrupt):
-        prepare_tinystories(ByteTokenizer(), folder)
+        prepare_tinystories(tmp_path, "byte")
     assert sorted(os.listdir(folder)) == [TOKENIZER_FILE, "val.bin"]
-    with pytest.raises(UserError, match="another tokenizer of that name: delete"):
-        prepare_tinystories(type("Other", (ByteTokenizer,), {"kind": "other"})(), folder)
-    prepare_tinystories(ByteTokenizer(), folder)
+    assert prepare_tinystories(tmp_path, "byte") == folder
     assert hub == [SOURCES[2][split] for split in ("val", "train", "train")]
     assert "train.bin: 100%" in capsys.readouterr().err
     corpus = open_corpus("tinystories", tmp_path)
     assert (corpus.name, corpus.text, corpus.folder) == (str(folder), None, folder) and str(folder) in corpus.reason
     train, val, tokenizer = open_dataset(corpus)
     assert isinstance(train, TokenFile) and np.array_equal(train[:], val[:]) and isinstance(tokenizer, ByteTokenizer)
+    save_tokenizer(CharTokenizer("ab"), folder / TOKENIZER_FILE)
+    with pytest.raises(UserError, match="another tokenizer of that name: delete"):
+        prepare_tinystories(tmp_path, "byte")
 
 
-def test_an_incomplete_one_is_not_found_and_several_have_to_be_told_apart(hub, tmp_path):
-    folder = tinystories_folder(tmp_path, "byte")
+def test_a_folder_that_is_incomplete_is_not_found_and_one_of_several_is_not_chosen(hub, tmp_path):
     hub += ["an earlier file"] * 2
-    prepare_tinystories(ByteTokenizer(), folder)
+    folder = prepare_tinystories(tmp_path, "byte")
     for name in ("train.bin", "val.bin", TOKENIZER_FILE):
         (folder / name).rename(tmp_path / "away")
         with pytest.raises(UserError, match="not prepared in .*npgpt data get tinystories"):
@@ -123,6 +106,6 @@ def test_an_incomplete_one_is_not_found_and_several_have_to_be_told_apart(hub, t
         assert ("tinystories", "not downloaded") in [row[:2] for row in list_corpora(tmp_path)]
         (tmp_path / "away").rename(folder / name)
     assert ("tinystories", "downloaded") in [row[:2] for row in list_corpora(tmp_path)]
-    prepare_tinystories(ByteTokenizer(), tmp_path / "tinystories/bytes-of-mine")
-    with pytest.raises(UserError, match="several ways: give one of .*byte, .*bytes-of-mine"):
+    prepare_tinystories(tmp_path, "byte", limit=3)
+    with pytest.raises(UserError, match=r"several ways: give one of .*byte, .*byte\+limit-3"):
         open_corpus("tinystories", tmp_path)

@@ -18,14 +18,6 @@ from npgpt.errors import UserError
 MIXED = "Zoë: 5 €, 漢字 and 🦉\n"  # characters of 1, 2, 3 and 4 bytes
 
 
-@pytest.fixture
-def unloaded_gpt2(monkeypatch, tmp_path):
-    """A GPT2Tokenizer on a machine that has never seen the vocabulary."""
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    return GPT2Tokenizer()
-
-
 def check_round_trip(tokenizer):
     ids = tokenizer.encode(MIXED)
     assert ids.dtype == np.uint16 and ids.ndim == 1
@@ -35,14 +27,9 @@ def check_round_trip(tokenizer):
     assert tokenizer.count_bytes(ids) == len(MIXED.encode()) and tokenizer.count_bytes(ids[:0]) == 0
     assert tokenizer.encode("").shape == (0,) and tokenizer.encode("").dtype == np.uint16
     assert tokenizer.decode([]) == "" and tokenizer.decode_bytes(tokenizer.encode("")) == b""
-
-
-def check_refuses_other_ids(tokenizer):
     for wrong in (-1, tokenizer.vocab_size):
         with pytest.raises(UserError, match=f"token id {wrong} .*{tokenizer.vocab_size}"):
             tokenizer.decode([0, wrong])
-    with pytest.raises(UserError, match="one sequence"):
-        tokenizer.decode_bytes(np.zeros((2, 3), dtype=int))
 
 
 def check_saved(tokenizer, path):
@@ -58,16 +45,14 @@ def test_char():
     assert (tokenizer.kind, tokenizer.chars, tokenizer.vocab_size, tokenizer.eos_token_id) == ("char", "ehlo", 4, None)
     assert tokenizer.encode("hole").tolist() == [1, 3, 2, 0] and tokenizer.decode([1, 0, 2, 2, 3]) == "hello"
     assert CharTokenizer("ba").encode("ab").tolist() == [1, 0]      # not sorted
-    check_refuses_other_ids(tokenizer)
+    assert CharTokenizer("\udcff").decode_bytes([0]) == b"\xed\xb3\xbf"       # not an error
     check_round_trip(CharTokenizer.from_text(MIXED))
 
 
 @pytest.mark.parametrize(("chars", "text", "named"), [
-    ("ab", "abZbaY", r"'Z' \(U\+005A\) at position 2 .* only 'ab'"),
-    ("ab", "a🦉", r"'🦉' \(U\+1F989\) at position 1"),
+    ("ab", "ab🦉baY", r"'🦉' \(U\+1F989\) at position 2 .* only 'ab'"),
     ("ab", "\udcff", r"U\+DCFF\) at position 0"),  # how Python shows a byte of the command line that is not UTF-8
-    ("".join(map(chr, range(0x4E00, 0x4E00 + 5000))), "a", "'a'"),
-])
+    ("".join(map(chr, range(0x4E00, 0x4E00 + 5000))), "a", "'a'")])
 def test_char_names_the_character_it_does_not_know(chars, text, named):
     with pytest.raises(UserError, match=named) as caught:
         CharTokenizer(chars).encode(text)
@@ -88,7 +73,6 @@ def test_byte():
     assert tokenizer.encode("aë").tolist() == [0x61, 0xC3, 0xAB]
     assert tokenizer.decode([0x61, 0xC3]) == "a\ufffd" and tokenizer.decode_bytes([0x61, 0xC3]) == b"a\xc3"
     assert tokenizer.encode("\udcff").size == 3  # never an error
-    check_refuses_other_ids(tokenizer)
     check_round_trip(tokenizer)
 
 
@@ -98,7 +82,6 @@ def test_gpt2(gpt2):
     ids = gpt2.encode("<|endoftext|>")      # ordinary text
     assert gpt2.eos_token_id not in ids and gpt2.decode(ids) == gpt2.decode([gpt2.eos_token_id]) == "<|endoftext|>"
     assert gpt2.count_bytes([gpt2.eos_token_id, *ids]) == 13
-    check_refuses_other_ids(gpt2)
     check_round_trip(gpt2)
 
 
@@ -116,28 +99,24 @@ def test_a_batch_is_truncated_and_padded():
     ending.eos_token_id = 9
     assert ending.batch(("a",), 3)[0].tolist() == [[97, 9, 9]]
     assert [each.shape for each in ending.batch([], 3)] == [(0, 3), (0, 3)]
-    for wrong in (("ab", 3), ([b"a"], 3), (["a"], 0), (["a"], 1.5)):
-        with pytest.raises(UserError, match="texts must be a list of strings|length must be a whole number from 1"):
-            ending.batch(*wrong)
 
 
-@pytest.mark.parametrize("use", [lambda gpt2: gpt2.encode("a"), lambda gpt2: gpt2.decode([1])])
-def test_gpt2_without_its_vocabulary_says_what_to_do(unloaded_gpt2, tmp_path, use):
-    check_saved(unloaded_gpt2, tmp_path / TOKENIZER_FILE)
+def test_gpt2_without_its_vocabulary_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    gpt2 = GPT2Tokenizer()
+    check_saved(gpt2, tmp_path / TOKENIZER_FILE)        # which works without the vocabulary
     with pytest.raises(UserError, match="could not be downloaded .*TIKTOKEN_CACHE_DIR") as caught:
-        use(unloaded_gpt2)
+        gpt2.encode("a")
     assert len(str(caught.value)) < 300
 
 
 def test_make_tokenizer():
     assert make_tokenizer("char", "banana").chars == "abn"
-    assert isinstance(make_tokenizer("byte"), ByteTokenizer)
-    assert isinstance(make_tokenizer("gpt2"), GPT2Tokenizer)
     assert isinstance(make_tokenizer("bpe", "a text that it does not need"), GPT2Tokenizer)
-    for arguments, said in ((["word"], "'word' .*char, byte or gpt2"), (["char"], "from a text"),
-                            (["char", ""], "1 to 65536")):
+    for name, said in (("word", "'word' .*char, byte or gpt2"), ("char", "from a text")):
         with pytest.raises(UserError, match=said):
-            make_tokenizer(*arguments)
+            make_tokenizer(name)
 
 
 def test_saved_tokenizers_come_back(tmp_path):
@@ -149,12 +128,8 @@ def test_saved_tokenizers_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [
-    b"", b"\xff\xfe\xfd", b"[]", b'{"kind": "word"}', b'{"kind": ["char"]}', b'{"kind": "char"}',
-    b'{"kind": "char", "chars": ["a", "b"]}', b'{"kind": "char", "chars": ""}', None,
-])
-def test_a_damaged_or_missing_file_is_named(damaged, tmp_path):
-    path = tmp_path / TOKENIZER_FILE
-    if damaged is not None:
-        path.write_bytes(damaged)
+    b"", b"[]", b'{"kind": ["char"]}', b'{"kind": "char"}', b'{"kind": "char", "chars": ["a", "b"]}'])
+def test_a_damaged_file_is_named(damaged, tmp_path):
+    (tmp_path / TOKENIZER_FILE).write_bytes(damaged)
     with pytest.raises(UserError, match=TOKENIZER_FILE):
-        load_tokenizer(path)
+        load_tokenizer(tmp_path / TOKENIZER_FILE)

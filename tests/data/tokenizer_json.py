@@ -4,7 +4,7 @@ SENTENCES = ["To be, or not to be, that is the question.", "Whether 'tis nobler 
 
 
 def byte_pairs(path, vocab_size=300):
-    """Write a byte-level BPE in the way of GPT-2: every text is known to the last byte. Returns the path."""
+    """Write a byte-level BPE like GPT-2's, which can encode every text. Return the path."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -18,7 +18,7 @@ def byte_pairs(path, vocab_size=300):
 
 
 def word_pieces(path):
-    """Write a WordPiece in the way of bert-base-uncased, with its [CLS] and [SEP] and truncation. Returns the path."""
+    """Write a WordPiece like bert-base-uncased's, with [CLS], [SEP] and truncation. Return the path."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
