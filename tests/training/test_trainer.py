@@ -117,13 +117,9 @@ def test_evaluation_on_documents_is_the_mean_over_all_their_targets(tmp_path):
 
 
 @pytest.mark.parametrize(("tokens", "options", "steps"), [
-    (TOKENS, {"epochs": 1}, 9), (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14),
-    (TOKENS, {"epochs": 2, "crop_length": 4}, 36), (TOKENS[:34], {"epochs": 1, "sampling": "sequential"}, 1),
-    (documents(LENGTHS), {"epochs": 2}, 10), (documents(LENGTHS), {"epochs": 1, "batch_size": 6}, 4),
-    (documents(LENGTHS, all_windows=True), {"epochs": 1}, 7),
-    (TOKENS, {"epochs": 2, "sampling": "sequential", "partial_batch": True}, 20),
-    (np.zeros(338_025, np.uint16), {"epochs": 1, "crop_length": 8, "batch_size": 16, "sampling": "sequential"}, 2640),
-])
+    (TOKENS, {"epochs": 3, "gradient_accumulation_steps": 2}, 14), (TOKENS, {"epochs": 2, "crop_length": 4}, 36),
+    (documents(LENGTHS), {"epochs": 1, "batch_size": 6}, 4), (documents(LENGTHS, all_windows=True), {"epochs": 1}, 7),
+    (TOKENS, {"epochs": 2, "sampling": "sequential", "partial_batch": True}, 20)])
 def test_epochs_are_steps(tmp_path, tokens, options, steps):
     for max_iters, decay, expected in ((50, 50, steps), (50, 60, 60), (50, 0, 0), (steps, 60, 60)):
         trainer = trainer_of(tmp_path, train_tokens=tokens, max_iters=max_iters, lr_decay_iters=decay, **options)
