@@ -47,6 +47,8 @@ def test_the_norms_of_each_layer(train, npgpt, tmp_path):
     assert npgpt("plot", "--norms")[1] == "out/norms.png\n" and (tmp_path / "out/norms.png").exists()
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0, "grad_norm": 1.0}\n')
     refused(npgpt("plot", ".", "--norms"), "no norms of layers")
+    (tmp_path / "metrics.jsonl").write_text("")
+    refused(npgpt("plot", "."), "no measurements")
 
 
 def test_without_matplotlib_a_run_draws_nothing_and_plot_names_the_extra(train, npgpt, monkeypatch):

@@ -173,13 +173,13 @@ def test_it_learns_to_answer(npgpt):
     ("a=aa", "JSONDecodeError"), ('["a", "aa"]', "TypeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
     ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string"), ("null", "TypeError"),
     ('{"prompt": "a", "completion": ""}', "not empty"), ('{"prompt": "", "completion": "a"}', "not empty")])
-def test_a_line_that_is_no_answer_is_named(npgpt, line, says):
+def test_an_invalid_line_of_answers_is_named(npgpt, line, says):
     answers(2)
     Path("answers.jsonl").write_text(Path("answers.jsonl").read_text() + line)
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "answers.jsonl, line 4 is not", says)
 
 
-def test_answers_that_cannot_be(npgpt):
+def test_invalid_answers(npgpt):
     answers(1)
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "too few prompts for two splits")
     refused(npgpt("data", "prepare", "answers.jsonl", "--out", "tokens"), "train on the file itself")
