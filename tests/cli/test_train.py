@@ -88,9 +88,7 @@ def test_the_decay_ends_with_the_epochs_unless_the_user_says_otherwise(npgpt, te
 
 def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
     """Each line is a document; the longer ones are cut off at the context of 8 tokens and one target."""
-    prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--out", "lines", "--documents"]
-    refused(npgpt(*prepare), "does not contain two documents separated by '<|endoftext|>'")
-    assert npgpt(*prepare, r"\n")[0] == 0
+    assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "lines", "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 2)
     assert code == 0 and "data: 893 tokens in 21 documents to train on, 127 tokens in 3 documents" in out
     assert find_checkpoint("out").name == "step-00000021"
@@ -99,7 +97,6 @@ def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
     loss, bits = (float(line.split()[column]) for line, column in ((out.splitlines()[1], 1), (out.splitlines()[3], 3)))
     assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
     assert "192 tokens predicted" in npgpt("eval", "--corpus", "lines", "--split", "all")[1]
-    refused(npgpt("eval", "--stride", 4), "documents have their own windows")
     np.array([0, 50], "<u8").tofile(tmp_path / "lines/train.documents.bin")
     refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on")
 
@@ -130,10 +127,9 @@ def test_a_text_without_validation(train, npgpt, tmp_path):
     assert "at step 4" in npgpt("train", "--resume", "--max-iters", 5)[1]      # the fraction is remembered
     refused(npgpt("train", "--resume", "--val-fraction", 0.1), "val_fraction is 0.0 in")
     assert "all: 1,019 tokens predicted" in npgpt("eval")[1]
-    for command in ("sample", "info", "plot"):
-        assert npgpt(command)[0] == 0
-    code, out, _ = train("--val-fraction", 0.5, "--out-dir", "b", "--max-iters", 1)
-    assert code == 0 and "data: 510 tokens to train on, 510 tokens" in out
+    assert npgpt("plot")[0] == 0
+    out = train("--val-fraction", 0.5, "--out-dir", "b", "--max-iters", 1)[1]
+    assert "data: 510 tokens to train on, 510 tokens" in out
     assert "val: 509 tokens predicted" in npgpt("eval", "b")[1]
 
 
