@@ -114,19 +114,19 @@ def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
 @pytest.mark.parametrize("causal", [True, False])
 def test_positions_that_see_nothing_change_no_token(causal, options):
     """Padding before the tokens of a text, and in an encoder a text of nothing else. They would be NaN, and torch's
-    are 0; the logits of tokens, the loss, and all gradients are torch's."""
+    are 0; the logits of tokens, the loss, and all gradients are torch's. B = T, so the mask could be read as (T, T)."""
     pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of({"causal": causal}, **options)
-    idx, targets = batch(model.config)
-    padded = np.arange(6) < np.array([[2], [0], [3 if causal else 6]])      # (B, T)
+    idx, targets = batch(model.config, rows=6)
+    padded = np.arange(6) < np.array([[2], [0], [3 if causal else 6], [1], [0], [4]])       # (B, T)
     targets[padded] = -1
     tensors = torch_parameters(model.params)
     logits = torch_gpt(tensors, model.config, idx, mask=np.where(padded, -np.inf, 0.0)[:, None, None])
     loss = torch_loss(logits, targets)
     loss.backward()
     with small_parts():
-        ours, grads = model.loss_and_grads(idx, targets, mask=~padded)
-    assert [ours, model.evaluate(idx, targets, ~padded)] == pytest.approx([loss.item()] * 2, rel=1e-12)
+        ours, grads = model.loss_and_grads(idx, targets, mask=(~padded).astype(np.int64))
+    assert [ours, model.evaluate(idx, targets, (~padded).astype("u1"))] == pytest.approx([loss.item()] * 2, rel=1e-12)
     assert_close(grads, {name: tensor.grad.numpy() for name, tensor in tensors.items()})
     found = model(idx, mask=~padded)[0]
     np.testing.assert_allclose(found[~padded], logits.detach().numpy()[~padded], rtol=1e-9, atol=1e-12)
@@ -160,20 +160,6 @@ def test_ids_may_be_of_any_integer_type(kernels):
         assert_close(model.loss_and_grads(idx.astype(dtype), targets.astype(dtype))[1], expected)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
-def test_a_padding_mask_is_what_a_tokenizer_gives(dtype):
-    """Also if B = T, where it could be mistaken for a (T, T) mask; a row without a token gives no NaN."""
-    model = model_of({"causal": False})
-    idx, targets = batch(model.config, rows=6)
-    texts = ["abcdef", "abc", "", "fedcba", "a", "ab"]
-    seen = CharTokenizer("abcdef").batch(texts, 6)[1]
-    added = np.where(seen, 0.0, -np.inf)[:, None, None, :]
-    for call in (model.evaluate, model.loss_and_grads, model.forward):
-        found, expected = (call(idx, targets, mask=mask) for mask in (seen.astype(dtype), added))
-        np.testing.assert_equal(found, expected)
-    assert np.isfinite(found[1]) and found[1] != model.evaluate(idx, targets)
-
-
 def assert_close(grads, expected):
     """Compare gradients to 1e-9 of their largest value; the names are in the same order."""
     assert list(grads) == list(expected)
@@ -199,7 +185,7 @@ def test_the_cpu_engine_equals_the_reference_engine(variant):
         assert_close(grads, expected_grads)
 
 
-@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 1}, {"threads": 2}], ids=str)
+@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 2}], ids=str)
 def test_micro_batches_add_up_to_the_whole(options):
     """add_to takes the gradients of a later micro-batch, in place; calls share no array."""
     model = model_of({}, **options)
@@ -224,9 +210,8 @@ def test_micro_batches_add_up_to_the_whole(options):
 
 @pytest.mark.parametrize(("options", "run"), [
     ({"threads": 1}, lambda model, batch: model.loss_and_grads(*batch)),
-    ({"threads": 2, "kernels": "reference"}, lambda model, batch: model.loss_and_grads(*batch)),
-    ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))], ids=[
-    "one thread", "reference", "forward and backward"])
+    ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))],
+    ids=["one thread", "forward and backward"])
 def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
     """As a breakpoint in a layer shows; also with arrays larger than a row block."""
     config = GPTConfig(vocab_size=65, block_size=256, n_layer=2, n_head=2, n_embd=64)
@@ -238,7 +223,7 @@ def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
     assert all(shape[0] == 18 and 256 in shape for _, shape in calls if shape)          # not the loss's gradient, 1.0
 
 
-@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 1}, {"threads": 2}], ids=str)
+@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 2}], ids=str)
 def test_evaluation_and_prompts_keep_no_caches(options):
     """They need the memory of about one layer of six; a forward with caches needs all."""
     model = GPT(GPTConfig(vocab_size=65, block_size=128, n_layer=6, n_head=4, n_embd=64), **options)

@@ -95,6 +95,6 @@ def run(args):
         print("\nsent by each rank in a step (and as much received)")
         print(f"{'gradients to the others':<28} {chunks / 2**20:>14,.1f} MiB")
         print(f"{'its new parameters':<28} {chunks / 2**20:>14,.1f} MiB")
-    print("\nwhat would run it")
+    print("\nengines on this machine")
     for choice, what in engines():
         print(f"{choice:<28} {what}")

@@ -19,8 +19,6 @@ from npgpt.training.trainer import Trainer
 from tests.torch_gpt import torch_gpt, torch_parameters, unit_scale
 
 TOKENS = np.random.default_rng(0).integers(0, 11, 300).astype(np.uint16)
-
-
 LENGTHS = np.random.default_rng(1).integers(2, 15, 20)      # of documents: some are longer than the context of 8
 
 
@@ -45,16 +43,10 @@ def drawn(trainer, steps):
     return found
 
 
-def test_sequential_batches_follow_the_data_over_micro_batches_steps_and_its_end(tmp_path):
-    """300 tokens are 9 batches of 4 x 8, and a remainder that is never read."""
-    trainer = trainer_of(tmp_path, sampling="sequential", gradient_accumulation_steps=2)
-    for n, (x, y) in enumerate(drawn(trainer, 7)):
-        start = n % 9 * 32
-        assert np.array_equal(x.ravel(), TOKENS[start:start + 32])
-        assert np.array_equal(y.ravel(), TOKENS[start + 1:start + 33])
-    assert not np.array_equal(drawn(trainer_of(tmp_path), 1)[0][0], TOKENS[:32].reshape(4, 8))     # at random
-    partial = drawn(trainer_of(tmp_path, sampling="sequential", partial_batch=True), 11)      # 37 crops, one too many
-    assert [len(x) for x, _ in partial] == [4] * 9 + [1, 4] and np.array_equal(partial[9][0][0], TOKENS[288:296])
+def test_the_last_batch_of_an_epoch_may_be_smaller(tmp_path):
+    """300 tokens are 9 batches of 4 x 8, and one crop. test_golden.py has the places of all other batches."""
+    batches = drawn(trainer_of(tmp_path, sampling="sequential", partial_batch=True), 11)
+    assert [len(x) for x, _ in batches] == [4] * 9 + [1, 4] and np.array_equal(batches[9][0][0], TOKENS[288:296])
 
 
 @pytest.mark.parametrize("data", [TOKENS, documents(LENGTHS), documents(LENGTHS, LENGTHS // 2),
