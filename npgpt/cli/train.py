@@ -127,7 +127,12 @@ def run(args):
         try:
             finished = trainer.run()
         except BackwardError as error:
-            raise stopped_by(error, trainer, args) from None
+            if trainer.saved_step is None:
+                raise
+            if trainer.saved_step != trainer.step:
+                trainer.save()
+            raise UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
+                            f"{resume_command(args)}") from None
         picture = draw_if_possible(args.out_dir) if finished else ""
     if finished:
         sample(trainer, args.out_dir, picture, backwards)
@@ -158,16 +163,6 @@ def choose_engine(model, args, backwards):
 
         use(backwards, model)
         print(backwards.summary(model.config), flush=True)
-
-
-def stopped_by(error, trainer, args):
-    """Save the steps before a function of --backward failed. Returns the UserError that says so."""
-    if trainer.saved_step is None:
-        return error
-    if trainer.saved_step != trainer.step:
-        trainer.save()
-    return UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
-                     f"{resume_command(args)}")
 
 
 def resume_command(args):
