@@ -38,6 +38,12 @@ def test_the_run_has_them(train, tmp_path):
     assert '"initializer_range": 0.047568' in next((tmp_path / "out").rglob("config.json")).read_text()
 
 
+def test_a_smaller_last_batch_is_for_one_micro_batch_in_order():
+    for options in ({"sampling": "random"}, {"sampling": "sequential", "gradient_accumulation_steps": 2}):
+        with pytest.raises(UserError, match="partial_batch needs"):
+            TrainOptions(partial_batch=True, **options)
+
+
 def test_the_decay_follows_max_iters():
     """Also if the run ends within the warm-up."""
     assert TrainOptions(max_iters=500).last_decay_step == 500
