@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
+from npgpt.training.metrics import read_metrics
 from npgpt.training.options import options_of
 from tests.conftest import TINY
 
@@ -202,6 +203,7 @@ def test_an_out_dir_with_a_run_is_only_replaced_when_asked(train):
     assert find_checkpoint("out").name == "step-00000002"
     assert train("--max-iters", 1, "--overwrite")[0] == 0
     assert [folder.name for folder in step_folders("out")] == ["step-00000001"]
+    assert [record["step"] for record in read_metrics("out")] == [0, 1, 1]
 
 
 def test_resume_with_something_else_names_it(train, npgpt, tmp_path):
