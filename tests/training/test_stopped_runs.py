@@ -23,18 +23,17 @@ def once(monkeypatch, at, do):
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGINT, 2)])
-def test_a_run_that_stops_before_its_second_checkpoint_is_resumed(train, npgpt, tmp_path, monkeypatch, number, times):
-    """A second signal ends it at once; tools/torture.py kills it."""
+@pytest.mark.parametrize(("number", "times", "interval", "saved"), [
+    (signal.SIGINT, 1, 99, 4), (signal.SIGTERM, 1, 99, 4), (signal.SIGINT, 2, 99, 0), (signal.SIGINT, 2, 2, 2)])
+def test_a_run_that_stops_is_resumed(train, npgpt, tmp_path, monkeypatch, number, times, interval, saved):
+    """A second signal ends it at once, after a step that is in the metrics alone; tools/torture.py kills it."""
     with monkeypatch.context() as patch:
-        once(patch, 4, lambda: [signal.raise_signal(number) for _ in range(times)])
-        code, out, err = train("--max-iters", 6)
-    if times == 1:
-        assert (code, err) == (0, "")
-        assert "stopped at step 5, saved; continue with: npgpt train --resume --out-dir out\n" in out
-    else:
-        assert (code, err) == (130, "interrupted\n") and find_checkpoint("out").name == "step-00000000"
-    for end in (5, 6):          # twice: each try added a line to the metrics
+        once(patch, 3, lambda: [signal.raise_signal(number) for _ in range(times)])
+        code, out, err = train("--max-iters", 6, "--eval-interval", interval)
+    assert (code, err) == ((0, "") if times == 1 else (130, "interrupted\n"))
+    assert times == 2 or "stopped at step 4, saved; continue with: npgpt train --resume --out-dir out\n" in out
+    assert find_checkpoint("out").name == f"step-{saved:08d}"
+    for end in (5, 6):
         assert npgpt("train", "--resume", "--max-iters", end)[0] == 0
     assert train("--out-dir", "whole", "--max-iters", 6)[0] == 0
     assert bits("out") == bits("whole") and nothing_left(tmp_path / "out")
