@@ -201,8 +201,14 @@ class GPT:
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
 
     def _forward(self, idx, targets, rng, mask, looking):
+        """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
-        (forward, backward), ops = self._lines(looking)
+        (forward, backward), ops = self.gpt, self.ops
+        if looking is not None:
+            if self.config.block:
+                raise UserError("run_with_cache and edit do not work on a model with your own block")
+            forward, backward = looking.forward, looking.backward
+            ops = with_lora(looking.ops, self.config, all_gradients=True)
         logits, gpt = self._run_forward(idx, rng, mask, forward, ops)
         if targets is None:
             self._cache = None
@@ -210,14 +216,6 @@ class GPT:
         loss, cross_entropy = cross_entropy_forward(logits, self.xp.asarray(targets))
         self._cache = (gpt, cross_entropy, logits.shape, backward, ops)
         return logits, float(loss)
-
-    def _lines(self, looking):
-        """Return forward and backward of the model, and their table of layers; `looking` records or edits arrays."""
-        if looking is None:
-            return self.gpt, self.ops
-        if self.config.block:
-            raise UserError("run_with_cache and edit do not work on a model with your own block")
-        return (looking.forward, looking.backward), with_lora(looking.ops, self.config, all_gradients=True)
 
     def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
         """Compute the last hidden state (B, T, C), which the head would read: the output of an encoder.

@@ -77,10 +77,8 @@ def padding(rows, time):
     return np.broadcast_to(np.where(seen, 0.0, -np.inf)[:, None, None, :], (rows, 1, time, time))
 
 
-MASKS = {"of all entries": np.random.default_rng(8).standard_normal((6, 6)), "of each entry": padding(3, 6),
-         "of the keys": padding(3, 6)[:, :, :1],
-         "of each head": np.random.default_rng(9).standard_normal((3, 3, 6, 6)),
-         "of a head, the same in each entry": np.random.default_rng(9).standard_normal((1, 3, 6, 6))}
+MASKS = {"of all entries": np.random.default_rng(8).standard_normal((6, 6)), "of the keys": padding(3, 6)[:, :, :1],
+         "of each head": np.random.default_rng(9).standard_normal((1, 3, 6, 6))}
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -116,19 +114,19 @@ def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
 @pytest.mark.parametrize("causal", [True, False])
 def test_positions_that_see_nothing_change_no_token(causal, options):
     """Padding before the tokens of a text, and in an encoder a text of nothing else. They would be NaN, and torch's
-    are 0; the logits of tokens, the loss, and all gradients are torch's."""
+    are 0; the logits of tokens, the loss, and all gradients are torch's. B = T, so the mask could be read as (T, T)."""
     pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of({"causal": causal}, **options)
-    idx, targets = batch(model.config)
-    padded = np.arange(6) < np.array([[2], [0], [3 if causal else 6]])      # (B, T)
+    idx, targets = batch(model.config, rows=6)
+    padded = np.arange(6) < np.array([[2], [0], [3 if causal else 6], [1], [0], [4]])       # (B, T)
     targets[padded] = -1
     tensors = torch_parameters(model.params)
     logits = torch_gpt(tensors, model.config, idx, mask=np.where(padded, -np.inf, 0.0)[:, None, None])
     loss = torch_loss(logits, targets)
     loss.backward()
     with small_parts():
-        ours, grads = model.loss_and_grads(idx, targets, mask=~padded)
-    assert [ours, model.evaluate(idx, targets, ~padded)] == pytest.approx([loss.item()] * 2, rel=1e-12)
+        ours, grads = model.loss_and_grads(idx, targets, mask=(~padded).astype(np.int64))
+    assert [ours, model.evaluate(idx, targets, (~padded).astype("u1"))] == pytest.approx([loss.item()] * 2, rel=1e-12)
     assert_close(grads, {name: tensor.grad.numpy() for name, tensor in tensors.items()})
     found = model(idx, mask=~padded)[0]
     np.testing.assert_allclose(found[~padded], logits.detach().numpy()[~padded], rtol=1e-9, atol=1e-12)
@@ -139,23 +137,18 @@ def test_positions_that_see_nothing_change_no_token(causal, options):
 def test_what_the_caller_changes_after_a_forward_changes_no_gradient(kernels):
     model = model_of({"final_layer_norm": False}, kernels=kernels, threads=2)
     idx, targets = batch(model.config)
-    given = idx.copy(), targets.copy(), np.random.default_rng(8).standard_normal((6, 6))
-
-    def backwards(change):
-        """Return the gradients of forward and of hidden, and a token; `change` first changes the caller's arrays."""
-        ids, ys, mask = (array.copy() for array in given)
-        change([ids, ys, mask, model.forward(ids, ys, mask=mask)[0]])
-        grads = model.backward()
-        ids, ys, mask = (array.copy() for array in given)
-        change([ids, mask, model.hidden(ids, mask=mask)])
-        more, ids = model.backward(np.ones((3, 6, 12))), idx.copy()
-        stream = model.stream(ids, 1)
-        change([ids])
-        return [*grads.values(), *more.values(), *stream]
-
-    for found, expected in zip(backwards(lambda arrays: [array.fill(0) for array in arrays]),
-                               backwards(lambda arrays: None), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    mask, found = np.random.default_rng(8).standard_normal((6, 6)), []
+    for factor in (1, 0):
+        given = ids, ys, added = idx.copy(), targets.copy(), mask.copy()
+        logits, stream = model.forward(ids, ys, mask=added)[0], model.stream(ids, 1)
+        for array in (*given, logits):
+            array *= factor
+        grads, ids, added = model.backward(), idx.copy(), mask.copy()
+        for array in (model.hidden(ids, mask=added), ids, added):
+            array *= factor
+        found.append([*grads.values(), *model.backward(np.ones((3, 6, 12))).values(), *stream])
+    for expected, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(other, expected)
 
 
 @pytest.mark.parametrize("kernels", ["reference", "auto"])
@@ -165,20 +158,6 @@ def test_ids_may_be_of_any_integer_type(kernels):
     _, expected = model.loss_and_grads(idx, targets)
     for dtype in ("i1", ">i2", "<i4", ">i8"):
         assert_close(model.loss_and_grads(idx.astype(dtype), targets.astype(dtype))[1], expected)
-
-
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
-def test_a_padding_mask_is_what_a_tokenizer_gives(dtype):
-    """Also if B = T, where it could be mistaken for a (T, T) mask; a row without a token gives no NaN."""
-    model = model_of({"causal": False})
-    idx, targets = batch(model.config, rows=6)
-    texts = ["abcdef", "abc", "", "fedcba", "a", "ab"]
-    seen = CharTokenizer("abcdef").batch(texts, 6)[1]
-    added = np.where(seen, 0.0, -np.inf)[:, None, None, :]
-    for call in (model.evaluate, model.loss_and_grads, model.forward):
-        found, expected = (call(idx, targets, mask=mask) for mask in (seen.astype(dtype), added))
-        np.testing.assert_equal(found, expected)
-    assert np.isfinite(found[1]) and found[1] != model.evaluate(idx, targets)
 
 
 def assert_close(grads, expected):
@@ -206,7 +185,7 @@ def test_the_cpu_engine_equals_the_reference_engine(variant):
         assert_close(grads, expected_grads)
 
 
-@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 1}, {"threads": 2}], ids=str)
+@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 2}], ids=str)
 def test_micro_batches_add_up_to_the_whole(options):
     """add_to takes the gradients of a later micro-batch, in place; calls share no array."""
     model = model_of({}, **options)
@@ -231,28 +210,20 @@ def test_micro_batches_add_up_to_the_whole(options):
 
 @pytest.mark.parametrize(("options", "run"), [
     ({"threads": 1}, lambda model, batch: model.loss_and_grads(*batch)),
-    ({"threads": 2, "kernels": "reference"}, lambda model, batch: model.loss_and_grads(*batch)),
-    ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))], ids=[
-    "one thread", "reference", "forward and backward"])
+    ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))],
+    ids=["one thread", "forward and backward"])
 def test_layers_are_called_once_a_use_with_whole_arrays(options, run):
     """As a breakpoint in a layer shows; also with arrays larger than a row block."""
     config = GPTConfig(vocab_size=65, block_size=256, n_layer=2, n_head=2, n_embd=64)
-    B, T, C, V, D, L = 18, 256, 64, 65, 32, 2
-    _, calls = layer_calls(lambda: run(GPT(config, **options), batch(config, rows=B, time=T)))
-    assert calls == {
-        ("embedding_forward", (B, T)): 1, ("embedding_backward", (B, T, C)): 1,
-        ("dropout_forward", (B, T, C)): 1 + 2 * L, ("dropout_backward", (B, T, C)): 1 + 2 * L,
-        ("layernorm_forward", (B, T, C)): 1 + 2 * L, ("layernorm_backward", (B, T, C)): 1 + 2 * L,
-        ("linear_forward", (B, T, C)): 3 * L, ("linear_forward", (B, T, 4 * C)): L,
-        ("linear_backward", (B, T, C)): 2 * L, ("linear_backward", (B, T, 3 * C)): L,
-        ("linear_backward", (B, T, 4 * C)): L,
-        ("attention_forward", (B, 2, T, D)): L, ("attention_backward", (B, 2, T, D)): L,
-        ("gelu_tanh_forward", (B, T, 4 * C)): L, ("gelu_tanh_backward", (B, T, 4 * C)): L,
-        ("head_forward", (B, T, C)): 1, ("head_backward", (B, T, V)): 1,
-        ("cross_entropy_forward", (B, T, V)): 1, ("cross_entropy_backward", ()): 1}
+    _, calls = layer_calls(lambda: run(GPT(config, **options), batch(config, rows=18, time=256)))
+    uses = {"embedding": 1, "dropout": 5, "layernorm": 5, "linear": 8, "attention": 2, "gelu_tanh": 2, "head": 1,
+            "cross_entropy": 1}
+    found = {name: sum(n for (called, _), n in calls.items() if called == name) for name, _ in calls}
+    assert found == {f"{layer}_{pass_}": n for layer, n in uses.items() for pass_ in ("forward", "backward")}
+    assert all(shape[0] == 18 and 256 in shape for _, shape in calls if shape)          # not the loss's gradient, 1.0
 
 
-@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 1}, {"threads": 2}], ids=str)
+@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 2}], ids=str)
 def test_evaluation_and_prompts_keep_no_caches(options):
     """They need the memory of about one layer of six; a forward with caches needs all."""
     model = GPT(GPTConfig(vocab_size=65, block_size=128, n_layer=6, n_head=4, n_embd=64), **options)
@@ -308,10 +279,8 @@ def test_dropout_is_off_unless_a_generator_is_given():
     assert model.forward(idx, targets)[1] != model.forward(idx, targets, np.random.default_rng(0))[1]
 
 
-def test_backward_before_forward_is_refused():
+def test_after_a_forward_without_targets_there_is_no_backward():
     model = model_of({})
-    with pytest.raises(UserError, match="targets"):
-        model.backward()
     idx, targets = batch(model.config)
     model.forward(idx, targets)
     model.forward(idx)
@@ -319,43 +288,34 @@ def test_backward_before_forward_is_refused():
         model.backward()
 
 
-TEXT = "abcdefghijk" * 20
-
-
 def trained(**options):
-    tokenizer = CharTokenizer.from_text(TEXT)
-    tokens = tokenizer.encode(TEXT)
-    trainer = Trainer(GPT(GPTConfig(**SMALL), dtype="float64"), tokens[:150], tokens[150:],
+    trainer = Trainer(GPT(GPTConfig(**SMALL), dtype="float64"), np.arange(150) % 11, np.arange(70) % 11,
                       TrainOptions(batch_size=2, max_iters=4, eval_interval=2, eval_iters=1, dtype="float64",
                                    log_interval=1, lr_decay_iters=0, warmup_iters=0), **options)
-    return trainer, tokenizer
+    before = trainer.model.params.flat.copy()
+    assert trainer.run() is True and not (trainer.model.params.flat == before).all()
+    return trainer
 
 
 def test_a_trainer_needs_no_corpus_no_tokenizer_and_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    records = []
-    trainer, _ = trained(on_step=lambda given, record: records.append((given is trainer, record)))
-    before = trainer.model.params.flat.copy()
-    assert trainer.run() is True and not list(tmp_path.iterdir())
-    assert [(itself, record["step"]) for itself, record in records] == [(True, step) for step in (1, 2, 3, 4)]
-    plain = [{key for key in record if "." not in key} for _, record in records]     # a logged one has norms of layers
-    assert plain == [{"step", "loss", "lr", "grad_norm"}] * 4
-    assert not (trainer.model.params.flat == before).all()
+    seen = []
+    trainer = trained(on_step=lambda *given: seen.append(given))
+    assert [(itself, record["step"]) for itself, record in seen] == [(trainer, step) for step in (1, 2, 3, 4)]
+    for _, record in seen:          # a logged one has norms of layers
+        assert {key for key in record if "." not in key} == {"step", "loss", "lr", "grad_norm"}
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("with_tokenizer", [True, False])
-def test_load_gives_back_the_run_of_a_trainer(tmp_path, with_tokenizer):
-    _, tokenizer = trained()
-    trainer, _ = trained(out_dir=tmp_path / "run", tokenizer=tokenizer if with_tokenizer else None)
-    trainer.run()
+@pytest.mark.parametrize("tokenizer", [CharTokenizer("abcdefghijk"), None])
+def test_load_gives_back_the_run_of_a_trainer(tmp_path, tokenizer):
+    trainer = trained(out_dir=tmp_path / "run", tokenizer=tokenizer)
     assert [record["step"] for record in read_metrics(tmp_path / "run") if "loss" in record] == [1, 2, 3, 4]
     model, loaded = load(tmp_path / "run", which="latest")
     assert model.config == trainer.model.config and model.dtype == "float64"
     assert (model.params.flat == trainer.model.params.flat).all()
-    if with_tokenizer:
+    if tokenizer:
         assert loaded.decode(loaded.encode("badge")) == "badge"
     else:
         with pytest.raises(UserError, match="without a tokenizer"):
             loaded.encode("badge")
-    with pytest.raises(UserError, match="which"):
-        load(tmp_path / "run", which="newest")

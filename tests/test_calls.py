@@ -43,39 +43,31 @@ if find_spec("tokenizers"):
 
 
 class Scene:
-    """A small model, and its optimizer after one step. The second optimizer takes whole training steps."""
+    """A small model, and its optimizer after one step."""
 
     def __init__(self, folder, device):
         self.folder, self.model = folder, GPT(GPTConfig(**SHAPE), device=device, threads=1)
         self.grads = self.model.loss_and_grads(**BATCH)[1]
         self.optimizer = AdamW(self.model.params)
         self.optimizer.step(self.grads)
-        self.fused = AdamW(self.model.params, engine=self.model.engine)
         self.trainer = Trainer(self.model, TOKENS, TOKENS)
         self.model.save_pretrained(folder)
         save_tokenizer(CharTokenizer("abc"), folder / TOKENIZER_FILE)
 
     def values(self):
         """Return all that a call could change."""
-        optimizers = self.optimizer, self.fused, self.trainer.optimizer
+        optimizers = self.optimizer, self.trainer.optimizer
         arrays = [each.flat for it in optimizers for each in (it.params, it.m, it.v)] + list(self.grads.values())
         return [it.t for it in optimizers], [to_host(array).tobytes() for array in arrays]
 
     def step(self, grads=None, max_norm=None, **later):
-        self.assigned(self.optimizer, later, lambda it: it.step(self.grads if grads is None else grads, max_norm))
-
-    def train_step(self, max_norm=None, **later):
-        batches = [(IDX, IDX)], [None], IDX.size
-        self.assigned(self.fused, later, lambda it: it.train_step(*batches, max_norm))
-
-    def assigned(self, optimizer, later, step):
         """Take a step after assignments to attributes of the optimizer."""
-        before = dict(vars(optimizer))
-        vars(optimizer).update(later)
+        before = dict(vars(self.optimizer))
+        vars(self.optimizer).update(later)
         try:
-            step(optimizer)
+            self.optimizer.step(self.grads if grads is None else grads, max_norm)
         finally:
-            vars(optimizer).update({name: before[name] for name in later})
+            vars(self.optimizer).update({name: before[name] for name in later})
 
 
 NAN, INF = math.nan, math.inf
@@ -119,7 +111,6 @@ ADD_TO = [*GRADS[1:], lambda s: s.model.params, lambda s: dict(s.model.params),
 LATER = {"lr": [None, *ODD["float"]], "eps": [0, None, *ODD["float"]], "weight_decay": [None, *ODD["float"]],
          "betas": [(0.9,), (0.9, 0.95, 0.99), 0.9, None, (), (1.0, 0.9), (0.9, -0.1), (NAN, 0.9), "ab"]}
 ENGINES = [5, "x", lambda s: GPT(s.model.config, threads=1).engine]
-ASSIGNED = {**LATER, "max_norm": [0, 1j, *ODD["float"]]}
 STREAM = [None, 5, "x", [1, 2, 3], range(60), *(TOKENS.astype(dtype) for dtype in (float, bool, complex, object, "V1")),
           TOKENS.reshape(6, 10), np.array(5), object()]
 PATHS = [None, 5, "", [], 1.5, b"x", "\0", "\ud800", "x" * 5000, "x/" * 5000]
@@ -144,8 +135,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "config": [None, 5, {}, "gpt2"], "seed": SEED, "init": [None, 5, [], "xavier"], "freeze": FREEZE, **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
         "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS, "edit": EDITS}),
-    "run_with_cache": (lambda s, **odd: s.model.run_with_cache(**BATCH | odd), {
-        "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS, "edit": EDITS}),
+    "run_with_cache": (lambda s, **odd: s.model.run_with_cache(**BATCH | odd), {"idx": CONTEXTS, "edit": EDITS}),
     "score": (lambda s, idx: s.model.score(idx), {"idx": [*IDS, np.zeros((2, 8), int), np.zeros((2, 1), int)]}),
     "hidden": (lambda s, **odd: s.model.hidden(**{"idx": IDX} | odd), {"idx": CONTEXTS, "rng": RNGS, "mask": MASKS}),
     "backward": (lambda s, dhidden: GPT(s.model.config, threads=1).backward(dhidden), {"dhidden": [None, 5]}),
@@ -165,8 +155,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
         **LATER, "params": [None, {}, np.zeros(3)], "threads": COUNT, "decay": ["vectors", None, 5, []],
         "engine": ENGINES}),
     "use_engine": (lambda s, engine: s.model.use_engine(engine), {"engine": [None, *ENGINES]}),
-    "AdamW.step": (Scene.step, {"grads": GRADS[1:], **ASSIGNED}),
-    "AdamW.train_step": (Scene.train_step, ASSIGNED),
+    "AdamW.step": (Scene.step, {"grads": GRADS[1:], "max_norm": [0, 1j, *ODD["float"]], **LATER}),
     "Trainer": (lambda s, **odd: Trainer(**{"model": s.model, "train_tokens": TOKENS, "val_tokens": TOKENS} | odd), {
         "train_tokens": [*STREAM, TOKENS[:6]], "val_tokens": [*STREAM[1:], TOKENS[:6]],
         "model": [None, 5, "x", [], GPT, lambda s: s.optimizer],

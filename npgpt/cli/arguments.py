@@ -7,15 +7,12 @@ import re
 import typing
 
 from npgpt.api import KERNELS
-from npgpt.arrays import DTYPES
 from npgpt.checks import MOST
 from npgpt.errors import UserError
 from npgpt.model.config import ACTIVATIONS, GPTConfig
-from npgpt.model.parameters import INITS
-from npgpt.training.adamw import DECAYS
 from npgpt.training.options import (
+    CHOICES,
     MODEL_FIELDS,
-    SAMPLINGS,
     TRAIN_FIELDS,
     TrainOptions,
     load_preset,
@@ -23,7 +20,6 @@ from npgpt.training.options import (
     with_width_rule,
 )
 
-CHOICES = {"activation": ACTIVATIONS, "sampling": SAMPLINGS, "decay": DECAYS, "dtype": DTYPES, "init": INITS}
 HELP = {"n_layer": "blocks", "n_head": "attention heads; they divide the width", "layer_norm_epsilon":
         "added to the variance in a LayerNorm"}
 
@@ -35,19 +31,19 @@ class Betas(argparse.Action):
         namespace.beta1, namespace.beta2 = values
 
 
-def add_field_arguments(parser, dataclass, title, leave_out=()):
-    """Add a flag for each field of a dataclass, absent from the parsed arguments unless the user gave it.
+def add_field_arguments(parser, dataclass, title, names):
+    """Add a flag for each of some fields of a dataclass, absent from the parsed arguments unless the user gave it.
 
     A comment line above some fields is the title of their group; the comment beside a field is its help.
     """
-    defaults = with_width_rule(load_preset("char-cpu"))
+    defaults, choices = with_width_rule(load_preset("char-cpu")), CHOICES | {"activation": ACTIVATIONS}
     fields = {field.name: field for field in dataclasses.fields(dataclass)}
     group = parser.add_argument_group(title)
     source = inspect.getsource(dataclass)
     for subject, name, comment in re.findall(r"^    (?:# (.*)|(\w+): [^#\n]*(?:# (.*))?)$", source, re.MULTILINE):
         if subject:
             group = parser.add_argument_group(f"{title}: {subject.removesuffix(' of the model')}")
-        if name not in fields or name in leave_out:
+        if name not in names:
             continue
         default = defaults.get(name, fields[name].default)
         text = (comment or HELP.get(name, "")).replace("None: ", "by default: ")
@@ -58,7 +54,8 @@ def add_field_arguments(parser, dataclass, title, leave_out=()):
         if kind is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
         else:
-            group.add_argument(flag, type=kind, metavar="|".join(CHOICES.get(name, [kind.__name__.upper()])), **options)
+            group.add_argument(flag, type=kind, **options,
+                               metavar="|".join(choices.get(name, [kind.__name__.upper()])))
 
 
 def add_model_arguments(parser):
@@ -67,29 +64,24 @@ def add_model_arguments(parser):
                                            "char-cpu, whose values are the defaults below. Above width 128, "
                                            "initializer_range, learning_rate and min_lr shrink with the width (Yang "
                                            "et al. 2022), unless they are given")
-    fields = {field.name for field in dataclasses.fields(GPTConfig)}
-    add_field_arguments(parser, GPTConfig, "the model", leave_out=fields - MODEL_FIELDS)
+    add_field_arguments(parser, GPTConfig, "the model", MODEL_FIELDS)
 
 
 def add_train_arguments(parser):
     """Add a flag for each field of TrainOptions."""
-    add_field_arguments(parser, TrainOptions, "training")
+    add_field_arguments(parser, TrainOptions, "training", TRAIN_FIELDS)
     parser.add_argument("--betas", nargs=2, type=float, metavar=("BETA1", "BETA2"), action=Betas,
                         default=argparse.SUPPRESS, help="--beta1 and --beta2 together")
 
 
-def given(args, names):
-    """Return the fields among `names` that the user gave, a dict."""
-    return {name: value for name, value in vars(args).items() if name in names}
-
-
 def given_model_fields(args):
-    return given(args, MODEL_FIELDS)
+    """Return the fields of GPTConfig that the user gave, a dict."""
+    return {name: value for name, value in vars(args).items() if name in MODEL_FIELDS}
 
 
 def given_train_fields(args):
     """Return the fields of TrainOptions that the user gave. Raises UserError for both --epochs and --max-iters."""
-    fields = given(args, TRAIN_FIELDS)
+    fields = {name: value for name, value in vars(args).items() if name in TRAIN_FIELDS}
     if fields.get("epochs") and "max_iters" in fields:
         raise UserError("--epochs and --max-iters both set the length of training: give one of them")
     if "max_iters" in fields:

@@ -87,14 +87,13 @@ def run(args):
     each = f" a rank, of {args.ranks}" if args.ranks > 1 else ""
     print(f"\nmemory{each}, float32, batch {rows} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
     memory = training_memory(config, batch_size, threads, ranks=args.ranks)
-    for part, size in memory.items():
+    for part, size in {**memory, "in training, about": sum(memory.values())}.items():
         print(f"{part:<28} {size / 2**20:>14,.1f} MiB")
-    print(f"{'in training, about':<28} {sum(memory.values()) / 2**20:>14,.1f} MiB")
     if args.ranks > 1:
         chunks = 4 * sum(map(math.prod, shapes.values())) * (args.ranks - 1) / args.ranks
         print("\nsent by each rank in a step (and as much received)")
-        print(f"{'gradients to the others':<28} {chunks / 2**20:>14,.1f} MiB")
-        print(f"{'its new parameters':<28} {chunks / 2**20:>14,.1f} MiB")
-    print("\nwhat would run it")
+        for part in ("gradients to the others", "its new parameters"):
+            print(f"{part:<28} {chunks / 2**20:>14,.1f} MiB")
+    print("\nengines on this machine")
     for choice, what in engines():
         print(f"{choice:<28} {what}")

@@ -1,13 +1,11 @@
 """Arguments that choose the model of a command."""
 
-import warnings
-
 from npgpt.api import load_model
 from npgpt.cli.arguments import add_device_arguments
 
 
 def add_model_argument(parser):
-    """MODEL, --revision, --which, --device, --threads, --kernels."""
+    """Add MODEL, --revision, --which, --device, --threads, --kernels."""
     parser.add_argument("model", nargs="?", default="out",
                         help="a run (by default out), a folder with config.json and model.safetensors, a .safetensors "
                              "file, or a model on the hub: gpt2, distilgpt2, owner/name")
@@ -19,6 +17,5 @@ def add_model_argument(parser):
 
 def load_given_model(args):
     """Return the `Loaded` model that the arguments choose."""
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows is reported in one line
     return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
                       kernels=args.kernels)

@@ -5,6 +5,7 @@ import difflib
 import itertools
 import re
 import sys
+import warnings
 
 import npgpt
 from npgpt.cli import data, evaluate, export, info, plot, sample, score, train
@@ -57,6 +58,7 @@ def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
     if hasattr(sys.stdout, "reconfigure"):      # a terminal that lacks a character shows a question mark
         sys.stdout.reconfigure(errors="replace")
+    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows is reported in one line
     world, code = None, 1
     try:
         world = join()

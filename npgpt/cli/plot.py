@@ -35,34 +35,25 @@ def draw(run, out=None, norms=False):
         raise UserError(f"{run} has no measurements yet: train some steps first")
     if norms and not any(key.startswith("param_norm.") for record in records for key in record):
         raise UserError(f"{run} has no norms of layers: they are recorded only on a CPU, in one process, without XLA")
-    target = Path(out or Path(run) / ("norms.png" if norms else "loss.png"))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")         # the font may lack characters of the title
-            data = picture(records, one_line(f"Training in {run}", 80), target.suffix[1:].lower() or "png", norms)
-    except (UserError, MemoryError, ImportError):       # the last two: there is too little memory
-        raise
-    except Exception as error:          # anything, such as an overflow near 1e308
-        raise UserError(f"matplotlib cannot draw the loss curve ({type(error).__name__}: {error})") from None
-    write_atomically(target, data, follow=bool(out))
-    return target
-
-
-def picture(records, title, kind, norms=False):
-    """Return the bytes of a picture of the loss curve, or of the norms. kind: "png", "svg", …
-
-    Raises: UserError if matplotlib is missing or does not know the kind; what matplotlib raises.
-    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
-    figure = Figure(figsize=(8, 10 if norms else 5), dpi=120, layout="constrained")
-    (draw_norms if norms else draw_loss)(figure, records, title)
-    check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
-    data = io.BytesIO()
-    figure.savefig(data, format=kind)
-    return data.getvalue()
+    target, data = Path(out or Path(run) / ("norms.png" if norms else "loss.png")), io.BytesIO()
+    kind = target.suffix[1:].lower() or "png"
+    try:
+        figure = Figure(figsize=(8, 10 if norms else 5), dpi=120, layout="constrained")
+        check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")         # the font may lack characters of the title
+            (draw_norms if norms else draw_loss)(figure, records, one_line(f"Training in {run}", 80))
+            figure.savefig(data, format=kind)
+    except (UserError, MemoryError, ImportError):       # the last two: there is too little memory
+        raise
+    except Exception as error:          # anything, such as an overflow near 1e308
+        raise UserError(f"matplotlib cannot draw the loss curve ({type(error).__name__}: {error})") from None
+    write_atomically(target, data.getvalue(), follow=bool(out))
+    return target
 
 
 def draw_norms(figure, records, title):

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import signal
-import warnings
 
 from npgpt.api import GPT
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
@@ -37,17 +36,13 @@ def connect_ranks(args):
     if world and args.kernels == "xla":
         if ":" in args.device:
             raise UserError(f"--device {args.device} is one GPU, and several ranks use all: leave its number out")
+        from npgpt.engine.xla.place import connect  # imports JAX
+
         world.tell("connect", {})
-        connect_by_jax()
+        connect()
         world.rest()
     elif world and args.device != "cpu":
         raise UserError(f"--device {args.device} on several ranks needs --kernels xla: add it, or leave the device out")
-
-
-def connect_by_jax():
-    from npgpt.engine.xla.place import connect  # imports JAX
-
-    connect()
 
 
 def distribute(model, args):
@@ -66,10 +61,11 @@ def follow(world):
     """Follow rank 0 until it stops. Only rank 0 handles signals: after Ctrl-C it saves first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # rank 0 reports a run that diverges
     name, order, _ = world.hear(math.inf)       # rank 0 may tokenize a corpus first
     if name == "connect":
-        connect_by_jax()
+        from npgpt.engine.xla.place import connect  # imports JAX
+
+        connect()
         name, order, _ = world.hear(math.inf)
     if name == "model":
         model = GPT(GPTConfig(**order["config"]), None, order["dtype"], order["device"], order["threads"],

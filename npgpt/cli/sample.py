@@ -37,13 +37,12 @@ def run(args):
     prompt = default_prompt(tokenizer) if prompt is None else prompt
     check("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
-    ids = encode_prompt(tokenizer, prompt)
+    sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
     if args.num_samples == 1:
-        print_sample(model, tokenizer, prompt, args.max_new_tokens, args.temperature, args.top_k, args.top_p, args.seed,
-                     stop)
+        print_sample(model, tokenizer, prompt, stop, **sampling)
         return
-    rows = model.stream(np.tile(ids, (args.num_samples, 1)), args.max_new_tokens, args.temperature, args.top_k,
-                        args.top_p, args.seed, tokenizer.eos_token_id)
+    ids = encode_prompt(tokenizer, prompt)
+    rows = model.stream(np.tile(ids, (args.num_samples, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
     with tqdm(rows, total=args.max_new_tokens, unit="token", disable=None) as rows:
         texts = ["".join(decode_document(tokenizer, (row[i] for row in each), ids[0], stop))
                  for i, each in enumerate(itertools.tee(rows, args.num_samples))]       # no more rows than one needs
@@ -80,11 +79,16 @@ def encode_prompt(tokenizer, prompt):
     return ids.astype(np.int64)[None, :]
 
 
-def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, top_p, seed, stop=None):
-    """Print a prompt and its continuation, token by token."""
-    idx = encode_prompt(tokenizer, prompt)
-    rows = model.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, tokenizer.eos_token_id)
-    texts = decode_document(tokenizer, (row[0] for row in rows), idx[0], stop)
+def continuation(model, tokenizer, prompt, stop=None, **sampling):
+    """Yield the text that a model writes after a prompt, token by token. sampling: arguments of `GPT.stream`."""
+    ids = encode_prompt(tokenizer, prompt)
+    rows = model.stream(ids, **sampling, eos_token_id=tokenizer.eos_token_id)
+    return decode_document(tokenizer, (row[0] for row in rows), ids[0], stop)
+
+
+def print_sample(model, tokenizer, prompt, stop=None, **sampling):
+    """Print a prompt and its `continuation`."""
+    texts = continuation(model, tokenizer, prompt, stop, **sampling)
     sys.stdout.write(prompt + next(texts, ""))      # together: XLA reports compilation before the first token
     for text in texts:
         sys.stdout.write(text)
@@ -94,9 +98,9 @@ def print_sample(model, tokenizer, prompt, max_new_tokens, temperature, top_k, t
 
 def sample_line(model, tokenizer, seed):
     """Return the first LINE characters that a model writes after the default prompt, with " / " for line ends."""
-    ids, text = encode_prompt(tokenizer, default_prompt(tokenizer)), ""
-    rows = model.stream(ids, LINE, temperature=0.8, seed=seed, eos_token_id=tokenizer.eos_token_id)
-    for piece in decode_document(tokenizer, (row[0] for row in rows), ids[0]):
+    text = ""
+    for piece in continuation(model, tokenizer, default_prompt(tokenizer), max_new_tokens=LINE, temperature=0.8,
+                              seed=seed):
         text += piece
         if len(text) >= LINE:
             break

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import shlex
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -105,12 +104,12 @@ def add_arguments(parser):
 
 
 def run(args):
-    # A diverging run overflows before it stops: the trainer reports it in one line, NumPy's warnings add nothing.
-    warnings.filterwarnings("ignore", category=RuntimeWarning)
     check_path("--out-dir", args.out_dir)
     backwards = own_backwards(args)             # raises before anything is downloaded or written
-    if args.overfit:
-        return overfit(new_run(overfitting(args), backwards), fresh=not args.init_from)
+    if args.overfit:        # 500 steps at a constant rate, no dropout, no folder
+        constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
+        args = argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
+        return overfit(new_run(args, backwards), fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
@@ -128,7 +127,12 @@ def run(args):
         try:
             finished = trainer.run()
         except BackwardError as error:
-            raise stopped_by(error, trainer, args) from None
+            if trainer.saved_step is None:
+                raise
+            if trainer.saved_step != trainer.step:
+                trainer.save()
+            raise UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
+                            f"{resume_command(args)}") from None
         picture = draw_if_possible(args.out_dir) if finished else ""
     if finished:
         sample(trainer, args.out_dir, picture, backwards)
@@ -159,16 +163,6 @@ def choose_engine(model, args, backwards):
 
         use(backwards, model)
         print(backwards.summary(model.config), flush=True)
-
-
-def stopped_by(error, trainer, args):
-    """Save the steps before a function of --backward failed. Returns the UserError that says so."""
-    if trainer.saved_step is None:
-        return error
-    if trainer.saved_step != trainer.step:
-        trainer.save()
-    return UserError(f"{error}; stopped at step {trainer.step}, saved; fix it, and continue with: "
-                     f"{resume_command(args)}")
 
 
 def resume_command(args):
@@ -215,16 +209,10 @@ def sample(trainer, out_dir, picture, backwards):
         number = len(backwards.called(trainer.model.config))
         print(f"the text of a model that your {number} function{'s have' if number != 1 else ' has'} trained:\n")
     try:
-        print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer), SAMPLE_TOKENS,
-                     temperature=0.8, top_k=None, top_p=None, seed=trainer.options.seed)
+        print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer),
+                     max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)
     except UserError as error:      # its vocabulary is missing; it is saved anyway
         print(f"no sample: {error}")
-
-
-def overfitting(args):
-    """Return the arguments for --overfit: 500 steps at a constant rate, no dropout, and no --out-dir."""
-    constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
-    return argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
 
 
 def new_run(args, backwards):

@@ -25,13 +25,7 @@ class AdamW:
     bits do not depend on it. engine: `model.engine`, which then takes the steps, on its own threads; by default NumPy
     or CuPy. Raises UserError for values out of range.
 
-    The defaults, beside others:
-
-        AdamW                           lr 1e-3     betas 0.9, 0.95     eps 1e-8    weight decay 0.1    matrices
-        TrainOptions                    lr 1e-3     betas 0.9, 0.99     eps 1e-8    weight decay 0.1    matrices
-        torch.optim.AdamW               lr 1e-3     betas 0.9, 0.999    eps 1e-8    weight decay 0.01   all
-        nanoGPT's train.py              lr 6e-4     betas 0.9, 0.95     eps 1e-8    weight decay 0.1    matrices
-        nanoGPT's character recipes     lr 1e-3     betas 0.9, 0.99     eps 1e-8    weight decay 0.1    matrices
+    betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
 
     Only the optimizer writes its state: lr, the step count `t`, and the moments m and v, whose arrays it passes to the
     engine to be updated.

@@ -41,8 +41,7 @@ def evaluate_split(model, tokens: np.ndarray | Documents, stride: int | None = N
     """
     check_tokens("tokens", tokens)
     block_size = model.config.block_size
-    rows = min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size
-    rows = max(model.engine.threads, rows)
+    rows = max(model.engine.threads, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // model.config.vocab_size) // block_size)
     losses, counts, batch = [], [], []
 
     def finish_batch():

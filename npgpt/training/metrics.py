@@ -21,15 +21,6 @@ def append_metrics(out_dir: str | os.PathLike, record: dict) -> None:
         append(path, (json.dumps(record) + "\n").encode())
 
 
-def write_metrics(out_dir: str | os.PathLike, records: list[dict]) -> None:
-    """Replace the file by one with these records.
-
-    Raises: UserError if it cannot be written.
-    """
-    with writing(out_dir) as path:
-        write_atomically(path, "".join(json.dumps(each) + "\n" for each in records).encode())
-
-
 @contextlib.contextmanager
 def writing(out_dir):
     """Yield the path of the file, and turn an OSError into a UserError."""
@@ -65,6 +56,11 @@ def read_record(line):
 
 
 def drop_metrics_after(out_dir: str | os.PathLike, step: int) -> None:
-    """Delete the records after a step, because the resumed run repeats them."""
-    there = (Path(out_dir) / METRICS_FILE).is_file()
-    write_metrics(out_dir, [record for record in read_metrics(out_dir) if record["step"] <= step] if there else [])
+    """Delete the records after a step, because the resumed run repeats them; -1: all records.
+
+    Raises: UserError if the file cannot be written.
+    """
+    with writing(out_dir) as path:
+        records = read_metrics(out_dir) if step >= 0 and path.is_file() else []
+        kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
+        write_atomically(path, "".join(kept).encode())

@@ -1,6 +1,7 @@
 """The norms of each layer's gradient, parameters and update, for metrics.jsonl."""
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -9,12 +10,6 @@ import numpy as np
 from npgpt.model.parameters import Parameters
 
 KINDS = {"grad_norm": "gradient, before clipping", "param_norm": "parameters", "update_norm": "update"}
-
-
-def layer_of(name: str) -> str:
-    """Return "h.0" for "h.0.ln_1.weight", and "wte" for "wte.weight"."""
-    first, second, *_ = name.split(".")
-    return f"{first}.{second}" if first == "h" else first
 
 
 def layer_norms(params: Parameters, grads: Mapping, before: np.ndarray) -> dict[str, float]:
@@ -26,7 +21,8 @@ def layer_norms(params: Parameters, grads: Mapping, before: np.ndarray) -> dict[
     before -= params.flat[:len(before)]         # the update, but for its sign
     for name in params.flat_names:
         p, g = params[name].reshape(-1), grads[name].reshape(-1)
+        layer = re.match(r"h\.\d+|\w+", name)[0]           # h.0 of h.0.ln_1.weight, wte of wte.weight
         for kind, array in zip(KINDS, (g, p, before[begin:begin + p.size]), strict=True):
-            squares[f"{kind}.{layer_of(name)}"] += float(array @ array)
+            squares[f"{kind}.{layer}"] += float(array @ array)
         begin += p.size
     return {key: math.sqrt(square) for key, square in squares.items()}

@@ -14,7 +14,7 @@ from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
 
 PRESETS = Path(__file__).parent / "presets"
-SAMPLINGS = ("random", "sequential")
+CHOICES = {"sampling": ("random", "sequential"), "decay": DECAYS, "dtype": DTYPES, "init": INITS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +69,8 @@ class TrainOptions:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
         if self.lr_decay_iters and self.lr_decay_iters <= self.warmup_iters:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
-        check_choice("decay", self.decay, DECAYS)
-        check_choice("sampling", self.sampling, SAMPLINGS)
-        check_choice("dtype", self.dtype, DTYPES)
-        check_choice("init", self.init, INITS)
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         if self.partial_batch and (self.sampling != "sequential" or self.gradient_accumulation_steps > 1):
             raise UserError("partial_batch needs sampling sequential, and one micro-batch in a step: leave "
                             "gradient_accumulation_steps out")

@@ -28,7 +28,7 @@ from npgpt.model.batch import check_batch
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
 from npgpt.training.loop import BATCHES
-from npgpt.training.metrics import append_metrics, write_metrics
+from npgpt.training.metrics import append_metrics, drop_metrics_after
 from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
@@ -244,7 +244,8 @@ class Trainer:
         elif self.out_dir:          # at step 0 the checkpoint comes first, because it replaces an earlier run
             if self.saved_step is None:
                 self.save()
-            write_metrics(self.out_dir, [record])
+            drop_metrics_after(self.out_dir, -1)
+            append_metrics(self.out_dir, record)
         bar.write(f"step {self.step:>5}: " + ", ".join(f"{NAMES[split]} loss {losses[split]:.4f}" for split in losses))
         if self.on_evaluation:
             self.on_evaluation(self)

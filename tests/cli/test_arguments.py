@@ -15,13 +15,10 @@ def options_of_run(out_dir="out"):
 
 @pytest.mark.parametrize(("command", "says"), [
     (["train", "--lr", "1"], "unknown flag --lr: did you mean --learning-rate? (see npgpt train --help)"),
-    (["train", "--lr-decay", "5"], "did you mean --lr-decay-iters?"),
     (["train", "--eval", "1"], "did you mean --eval-interval or --eval-iters?"),
     (["train", "--learn_rate", "1"], "unknown flag --learn_rate: did you mean --learning-rate?"),
-    (["sample", "--temprature", "1"], "did you mean --temperature? (see npgpt sample --help)"),
     (["data", "prepare", "x", "--out", "y", "--tokeniser", "char"], "--tokenizer? (see npgpt data prepare --help)"),
     (["train", "--zebra"], "unknown flag --zebra (see npgpt train --help)"),
-    (["info", "--steps", "5"], "unknown flag --steps (see"),
     (["info", "out", "more"], "unrecognized arguments: more"),
     (["train", "--corpus=--"], "--corpus=-- has no value"),
 ])

@@ -13,7 +13,7 @@ from tests.cli.test_train import refused
 matplotlib = pytest.importorskip("matplotlib", reason="draws the curve")
 figure = pytest.importorskip("matplotlib.figure", reason="draws the curve")
 
-NAMES = [r"$\frac$", r"$\alpha$", "$x$%#_^{", os.fsdecode(b"\xff\xfe"), "a\nb\x1b[31m", "中文", "x" * 200]
+NAMES = [r"$\frac$", os.fsdecode(b"\xff\xfe"), "a\nb\x1b[31m", "x" * 200]
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +27,8 @@ def test_a_run_may_have_any_name(train, npgpt, tmp_path, name):
     if sys.platform != "linux":
         pytest.skip("only Linux takes any bytes for a name")
     train = functools.partial(train, "--out-dir", name, "--max-iters")
-    for result in (train(1), train(1, "--overwrite"), train(2, "--resume")):
-        assert result[0] == 0 and result[2] == "" and "the loss curve in " in result[1]
-    for command in ("plot", "info", "eval", "sample"):
-        code, out, err = npgpt(command, name)
-        assert code == 0 and out and err == ""
+    for result in (train(1), train(2, "--resume"), npgpt("info", name), npgpt("eval", name)):
+        assert result[0] == 0 and result[1] and result[2] == ""
     assert (tmp_path / name / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert npgpt("export", name, "--out", f"{name}/model")[0] == 0
     with matplotlib.rc_context({"svg.fonttype": "none"}):       # text as text
@@ -46,15 +43,24 @@ def test_the_norms_of_each_layer(train, npgpt, tmp_path):
         assert npgpt("plot", "--norms", "--out", "norms.svg")[0] == 0
     text = (tmp_path / "norms.svg").read_text(encoding="utf-8")
     for shown in ("wte", "wpe", "h.0", "ln_f", "norm of the update", "norm of the parameters", "norm of the gradient"):
-        assert f"{shown}" in text
+        assert shown in text
     assert npgpt("plot", "--norms")[1] == "out/norms.png\n" and (tmp_path / "out/norms.png").exists()
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0, "grad_norm": 1.0}\n')
     refused(npgpt("plot", ".", "--norms"), "no norms of layers")
+    (tmp_path / "metrics.jsonl").write_text("")
+    refused(npgpt("plot", "."), "no measurements")
+
+
+def test_without_matplotlib_a_run_draws_nothing_and_plot_names_the_extra(train, npgpt, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    code, out, err = train("--max-iters", 1)
+    assert code == 0 and err == "" and "checkpoints in out\n" in out
+    refused(npgpt("plot"), "npgpt[plot]")
 
 
 @pytest.mark.parametrize(("error", "says"), [
     (ValueError("\nParseSyntaxException"), "matplotlib cannot draw the loss curve (ValueError: ParseSyntaxException)"),
-    (OSError(2, "no font"), "matplotlib cannot draw"),
     (MemoryError, "out of memory"), (ImportError("libpng.so: cannot map it"), "the memory is full")], ids=repr)
 def test_a_picture_that_fails_fails_no_run(train, npgpt, tmp_path, monkeypatch, error, says):
     def fail(*args, **kwargs):

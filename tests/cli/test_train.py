@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -11,13 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npgpt import GPT, Trainer
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
-from npgpt.cli import train as cli_train
-from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
-from npgpt.download import file as download
+from npgpt.training.metrics import read_metrics
 from npgpt.training.options import options_of
-from tests.conftest import TEXT, TINY
+from tests.conftest import TINY
 
 
 def refused(result, *says):
@@ -45,22 +41,13 @@ def test_train_sample_eval_info_and_plot(train, npgpt, text_file, tmp_path):
     assert code == 0 and (tmp_path / "out/loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_each_evaluation_shows_a_line_of_what_the_model_writes(train, tmp_path):
-    """And the bits of the run are those of one that shows none."""
-    code, out, _ = train("--max-iters", 4, "--eval-interval", 2, "--n-embd", 16, "--dropout", 0.1)
+def test_each_evaluation_shows_a_line_of_what_the_model_writes(train):
+    code, out, _ = train("--max-iters", 4, "--eval-interval", 2, "--n-embd", 16)
     lines = out.splitlines()
     written = [lines[i + 1] for i, line in enumerate(lines) if re.match("step +[024]: train loss", line)]
     assert code == 0 and len(written) == 3 and len(set(written)) == 3
     for line in written:
         assert line.startswith(" " * 12) and len(line) <= 12 + 60
-    bits = (find_checkpoint("out") / "model.safetensors").read_bytes()
-    loaded = read_checkpoint(find_checkpoint("out"))
-    options = options_of(loaded.state, "state.json")
-    model = GPT(loaded.config, options.seed, threads=1)
-    tokens = loaded.tokenizer.encode(TEXT)
-    split = int(len(TEXT) * 0.9)
-    Trainer(model, tokens[:split], tokens[split:], options, tmp_path / "silent").run(progress=False)
-    assert (find_checkpoint(tmp_path / "silent") / "model.safetensors").read_bytes() == bits
 
 
 @pytest.mark.parametrize("flags", [[], ["--overfit"]])
@@ -69,35 +56,6 @@ def test_an_encoder_would_see_its_targets(train, tmp_path, flags):
     refused(result, "causal=False sees the next token", "with loss_and_grads")
     assert result[1] == ""      # before a corpus is opened, which could download it
     assert not (tmp_path / "out").exists()
-
-
-def test_the_curve_is_drawn_at_the_end(train, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="draws the curve")
-    monkeypatch.setattr(cli_train, "draw_if_possible", draw_if_possible)
-    code, out, _ = train("--max-iters", 2)
-    assert code == 0 and "checkpoints in out, the loss curve in out/loss.png\n" in out
-    assert (tmp_path / "out/loss.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, out, err = train("--max-iters", 2, "--out-dir", "plain")
-    assert code == 0 and err == "" and "checkpoints in plain\n" in out and not (tmp_path / "plain/loss.png").exists()
-
-
-def test_with_no_corpus_and_no_network_it_takes_pydocs_and_says_why(npgpt, monkeypatch):
-    def offline(*args, **kwargs):
-        raise OSError("no network in this test")
-
-    monkeypatch.setattr(download.urllib.request, "urlopen", offline)
-    code, out, _ = npgpt("train", *TINY, "--max-iters", 1)
-    assert code == 0 and out.startswith("corpus: pydocs, built into Python, because ")
-    assert "no network in this test" in out.splitlines()[0]
-
-
-def test_token_files_bring_their_own_tokenizer(npgpt, text_file):
-    assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens")[0] == 0
-    code, out, _ = npgpt("train", "--corpus", "tokens", *TINY, "--max-iters", 1)
-    assert code == 0 and "vocabulary 256" in out
-    refused(npgpt("train", "--corpus", "tokens", "--tokenizer", "char", *TINY, "--overwrite"), "byte tokenizer")
-    assert find_checkpoint("out").name == "step-00000001"       # what was there is still there
 
 
 def test_the_decay_ends_with_the_epochs_unless_the_user_says_otherwise(npgpt, text_file):
@@ -112,18 +70,16 @@ def test_the_decay_ends_with_the_epochs_unless_the_user_says_otherwise(npgpt, te
 
 def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
     """Each line is a document; the longer ones are cut off at the context of 8 tokens and one target."""
-    prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--out", "lines", "--documents"]
-    refused(npgpt(*prepare), "does not contain two documents separated by '<|endoftext|>'")
-    assert npgpt(*prepare, r"\n")[0] == 0
+    assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "lines", "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 2)
     assert code == 0 and "data: 893 tokens in 21 documents to train on, 127 tokens in 3 documents" in out
+    assert "vocabulary 256" in out
     assert find_checkpoint("out").name == "step-00000021"
     code, out, _ = npgpt("eval")
     assert code == 0 and "val: 24 tokens predicted" in out and "bits per byte  " in out
     loss, bits = (float(line.split()[column]) for line, column in ((out.splitlines()[1], 1), (out.splitlines()[3], 3)))
     assert bits == pytest.approx(loss / math.log(2), rel=1e-3)
     assert "192 tokens predicted" in npgpt("eval", "--corpus", "lines", "--split", "all")[1]
-    refused(npgpt("eval", "--stride", 4), "documents have their own windows")
     np.array([0, 50], "<u8").tofile(tmp_path / "lines/train.documents.bin")
     refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on")
 
@@ -154,10 +110,9 @@ def test_a_text_without_validation(train, npgpt, tmp_path):
     assert "at step 4" in npgpt("train", "--resume", "--max-iters", 5)[1]      # the fraction is remembered
     refused(npgpt("train", "--resume", "--val-fraction", 0.1), "val_fraction is 0.0 in")
     assert "all: 1,019 tokens predicted" in npgpt("eval")[1]
-    for command in ("sample", "info", "plot"):
-        assert npgpt(command)[0] == 0
-    code, out, _ = train("--val-fraction", 0.5, "--out-dir", "b", "--max-iters", 1)
-    assert code == 0 and "data: 510 tokens to train on, 510 tokens" in out
+    assert npgpt("plot")[0] == 0
+    out = train("--val-fraction", 0.5, "--out-dir", "b", "--max-iters", 1)[1]
+    assert "data: 510 tokens to train on, 510 tokens" in out
     assert "val: 509 tokens predicted" in npgpt("eval", "b")[1]
 
 
@@ -195,16 +150,15 @@ def test_it_learns_to_answer(npgpt):
 
 @pytest.mark.parametrize(("line", "says"), [
     ("a=aa", "JSONDecodeError"), ('["a", "aa"]', "TypeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
-    ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string"), ("5", "TypeError"),
-    ('{"prompt": "a", "completion": ""}', "not empty"), ('{"prompt": "", "completion": "a"}', "not empty"),
-    ("null", "TypeError"), ('{"prompt": "a", "completion": null}', "the completion must")])
-def test_a_line_that_is_no_answer_is_named(npgpt, line, says):
+    ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string"), ("null", "TypeError"),
+    ('{"prompt": "a", "completion": ""}', "not empty"), ('{"prompt": "", "completion": "a"}', "not empty")])
+def test_an_invalid_line_of_answers_is_named(npgpt, line, says):
     answers(2)
     Path("answers.jsonl").write_text(Path("answers.jsonl").read_text() + line)
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "answers.jsonl, line 4 is not", says)
 
 
-def test_answers_that_cannot_be(npgpt):
+def test_invalid_answers(npgpt):
     answers(1)
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "too few prompts for two splits")
     refused(npgpt("data", "prepare", "answers.jsonl", "--out", "tokens"), "train on the file itself")
@@ -227,10 +181,7 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--preset", "char-tpu"], ["char-tpu", "char-cpu"]),
     (["--corpus", "nowhere.txt"], ["nowhere.txt", "tinyshakespeare"]),
     (["--tokenizer", "words"], ["words", "char, byte or gpt2"]),
-    (["--n-head", "3"], ["n_embd 8 is not divisible by n_head 3"]),
-    (["--batch-size", "0"], ["batch_size"]),
     (["--epochs", "1"], ["--epochs", "--max-iters", "give one of them"]),
-    (["--sampling", "sequential", "--batch-size", "999"], ["a batch in order needs 7993", "lower the batch size"]),
     (["--block-size", "5000"], ["5001", "block size"]),
     (["--device", "gpu"], ["npgpt[cuda12]", "--device cpu"]),
     (["--kernels", "numba"], ["--kernels numba", "npgpt[fast]", "leave --kernels out"]),
@@ -248,49 +199,39 @@ def test_a_bad_argument_is_one_line(train, tmp_path, monkeypatch, arguments, say
 def test_an_out_dir_with_a_run_is_only_replaced_when_asked(train):
     assert train("--max-iters", 2)[0] == 0
     refused(train("--max-iters", 1), "--resume", "--overwrite")
-    assert find_checkpoint("out").name == "step-00000002"
     refused(train("--max-iters", 1, "--overwrite", "--corpus", "nowhere"), "nowhere")
     assert find_checkpoint("out").name == "step-00000002"
     assert train("--max-iters", 1, "--overwrite")[0] == 0
     assert [folder.name for folder in step_folders("out")] == ["step-00000001"]
+    assert [record["step"] for record in read_metrics("out")] == [0, 1, 1]
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the root user may write everywhere")
-def test_an_out_dir_that_cannot_be_written_is_one_line(train, tmp_path):
-    (tmp_path / "locked").mkdir(mode=0o555)
-    refused(train("--out-dir", "locked/out"), "locked/out")
-
-
-@pytest.mark.parametrize(("arguments", "says"), [
-    (["--n-embd", "16"], ["n_embd is 8", "16 was asked for"]),
-    (["--no-bias"], ["bias is True", "False was asked for"]),
-    (["--preset", "char-cpu"], ["is 8", "was asked for"]),
-    (["--dtype", "float64"], ["dtype is float32"]),
-    (["--seed", "5"], ["seed is 1337"]),
-    (["--tokenizer", "byte"], ["tokenizer is char"]),
-    (["--corpus", "other.txt"], ["not the one that this run was trained on"]),
-])
-def test_resume_with_something_else_names_it(train, npgpt, tmp_path, arguments, says):
+def test_resume_with_something_else_names_it(train, npgpt, tmp_path):
     assert train("--max-iters", 2)[0] == 0
     (tmp_path / "other.txt").write_text("To be, or not to be, that is the question:\n" * 20)
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    refused(npgpt("train", "--resume", "--max-iters", 4, *arguments), *says)
-    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+    for arguments, *says in (
+            (["--n-embd", "16"], "n_embd is 8", "16 was asked for"),
+            (["--no-bias"], "bias is True", "False was asked for"),
+            (["--preset", "char-cpu"], "is 8", "was asked for"),
+            (["--dtype", "float64"], "dtype is float32"), (["--seed", "5"], "seed is 1337"),
+            (["--tokenizer", "byte"], "tokenizer is char"),
+            (["--corpus", "other.txt"], "not the one that this run was trained on")):
+        refused(npgpt("train", "--resume", "--max-iters", 4, *arguments), *says)
+        assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json", "npgpt_tokenizer.json",
-                                  "state.json"])
-@pytest.mark.parametrize("damage", ["truncated", "edited", "missing"])
-def test_a_damaged_checkpoint_is_one_line(train, npgpt, tmp_path, name, damage):
+@pytest.mark.parametrize("damage", [lambda data: data[:len(data) // 2], lambda data: data.replace(b":", b";", 1), None],
+                         ids=["truncated", "edited", "missing"])
+def test_a_damaged_checkpoint_is_one_line(train, npgpt, tmp_path, damage):
     assert train("--max-iters", 2)[0] == 0
-    path = find_checkpoint(tmp_path / "out") / name
-    data = path.read_bytes()
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(data[:len(data) // 2] if damage == "truncated" else data.replace(b":", b";", 1))
-    for command in (["train", "--resume", "--max-iters", 4], ["sample"], ["eval"]):
-        refused(npgpt(*command), "out")
+    for path in sorted(find_checkpoint(tmp_path / "out").iterdir()):
+        data = path.read_bytes()
+        path.write_bytes(damage(data)) if damage else path.unlink()
+        for command in (["train", "--resume", "--max-iters", 4], ["sample"]):
+            refused(npgpt(*command), "out")
+        path.write_bytes(data)
+    assert npgpt("sample")[0] == 0
 
 
 def test_a_run_that_diverges_says_one_line_and_keeps_its_checkpoint(train, npgpt):

@@ -1,12 +1,9 @@
 """AdamW, clipping and the schedule against torch over 20 steps."""
 
-import inspect
-import re
-
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, TrainOptions
+from npgpt import GPT, AdamW, GPTConfig
 from npgpt.engine.update import SLICE, NotFiniteError
 from npgpt.training.schedule import learning_rate
 from tests.torch_gpt import torch_parameters, unit_scale
@@ -52,18 +49,6 @@ def test_twenty_steps_equal_torch(max_norm, values, decay, monkeypatch):
             np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def test_the_docstring_has_the_defaults():
-    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
-    rows = re.findall(r"(\S+) +lr (\S+) +betas (.+?), (\S+) +eps (\S+) +weight decay (\S+) +(\S+)", AdamW.__doc__)
-    listed = {name: [*map(float, numbers), decay] for name, *numbers, decay in rows}
-    ours, options = {name: p.default for name, p in inspect.signature(AdamW).parameters.items()}, TrainOptions()
-    torchs = torch.optim.AdamW([torch.zeros(1)]).defaults
-    for name, of, decay in (("AdamW", ours, ours["decay"]), ("torch.optim.AdamW", torchs, "all")):
-        assert listed[name] == [of["lr"], *of["betas"], of["eps"], of["weight_decay"], decay]
-    assert listed["TrainOptions"] == [options.learning_rate, options.beta1, options.beta2, options.eps,
-                                      options.weight_decay, options.decay]
-
-
 def test_schedule_equals_torchs_schedulers():
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
@@ -83,7 +68,7 @@ def test_schedule_ends():
     assert learning_rate(999, 1.0, 0.1, 4, 0) == 1.0
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("threads", [2, 7])
 def test_the_bits_do_not_depend_on_the_threads(threads, monkeypatch):
     monkeypatch.setattr("npgpt.engine.update.SLICE", 50)
     grads = params_of().zeros_like()

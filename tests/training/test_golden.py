@@ -50,7 +50,6 @@ DOCUMENTS = Documents(TOKENS, np.array([0, 3, 9, 11, 20, 26, 33, 37, 80]))
 MANY = (np.arange(2_500_000) * 2_654_435_761 % 65_521).astype(np.uint16)    # a digest is of the first and last million
 
 
-
 @pytest.fixture
 def resume(npgpt, tmp_path):
     """Resume the old run with these flags, and return the folder of its new checkpoint."""

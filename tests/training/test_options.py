@@ -3,13 +3,10 @@
 import pytest
 
 from npgpt import GPTConfig, TrainOptions, UserError
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.training.metrics import read_metrics
 from npgpt.training.options import load_preset, with_width_rule
 from tests.cli.test_arguments import options_of_run
 from tests.conftest import TINY
-from tests.training.test_resume import bits
-from tests.training.test_trainer import trainer_of
 
 
 @pytest.mark.parametrize(("width", "std", "rate"), [
@@ -41,23 +38,18 @@ def test_the_run_has_them(train, tmp_path):
     assert '"initializer_range": 0.047568' in next((tmp_path / "out").rglob("config.json")).read_text()
 
 
+def test_a_smaller_last_batch_is_for_one_micro_batch_in_order():
+    for options in ({"sampling": "random"}, {"sampling": "sequential", "gradient_accumulation_steps": 2}):
+        with pytest.raises(UserError, match="partial_batch needs"):
+            TrainOptions(partial_batch=True, **options)
+
+
 def test_the_decay_follows_max_iters():
     """Also if the run ends within the warm-up."""
     assert TrainOptions(max_iters=500).last_decay_step == 500
     assert TrainOptions(max_iters=50, warmup_iters=100).last_decay_step == 50
     assert [TrainOptions(max_iters=500, lr_decay_iters=n).last_decay_step for n in (0, 700)] == [0, 700]
     assert load_preset("char-cpu").get("lr_decay_iters") is None
-
-
-def test_a_run_whose_decay_follows_resumes_to_the_bit(tmp_path):
-    whole = trainer_of(tmp_path / "whole", max_iters=6, lr_decay_iters=None, warmup_iters=1)
-    parts = trainer_of(tmp_path / "parts", max_iters=6, lr_decay_iters=None, warmup_iters=1)
-    parts.on_step = lambda trainer, record: setattr(trainer, "stop_requested", trainer.step == 3)
-    assert whole.run(progress=False) and not parts.run(progress=False)
-    checkpoint = read_checkpoint(find_checkpoint(tmp_path / "parts"))
-    again = trainer_of(tmp_path / "parts", **checkpoint.state["options"])
-    again.restore(checkpoint)
-    assert again.run(progress=False) and bits(tmp_path / "parts") == bits(tmp_path / "whole")
 
 
 def test_more_steps_for_such_a_run_move_the_end_of_its_decay(npgpt, text_file):

@@ -4,43 +4,41 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import time
 
 import pytest
 
 from npgpt import UserError
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.checkpoints.run import find_checkpoint, locked
 from npgpt.training.metrics import read_metrics
 from npgpt.training.trainer import Trainer
 from tests.cli.test_train import refused
 from tests.conftest import TINY
-from tests.training.test_resume import bits, command, nothing_left
+from tests.training.test_resume import bits, nothing_left
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_run_that_stops_before_its_second_checkpoint_is_resumed(tmp_path, text_file, number):
-    out_dir, options = tmp_path / "out", ["--eval-interval", 250, "--max-iters"]
-    process = subprocess.Popen(command(out_dir, text_file, *options, 1_000_000), stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
-    for line in process.stdout:
-        if line.startswith("step"):
-            break
-    while len(read_metrics(out_dir)) < 5:
-        time.sleep(0.01)
-    process.send_signal(number)
-    rest, err = process.communicate(timeout=30)
-    step = read_checkpoint(find_checkpoint(out_dir)).state["step"]
-    if number == signal.SIGTERM:
-        assert process.returncode == 0 and err == "" and step > 3
-        assert f"stopped at step {step}, saved" in rest and f"--resume --out-dir {out_dir}" in rest
-    for end in (step + 1, step + 2):        # twice: each try added a line to the metrics
-        subprocess.run(command(out_dir, text_file, *options, end, "--resume"), check=True, capture_output=True)
-    subprocess.run(command(tmp_path / "whole", text_file, *options, step + 2), check=True, capture_output=True)
-    assert bits(out_dir) == bits(tmp_path / "whole") and nothing_left(out_dir)
-    assert [r["step"] for r in read_metrics(out_dir) if "val_loss" in r].count(0) == 1
-    assert [r["step"] for r in read_metrics(out_dir) if "loss" in r] == list(range(1, step + 3))
+def once(monkeypatch, at, do):
+    """Let every Trainer call do() before the step after `at`."""
+    step = Trainer.train_step
+    monkeypatch.setattr(Trainer, "train_step", lambda trainer: (trainer.step == at and do(), step(trainer))[1])
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize(("number", "times", "interval", "saved"), [
+    (signal.SIGINT, 1, 99, 4), (signal.SIGTERM, 1, 99, 4), (signal.SIGINT, 2, 99, 0), (signal.SIGINT, 2, 2, 2)])
+def test_a_run_that_stops_is_resumed(train, npgpt, tmp_path, monkeypatch, number, times, interval, saved):
+    """A second signal ends it at once, after a step that is in the metrics alone; tools/torture.py kills it."""
+    with monkeypatch.context() as patch:
+        once(patch, 3, lambda: [signal.raise_signal(number) for _ in range(times)])
+        code, out, err = train("--max-iters", 6, "--eval-interval", interval)
+    assert (code, err) == ((0, "") if times == 1 else (130, "interrupted\n"))
+    assert times == 2 or "stopped at step 4, saved; continue with: npgpt train --resume --out-dir out\n" in out
+    assert find_checkpoint("out").name == f"step-{saved:08d}"
+    for end in (5, 6):
+        assert npgpt("train", "--resume", "--max-iters", end)[0] == 0
+    assert train("--out-dir", "whole", "--max-iters", 6)[0] == 0
+    assert bits("out") == bits("whole") and nothing_left(tmp_path / "out")
+    assert [r["step"] for r in read_metrics("out") if "val_loss" in r].count(0) == 1
+    assert [r["step"] for r in read_metrics("out") if "loss" in r] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_users_own_files_in_a_run_stay(train, npgpt, tmp_path):
@@ -86,73 +84,42 @@ def test_after_a_first_save_that_failed_train_works_again(train, monkeypatch, tm
     assert train("--max-iters", 2, "--overwrite")[0] == 0
 
 
-@pytest.mark.slow
-def test_two_trainings_do_not_share_a_folder(tmp_path, text_file):
-    out_dir = tmp_path / "out"
-    first = subprocess.Popen(command(out_dir, text_file, "--max-iters", 1_000_000), stdout=subprocess.PIPE, text=True)
-    for line in first.stdout:
-        if line.startswith("step"):
-            break
-    second = subprocess.run(command(out_dir, text_file, "--max-iters", 5, "--overwrite"), capture_output=True,
-                            text=True)
-    refused((second.returncode, second.stdout, second.stderr), "another npgpt train is running in")
-    first.kill()
-    first.communicate()
-    assert subprocess.run(command(out_dir, text_file, "--max-iters", 5, "--overwrite")).returncode == 0
-    assert [r["step"] for r in read_metrics(out_dir) if "loss" in r] == [1, 2, 3, 4, 5]
-
-
-def test_damaged_lines_of_the_metrics_stop_nothing(train, npgpt, tmp_path):
+def test_two_trainings_do_not_share_a_folder(train, npgpt):
     assert train("--max-iters", 2)[0] == 0
-    path = tmp_path / "out/metrics.jsonl"
-    lines = path.read_bytes().splitlines()
-    path.write_bytes(b"\n".join([*lines[:1], b"\xff", b"\0\0\0", b"[" * 100_000, *lines[1:]]) + b"\n")
-    with open(path, "a") as file:
-        file.write('{"step": 2, "val_loss": 1.0}\n')       # without a train loss
-    assert npgpt("plot")[0] == 0
-    assert npgpt("train", "--resume", "--max-iters", 3)[0] == 0
-    assert [r["step"] for r in read_metrics("out") if "loss" in r] == [1, 2, 3]
+    with locked("out"):
+        for flag in ("--overwrite", "--resume"):
+            refused(train("--max-iters", 3, flag), "another npgpt train is running in")
+    assert train("--max-iters", 3, "--resume")[0] == 0
 
 
-@pytest.mark.parametrize("name", ["another text", "a pipe", "/dev/zero", "a folder", "//server/share/x", "/tmp/a\0b"])
-def test_a_run_that_names_files_reads_none_but_its_corpus(train, npgpt, tmp_path, name):
+def test_a_run_that_names_files_reads_none_but_its_corpus(train, npgpt, tmp_path):
     """A run may come from somebody else, and its state.json may name any file."""
     assert train("--max-iters", 2)[0] == 0
-    path = tmp_path / name if name[0] == "a" else name
-    if name == "a pipe":
-        os.mkfifo(path)
-    elif name == "a folder":
-        path.mkdir()
-    elif name == "another text":
-        path.write_text("To be, or not to be: that is not the question.\n" * 30)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "other.txt").write_text("To be, or not to be: that is not the question.\n" * 30)
     state = find_checkpoint("out") / "state.json"
     content = json.loads(state.read_text())
-    content["corpus"]["name"] = str(path)
-    state.write_text(json.dumps(content))
-    for arguments in (["eval"], ["train", "--resume", "--max-iters", 3]):
-        refused(npgpt(*arguments), "--corpus" if name in ("another text", "//server/share/x") else "")
+    for path, says in ((tmp_path / "other.txt", "--corpus"), (tmp_path / "pipe", ""), ("/dev/zero", ""), (tmp_path, ""),
+                       ("text.txt", "--corpus"), ("//server/share/x", "--corpus"), ("/tmp/a\0b", "")):
+        content["corpus"]["name"] = str(path)
+        state.write_text(json.dumps(content))
+        for arguments in (["eval"], ["train", "--resume", "--max-iters", 3]):
+            refused(npgpt(*arguments), says)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("step", -1), ("step", True), ("threads", 10**25), ("best_step", None), ("best_loss", 10**400), ("options", None),
-    ("options", {"n_layers": 3}), ("options", {"batch_size": "4"}), ("format", 99),
-    ("sha256", {"../../text.txt": "0"}), ("corpus", 1), ("corpus", {})])
-def test_a_state_out_of_range_is_one_line(train, npgpt, tmp_path, name, value):
+def test_a_state_out_of_range_is_one_line(train, npgpt):
     assert train("--max-iters", 2)[0] == 0
     state = find_checkpoint("out") / "state.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), name: value}))
-    refused(npgpt("train", "--resume", "--max-iters", 3), "state.json")
+    content = json.loads(state.read_text())
+    for name, value in (("step", -1), ("step", True), ("threads", 10**25), ("best_step", None), ("best_loss", 10**400),
+                        ("options", None), ("options", {"n_layers": 3}), ("options", {"batch_size": "4"}),
+                        ("format", 99), ("sha256", {"../../text.txt": "0"}), ("corpus", 1), ("corpus", {})):
+        state.write_text(json.dumps({**content, name: value}))
+        refused(npgpt("train", "--resume", "--max-iters", 3), "state.json")
 
 
 def test_tokens_that_are_cut_short_during_a_run_end_it_with_one_line(npgpt, text_file, monkeypatch, tmp_path):
     assert npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens")[0] == 0
-    step = Trainer.train_step
-
-    def cutting(trainer):
-        if trainer.step == 3:
-            os.truncate(tmp_path / "tokens/train.bin", 16)
-        return step(trainer)
-
-    monkeypatch.setattr(Trainer, "train_step", cutting)
+    once(monkeypatch, 3, lambda: os.truncate(tmp_path / "tokens/train.bin", 16))
     refused(npgpt("train", "--corpus", "tokens", *TINY, "--max-iters", 50), "train.bin was cut short")
     assert find_checkpoint("out").name == "step-00000000"
