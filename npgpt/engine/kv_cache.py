@@ -21,7 +21,7 @@ class KVCache:
 
     def __init__(self, engine, B):
         self.engine, self.params = engine, engine.params
-        config, params = engine.params.config, engine.params
+        config, params = self.params.config, self.params
         self.tokens = np.empty((B, 0), dtype=np.int64)
         self.length = 0                         # positions in the arrays
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
