@@ -141,11 +141,8 @@ def layer_cases(ops_of=lambda config: layers):
     def drawn_mask(*shape):
         return dropout_mask(rng, shape, 0.3, np.float64)
 
-    def as_x(mask, x):                  # the dtype and library of x: the cases are run on a stand-in for a GPU, too
-        return None if mask is None else np.asarray(mask, dtype=x.dtype, like=x)
-
-    def integers(array, x):
-        return np.asarray(array, like=x)
+    def as_x(mask, x):
+        return None if mask is None else mask.astype(x.dtype)
 
     cases = []
 
@@ -184,7 +181,7 @@ def layer_cases(ops_of=lambda config: layers):
         idx = rng.integers(0, vocab_size, (B, T))
         idx[1] = idx[0, 0]
         case(f"embedding, V={vocab_size}", {"wte": unit(vocab_size, C), "wpe": unit(T + 2, C)},
-             lambda wte, wpe, idx=idx: ops.embedding_forward(integers(idx, wte), wte, wpe), ops.embedding_backward,
+             lambda wte, wpe, idx=idx: ops.embedding_forward(idx, wte, wpe), ops.embedding_backward,
              lambda torch, wte, wpe, idx=idx: wte[torch.from_numpy(idx)] + wpe[torch.arange(T)])
 
     # attention; each query sees at least one key
@@ -208,7 +205,7 @@ def layer_cases(ops_of=lambda config: layers):
     some[0, :2] = -1, targets[0, 1]         # at least one of each kind
     for name, chosen in (("cross-entropy", targets), ("cross-entropy, some ignored", some)):
         case(name, {"logits": 2 * unit(B, T, V)},
-             lambda logits, chosen=chosen: ops.cross_entropy_forward(logits, integers(chosen, logits)),
+             lambda logits, chosen=chosen: ops.cross_entropy_forward(logits, chosen),
              ops.cross_entropy_backward, lambda torch, logits, chosen=chosen: torch_loss(logits, chosen))
 
     # The composite layers: their parameters are inputs like x, named by the path in the tree. The arguments between
@@ -257,7 +254,7 @@ def layer_cases(ops_of=lambda config: layers):
         idx = rng.integers(0, config.vocab_size, (B, T))
         case(f"gpt {fields}" + ", mask" * (given_mask is not None), parameters(config),
              lambda config=config, idx=idx, mask=given_mask, **p: transformer.gpt_forward(
-                 integers(idx, p["wte.weight"]), nest(p), config, draw_masks(config, B, T, None), ops_of(config),
+                 idx, nest(p), config, draw_masks(config, B, T, None), ops_of(config),
                  as_x(mask, p["wte.weight"])),
              lambda dlogits, cache, config=config: tuple(
                  flatten(transformer.gpt_backward(dlogits, cache, ops_of(config)))[name]
