@@ -203,8 +203,6 @@ def test_ctrl_c_saves_once(job, train, npgpt, small_parts):
 @pytest.mark.slow
 def test_a_rank_that_is_stopped_ends_all_in_the_end(job):
     lost = "import npgpt.engine.distributed.mpi; npgpt.engine.distributed.mpi.LOST = 2\n"
-    began = job(2, "train", "--max-iters", 100_000, "--eval-interval", 10, code=lost + SLOWLY)
-    began.wait_for("step    10")
-    began.kill("rank 1", signal.SIGSTOP)
-    code, _, err = began.end(SECONDS)
+    stops = DIES.format(rank=1, method="_step", call=12).replace("SIGKILL", "SIGSTOP")
+    code, _, err = job(2, "train", "--max-iters", 100_000, code=lost + stops).end(30)
     assert code == 2 and len(lines_of(err)) == 1 and lines_of(err)[0].startswith("npgpt: another rank does not answer")
