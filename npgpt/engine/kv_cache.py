@@ -47,7 +47,8 @@ class KVCache:
         ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
                     attention_forward=self.attention_forward, head_forward=self.head_forward)
         masks = draw_masks(config, *idx.shape, self.params.dtype)
-        logits, _ = self.engine.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
+        with self.engine.running():
+            logits, _ = self.engine.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
         self.length += T
         return to_host(logits[:, 0])
 
