@@ -45,7 +45,7 @@ class Case:
     reference: Callable         # (torch, **tensors) -> output
 
     def run(self, inputs, dy=None):
-        """The output and, given the upstream gradient, {"dx": …}; checks that nothing given was written to."""
+        """Return the output and, given the upstream gradient, {"dx": …}; checks that nothing given was written to."""
         with unchanged(inputs):
             y, cache = self.forward(**inputs)
             if dy is None:
@@ -66,7 +66,7 @@ def unchanged(value):
 
 
 def arrays_in(value):
-    """Every array in a nest of dicts, tuples and lists."""
+    """Yield every array in a nest of dicts, tuples and lists."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, dict | tuple | list):
@@ -83,12 +83,12 @@ def small_parts(row_bytes=4 * C * 8, queries=2, tile_bytes=4 * T * 8, kept=512, 
 
 
 def cpu_ops(config, kernels="numpy"):
-    """The CPU engine's table of operations for a model of this config."""
+    """Return the CPU engine's table of operations for a model of this config."""
     return CPUEngine(Parameters(config), 2, kernels).ops
 
 
 def engine_cases(kernels=CPU_KERNELS, cores=None, **options):
-    """The same cases as `layer_cases`, in the same order, by the CPU engine in small parts, once with each kernels."""
+    """Return `layer_cases`, in the same order, by the CPU engine in small parts, once with each kernels."""
     # MKL has one core: beside torch's threads, its own take seconds.
     parts = {by: small_parts(cores=cores or 2 - (by == "mkl"), **options) for by in kernels}
     return [dataclasses.replace(case, name=f"{case.name}, in parts by {by}", forward=parts[by](case.forward),
@@ -111,7 +111,7 @@ def uncompiled():
 
 
 def layer_calls(function):
-    """function(), and how often it calls each layer in this thread: {("gelu_tanh_forward", shape of x): n}."""
+    """Return function(), and how often it calls each layer in this thread: {("gelu_tanh_forward", shape of x): n}."""
     calls, folder = Counter(), str(Path(layers.__file__).parent)
 
     def note(frame, event, argument):
@@ -128,7 +128,7 @@ def layer_calls(function):
 
 
 def layer_cases(ops_of=lambda config: layers):
-    """A fresh list of all cases; the seed is fixed, so that a failure can be looked at again.
+    """Return a fresh list of all cases; the seed is fixed, so that a failure can be looked at again.
 
     ops_of: a function of a config that returns the table of operations.
     """

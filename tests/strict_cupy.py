@@ -74,7 +74,7 @@ def from_gpu(value):
 
 
 def call(name, *args, **named):
-    """NumPy's function of this name on arrays on the GPU, with CuPy's parameters only."""
+    """Call NumPy's function of this name on arrays on the GPU, with CuPy's parameters only."""
     parameters = FUNCTIONS[name].split()
     if len(args) > len(parameters) or not named.keys() <= set(parameters):
         raise TypeError(f"cupy.{name} takes only {', '.join(parameters)}")
@@ -87,7 +87,7 @@ def call(name, *args, **named):
 
 
 def host_index(key, shape):
-    """An index for NumPy with out-of-range values wrapped, as in CuPy; and whether it has an array."""
+    """Return an index for NumPy with out-of-range values wrapped, as in CuPy; and whether it has an array."""
     keys = key if isinstance(key, tuple) else (key,)
     n_axes = sum(k is not None and k is not Ellipsis for k in keys)
     axis, host_keys = 0, []

@@ -1,4 +1,4 @@
-"""Parts cover everything once, run at the same time where cores are free, and are all over when a call ends."""
+"""Parts cover everything once, run at the same time if cores are free, and are all over when a call ends."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def test_the_first_exception_is_raised_when_all_parts_are_over(failing):
 
 
 def threads_of_a_spread(_=None):
-    """The threads that a spread of many items uses: the calling one, and others if it has several cores."""
+    """Return the threads that a spread of many items uses: the calling one, and others if it has several cores."""
     return set(spread(lambda _: threading.current_thread(), range(12)))
 
 

@@ -19,7 +19,7 @@ if REHEARSE:
 
 
 def device_of(kernels):
-    """The device of a test's models. Skips the test if there is none."""
+    """Return the device of a test's models. Skips the test if there is none."""
     device = "cpu" if REHEARSE else "gpu"
     try:
         if kernels == "xla":
@@ -33,5 +33,5 @@ def device_of(kernels):
 
 
 def model_on_gpu(config, kernels, dtype):
-    """A model with seed 0."""
+    """Return a model with seed 0."""
     return GPT(config, seed=0, dtype=dtype, device=device_of(kernels), kernels=kernels)

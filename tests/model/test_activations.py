@@ -25,7 +25,7 @@ def unit_model(**fields):
 
 
 class OnTorch(Looking):
-    """The same lines on torch's tensors, with torch's gradients: each array is kept, or what an edit makes of it."""
+    """The same lines on torch's tensors, with torch's gradients: each array is kept, or its edited value."""
 
     def seen(self, name, value):
         import torch
@@ -50,7 +50,7 @@ class OnTorch(Looking):
 
 
 def torchs(model, edit, rng=None):
-    """What torch makes of the same forward: activations, their gradients, and those of the parameters."""
+    """Return torch's activations of the same forward, their gradients, and those of the parameters."""
     torch = pytest.importorskip("torch", reason="the oracle")
     from npgpt.model.parameters import flatten
     from npgpt.study.gradcheck.lessons import map_arrays

@@ -8,7 +8,7 @@ TOOLS = {path.stem: path for path in (Path(__file__).resolve().parents[2] / "too
 
 
 def imported(stem):
-    """The dotted names that a program imports, also inside functions."""
+    """Yield the dotted names that a program imports, also inside functions."""
     for node in ast.walk(ast.parse(TOOLS[stem].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

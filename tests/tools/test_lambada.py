@@ -20,7 +20,7 @@ TOKENIZER = CharTokenizer(" ab\n")
 
 @pytest.fixture
 def model(tmp_path):
-    """A GPT-2 over four characters with a context of 8, saved in the folder "model"."""
+    """Return a GPT-2 over four characters with a context of 8, saved in the folder "model"."""
     model = GPT(GPTConfig(vocab_size=4, block_size=8, n_embd=12, n_layer=2, n_head=3, initializer_range=0.7,
                           tie_word_embeddings=False), seed=2, dtype="float64", threads=1)
     model.save_pretrained(tmp_path / "model")
@@ -33,7 +33,7 @@ def words(rng, n):
 
 
 def measured(out):
-    """The numbers that the command prints."""
+    """Return the numbers that the command prints."""
     return [float(line.split()[1].replace(",", "")) for line in out.splitlines()]
 
 

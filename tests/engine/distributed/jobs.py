@@ -54,7 +54,7 @@ class Job:
                                             stderr=err, stdin=subprocess.DEVNULL)
 
     def printed(self):
-        """What it has printed so far: standard output and standard error."""
+        """Return what it has printed so far: standard output and standard error."""
         return self.out.read_text(errors="replace"), self.err.read_text(errors="replace")
 
     def wait_for(self, text, seconds=30):
@@ -66,7 +66,7 @@ class Job:
             time.sleep(0.01)
 
     def end(self, seconds=60):
-        """Wait for the end: the exit code, standard output and standard error.
+        """Wait for the end; return the exit code, standard output and standard error.
 
         Raises TimeoutError if it takes longer, or if processes are left; then they are ended.
         """

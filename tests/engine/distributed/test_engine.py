@@ -53,7 +53,7 @@ def trainer_of(model, out_dir, tokens=TOKENS, **options):
 
 
 def result_of(trainer):
-    """The records and the files of a run."""
+    """Train, and return the records and the files of the run."""
     assert trainer.run(progress=False)
     files = {path.relative_to(trainer.out_dir): path.read_bytes() for path in trainer.out_dir.rglob("step-*/*")}
     assert len(files) % 5 == 0 and files
@@ -82,7 +82,7 @@ def test_ranks_have_the_bits_of_shards(tmp_path, n, fields, options, tokens):
     expected = train_alone(tmp_path / "shards", fields, n, tokens, **options)
     assert train_on_ranks(tmp_path / "ranks", fields, n, tokens, **options) == expected
     norms = [record["grad_norm"] for record in expected[0] if "grad_norm" in record]
-    assert len(set(norms)) == 5 and min(norms) > 0.01        # where there is a clip, it works in each step
+    assert len(set(norms)) == 5 and min(norms) > 0.01        # if there is a clip, it works in each step
 
 
 @pytest.mark.parametrize(("n", "rows"), [(2, 1), (3, 2), (4, 2), (4, 3), (4, 4)])
@@ -101,7 +101,7 @@ def test_fewer_slices_than_ranks(tmp_path, monkeypatch):
 
 
 def step(model, optimizer, rows=5, seed=3):
-    """A step on a random batch; some targets do not count. Returns the loss and the norm."""
+    """Take a step on a random batch; some targets do not count. Returns the loss and the norm."""
     idx, targets = batch(model.config, seed, rows)
     rng = model.engine.dropout_rng(seed, 0, 0)
     loss, grads = model.engine.accumulated([check_batch(model.config, idx, targets)], [rng], int((targets != -1).sum()))
