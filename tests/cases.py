@@ -45,7 +45,7 @@ class Case:
     reference: Callable         # (torch, **tensors) -> output
 
     def run(self, inputs, dy=None):
-        """The output and, given the upstream gradient, {"dx": …}; checks that nothing given was written to."""
+        """Return the output and, given the upstream gradient, {"dx": …}; checks that nothing given was written to."""
         with unchanged(inputs):
             y, cache = self.forward(**inputs)
             if dy is None:
@@ -66,7 +66,7 @@ def unchanged(value):
 
 
 def arrays_in(value):
-    """Every array in a nest of dicts, tuples and lists."""
+    """Yield every array in a nest of dicts, tuples and lists."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, dict | tuple | list):
@@ -83,12 +83,12 @@ def small_parts(row_bytes=4 * C * 8, queries=2, tile_bytes=4 * T * 8, kept=512, 
 
 
 def cpu_ops(config, kernels="numpy"):
-    """The CPU engine's table of operations for a model of this config."""
+    """Return the CPU engine's table of operations for a model of this config."""
     return CPUEngine(Parameters(config), 2, kernels).ops
 
 
 def engine_cases(kernels=CPU_KERNELS, cores=None, **options):
-    """The same cases as `layer_cases`, in the same order, by the CPU engine in small parts, once with each kernels."""
+    """Return `layer_cases`, in the same order, by the CPU engine in small parts, once with each kernels."""
     # MKL has one core: beside torch's threads, its own take seconds.
     parts = {by: small_parts(cores=cores or 2 - (by == "mkl"), **options) for by in kernels}
     return [dataclasses.replace(case, name=f"{case.name}, in parts by {by}", forward=parts[by](case.forward),
@@ -111,7 +111,7 @@ def uncompiled():
 
 
 def layer_calls(function):
-    """function(), and how often it calls each layer in this thread: {("gelu_tanh_forward", shape of x): n}."""
+    """Return function(), and how often it calls each layer in this thread: {("gelu_tanh_forward", shape of x): n}."""
     calls, folder = Counter(), str(Path(layers.__file__).parent)
 
     def note(frame, event, argument):
@@ -128,7 +128,7 @@ def layer_calls(function):
 
 
 def layer_cases(ops_of=lambda config: layers):
-    """A fresh list of all cases; the seed is fixed, so that a failure can be looked at again.
+    """Return a fresh list of all cases; the seed is fixed, so that a failure can be looked at again.
 
     ops_of: a function of a config that returns the table of operations.
     """
@@ -141,11 +141,8 @@ def layer_cases(ops_of=lambda config: layers):
     def drawn_mask(*shape):
         return dropout_mask(rng, shape, 0.3, np.float64)
 
-    def as_x(mask, x):                  # the dtype and library of x: the cases are run on a stand-in for a GPU, too
-        return None if mask is None else np.asarray(mask, dtype=x.dtype, like=x)
-
-    def integers(array, x):
-        return np.asarray(array, like=x)
+    def as_x(mask, x):
+        return None if mask is None else mask.astype(x.dtype)
 
     cases = []
 
@@ -184,7 +181,7 @@ def layer_cases(ops_of=lambda config: layers):
         idx = rng.integers(0, vocab_size, (B, T))
         idx[1] = idx[0, 0]
         case(f"embedding, V={vocab_size}", {"wte": unit(vocab_size, C), "wpe": unit(T + 2, C)},
-             lambda wte, wpe, idx=idx: ops.embedding_forward(integers(idx, wte), wte, wpe), ops.embedding_backward,
+             lambda wte, wpe, idx=idx: ops.embedding_forward(idx, wte, wpe), ops.embedding_backward,
              lambda torch, wte, wpe, idx=idx: wte[torch.from_numpy(idx)] + wpe[torch.arange(T)])
 
     # attention; each query sees at least one key
@@ -208,7 +205,7 @@ def layer_cases(ops_of=lambda config: layers):
     some[0, :2] = -1, targets[0, 1]         # at least one of each kind
     for name, chosen in (("cross-entropy", targets), ("cross-entropy, some ignored", some)):
         case(name, {"logits": 2 * unit(B, T, V)},
-             lambda logits, chosen=chosen: ops.cross_entropy_forward(logits, integers(chosen, logits)),
+             lambda logits, chosen=chosen: ops.cross_entropy_forward(logits, chosen),
              ops.cross_entropy_backward, lambda torch, logits, chosen=chosen: torch_loss(logits, chosen))
 
     # The composite layers: their parameters are inputs like x, named by the path in the tree. The arguments between
@@ -257,7 +254,7 @@ def layer_cases(ops_of=lambda config: layers):
         idx = rng.integers(0, config.vocab_size, (B, T))
         case(f"gpt {fields}" + ", mask" * (given_mask is not None), parameters(config),
              lambda config=config, idx=idx, mask=given_mask, **p: transformer.gpt_forward(
-                 integers(idx, p["wte.weight"]), nest(p), config, draw_masks(config, B, T, None), ops_of(config),
+                 idx, nest(p), config, draw_masks(config, B, T, None), ops_of(config),
                  as_x(mask, p["wte.weight"])),
              lambda dlogits, cache, config=config: tuple(
                  flatten(transformer.gpt_backward(dlogits, cache, ops_of(config)))[name]

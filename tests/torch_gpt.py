@@ -12,7 +12,7 @@ from npgpt.model.parameters import nest
 
 
 def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
-    """torch's own attention. A query that sees no key gets 0 from it."""
+    """Compute torch's own attention. A query that sees no key gets 0 from it."""
     import torch
 
     # Applied to unit vectors as values it gives the attention weights, on which dropout acts.
@@ -24,7 +24,7 @@ def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
 
 
 def torch_self_attention(x, p, config, layer, mask, dropout_mask):
-    """Self-attention as in nanoGPT; the head size is that of the weights, whatever the width of x is."""
+    """Compute self-attention as in nanoGPT; the head size is that of the weights, not of x."""
     B, T, _ = x.shape
     qkv = (x @ p["c_attn"]["weight"] + p["c_attn"].get("bias", 0.0)).chunk(3, dim=-1)
     q, k, v = (each.reshape(B, T, config.n_head, -1).transpose(1, 2) for each in qkv)
@@ -50,7 +50,7 @@ def torch_block(x, p, config, layer, mask, drop):
 
 
 def torch_gpt(parameters, config, idx, rng=None, mask=None, headless=False):
-    """Logits (B, T, V) for tensors named as ours are; rng draws the dropout masks in our model's order.
+    """Compute logits (B, T, V) for tensors named as ours are; rng draws the dropout masks in our model's order.
 
     headless: what the head reads instead, (B, T, C).
     """
@@ -94,14 +94,14 @@ def norm(x, p, config):
 
 
 def torch_parameters(params):
-    """A dict of leaf tensors with the values of a `Parameters`."""
+    """Return a dict of leaf tensors with the values of a `Parameters`."""
     import torch
 
     return {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in params.items()}
 
 
 def torch_loss(logits, targets):
-    """Mean cross-entropy over the targets that are not -1."""
+    """Compute the mean cross-entropy over the targets that are not -1."""
     import torch
 
     return torch.nn.functional.cross_entropy(logits.flatten(0, -2), torch.from_numpy(targets).flatten().long(),
@@ -109,7 +109,7 @@ def torch_loss(logits, targets):
 
 
 def ours_and_torchs(model, idx, targets):
-    """((logits, loss, grads) of a model, (logits, loss, leaf tensors with their .grad) of torch), same dropout."""
+    """Return (logits, loss, grads) of a model, and torch's logits, loss and leaf tensors (.grad); same dropout."""
     logits, loss = model.forward(idx, targets, rng=np.random.default_rng(5))
     tensors = torch_parameters(model.params)
     reference = torch_gpt(tensors, model.config, idx, rng=np.random.default_rng(5))

@@ -25,13 +25,13 @@ from tests.torch_gpt import ours_and_torchs, torch_loss
 
 
 def relative_error(ours, theirs):
-    """The largest difference over the largest value."""
+    """Return the largest difference over the largest value."""
     theirs = theirs.detach().numpy()
     return abs(ours - theirs).max() / abs(theirs).max()
 
 
 def layer_errors(case):
-    """{"y": …, "dx": …} of one layer case."""
+    """Return {"y": …, "dx": …} of one layer case."""
     dy = np.random.default_rng(7).standard_normal(np.shape(case.run(case.inputs)[0]))
     y, grads = case.run(case.inputs, np.asarray(dy))
     tensors = {name: torch.from_numpy(array).requires_grad_() for name, array in case.inputs.items()}

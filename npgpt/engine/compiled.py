@@ -15,12 +15,12 @@ from npgpt.layers.loss import IGNORE_INDEX
 
 
 def over_blocks(run, arrays, *arguments):
-    """Call a loop on blocks of rows of arrays, on all free cores -> [run(*blocks, *arguments), …]."""
+    """Call a loop on blocks of rows of arrays, on all free cores; return [run(*blocks, *arguments), …]."""
     return spread(lambda block: run(*[array[block] for array in arrays], *arguments), row_blocks(arrays[0]))
 
 
 def as_rows(x):
-    """x (..., C) as C-contiguous rows (N, C)."""
+    """Return x (..., C) as C-contiguous rows (N, C)."""
     return np.ascontiguousarray(x.reshape(-1, x.shape[-1]))
 
 
@@ -54,7 +54,7 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
 
 @loop
 def _layernorm_backward(dy, xhat, rstd, dx, weight):
-    """Returns the sums over the rows, (2, C): dweight and dbias."""
+    """Return the sums over the rows, (2, C): dweight and dbias."""
     N, C = dy.shape
     zero, size, sums = dy.dtype.type(0), dy.dtype.type(C), np.zeros((2, C), dy.dtype)
     for n in range(N):
@@ -179,7 +179,7 @@ def attention_backward(dmix, cache):
 
 @loop
 def _cross_entropy(logits, targets, weight):
-    """Returns the sum of the losses of logits (N, V) times weight; dlogits replace the logits."""
+    """Return the sum of the losses of logits (N, V) times weight; dlogits replace the logits."""
     N, V = logits.shape
     zero, sum_of_losses = logits.dtype.type(0), 0.0
     for n in range(N):

@@ -15,7 +15,7 @@ MOST = 8        # rows; with more, BLAS is faster
 
 @loop
 def _times(x, weight, first, last, y):
-    """Columns first to last of y (R, N) = x (R, K) @ weight (K, N): R even, K a multiple of 8.
+    """Compute columns first to last of y (R, N) = x (R, K) @ weight (K, N): R even, K a multiple of 8.
 
     Eight rows of the weight at a time, so that y is read and written once for eight multiplications.
     """
@@ -39,7 +39,7 @@ def _times(x, weight, first, last, y):
 
 @loop
 def _times_transposed(x, weight, first, last, y):
-    """Columns first to last of y (R, V) = x (R, C) @ weight.T, weight (V, C), at least four of them.
+    """Compute columns first to last of y (R, V) = x (R, C) @ weight.T, weight (V, C), at least four of them.
 
     Four rows of the weight at a time, and meanwhile the next four are loaded. At the end some are computed twice.
     """
@@ -63,7 +63,7 @@ def _times_transposed(x, weight, first, last, y):
 
 
 def times(x, weight):
-    """x @ weight, on the cores that are free."""
+    """Compute x @ weight on the cores that are free."""
     even = np.concatenate([x, np.zeros_like(x[:len(x) % 2])])
     y = np.empty((len(even), weight.shape[1]), x.dtype)
     spread(lambda part: _times(even, weight, part.start, part.stop, y), even_parts(weight.shape[1], free_cores()))
@@ -71,14 +71,14 @@ def times(x, weight):
 
 
 def times_transposed(x, weight):
-    """x @ weight.T, on the cores that are free."""
+    """Compute x @ weight.T on the cores that are free."""
     y = np.empty((len(x), len(weight)), x.dtype)
     spread(lambda part: _times_transposed(x, weight, part.start, part.stop, y), even_parts(len(weight), free_cores()))
     return y
 
 
 def by_loops(multiply, forward):
-    """A forward of `linear` or `head`, to be called like it: multiply(x, weight) for few rows, else forward."""
+    """Wrap a forward of `linear` or `head`: multiply(x, weight) computes few rows, forward the others."""
     def few_or_many(x, weight, bias=None):
         rows = as_rows(x)
         fits = rows.shape[1] % 8 == 0 and min(weight.shape) >= 4 and weight.nbytes > BLOCK_BYTES

@@ -21,7 +21,7 @@ class KVCache:
 
     def __init__(self, engine, B):
         self.engine, self.params = engine, engine.params
-        config, params = engine.params.config, engine.params
+        config, params = self.params.config, self.params
         self.tokens = np.empty((B, 0), dtype=np.int64)
         self.length = 0                         # positions in the arrays
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
@@ -47,7 +47,8 @@ class KVCache:
         ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
                     attention_forward=self.attention_forward, head_forward=self.head_forward)
         masks = draw_masks(config, *idx.shape, self.params.dtype)
-        logits, _ = self.engine.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
+        with self.engine.running():
+            logits, _ = self.engine.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
         self.length += T
         return to_host(logits[:, 0])
 

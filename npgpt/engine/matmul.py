@@ -28,7 +28,7 @@ class Intel(np.ndarray):
 
 @functools.cache
 def library():
-    """The package's library, `mkl_rt`, which chooses its instructions by the CPU."""
+    """Load the package's library, `mkl_rt`, which chooses its instructions by the CPU."""
     found = next(file for file in importlib.metadata.files("mkl") if re.fullmatch(r"(lib)?mkl_rt\b.*", file.name))
     mkl = ctypes.CDLL(str(found.locate().resolve()))
     mkl.MKL_CBWR_Set(2)         # equal bits wherever in memory the arrays lie
@@ -63,7 +63,7 @@ def matmul(a, b):
 
 
 def by_mkl(forward, backward):
-    """The pair of a layer whose matmuls are by MKL, and whose results are plain. A cache holds the first call's views.
+    """Wrap the pair of a layer: its matmuls are MKL's, its results plain arrays. A cache holds the first call's views.
 
     A sum of a view is a view as well, such as dbias, and MKL multiplies matrices only.
     """
@@ -80,14 +80,14 @@ def by_mkl(forward, backward):
 
 
 def blas_matrices(array):
-    """The array, or a copy of it if its matrices are not as BLAS needs them: rows or columns without gaps."""
+    """Return the array, or a copy if its matrices are not as BLAS needs them: rows or columns without gaps."""
     (m, n), (row, column), size = array.shape[-2:], array.strides[-2:], array.itemsize
     fits = column == size and row >= n * size or row == size and column >= m * size
     return array if fits and not any(each < 0 or each % size for each in array.strides) else array.copy()
 
 
 def form(array):
-    """(whether its last two axes are transposed in memory, its address, the leading dimension)."""
+    """Return whether an array's last two axes are transposed in memory, its address, and the leading dimension."""
     (m, n), (row, column) = array.shape[-2:], (each // array.itemsize for each in array.strides[-2:])
     as_it_is = column == 1 and row >= n
     return AS_IT_IS if as_it_is else TRANSPOSED, array.ctypes.data, max(row, n) if as_it_is else max(column, m)

@@ -65,17 +65,13 @@ def with_block(block):
     return tuple(FunctionType(each.__code__, names, each.__name__, each.__defaults__) for each in pair)
 
 
-def pass_forward(x, weight, bias):
-    """Replace `head_forward`: return x itself."""
-    return x, (weight, bias)
-
-
-def pass_backward(dx, cache):
-    """Undo `pass_forward`: the head's parameters were not used, so their gradients are 0."""
-    weight, bias = cache
-    return dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
-
-
 def headless(ops):
-    """Return the table without the head: the model's output is the last hidden state."""
-    return table(ops, head_forward=pass_forward, head_backward=pass_backward)
+    """Return the table without the head: the model's output is the last hidden state, the head's gradients are 0."""
+    def head_forward(x, weight, bias):
+        return x, (weight, bias)
+
+    def head_backward(dx, cache):
+        weight, bias = cache
+        return dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
+
+    return table(ops, head_forward=head_forward, head_backward=head_backward)

@@ -92,17 +92,14 @@ class ReferenceEngine:
 
     def loss(self, idx, targets, mask=None, count=None):
         """Compute the mean loss of one batch, a `number`, without dropout and caches; count: as in `loss_and_grads`."""
-        with self.running():
-            return number(self.run_forward(idx, targets, count or counted(targets), mask))
-
-    def run_forward(self, idx, targets, count, mask):
-        """Run one forward without caches; return the loss times its share of `count`."""
-        share = counted(targets) / count
+        share = counted(targets) / (count or counted(targets))
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
-        logits, _ = self.gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
-        loss, _ = cross_entropy_forward(logits, targets)
-        return loss * share
+        ops = without_caches(self.ops)
+        with self.running():
+            logits, _ = self.gpt_forward(idx, self.params.tree, self.params.config, masks, ops, mask)
+            loss, _ = cross_entropy_forward(logits, targets)
+            return number(loss * share)
 
     @contextlib.contextmanager
     def running(self):
@@ -146,13 +143,7 @@ class ReferenceEngine:
 
     def reader(self, B):
         """Return a function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) after them."""
-        cache = KVCache(self, B)
-
-        def read(idx):
-            with self.running():
-                return cache.read(idx)
-
-        return read
+        return KVCache(self, B).read
 
 
 def counted(targets):

@@ -32,7 +32,7 @@ def free_cores():
 
 
 def spread(function, items):
-    """[function(item) for item in items], on the cores that the calling thread may use; the order is kept."""
+    """Return [function(item) for item in items], computed on the cores that the calling thread may use."""
     if _cores.free == 1 or len(items) < 2:
         return list(map(function, items))
     with blas_threads(1):
@@ -49,12 +49,12 @@ def sharing_cores(n_parts, threads):
 
 
 def blas_threads(n):
-    """A context in which BLAS uses n threads: one while our own threads run, which would compete with BLAS's."""
+    """Let BLAS use n threads within the context: one while our own threads run, which would compete with BLAS's."""
     return _controller().limit(limits=n, user_api="blas")
 
 
 def in_threads(function, *arguments):
-    """[function(*a) for a in zip(*arguments)], a thread for each; the first exception, if any, is raised here.
+    """Return [function(*a) for a in zip(*arguments)], a thread for each; the first exception, if any, is raised here.
 
     The calling thread takes the first part, so that one thread fewer has to wake up.
     """
@@ -71,13 +71,13 @@ def in_threads(function, *arguments):
 
 
 def even_parts(n, threads):
-    """Slices that divide n items as evenly as possible, one per thread, none of them empty."""
+    """Return slices that divide n items as evenly as possible, one per thread, none of them empty."""
     parts = max(1, min(threads, n))
     return [slice(n * i // parts, n * (i + 1) // parts) for i in range(parts)]
 
 
 def available_cores():
-    """The number of cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

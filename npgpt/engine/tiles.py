@@ -45,7 +45,7 @@ def in_tiles(attention_forward, attention_backward):
         return mix, (arguments, groups, tiles, spread(run, groups))
 
     def backward_in_tiles(dmix, cache):
-        """A key's gradient is the sum over the tiles that see it.
+        """Sum a key's gradient over the tiles that see it.
 
         The last tile has all keys, so it comes first and sets their gradients; the others add to them.
         """
@@ -73,7 +73,7 @@ def in_tiles(attention_forward, attention_backward):
 
 
 def query_blocks(T, S, mask):
-    """(queries, keys) of each block, two slices: the keys up to the last one that any of the queries sees.
+    """Return (queries, keys) of each block, two slices: the keys up to the last one that any of the queries sees.
 
     The last block gets all keys, also those that its queries do not see.
     """
@@ -87,7 +87,7 @@ def query_blocks(T, S, mask):
 
 
 def head_groups(q, S):
-    """(batch entries, heads) of each group, two slices, so few that a tile's scores fit the cache."""
+    """Return (batch entries, heads) of each group, two slices, so few that a tile's scores fit the cache."""
     B, H, T, _ = q.shape
     head_bytes = min(T, QUERIES) * S * q.itemsize
     heads = min(H, max(1, BLOCK_BYTES // head_bytes))

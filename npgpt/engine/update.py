@@ -94,7 +94,7 @@ def slice_of(grads, part):
 def square_sums(gs, threads):
     """Return the sum of squares of each slice of the gradient, a list of `number`s.
 
-    One per slice, so that the norm has the same bits whichever thread or machine computes a sum.
+    One per slice, so that the norm has the same bits whichever thread or process computes a sum.
     """
     def some(part):
         return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]]

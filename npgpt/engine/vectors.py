@@ -29,7 +29,7 @@ def loop(function, fast=FAST):
 
 
 def exp(x):
-    """e^x in a loop, by vector instructions, to 8e-8 in float32 and 1e-14 in float64.
+    """Compute e^x in a loop, by vector instructions, to 8e-8 in float32 and 1e-14 in float64.
 
     Subnormal results become 0; infinity from 2^127.5 on in float32, from 2^1023.5 on in float64.
     x = n ln 2 + r with |r| <= ln(2) / 2, so e^x = 2^n e^r: n becomes the exponent bits, e^r is a Taylor polynomial.

@@ -69,7 +69,7 @@ class Looks(ast.NodeTransformer):
 
 
 def placed(tree, node):
-    """The tree with the place of a node in its file, so that tracebacks show the lesson's lines."""
+    """Give a tree the place of a node in its file, so that tracebacks show the lesson's lines; return it."""
     for each in ast.walk(tree):
         ast.copy_location(each, node)
     return tree
@@ -100,8 +100,7 @@ class Looking:
         self.ops = SimpleNamespace(**lines)         # the table of operations, and gpt_forward and gpt_backward
 
     def forward(self, *arguments):
-        """`gpt_forward`. Raises UserError for an edit of a name that no array has, or with a result that does not fit.
-        """
+        """Run `gpt_forward`. Raises UserError for an edit that names no array, or whose result does not fit."""
         result = self.ops.gpt_forward(*arguments)
         for name in self.edit.keys() - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.activations, 3) or list(self.activations)[:3]
@@ -109,7 +108,7 @@ class Looking:
         return result
 
     def backward(self, dlogits, cache, ops):
-        """`gpt_backward`. Raises UserError if an edited array's gradient is one that a shortcut skips."""
+        """Run `gpt_backward`. Raises UserError if an edited array's gradient is one that a shortcut skips."""
         dp = self.ops.gpt_backward(dlogits, cache, ops)
         for name in self.edited.keys() - self.activations.grads.keys():
             place = name.rpartition(".")[0] + "."
@@ -119,7 +118,7 @@ class Looking:
         return dp
 
     def inside(self, part, function):
-        """The function of a part of the model, in which names begin with that part's."""
+        """Wrap the function of a part of the model: the names in it begin with the part's."""
         def run(*arguments, **named):
             before = self.place
             self.place += f"{part}." if part else ""
@@ -133,7 +132,7 @@ class Looking:
     def seen(self, name, value):
         """Record an array that a forward assigned, edited if there is an edit for it; return it."""
         name = self.place + name
-        if not is_floating(value):
+        if not getattr(value, "ndim", 0) or value.dtype.kind != "f":
             return value
         if name in self.edit and name not in self.edited:       # a caller may give a callee's array the same name
             new = as_floats(f"the edited {name}", self.edit[name](value.copy()), value.dtype, library_of(value))
@@ -153,8 +152,3 @@ class Looking:
             self.activations.grads.setdefault(variable, value)
             return np.where(self.edited[variable][1], 0.0, value) if variable in self.edited else value
         return self.edited[self.place + name][0] if self.place + name in self.edited else value
-
-
-def is_floating(value):
-    """Whether a value is a floating array with an axis, of NumPy or CuPy."""
-    return getattr(value, "ndim", 0) > 0 and value.dtype.kind == "f"

@@ -209,17 +209,17 @@ def initialize(params, seed, init="gpt2", names=None):
         (layer, kind), shape = name.split(".")[-2:], params.shapes[name]
         if kind.startswith("lora_"):
             drawn = rng.standard_normal(shape, dtype=np.float32) * config.initializer_range
-            params[name] = params.xp.asarray(drawn) if kind == "lora_a" else 0.0
+            params[name] = drawn if kind == "lora_a" else 0.0
         elif layer.startswith("ln_"):
             params[name] = float(kind == "weight")
         elif init == "torch" and layer not in ("wte", "wpe"):
             fan_in = config.mlp_width if name.split(".")[-3:-1] == ["mlp", "c_proj"] else config.n_embd
             uniform = rng.random(shape, dtype=np.float32) * 2 - 1
-            params[name] = params.xp.asarray(uniform / math.sqrt(fan_in))
+            params[name] = uniform / math.sqrt(fan_in)
         elif kind == "weight":
             deviation = 1.0 if init == "torch" else config.initializer_range
             if layer == "c_proj":
                 deviation /= math.sqrt(2 * config.n_layer)
             if layer == "wpe" and init == "half-wpe":
                 deviation /= 2
-            params[name] = params.xp.asarray(rng.standard_normal(shape, dtype=np.float32) * deviation)
+            params[name] = rng.standard_normal(shape, dtype=np.float32) * deviation

@@ -1,6 +1,5 @@
 """The CPU engine: each function against the lesson's, and how work is divided."""
 
-import threading
 from unittest import mock
 
 import numpy as np
@@ -12,7 +11,7 @@ from npgpt.engine.cpu import loss_in_blocks
 from npgpt.engine.embedding import ONE_HOT_LIMIT, TokenRows, fast_embedding_backward
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.row_blocks import row_blocks
-from npgpt.engine.threads import blas_threads, spread, using_cores
+from npgpt.engine.threads import blas_threads, using_cores
 from npgpt.layers.embedding import embedding_backward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from tests.cases import CPU_KERNELS, engine_cases, layer_calls, layer_cases, small_parts
@@ -115,21 +114,6 @@ def test_row_blocks_are_as_large_as_fits(rows, block_bytes, sizes):
 ])
 def test_a_batch_is_divided_if_its_activations_are_larger_than_the_gradients(config, B, T, n_threads, parts):
     assert number_of_shards(config, B, T, n_threads) == parts
-
-
-@pytest.mark.parametrize(("shards", "several", "blas"), [(1, True, {3}), (2, False, {1}), (3, False, {1})])
-def test_the_cores_go_to_the_shards_or_to_what_is_inside_the_layers(shards, several, blas):
-    model, seen = GPT(GPTConfig(n_layer=1), threads=3), []
-
-    def note(*_):
-        libraries = {each["num_threads"] for each in threads._controller().info() if each["internal_api"] == "openblas"}
-        seen.append((len(set(spread(lambda _: threading.current_thread(), range(12)))) > 1, libraries))
-        return 0.0, {}
-
-    with mock.patch.object(cpu, "number_of_shards", lambda *_: shards), \
-         mock.patch.object(model.engine, "run_shard", note):
-        model.engine.loss_and_grads(*np.zeros((2, 4, 8), int))
-    assert seen == [(several, blas)] * shards
 
 
 def test_each_shard_draws_its_own_dropout():

@@ -47,7 +47,7 @@ def small_model():
 
 
 def context_at(t, prompt, block_size):
-    """Where the context begins that the token at t is drawn from: the policy, told once more without a cache."""
+    """Return where the context begins that the token at t is drawn from: the same policy, without a cache."""
     start = 0
     for end in range(prompt, t + 1):
         if end - start > block_size:

@@ -26,7 +26,7 @@ def model_of(kernels="reference", freeze=(), config=CONFIG):
 
 
 def by_torch(model):
-    """(loss, leaf tensors) of torch: each weight is W + A B where there are matrices of LoRA."""
+    """Return (loss, leaf tensors) of torch: with LoRA each weight is W + A B."""
     idx, targets = batch(model.config)
     tensors = torch_parameters(model.params)
     names = parameter_shapes(dataclasses.replace(model.config, lora_rank=0))

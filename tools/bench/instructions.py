@@ -38,24 +38,24 @@ PATTERNS = {"torch": {"PyTorch": "PyTorch: (.+)", "torch.compile": "torch.compil
 
 
 def environment(instructions):
-    """The variables of a process whose libraries are held to "avx2", or with None choose for the CPU."""
+    """Return the variables of a process whose libraries are held to "avx2", or with None choose for the CPU."""
     kept = {name: value for name, value in os.environ.items() if name not in AVX2 and name != "OPENBLAS_L2_SIZE"}
     return {**kept, **(AVX2 if instructions == "avx2" else {})}
 
 
 def installed(package):
-    """Whether there is a module of this name, or a package without one, such as mkl."""
+    """Return whether there is a module of this name, or a package without one, such as mkl."""
     return bool(find_spec(package) or any(distributions(name=package)))
 
 
 def of_the_cpu():
-    """The largest instruction set of this machine's CPU."""
+    """Return the largest instruction set of this machine's CPU."""
     flags = Path("/proc/cpuinfo").read_text()
     return next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in flags), "no AVX2")
 
 
 def in_use():
-    """{library: what it says that it uses in this process, or in one that has the same variables}."""
+    """Return {library: the instructions that it uses} in this process, or in one that has the same variables."""
     blas = [info.get("architecture") for info in threadpoolctl.threadpool_info() if info["user_api"] == "blas"]
     found = {"NumPy": " ".join(name for name in __cpu_dispatch__ if __cpu_features__[name]), "OpenBLAS": blas[0]}
     for package in filter(installed, SAYS):

@@ -58,7 +58,7 @@ class Side:
         raise Failed(f"{self.log.read_text(errors='replace')}\n{why}".strip())
 
     def ask_once(self):
-        """The result of one step; then the process ends. Raises Failed."""
+        """Return the result of one step; then the process ends. Raises Failed."""
         with self:
             return self.ask(1)["result"]
 
@@ -76,7 +76,7 @@ class Side:
 
 
 def jobs(rows, sides):
-    """Pairs (row, sides that take turns) in the order in which they are measured.
+    """Return pairs (row, sides that take turns) in the order in which they are measured.
 
     On a GPU each side is alone, because of the memory: npgpt's sides first, torch.compile, which takes longest, last.
     """
@@ -139,5 +139,5 @@ def figures(shape, answers, failed):
 
 
 def spread(values):
-    """The median, and the 10th and 90th percentile."""
+    """Return the median, and the 10th and 90th percentile."""
     return dict(zip(("low", "median", "high"), np.percentile(values, (10, 50, 90)).tolist(), strict=True))

@@ -58,7 +58,7 @@ class GPT(nn.Module):
 
 
 def initial_model(config, folder, padded_vocab_size=0):
-    """A GPT with the weights in a folder. Linear weights are stored as (in, out); torch has (out, in)."""
+    """Return a GPT with the weights in a folder. Linear weights are stored as (in, out); torch has (out, in)."""
     weights = {name.removeprefix("transformer."): array.T if ".h." in name and array.ndim == 2 else array
                for name, array in load_file(folder / "model.safetensors").items()}
     n_more = max(0, padded_vocab_size - len(weights["wte.weight"]))
@@ -167,7 +167,7 @@ def train(recipe, folder, out_dir, seed):
 
 
 def learning_rate(step, recipe):
-    """Linear warmup, then half a cosine down to min_lr."""
+    """Return the learning rate: linear warmup, then half a cosine down to min_lr."""
     if step < recipe.warmup_iters:
         return recipe.learning_rate * (step + 1) / (recipe.warmup_iters + 1)
     done = min(1.0, (step - recipe.warmup_iters) / (recipe.lr_decay_iters - recipe.warmup_iters))

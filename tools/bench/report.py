@@ -24,7 +24,7 @@ def write_report(results, folder):
 
 
 def markdown(results):
-    """The machine, tables of the rows and of whole runs' losses, and the tracebacks of the sides that failed."""
+    """Return the machine, tables of the rows and of whole runs' losses, and the tracebacks of the sides that failed."""
     machine = dict(results["machine"])
     in_use = "; ".join(f"{library}: {says}" for library, says in machine.pop("in use", {}).items())
     parts = [", ".join(f"{key} {value}" for key, value in machine.items() if value),
@@ -37,12 +37,12 @@ def markdown(results):
 
 
 def table(header, rows):
-    """A Markdown table."""
+    """Return a Markdown table."""
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
 
 
 def lines(name, row):
-    """The cells of a row, a line for each side."""
+    """Return the cells of a row, a line for each side."""
     for i, (side, figures) in enumerate(row["sides"].items()):
         first = ("", "") if i else (name, row["description"])
         if "failed" in figures:
@@ -60,7 +60,7 @@ def lines(name, row):
 
 
 def remark(figures):
-    """A remark if a side's result differs from the first's; for whole runs, the mean of their last losses."""
+    """Return a remark if a side's result differs from the first's; for whole runs, the mean of their last losses."""
     if "curves" in figures:
         loss = np.mean([curve[-1][1] for curve in figures["curves"]])
         return f", {figures['preset']}, validation loss {loss:.4f}" + ("" if figures["same"] else ", **not reached**")
@@ -68,7 +68,7 @@ def remark(figures):
 
 
 def losses(name, sides):
-    """A table of the validation losses by step of whole runs, a line for each side and seed; or None."""
+    """Return a table of the validation losses by step of whole runs, a line for each side and seed; or None."""
     runs = {(LABELS[side], figures["preset"], str(seed)): dict(curve) for side, figures in sides.items()
             for seed, curve in enumerate(figures.get("curves", ()))}
     steps = sorted({step for curve in runs.values() for step in curve})
@@ -78,7 +78,7 @@ def losses(name, sides):
 
 
 def digits(number):
-    """A number with three significant digits, or as an integer."""
+    """Format a number with three significant digits, or as an integer."""
     return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}".rstrip(".")
 
 

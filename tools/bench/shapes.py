@@ -59,7 +59,7 @@ class Steps:
 
     @property
     def sides(self):
-        """The sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
+        """Return the sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
         if self.new_tokens:
             return ("npgpt", "fast", "mkl", "xla", "old", "floor", "transformers")
         if self.device == "cpu":
@@ -92,7 +92,7 @@ class Steps:
         return 3 * (2 * self.weights + self.n_layer * 2 * self.T * self.n_embd) * self.tokens
 
     def floor(self, seconds):
-        """The least seconds of a pass. seconds: of the floor's matmul; in generation, of reading all weights."""
+        """Return the least seconds of a pass. seconds: of the floor's matmul; in generation, of reading all weights."""
         return seconds if self.new_tokens else self.flops / (2 * self.floor_n**3) * seconds
 
     def batches(self):
@@ -110,7 +110,7 @@ class Steps:
         return [(crops[:, :-1].copy(), crops[:, 1:].copy()) for crops in tokens]
 
     def same(self, result, expected):
-        """Whether two sides agree: in all tokens, or in the loss (False for NaN)."""
+        """Return whether two sides agree: in all tokens, or in the loss (False for NaN)."""
         return result == expected if self.new_tokens else abs(result - expected) <= self.tolerance
 
 
@@ -135,7 +135,7 @@ class Recipe:
 
 
 def preset_fields(preset):
-    """The fields of a preset of npgpt, or of a TOML file, as a dict."""
+    """Return the fields of a preset of npgpt, or of a TOML file, as a dict."""
     return tomllib.loads((PRESETS / preset).with_suffix(".toml").read_text())
 
 

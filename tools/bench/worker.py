@@ -34,7 +34,7 @@ PACKAGES = ("numpy", "numba", "mkl", "jax", "jaxlib", "torch", "transformers", "
 
 
 def make_work(side, shape, folder, threads):
-    """The `Work` of a side."""
+    """Return the `Work` of a side."""
     if side == "machine":
         return Work(lambda i: describe_machine())
     if side == "prepare":
@@ -53,13 +53,13 @@ def make_work(side, shape, folder, threads):
 
 
 def kernels_of(side):
-    """{"kernels": …} of a side; {} for an older npgpt that has NumPy's only."""
+    """Return {"kernels": …} of a side; {} for an older npgpt that has NumPy's only."""
     known = getattr(sys.modules.get("npgpt.api"), "KERNELS", ())
     return {"kernels": KERNELS.get(side, "numpy")} if KERNELS.get(side, "numpy") in known else {}
 
 
 def pretrained(shape, folder, threads, side):
-    """npgpt's model with the weights in a folder."""
+    """Return npgpt's model with the weights in a folder."""
     device = "gpu:0" if shape.device == "gpu" else "cpu"        # one, as PyTorch: for "gpu" XLA takes all
     return GPT.from_pretrained(folder, dtype=shape.dtype, device=device, threads=threads, **kernels_of(side))
 
@@ -82,7 +82,7 @@ def training(shape, folder, threads, side="npgpt"):
 
 
 def trainers_step(model, engine, shape):
-    """A function that runs training step i like npgpt's trainer. Its loss may still be computing when it returns."""
+    """Return a function that runs a training step like npgpt's trainer. The loss may still be computing then."""
     optimizer, batches = AdamW(model.params, lr=LR, engine=engine), shape.batches()
 
     def step(i):
@@ -155,7 +155,7 @@ def prepare(shape, folder, threads):
 
 
 def initial_model(shape, seed):
-    """An untrained GPT."""
+    """Return an untrained GPT."""
     return GPT(GPTConfig(shape.vocab_size, shape.block_size, shape.n_layer, shape.n_head, shape.n_embd,
                          dropout=shape.dropout), seed=seed)
 
@@ -172,7 +172,7 @@ def floor(shape):
 
 
 def describe_machine():
-    """The machine and its software as a dict, without host or user names."""
+    """Return the machine and its software as a dict, without host or user names."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     blas = next((info for info in threadpoolctl.threadpool_info() if info["user_api"] == "blas"), {})
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -190,7 +190,7 @@ def describe_machine():
 
 
 def peak_memory():
-    """Peak memory of this process in bytes. getrusage's figure includes the parent's at the fork."""
+    """Return the peak memory of this process in bytes. getrusage's figure includes the parent's at the fork."""
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 

@@ -40,14 +40,14 @@ def join():
 class MPIWorld:
     """The ranks of MPI.COMM_WORLD. They exchange arrays and JSON, never pickled objects.
 
-    rank, size; host and local_size: this machine, and its number of ranks; threads: this rank's share of the machine's
+    rank, size; name: for messages; local_size: the number of ranks on this machine; threads: this rank's share of its
     cores. All ranks must create theirs at the same time.
     """
 
     def __init__(self, MPI):
         self.MPI, self.comm = MPI, MPI.COMM_WORLD
-        self.rank, self.size, self.host = self.comm.rank, self.comm.size, MPI.Get_processor_name()
-        self.name = f"rank {self.rank} on {self.host}"
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.name = f"rank {self.rank} on {MPI.Get_processor_name()}"
         here = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_size = here.size
         self.threads = threads_of(here)

@@ -35,21 +35,6 @@ def on_xla(config, dtype, device, frozen):
     return params, XLAEngine(params, dtype)
 
 
-def compile_program(program, arguments, platform, donated=None, results=None):
-    """Compile a program. Its argument number `donated` is updated in place, on the same devices.
-
-    results: one entry for each result: `donated` for the updated argument, None for others. On a GPU, sums have a fixed
-    order, so that the same program gives the same bits again.
-    """
-    options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
-    more = {}
-    if donated is not None:
-        shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
-        more = {"donate_argnums": donated,
-                "out_shardings": tuple(shardings if each == donated else None for each in results)}
-    return jax.jit(program, **more).lower(*arguments).compile(options)
-
-
 class Seeds(NamedTuple):
     """The seeds of the dropout masks of a micro-batch."""
 
@@ -229,7 +214,11 @@ class XLAEngine(ReferenceEngine):
         return self.place.put(np.array([high, low, rng.step, rng.micro_batch], np.uint32))
 
     def run(self, what, program, arguments, options=(), *donated):
-        """Call a program, compiled for these options and shapes. donated: as in `compile_program`."""
+        """Call a program, compiled for these options and shapes.
+
+        donated: the number of an argument that is updated in place, and for each result that number, or None if it is
+        another.
+        """
         with jax.enable_x64(self.dtype == "float64"):
             return self.compiled(what, program, arguments, options, *donated)(*arguments)
 
@@ -241,17 +230,26 @@ class XLAEngine(ReferenceEngine):
                 self._programs[key] = self._compiled(what, program, arguments, *donated)
         return self._programs[key]
 
-    def _compiled(self, what, program, arguments, *donated):
-        """Compile, print that, and check that the memory is sufficient."""
-        shape = " x ".join(map(str, arguments[1].shape))
+    def _compiled(self, what, program, arguments, donated=None, results=()):
+        """Compile, print that, and check that the memory is sufficient.
+
+        On a GPU, sums have a fixed order, so that the same program gives the same bits again.
+        """
+        shape, device = " x ".join(map(str, arguments[1].shape)), self.place.own
+        options = {"xla_gpu_exclude_nondeterministic_ops": True} if device.platform in ("gpu", "cuda") else None
         if what:
             self._say(f"XLA compiles {what} of {shape} tokens …")
         began = time.perf_counter()
-        compiled = compile_program(program, arguments, self.place.own.platform, *donated)
+        if donated is None:
+            program = jax.jit(program)
+        else:
+            shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
+            program = jax.jit(program, donate_argnums=donated,
+                              out_shardings=tuple(shardings if each == donated else None for each in results))
+        compiled = program.lower(*arguments).compile(options)
         memory = compiled.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)
-        device = self.place.own
         stats = {"bytes_limit": machine_memory()} if device.platform == "cpu" else device.memory_stats() or {}
         available = stats.get("bytes_limit", needed)        # some plugins have none
         if needed > available:

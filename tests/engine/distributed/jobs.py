@@ -14,8 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-from npgpt.launcher import RANKS
-
 ROOT = Path(__file__).resolve().parents[3]
 LEFT = 5            # seconds until the last process of a job must have ended
 
@@ -56,7 +54,7 @@ class Job:
                                             stderr=err, stdin=subprocess.DEVNULL)
 
     def printed(self):
-        """What it has printed so far: standard output and standard error."""
+        """Return what it has printed so far: standard output and standard error."""
         return self.out.read_text(errors="replace"), self.err.read_text(errors="replace")
 
     def wait_for(self, text, seconds=30):
@@ -67,20 +65,8 @@ class Job:
                 raise TimeoutError(f"{text} does not come: {self.printed()}")
             time.sleep(0.01)
 
-    def kill(self, rank, number=signal.SIGKILL, seconds=30):
-        """Send a rank a signal as soon as it is there. Returns False if the job has ended before."""
-        deadline = time.monotonic() + seconds
-        while self.process.poll() is None and time.monotonic() < deadline:
-            for process, its in processes(self.mark).items():
-                if its == rank:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, number)
-                        return True
-            time.sleep(0.01)
-        return False
-
     def end(self, seconds=60):
-        """Wait for the end: the exit code, standard output and standard error.
+        """Wait for the end; return the exit code, standard output and standard error.
 
         Raises TimeoutError if it takes longer, or if processes are left; then they are ended.
         """
@@ -90,10 +76,9 @@ class Job:
             while (left := processes(self.mark)) and time.monotonic() < deadline:
                 time.sleep(0.02)
             if left:
-                raise TimeoutError(f"left after its end: {', '.join(sorted(left.values()))}")
+                raise TimeoutError(f"left after its end: {len(left)} processes")
         except subprocess.TimeoutExpired:
-            left = processes(self.mark)
-            raise TimeoutError(f"no end after {seconds} seconds: {', '.join(sorted(left.values()))}") from None
+            raise TimeoutError(f"no end after {seconds} seconds: {self.printed()}") from None
         finally:
             self.clean()
         return code, *self.printed()
@@ -110,18 +95,12 @@ class Job:
 
 
 def processes(mark):
-    """Return process id -> name, such as "rank 1", of all running processes with a mark in their environment."""
-    found = {}
+    """Return the ids of all running processes with a mark in their environment."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = dict(line.partition("=")[::2] for line in (folder / "environ").read_text().split("\0"))
-            command = (folder / "cmdline").read_text().split("\0")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if mark in environment:
-            rank = next((environment[name] for name in RANKS if name in environment), None)
-            ours = "-c" in command      # and not the launcher's, nor a fork that is about to become a rank
-            found[int(folder.name)] = f"rank {rank}" if rank and ours else command[0]
+        with contextlib.suppress(OSError):
+            if f"{mark}=".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
     return found
 
 

@@ -53,7 +53,7 @@ def trainer_of(model, out_dir, tokens=TOKENS, **options):
 
 
 def result_of(trainer):
-    """The records and the files of a run."""
+    """Train, and return the records and the files of the run."""
     assert trainer.run(progress=False)
     files = {path.relative_to(trainer.out_dir): path.read_bytes() for path in trainer.out_dir.rglob("step-*/*")}
     assert len(files) % 5 == 0 and files
@@ -82,7 +82,7 @@ def test_ranks_have_the_bits_of_shards(tmp_path, n, fields, options, tokens):
     expected = train_alone(tmp_path / "shards", fields, n, tokens, **options)
     assert train_on_ranks(tmp_path / "ranks", fields, n, tokens, **options) == expected
     norms = [record["grad_norm"] for record in expected[0] if "grad_norm" in record]
-    assert len(set(norms)) == 5 and min(norms) > 0.01        # where there is a clip, it works in each step
+    assert len(set(norms)) == 5 and min(norms) > 0.01        # if there is a clip, it works in each step
 
 
 @pytest.mark.parametrize(("n", "rows"), [(2, 1), (3, 2), (4, 2), (4, 3), (4, 4)])
@@ -92,18 +92,16 @@ def test_fewer_rows_than_ranks(tmp_path, n, rows):
     assert train_on_ranks(tmp_path / "ranks", fields, n, **options) == expected
 
 
-@pytest.mark.parametrize("values", [10**6, 10**5], ids=["slices", "rounds"])
-def test_fewer_slices_than_ranks_and_one_round(tmp_path, monkeypatch, values):
-    """The matrices are one slice then, and the other parameters are one: the other ranks update nothing."""
-    for name in ("update.SLICE", "distributed.engine.SLICE"):
-        monkeypatch.setattr(f"npgpt.engine.{name}", values if values > 10**5 else 101)
-    monkeypatch.setattr("npgpt.engine.distributed.engine.ROUND", 1 << 22)
+def test_fewer_slices_than_ranks(tmp_path, monkeypatch):
+    """The matrices are one slice, and the other parameters are one: two ranks update nothing."""
+    for name in ("update.SLICE", "distributed.engine.SLICE", "distributed.engine.ROUND"):
+        monkeypatch.setattr(f"npgpt.engine.{name}", 10**6)
     expected = train_alone(tmp_path / "shards", {}, 4)
     assert train_on_ranks(tmp_path / "ranks", {}, 4) == expected
 
 
 def step(model, optimizer, rows=5, seed=3):
-    """A step on a random batch; some targets do not count. Returns the loss and the norm."""
+    """Take a step on a random batch; some targets do not count. Returns the loss and the norm."""
     idx, targets = batch(model.config, seed, rows)
     rng = model.engine.dropout_rng(seed, 0, 0)
     loss, grads = model.engine.accumulated([check_batch(model.config, idx, targets)], [rng], int((targets != -1).sum()))
@@ -133,8 +131,7 @@ def test_runs_move_between_two_three_and_one_rank(tmp_path):
     assert results["ranks"][0][1].keys() != results["ranks"][2][1].keys()
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
-@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize(("rank", "value"), [(0, np.nan), (1, np.inf), (2, np.nan)])
 def test_a_norm_that_is_not_finite_changes_nothing_on_any_rank(rank, value):
     """The gradients of one rank's rows are not finite; the step after it is that of one process."""
     alone = GPT(GPTConfig(**SMALL), dtype="float64", threads=3)
@@ -175,6 +172,8 @@ def test_ranks_with_threads_agree_with_one_process(n, threads, kernels):
     with ranks(n, config, threads=threads, kernels=kernels) as model:
         model.params.flat[...] = alone.params.flat
         assert model.engine.threads == n * threads and model.engine.ranks == (n, n)
+        chunks = [engine.m.chunk.size for engine in model.engine.world.engines]
+        assert sum(chunks) == model.params.size > max(chunks)
         on_ranks = AdamW(model.params, engine=model.engine)
         for seed in range(4):
             assert step(model, on_ranks, 7, seed) == pytest.approx(step(alone, optimizer, 7, seed), rel=1e-10)
@@ -220,35 +219,17 @@ def test_evaluation_is_divided(n):
             assert model.evaluate(idx, targets) == alone.evaluate(idx, targets)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 40])
-@pytest.mark.parametrize("values", [1, 64, 101, 1 << 16])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 40])
+@pytest.mark.parametrize("values", [1, 101, 1 << 16])
 @pytest.mark.parametrize("fields", [{}, {"bias": False}, {"tie_word_embeddings": False, "vocab_size": 3}], ids=str)
 def test_divide_gives_every_value_to_one_rank(n, values, fields, monkeypatch):
-    """In order; a slice decays as a whole or not at all; no rank exceeds its even share by more than one slice."""
+    """In order; a slice decays as a whole or not at all; no rank's end is further from even than the largest slice."""
     monkeypatch.setattr(distributed, "SLICE", values)
     params = Parameters(GPTConfig(**SMALL | fields))
     pieces = divide(params, n)
-    assert len(pieces) == n
     ranges = [(first + start, first + end) for _, first, start, end in itertools.chain(*pieces)]
-    assert [begin for begin, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
-    assert ranges[-1][1] == params.flat.size and all(begin < end <= begin + values for begin, end in ranges)
-    assert all(first < params.n_matrix for _, first, _, _ in itertools.chain(*pieces)) or params.n_matrix in {
-        begin for begin, _ in ranges}
-    sizes = [sum(end - start for *_, start, end in mine) for mine in pieces]
+    assert len(pieces) == n and [begin for begin, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
+    assert ranges[-1][1] == params.size and params.n_matrix in {end for _, end in ranges}
     largest = max(end - begin for begin, end in ranges)
-    assert max(abs(size - params.flat.size / n) for size in sizes) <= largest
-    for cut, even in zip(itertools.accumulate(sizes), (params.flat.size * (i + 1) / n for i in range(n)), strict=True):
-        assert abs(cut - even) <= largest
-
-
-@pytest.mark.parametrize("n", [2, 4, 8])
-def test_a_rank_holds_its_part_of_the_moments_alone(n, monkeypatch):
-    """Of four ranks each a quarter, and at most one slice more."""
-    monkeypatch.setattr(distributed, "SLICE", 1 << 10)
-    config = GPTConfig(**SMALL | {"n_embd": 48, "n_layer": 3})
-    with ranks(n, config) as model:
-        size = model.params.flat.size
-        for engine in model.engine.world.engines:
-            for moments in engine.moments():
-                assert moments.chunk.base is None and moments.chunk.size <= size / n + (1 << 10)
-        assert sum(engine.m.chunk.size for engine in model.engine.world.engines) == size
+    ends = itertools.accumulate(sum(end - start for *_, start, end in mine) for mine in pieces)
+    assert largest <= values and all(abs(end - params.size * (i + 1) / n) <= largest for i, end in enumerate(ends))

@@ -66,7 +66,6 @@ class World:
     def __init__(self, rank, size, barrier, boxes):
         self.rank, self.size, self.local_size, self.barrier, self.boxes = rank, size, size, barrier, boxes
         self.idle, self.ended, self._received = True, False, []
-        self.sent = []                  # values sent to each rank by each exchange
 
     def _share(self, value, use):
         """Return use(the values of all ranks); all ranks wait for each other."""
@@ -102,7 +101,6 @@ class World:
         assert len(offsets) == self.size + 1 and offsets[-1] == send.size
         for array in self._received:
             array[...] = np.nan
-        self.sent.append([end - begin for begin, end in zip(offsets[:-1], offsets[1:], strict=True)])
         self._received = self._share((send, offsets), lambda boxes: [
             values[where[self.rank]:where[self.rank + 1]].copy() for values, where in boxes])
         return self._received

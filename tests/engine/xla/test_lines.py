@@ -9,10 +9,9 @@ from npgpt.model.transformer import gpt_backward, gpt_forward
 from tests.cases import layer_cases
 from tests.test_api import SMALL, VARIANTS, batch, model_of
 
-# A few run every day; the others are slow, because each model is compiled.
-EVERY_DAY = {"untied head"}
-VARIANTS = [pytest.param(fields, id=name, marks=[] if name in EVERY_DAY else pytest.mark.slow)
-            for name, fields in VARIANTS.items()]
+# One runs every day; the others are slow, because each model is compiled. Dropout has a test of its own.
+VARIANTS = [pytest.param(fields, id=name, marks=[] if name == "untied head" else pytest.mark.slow)
+            for name, fields in VARIANTS.items() if not fields or any("drop" not in field for field in fields)]
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def test_loss_and_every_gradient(fields, small_blocks):
     lesson, xla = model_of(fields, kernels="reference"), model_of(fields, kernels="xla")
     idx, targets = batch(lesson.config)
     targets[:, :2] = -1             # a block of the loss without a target
-    for heads in {1, lesson.config.n_head}:
+    for heads in {1, lesson.config.n_head} if fields in ({}, {"causal": False}) else {lesson.config.n_head}:
         mask = np.where(np.random.default_rng(2).random((3, heads, 6, 6)) < 0.2, -np.inf, 0.5)
         loss, grads = lesson.loss_and_grads(idx, targets, mask=mask, count=40)
         loss_xla, grads_xla = xla.loss_and_grads(idx, targets, mask=mask, count=40)
@@ -178,15 +177,6 @@ def test_generation(fields):
     for n in (3, 1, 1, 3, 1, 1, 1):         # 11 tokens, and the context holds 8; three after five are padded to four
         idx = rng.integers(0, lesson.config.vocab_size, (2, n))
         np.testing.assert_allclose(found(idx), expected(idx), rtol=1e-9, atol=1e-9)
-
-
-def test_greedy_tokens_are_those_of_the_cpu_engine():
-    config = GPTConfig(vocab_size=30, block_size=16, n_layer=2, n_head=2, n_embd=16, initializer_range=0.5)
-    cpu, xla = GPT(config, seed=1, threads=2), GPT(config, seed=1, kernels="xla")
-    idx = np.random.default_rng(0).integers(0, 30, (3, 5))
-    tokens = cpu.generate(idx, 30, temperature=0.0)
-    np.testing.assert_array_equal(xla.generate(idx, 30, temperature=0.0), tokens)
-    assert len(np.unique(tokens)) > 5
 
 
 @pytest.mark.slow
