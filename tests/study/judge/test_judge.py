@@ -29,7 +29,7 @@ from npgpt.study.judge.child import ask, run_child
 from npgpt.study.judge.explain import UNKNOWN
 from npgpt.study.judge.judge import NO_LINES, verdict
 from npgpt.study.judge.outcome import Solution, load, run_cases
-from npgpt.study.judge.report import report_text
+from npgpt.study.judge.report import hunt_text, report_text
 from tests.study.judge.corpus import source
 from tests.study.judge.corpus.solution import wrong
 from tests.study.judge.solutions import judge_file, solved
@@ -254,7 +254,8 @@ def test_other_forms_that_are_wrong_are_told_in_one_line(form, says, tmp_path):
     assert not report.right and says in [None, *(fault.message[:len(says or "")] for fault in report.faults)], report
     if says is None:
         assert "the central difference" in report.lines[0].evidence and report.lines[0].diagnosis is None
-    assert "Traceback" not in report_text(report, "title")
+    for text in (report_text(report, "title"), hunt_text(report, "title")):
+        assert "Traceback" not in text and (says or "") in text
 
 
 def test_the_names_are_free_and_only_the_results_decide(tmp_path):
