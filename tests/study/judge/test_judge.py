@@ -366,7 +366,7 @@ def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
     for i, text in enumerate([*texts][::10]):
         file = tmp_path / "mine.py"
         file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")
-        solution, known = load(layer, file), cases(layer, SEED)
+        solution, known = dataclasses.replace(load(layer, file), tree=None), cases(layer, SEED)     # only its results
         right = gives_the_true_gradients(layer, solution.function)
         assert (verdict(known, run_cases(solution, known), None)[0] is None) == right, text
         if i % 10 == 0:
