@@ -74,6 +74,7 @@ DROPOUT = [
     wrong("the mask twice", "the factor mask does not belong there", "dx = dy if mask is None else dy * mask * mask"),
     wrong("dy changed in place", "changes dy, which belongs to the caller", ("dx = dy if mask is None else dy * mask",
           "dx = dy\n    if mask is not None:\n        dx *= mask"), at="dx *= mask"),
+    wrong("added, after a return in an if", "is added, not multiplied", ("mask * dy", "mask + dy"), of="an if"),
     wrong("the condition the wrong way round", "the condition", "dx = dy * mask if mask is None else dy"),
 ]
 
