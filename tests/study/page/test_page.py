@@ -294,6 +294,7 @@ def test_markup_and_odd_characters_are_text(npgpt, tmp_path):
     (["softmax"], ['no layer "softmax"', "cross_entropy", "self_attention"]),
     (["--checkpoint", "nowhere"], ["nowhere"]),
     (["--prompt", ""], ["0 tokens"]),
+    (["--prompt", "a"], ["1 tokens"]),
     (["--prompt", "a" * 65], ["65 tokens", "at most 64"]),
     (["--out", "no/such/folder/page.html"], ["no/such/folder/page.html cannot be written"]),
     (["--open", "--out", "page.html"], ["--open writes no file"]),
