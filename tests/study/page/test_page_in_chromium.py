@@ -225,7 +225,8 @@ SCENES = {
         ("count", "#block .arrows path", 0)]),          # nothing in the block uses its result
     "predict, then reveal": ({}, [
         ("click", "#twice .level[data-level='2']"), ("has", "#twice .code.backward", "What is du here?"),
-        ("lacks", "#twice .code.backward", "the derivative of exp"),
+        ("lacks", "#twice .code.backward", "the derivative of exp"), ("click", "#twice .level[data-level='2']"),
+        ("count", "#twice .hidden", 0),
         ("click", "#linear .level[data-level='1']"), ("count", "#linear .unit.hidden", 1),
         ("click", "#linear .level[data-level='3']"), ("count", "#linear .unit.hidden", 6),
         ("is", "#linear .predict", "Reveal all 6"), ("count", "#linear .level[aria-pressed=true]", 1),
@@ -465,6 +466,8 @@ def test_it_trains_while_it_is_seen(visit, server):
     page = visit("live")
     page.evaluate(SCROLL)
     play(page, [("has", "#training .now", "nats, initially"), ("count", "#training polyline", 6)])
+    page.wait_for_timeout(1000)
+    assert server.bodies("train")[-1]["since"] > 0
     page.click("#training button")
     expect(page.locator("#training button")).to_have_text("Train")
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
