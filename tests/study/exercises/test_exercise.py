@@ -19,6 +19,7 @@ from npgpt.study.exercises.exercise import (
     without_explanations,
 )
 from npgpt.study.exercises.mathematics import read_notes
+from npgpt.study.exercises.mutants import mutants
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
@@ -331,6 +332,11 @@ def test_a_planted_bug_is_in_one_known_line(layer, tmp_path):
         assert comment < 0 or lines[place][comment:] == right[place][comment:]
         file.write_text(text.replace("\n".join(without_explanations(lines)), "\n".join(without_explanations(right))))
         assert bug_statement(read_exercise(file)) is None
+
+
+def test_mutants_are_made_of_every_statement():
+    statements = {each.first for each in read_source(LINEAR.backward).statements}
+    assert {mutant.line for mutant in mutants(LINEAR.backward)} == statements
 
 
 @pytest.mark.parametrize("layer", bug_layers())

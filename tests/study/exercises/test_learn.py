@@ -187,7 +187,8 @@ def test_errors_are_one_line_and_the_terminal_is_restored(terminal, folder):
     save(folder / FIRST.file, RIGHT.replace("linear, level 1", "linear, level 2"))
     learn.wait("its first line names another exercise, linear level 2")
     (folder / "progress.json").write_text("{}")
-    learn.press("\x1b[A")                   # an arrow key does nothing
+    learn.press("\x1b[A")                   # an arrow key does nothing,
+    os.write(learn.here, b"\xe9")           # nor a key of a terminal that is not UTF-8
     learn.press("l")
     learn.read(lambda: "progress.json is damaged" in learn.shown)
     assert learn.ended() == 2
