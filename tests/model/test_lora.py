@@ -8,7 +8,6 @@ import pytest
 from npgpt import GPT, AdamW, GPTConfig, layers, load
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.engine.ops import with_lora
-from npgpt.errors import UserError
 from npgpt.model.parameters import Parameters, frozen_names, parameter_shapes
 from tests.conftest import TINY
 from tests.test_api import SMALL, batch
@@ -136,14 +135,6 @@ def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_fil
         assert npgpt(*command)[0] == 0
     code, _, err = npgpt("train", "--lora", 2, "--corpus", text_file)
     assert code == 2 and "give one with --init-from" in err
-
-
-@pytest.mark.parametrize(("freeze", "says"), [
-    ("wte,h.7", "there is no parameter 'h.7'"), (["ln"], "there is no parameter 'ln'"), ("h.0.ln_1.", "'h.0.ln_1.'"),
-    (5, "freeze must be names"), ([5], "freeze must be names"), ("wte,wpe,h,ln_f", "nothing is left to train")])
-def test_what_cannot_be_frozen(freeze, says):
-    with pytest.raises(UserError, match=says):
-        GPT(GPTConfig(**SMALL), freeze=freeze)
 
 
 def test_frozen_parameters_come_last_in_an_order_that_all_processes_share():

@@ -139,7 +139,7 @@ def test_ranks_that_cannot_meet_say_so_once(train, monkeypatch, variable, mpi4py
     assert (out, other_code, other_out, other_err) == ("", 0, "", "")
 
 
-@pytest.mark.parametrize(("cores", "threads"), [([range(8), range(8)], 4), ([range(8), range(8, 16)], 8),
+@pytest.mark.parametrize(("cores", "threads"), [([range(8, 16), range(8, 16)], 4), ([range(8), range(8, 16)], 8),
                                                 ([range(3), range(3), range(8)], 1), ([range(1), range(1)], 1)])
 def test_ranks_that_share_cores_divide_them(monkeypatch, cores, threads):
     def all_gather(mine, of_all):
