@@ -43,9 +43,9 @@ def _end(number, frame):
 
 
 def _is_command():
-    """Whether this process is the command `npgpt`, or `python -m npgpt.cli`."""
+    """Whether this process is the command `npgpt`, or `python -m npgpt`."""
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-    return name == "npgpt" or name == "-m" and "npgpt.cli" in sys.orig_argv     # "-m" while Python looks for the module
+    return name == "npgpt" or name == "-m" and "npgpt" in sys.orig_argv     # "-m" while Python looks for the module
 
 
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

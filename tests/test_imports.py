@@ -14,7 +14,7 @@ BELOW["training"] = {"engine", "model", "layers", "checkpoints", "data"}
 BELOW["api"] = BELOW["training"] | {"training"}
 BELOW["study"] = BELOW["api"] | {"api"}
 BELOW["cli"] = BELOW["study"] | {"study"}
-BELOW["__init__"] = BELOW["study"]
+BELOW["__init__"], BELOW["__main__"] = BELOW["study"], BELOW["cli"] | {"cli"}
 
 
 def room_of(path):

@@ -86,7 +86,7 @@ def test_ctrl_c_after_the_command_is_silent(start, moment):
 
 
 def test_python_m_npgpt_cli_is_the_command(start):
-    assert ended(start("info", program=["-m", "npgpt.cli"], MOMENTS="import numpy")) == (130, "", "interrupted\n")
+    assert ended(start("info", program=["-m", "npgpt"], MOMENTS="import numpy")) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("launcher", ["PMI", "OMPI_COMM_WORLD"])

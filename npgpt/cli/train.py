@@ -205,9 +205,8 @@ def sample(trainer, out_dir, picture, backwards):
     best = "best validation loss" if "val" in trainer.crops else "train loss"
     print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}"
           f"{picture}\n")
-    if backwards:
-        number = len(backwards.called(trainer.model.config))
-        print(f"the text of a model that your {number} function{'s have' if number != 1 else ' has'} trained:\n")
+    if number := len(backwards.called(trainer.model.config)) if backwards else 0:
+        print(f"the text of a model that your {number} function{'s have' if number > 1 else ' has'} trained:\n")
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer),
                      max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)

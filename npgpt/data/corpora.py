@@ -74,8 +74,8 @@ def open_corpus(name: str | Path | None = None, directory: str | Path | None = N
     if name and os.path.isfile(path / "train.bin") and os.path.isfile(path / "val.bin"):
         return Corpus(str(path), None, path, f"the token files train.bin and val.bin in {path}")
     if os.path.isdir(path) or not os.path.exists(path):
-        raise UserError(f"corpus {str(name)!r} is unknown: give {', '.join(CORPORA)}, a UTF-8 text file that exists, "
-                        "or a folder with train.bin and val.bin")
+        raise UserError(f"there is no corpus {str(name)!r}: give {', '.join(CORPORA)}, a UTF-8 text file, a .jsonl "
+                        "file of prompts and completions, or a folder with train.bin and val.bin")
     text = decode_text(read_text_bytes(path), path)
     if path.suffix == ".jsonl":
         answers = read_answers(text, path)

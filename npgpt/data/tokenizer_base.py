@@ -16,9 +16,10 @@ TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
 class Tokenizer:
     """Convert text to token ids and back. A subclass adds vocab_size, _encode and decode_bytes."""
 
-    kind = None
-    eos_token_id = None     # the id that ends a document, if there is one
-    pad_token_id = None     # the id that pads a batch, if there is one
+    kind: str | None = None
+    vocab_size: int
+    eos_token_id: int | None = None     # the id that ends a document, if there is one
+    pad_token_id: int | None = None     # the id that pads a batch, if there is one
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""

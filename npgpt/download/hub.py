@@ -35,8 +35,9 @@ def fetch_model(name, revision=None):
     Raises UserError, also for a model whose weights are only a pickle.
     """
     if name not in ALIASES and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{name!r} is not a model: give {', '.join(ALIASES)}, the owner/name of a model on the hub, "
-                        "or a folder with config.json and model.safetensors")
+        raise UserError(f"there is no model {name!r}: give the folder of a run, a folder with config.json and "
+                        f"model.safetensors, a .safetensors file, {', '.join(ALIASES)}, or the owner/name of a model "
+                        "on the hub")
     folder = fetch(ALIASES.get(name, name), MODEL_FILES, revision)
     if not any(folder.glob("model.safetensors*")):
         raise UserError(f"{name} has no model.safetensors, and a pickle is not opened, because it can run any code: "

@@ -49,6 +49,6 @@ def test_a_terminal_that_lacks_characters_gets_question_marks(text_file, tmp_pat
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
     result = subprocess.run(command(tmp_path / "out", text_file, "--max-iters", 1), capture_output=True, env=ascii_only)
     assert result.returncode == 0 and result.stderr == b""
-    result = subprocess.run([sys.executable, "-m", "npgpt.cli", "sample", str(tmp_path / "out"), "--prompt", b"\xe9"],
+    result = subprocess.run([sys.executable, "-m", "npgpt", "sample", str(tmp_path / "out"), "--prompt", b"\xe9"],
                             capture_output=True, env=ascii_only)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1

@@ -41,7 +41,7 @@ def test_a_full_gpu_is_one_line(tmp_path, kernels):
     text.write_text(TEXT)
     limits = {"CUPY_GPU_MEMORY_LIMIT": str(200 << 20), "XLA_CLIENT_MEM_FRACTION": "0.02"}
     found = subprocess.run(
-        [sys.executable, "-m", "npgpt.cli", "train", "--corpus", text, "--out-dir", tmp_path / "out", "--device",
+        [sys.executable, "-m", "npgpt", "train", "--corpus", text, "--out-dir", tmp_path / "out", "--device",
          device_of(kernels), "--kernels", kernels, "--batch-size", "512", "--block-size", "256", "--n-embd", "384",
          "--n-head", "6", "--eval-iters", "1"], env={**os.environ, **limits}, capture_output=True, text=True)
     assert found.returncode == 2, found.stderr

@@ -13,7 +13,7 @@ from tests.conftest import TINY
 
 
 def command(out_dir, text_file, *arguments):
-    return [sys.executable, "-m", "npgpt.cli", "train", "--out-dir", str(out_dir), "--corpus", str(text_file), *TINY,
+    return [sys.executable, "-m", "npgpt", "train", "--out-dir", str(out_dir), "--corpus", str(text_file), *TINY,
             *map(str, arguments)]
 
 

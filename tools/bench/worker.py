@@ -108,7 +108,7 @@ def whole_run(side, shape, folder, threads):
         command = [Path(__file__).with_name("peers.py"), shape.sides[side], folder, out_dir, threads, i]
         if side != "torch":
             how = ["--threads", threads, *[f"--{name}={value}" for name, value in kernels_of(side).items()]]
-            command = ["-m", "npgpt.cli", "train", "--preset", shape.sides[side], "--corpus", folder / "corpus.txt",
+            command = ["-m", "npgpt", "train", "--preset", shape.sides[side], "--corpus", folder / "corpus.txt",
                        "--tokenizer", "char", "--out-dir", out_dir, "--seed", i, *how, *shape.options]
         losses, variables = [], {"NUMBA_CACHE_DIR": tempfile.mkdtemp(dir=folder)} if side == "first" else {}
         # In `folder`: `-m` would prefer an npgpt in the current folder to the one of PYTHONPATH.

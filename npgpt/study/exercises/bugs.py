@@ -11,7 +11,7 @@ import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LAYERS, file_text, key_of, statements
-from npgpt.study.exercises.mathematics import read_notes
+from npgpt.study.exercises.mathematics import derivation_file, read_notes
 from npgpt.study.exercises.mutants import mutants
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import backward_tree, read_source
@@ -25,8 +25,11 @@ SEEN = 1e-3             # the smallest relative error of a bug, far above any ro
 
 @functools.cache
 def bug_layers():
-    """Return the layers that have exercises with bugs. In a backward of one line there is nothing to look for."""
-    return [name for name in LAYERS if len(read_notes(name)) > 1]
+    """Return the layers that have exercises with bugs. In a backward of one line there is nothing to look for.
+
+    A layer without a derivation has none, so that a new layer can be checked before it is derived.
+    """
+    return [name for name in LAYERS if derivation_file(name).is_file() and len(read_notes(name)) > 1]
 
 
 def bug_text(lesson, seed, path):

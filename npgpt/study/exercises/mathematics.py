@@ -8,7 +8,7 @@ followed by notes for the exercises on a line of the backward, which the page do
     level: 2            the lowest level of exercises that leaves the line out
     hint: …             how to derive the line, in words; continued in indented lines
     mistake: dv = …     a common mistake, for `npgpt exercise bug`
-    known: dv = … | …   another one, and its name, for the judge; there may be several
+    known: dv = … | …   another one, and its name, if the judge finds no name itself; there may be several
 """
 
 import dataclasses
@@ -42,9 +42,14 @@ class Derivation:
     sections: dict[str, list[str]]
 
 
+def derivation_file(name):
+    """Return where the derivation of the pair `name`, such as "linear", is."""
+    return resources.files(__package__) / "derivations" / f"{name}.md"
+
+
 def read_text(name):
-    """Return the text of the derivation of the pair `name`, such as "linear". Raises UserError if it has none."""
-    file = resources.files(__package__) / "derivations" / f"{name}.md"
+    """Return the text of the derivation of a pair. Raises UserError if it has none."""
+    file = derivation_file(name)
     if not file.is_file():
         raise UserError(f'there is no derivation of "{name}": write npgpt/study/exercises/derivations/{name}.md')
     return file.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import itertools
 
 from npgpt.study.exercises.exercise import blanks_left, key_of, statements, without_explanation
 from npgpt.study.exercises.mathematics import read_notes
@@ -97,8 +98,10 @@ def hints(lesson, key):
     """The three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
     lines = read_source(lesson.backward).lines
     statement = dict(package_statements(lesson))[key]
-    quoted = [line for line in lines[:statement.lineno - 1] if line.strip().startswith("# ")]
-    where = f"the forward's line: {without_explanation(quoted[-1]).strip(' #')}" if quoted else "what the cache holds"
+    comments = [list(run) for is_comment, run in itertools.groupby(
+        lines[:statement.lineno - 1], lambda line: line.strip().startswith("# ")) if is_comment]
+    quoted = [without_explanation(line).strip(" #").partition(", these ")[0] for line in (comments or [[]])[-1]]
+    where = f"the forward's line{'s' * (len(quoted) > 1)}: {'; '.join(quoted)}" if quoted else "what the cache holds"
     notes = read_notes(lesson.name)
     return [f"look at {where}", notes[key].hint if key in notes else PREPARATION,
             f"the package writes: {' '.join(ast.unparse(statement).split())}"]

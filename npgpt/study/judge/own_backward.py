@@ -55,7 +55,7 @@ class Backwards:
         yours = f" ({', '.join(self.files)})" if ours else ""
         return (f"backward: {len(self.files)} of {len(self.functions)} functions are yours{yours}, from {self.folder}"
                 + (f"; npgpt's own: {', '.join(ours)}" if ours else "")
-                + f"; this model does not call {' and '.join(uncalled(config))}")
+                + f"; this model does not call {', '.join(uncalled(config))}")
 
 
 def uncalled(config):

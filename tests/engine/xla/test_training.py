@@ -118,7 +118,7 @@ def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     train = ["train", *XLA, "--corpus", str(text_file), *TINY, "--dropout", "0.1", "--gradient-accumulation-steps", "2"]
     for ranks, out_dir in ((1, "one"), (2, "two")):
-        result = subprocess.run([*mpiexec(), "-n", str(ranks), sys.executable, "-m", "npgpt.cli", *train, "--out-dir",
+        result = subprocess.run([*mpiexec(), "-n", str(ranks), sys.executable, "-m", "npgpt", *train, "--out-dir",
                                  out_dir, "--max-iters", "10"], capture_output=True, text=True, timeout=120)
         assert result.returncode == 0, result.stdout + result.stderr
     assert "XLA on cpu, 2 devices" in result.stdout

@@ -38,7 +38,7 @@ class Terminal:
         self.before = termios.tcgetattr(self.there)
         root = Path(learn.__file__).parents[2]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "npgpt.cli", "learn", *arguments], stdin=self.there, stdout=self.there,
+            [sys.executable, "-m", "npgpt", "learn", *arguments], stdin=self.there, stdout=self.there,
             stderr=self.there, start_new_session=True,
             env={**os.environ, "TERM": "dumb", "COLUMNS": "200", "PYTHONPATH": str(root), **environment})
         self.shown = ""

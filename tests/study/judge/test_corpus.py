@@ -46,7 +46,8 @@ def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(la
 
 
 def test_the_readme_says_what_the_tests_show():
-    assert set(SOLUTIONS) == set(basics_and_lessons())
+    assert set(SOLUTIONS) == set(basics_and_lessons()), "a layer has no solutions in tests/study/judge/corpus"
     readme = " ".join(README.read_text(encoding="utf-8").split())
-    assert f"{len(CASES)} solutions: none of the {len(CASES) - len(WRONG_ONES)} right ones" in readme
-    assert f"{len(whole_path())} exercises" in readme
+    for text in (f"{len(CASES)} solutions: none of the {len(CASES) - len(WRONG_ONES)} right ones is refused, none of the "
+                 f"{len(WRONG_ONES)} wrong ones accepted", f"{len(whole_path())} exercises"):
+        assert text in readme, "README.md must say so"

@@ -162,7 +162,7 @@ def test_the_command(tmp_path):
     for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
         pytest.importorskip(module, reason="makes the study page")
     environment = {**os.environ, "PYTHONPATH": str(Path(npgpt.__file__).parents[1]), "BROWSER": "true"}
-    process = subprocess.Popen([sys.executable, "-m", "npgpt.cli", "study", "chain", "--open", "--exercises", "mine"],
+    process = subprocess.Popen([sys.executable, "-m", "npgpt", "study", "chain", "--open", "--exercises", "mine"],
                                cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         address, _, how = process.stdout.readline().strip().partition(" ")

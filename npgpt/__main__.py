@@ -1,4 +1,4 @@
-"""`python -m npgpt.cli`, the same as the command `npgpt`."""
+"""`python -m npgpt`, the same as the command `npgpt`."""
 
 import sys
 
