@@ -41,10 +41,10 @@ def unix_keys():
 
     def read(seconds):
         if not waiting and select.select([terminal], [], [], seconds)[0]:
-            typed = os.read(terminal, 256).decode(errors="ignore")
+            typed = os.read(terminal, 256)
             if not typed:
                 return "q"
-            waiting.extend(ESCAPE.sub("", typed).lower().replace("\r", ENTER))
+            waiting.extend(ESCAPE.sub("", typed.decode(errors="ignore")).lower().replace("\r", ENTER))
         return waiting.pop(0) if waiting else None
 
     handlers = {number: signal.signal(number, handler)

@@ -1,6 +1,7 @@
 """Token files: nanoGPT's train.bin and val.bin, read piece by piece, and indexes of the documents in them."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, check, check_path
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, write_json
+from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, write_atomically
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 SPLITS = ("train", "val")
@@ -117,7 +118,7 @@ def load_token_files(folder: str | Path) -> list:
 def write_settings(folder, **settings):
     """Write SETTINGS_FILE into a folder of token files, if a setting differs from SETTINGS."""
     if SETTINGS | settings != SETTINGS:
-        write_json(Path(folder) / SETTINGS_FILE, SETTINGS | settings)
+        write_atomically(Path(folder) / SETTINGS_FILE, json.dumps(SETTINGS | settings).encode())
 
 
 def read_settings(folder):

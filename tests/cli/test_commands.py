@@ -168,6 +168,6 @@ def test_an_empty_path_is_not_the_current_folder(npgpt, tmp_path, monkeypatch):
             ("empty", "export", "../out", "--out", ""), ("exercises", *train, "../text.txt", "--backward", ""),
             ("exercises", "learn", "")):
         monkeypatch.chdir(tmp_path / folder)
-        says = {"--corpus": "unknown: give", "--out-dir": "--out-dir must be the path of a file or folder"}
+        says = {"--corpus": "there is no corpus", "--out-dir": "--out-dir must be the path of a file or folder"}
         refused(npgpt(*arguments), says.get(arguments[-2], "must be the path of a file or folder"))
         assert sorted(tmp_path.rglob("*")) == there

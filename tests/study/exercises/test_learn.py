@@ -189,6 +189,7 @@ def test_errors_are_one_line_and_the_terminal_is_restored(terminal, folder):
     (folder / "progress.json").write_text("{}")
     learn.press("\x1b[A")                   # an arrow key does nothing,
     os.write(learn.here, b"\xe9")           # nor a key of a terminal that is not UTF-8
+    time.sleep(1)                           # it is read alone
     learn.press("l")
     learn.read(lambda: "progress.json is damaged" in learn.shown)
     assert learn.ended() == 2
