@@ -334,7 +334,7 @@ def insertions(node, pieces, is_all):
             continue
         at = rank + (0.1 if is_sum or is_all else 2.0)
         yield at, f"the term {text} is missing", ast.BinOp(node, ast.Add(), value)
-        yield at, f"the term {text} must be subtracted", ast.BinOp(node, ast.Sub(), value)
+        yield at, f"the term {text} is missing: it must be subtracted", ast.BinOp(node, ast.Sub(), value)
     for number in pieces.numbers:
         yield 2.8, f"the factor {number} is missing", ast.BinOp(ast.Constant(number), ast.Mult(), node)
         yield 2.9, f"the term {number} is missing", ast.BinOp(ast.Constant(number), ast.Add(), node)
