@@ -48,6 +48,7 @@ def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(la
 def test_the_readme_says_what_the_tests_show():
     assert set(SOLUTIONS) == set(basics_and_lessons()), "a layer has no solutions in tests/study/judge/corpus"
     readme = " ".join(README.read_text(encoding="utf-8").split())
-    for text in (f"{len(CASES)} solutions: none of the {len(CASES) - len(WRONG_ONES)} right ones is refused, none of the "
-                 f"{len(WRONG_ONES)} wrong ones accepted", f"{len(whole_path())} exercises"):
+    right, wrong = len(CASES) - len(WRONG_ONES), len(WRONG_ONES)
+    for text in (f"{right + wrong} solutions: none of the {right} right ones is refused, none of the {wrong} wrong ones",
+                 f"{len(whole_path())} exercises"):
         assert text in readme, "README.md must say so"
