@@ -49,6 +49,6 @@ def test_the_readme_says_what_the_tests_show():
     assert set(SOLUTIONS) == set(basics_and_lessons()), "a layer has no solutions in tests/study/judge/corpus"
     readme = " ".join(README.read_text(encoding="utf-8").split())
     right, wrong = len(CASES) - len(WRONG_ONES), len(WRONG_ONES)
-    for text in (f"{right + wrong} solutions: none of the {right} right ones is refused, none of the {wrong} wrong ones "
-                 "accepted", f"{len(whole_path())} exercises"):
+    for text in (f"{right + wrong} solutions: none of the {right} right ones is refused, none of the {wrong} wrong "
+                 "ones accepted", f"{len(whole_path())} exercises"):
         assert text in readme, "README.md must say so"
