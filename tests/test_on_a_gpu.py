@@ -21,7 +21,7 @@ def normal(*shape):
     return np.random.default_rng(sum(shape)).standard_normal(shape)
 
 
-HEADS, MASK = normal(2, 2, 3, 4), np.array([[0, -np.inf, -np.inf], [0, 0, -np.inf], [-np.inf] * 3])
+HEADS, MASK = normal(2, 2, 3, 4), np.array([[0, -np.inf, -np.inf], [0, 0, -np.inf], [-np.inf, 0, 0]])
 LAYERS = {      # name -> arguments of the forward
     "linear": (normal(2, 3, 4), normal(4, 5), normal(5)),
     "head": (normal(2, 3, 4), normal(7, 4), normal(7)),
