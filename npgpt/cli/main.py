@@ -58,11 +58,11 @@ def main(arguments=None):
     """Run a command line, a list of strings (those of the process if None). Returns the exit code."""
     if hasattr(sys.stdout, "reconfigure"):      # a terminal that lacks a character shows a question mark
         sys.stdout.reconfigure(errors="replace")
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # a model that overflows is reported in one line
     world, code = None, 1
     try:
         world = join()
         with out_of_memory(LESS_MEMORY), interruptible():
+            warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
             if world and world.rank > 0:
                 code = follow(world)
             else:
