@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from npgpt.errors import UserError
+from npgpt.study.exercises import bugs
 from npgpt.study.exercises.bugs import bug_layers, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.exercises.exercise import (
     LAYERS,
@@ -24,7 +25,7 @@ from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.child import read_answer
-from npgpt.study.judge.hints import next_hint
+from npgpt.study.judge.hints import hints, next_hint
 from npgpt.study.judge.report import report_text
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import judge_file, solved
@@ -314,6 +315,20 @@ def test_damaged_progress_is_refused_and_kept(npgpt, content):
     Path("exercises/progress.json").write_text(content)
     refused(npgpt("exercise"), "exercises/progress.json is damaged", "delete it")
     assert Path("exercises/progress.json").read_text() == content
+
+
+def test_the_first_hint_on_a_shortcut_has_all_lines_that_it_undoes():
+    assert hints(basics_and_lessons()["layernorm"], "dx")[0] == (
+        "look at the forward's lines: mean = x.mean(axis=-1, keepdims=True); centred = x - mean; "
+        "var = (centred * centred).mean(axis=-1, keepdims=True); rstd = 1.0 / np.sqrt(var + eps); "
+        "xhat = centred * rstd")
+    assert hints(basics_and_lessons()["layernorm"], "dxhat")[0] == "look at the forward's line: y = xhat * weight"
+
+
+def test_a_layer_without_a_derivation_stops_no_command(tmp_path, monkeypatch):
+    """All commands list the layers that have bugs; a new layer can be checked before it is derived."""
+    monkeypatch.setattr(bugs, "derivation_file", lambda name: tmp_path / name)
+    assert bug_layers.__wrapped__() == []
 
 
 @pytest.mark.parametrize("layer", bug_layers())
