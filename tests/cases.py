@@ -99,14 +99,9 @@ def engine_cases(kernels=CPU_KERNELS, cores=None, **options):
 @contextlib.contextmanager
 def uncompiled():
     """Within it, Numba's loops are plain Python. Yields them, name -> function, whose code a mutant may replace."""
-    from npgpt.engine import compiled, few_rows
-    with contextlib.ExitStack() as stack:
-        loops = {}
-        for module, replaced in ((compiled, {"exp": np.exp, "maximum": np.maximum}), (few_rows, {"prefetch": id})):
-            mine = {name: value.py_func for name, value in vars(module).items()
-                    if getattr(value, "__module__", "") == module.__name__ and hasattr(value, "py_func")}
-            stack.enter_context(mock.patch.multiple(module, **mine, **replaced))
-            loops |= mine
+    from npgpt.engine import few_rows
+    loops = {name: value.py_func for name, value in vars(few_rows).items() if hasattr(value, "py_func")}
+    with mock.patch.multiple(few_rows, **loops, prefetch=id):
         yield loops
 
 

@@ -23,13 +23,13 @@ assert main(["eval"]) == 0
 assert not [name for name in sys.modules if any(name.startswith(room) for room in sys.argv[1].split())]
 sys.exit(main(sys.argv[2].split()))
 """
-COMPILED = "npgpt.engine.compiled npgpt.engine.vectors npgpt.engine.few_rows npgpt.engine.matmul"
+COMPILED = "npgpt.engine.loops npgpt.engine.few_rows npgpt.engine.matmul"
 
 
 @pytest.mark.parametrize(("rooms", "command", "says"), [
     ("npgpt.engine.xla", "eval --kernels xla", "No module named 'npgpt.engine.xla'"),
     ("npgpt.engine.distributed", "info", ""),
-    (COMPILED, "eval --kernels numba", "cannot import name 'compiled'"),
+    (COMPILED, "eval --kernels numba", "cannot import name 'few_rows'"),
     ("npgpt.study", "learn", "this installation lacks npgpt/study"),
     ("npgpt.study", "train --overwrite --corpus text --backward .", "No module named 'npgpt.study'")])
 def test_a_room_can_be_left_out(rooms, command, says, tmp_path):

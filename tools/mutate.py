@@ -1,11 +1,11 @@
 """Mutation test: would the tests notice if a line of a backward were wrong?
 
-    python tools/mutate.py                                  every line of every backward and of every compiled loop
+    python tools/mutate.py                                  every line of every backward, and of the loops of few_rows.py
     python tools/mutate.py linear_backward head_backward    only these
 
 For every line of every backward it makes each small mistake that npgpt/study/exercises/mutants.py knows. Each mutant
-replaces the function, and the tests that call the function run until one fails. A compiled loop runs as Python, in its
-own tests. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the line computes the
+replaces the function, and the tests that call the function run until one fails. A loop runs as Python, in its own
+tests. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the line computes the
 same. Equivalent mutants are listed in `equivalent.txt`, each with the reason, and must give the same results in these
 tests. The exit code is 1 if one is missed.
 
@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "layers.embedding", "layers.dropout",
            "layers.attention", "layers.lora", "model.transformer", "engine.embedding"]
-OF_LOOPS = "tests/engine/test_compiled.py"
+OF_LOOPS = "tests/engine/test_few_rows.py"
 TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
          "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers",
          "tests/test_api.py::test_every_gradient_equals_torch",

@@ -19,8 +19,10 @@ from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
+from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import even_parts, in_threads, sharing_cores, spread, using_cores
 from npgpt.engine.tiles import in_tiles
+from npgpt.engine.update import adamw_update
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
@@ -51,10 +53,11 @@ def cpu_kernels(kernels="auto"):
         try:
             import numba
 
-            from npgpt.engine import compiled, few_rows, matmul  # noqa: F401 (this room may be deleted)
+            from npgpt.engine import few_rows, matmul  # noqa: F401 (these rooms may be deleted)
+            from npgpt.engine.loops import lines  # noqa: F401
             if numba.config.DISABLE_JIT:
                 raise ImportError("NUMBA_DISABLE_JIT is set")
-        except ImportError as error:
+        except Exception as error:          # a broken Numba raises anything
             if kernels == "auto":
                 return "numpy"
             raise UserError(f"--kernels {kernels} needs Numba ({error}): pip install "
@@ -70,30 +73,41 @@ class CPUEngine(ReferenceEngine):
     """Runs the model on `threads` cores. The same arguments and number of threads give the same bits."""
 
     def __init__(self, params, threads, kernels="numpy", block=None):
+        lesson, losses, few_rows, matmul = layers, {}, None, None
+        if kernels != "numpy":
+            from npgpt.engine import few_rows, matmul  # import Numba
+            from npgpt.engine.loops.lines import compiled
+            lesson = table(**{name: compiled(getattr(layers, name)) for name in layers.__all__ if name.islower()})
+            losses = {"forward": compiled(layers.cross_entropy_forward, dying=("logits",)),
+                      "backward": compiled(layers.cross_entropy_backward, dying=("probs",))}
+            self.adamw_update, block = compiled(adamw_update), block and tuple(map(compiled, block))
         super().__init__(params, threads, block=block)
-        self.kernels, self.cross_entropy = kernels, loss_in_blocks
-        pairs = {name: in_row_blocks(*pair(layers, name)) for name in ("layernorm", "gelu_tanh", "gelu_exact")}
-        pairs["linear"] = in_eights(linear_forward_in_place), layers.linear_backward
-        pairs["head"] = in_eights(layers.head_forward), layers.head_backward
-        attention = pair(layers, "attention")
-        if kernels != "numpy":
-            from npgpt.engine import compiled, few_rows, matmul  # import Numba
-            self.cross_entropy, self.adamw_update = compiled.cross_entropy_in_place, compiled.adamw_update
-            pairs |= {name: pair(compiled, name) for name in ("layernorm", "gelu_tanh")}
-            attention = pair(compiled, "attention")
-        if kernels == "mkl":
-            pairs |= {name: matmul.by_mkl(*pairs[name]) for name in ("linear", "head")}
-            attention = matmul.by_mkl(*attention)
-        if kernels != "numpy":
-            for name, multiply in (("linear", few_rows.times), ("head", few_rows.times_transposed)):
-                if name == "head" or is_intel():        # on AMD's CPUs, OpenBLAS with eight rows is as fast
-                    pairs[name] = few_rows.by_loops(multiply, pairs[name][0]), pairs[name][1]
-        pairs["attention"] = in_tiles(*attention)
+        losses["in_blocks"] = as_tested("cross_entropy_forward", "cross_entropy_backward")
+        self.kernels, self.cross_entropy = kernels, functools.partial(loss_in_blocks, **losses)
+        pairs = {name: pair(lesson, name) for name in ("layernorm", "gelu_tanh", "gelu_exact", "linear", "head",
+                                                       "attention")}
+        if kernels == "numpy":
+            pairs |= {name: in_row_blocks(*pairs[name]) for name in ("layernorm", "gelu_tanh", "gelu_exact")
+                      if as_tested(f"{name}_forward", f"{name}_backward")}
+            if as_tested("linear_forward"):
+                pairs["linear"] = linear_forward_in_place, layers.linear_backward
+        elif kernels == "mkl":
+            pairs |= {name: matmul.by_mkl(*pairs[name]) for name in ("linear", "head", "attention")}
+        for name in ("linear", "head"):
+            if as_tested(f"{name}_forward"):
+                forward, backward = in_eights(pairs[name][0]), pairs[name][1]
+                if kernels != "numpy" and (name == "head" or is_intel()):       # on AMD's CPUs, OpenBLAS with eight
+                    multiply = few_rows.times_transposed if name == "head" else few_rows.times      # rows is as fast
+                    forward = few_rows.by_loops(multiply, forward)
+                pairs[name] = forward, backward
+        if as_tested("attention_forward", "attention_backward"):
+            pairs["attention"] = in_tiles(*pairs["attention"])
         replaced = {f"{name}_{way}": function for name, both in pairs.items()
                     for way, function in zip(("forward", "backward"), both, strict=True)}
-        tied = params.config.tie_word_embeddings
-        ops = table(**replaced, embedding_backward=functools.partial(fast_embedding_backward, tied=tied))
-        self.ops = with_lora(ops, params.config)
+        if as_tested("embedding_backward"):
+            replaced["embedding_backward"] = functools.partial(fast_embedding_backward,
+                                                               tied=params.config.tie_word_embeddings)
+        self.ops = with_lora(table(lesson, **replaced), params.config)
 
     @property
     def where(self):
@@ -187,21 +201,28 @@ def in_eights(forward):
     return padded
 
 
-def loss_in_blocks(logits, targets, count, gradient):
+def loss_in_blocks(logits, targets, count, gradient, forward=cross_entropy_forward, backward=cross_entropy_backward,
+                   in_blocks=True):
     """Return the summed losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace logits.
 
-    The logits are the largest array of all. In blocks, neither probabilities nor dlogits need another one.
+    The logits are the largest array of all. In blocks, neither probabilities nor dlogits need another one. The functions
+    are the lesson's, plain or compiled.
     """
-    rows, row_targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    rows, row_targets, blocks = logits, targets, [slice(None)]
+    if in_blocks:
+        rows, row_targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+        blocks = row_blocks(rows)
 
     def run(block):
         share = counted(row_targets[block]) / count
         if share == 0.0:
             rows[block] = 0.0
             return 0.0
-        loss, cross_entropy = cross_entropy_forward(rows[block], row_targets[block])
+        loss, cross_entropy = forward(rows[block], row_targets[block])
         if gradient:
-            rows[block] = cross_entropy_backward(share, cross_entropy)
+            dlogits = backward(share, cross_entropy)
+            if not np.may_share_memory(dlogits, rows):      # compiled functions put them there
+                rows[block] = dlogits
         return float(loss) * share
 
-    return sum(spread(run, row_blocks(rows)))
+    return sum(spread(run, blocks))

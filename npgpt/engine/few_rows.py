@@ -3,14 +3,39 @@
 For one row OpenBLAS reaches that. For two rows it takes two to four times as long.
 """
 
-import numpy as np
+import inspect
 
-from npgpt.engine.compiled import as_rows
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from npgpt.engine.loops.jit import jit
+from npgpt.engine.loops.lines import by_row
 from npgpt.engine.row_blocks import BLOCK_BYTES
 from npgpt.engine.threads import even_parts, free_cores, spread
-from npgpt.engine.vectors import loop, prefetch
 
 MOST = 8        # rows; with more, BLAS is faster
+
+
+def loop(function):
+    """Compile a loop whose sums may be added in any order."""
+    return jit(function, inspect.getsource(function), fastmath=frozenset({"contract", "nsz", "reassoc"}))
+
+
+@intrinsic
+def prefetch(typing, row):
+    """Start loading the first 64 bytes of an array into the cache, so that reading them later need not wait."""
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        whole = ir.IntType(32)
+        pointer = builder.bitcast(array.data, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), (pointer.type, whole, whole, whole))
+        to_read_soon = [whole(0), whole(3), whole(1)]       # not to write, in the nearest cache, data and not code
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind), [pointer, *to_read_soon])
+        return context.get_dummy_value()
+
+    return types.void(row), generate
 
 
 @loop
@@ -80,7 +105,7 @@ def times_transposed(x, weight):
 def by_loops(multiply, forward):
     """Wrap a forward of `linear` or `head`: multiply(x, weight) computes few rows, forward the others."""
     def few_or_many(x, weight, bias=None):
-        rows = as_rows(x)
+        rows = by_row(x)
         fits = rows.shape[1] % 8 == 0 and min(weight.shape) >= 4 and weight.nbytes > BLOCK_BYTES
         if not (2 <= len(rows) <= MOST and fits):
             return forward(x, weight, bias)

@@ -5,6 +5,7 @@ from types import FunctionType, SimpleNamespace
 import numpy as np
 
 from npgpt import layers
+from npgpt.engine.sources import as_tested
 from npgpt.model import transformer
 
 
@@ -31,6 +32,7 @@ def with_lora(ops, config, all_gradients=False):
     """
     if not config.lora_rank:
         return ops
+    by_head, by_linear = as_tested("linear_backward", "head_forward"), as_tested("head_backward", "linear_forward")
 
     def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
         adapted = lora_a is not None
@@ -40,12 +42,15 @@ def with_lora(ops, config, all_gradients=False):
     def linear_backward(dy, cache):
         adapted, cache = cache
         if not adapted:
-            return ops.linear_backward(dy, cache) if all_gradients else (ops.head_forward(dy, cache[1])[0], None, None)
+            if all_gradients or not by_head:
+                return ops.linear_backward(dy, cache)
+            return ops.head_forward(dy, cache[1])[0], None, None
         dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
         return dx, {"lora_a": dlora_a, "lora_b": dlora_b}, None
 
     def head_backward(dlogits, cache):
-        return ops.linear_forward(dlogits, cache[1])[0], 0.0, None
+        dx = ops.linear_forward(dlogits, cache[1])[0] if by_linear else ops.head_backward(dlogits, cache)[0]
+        return dx, 0.0, None
 
     adapted = table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
     if all_gradients:

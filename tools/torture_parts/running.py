@@ -21,13 +21,14 @@ import numpy as np
 import npgpt.cli.main
 import npgpt.cli.train
 import npgpt.engine.cpu
+import npgpt.layers
 from npgpt.engine.cpu import cpu_kernels
 
 npgpt.engine.cpu.is_installed = lambda: False       # MKL's buffers take memory on Intel's CPUs, whatever the file
 if cpu_kernels() != "numpy":        # load Numba, 120 MiB, before memory is measured
-    from npgpt.engine import compiled
+    from npgpt.engine.loops.lines import compiled
 
-    compiled.gelu_tanh_forward(np.ones((1, 8), np.float32))
+    compiled(npgpt.layers.gelu_tanh_forward)(np.ones((1, 8), np.float32))
 
 npgpt.cli.train.draw_if_possible = lambda out_dir: ""       # slower than a run here
 CPU_SECONDS = 10            # more than any command on tiny files needs

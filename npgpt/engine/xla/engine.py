@@ -15,6 +15,7 @@ from npgpt.arrays import DTYPES
 from npgpt.checks import in_gigabytes, machine_memory
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
+from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import available_cores
 from npgpt.engine.xla.lines import lines, rounded
 from npgpt.engine.xla.place import DeviceParameters, Place, find_devices
@@ -71,6 +72,7 @@ class XLAEngine(ReferenceEngine):
         lesson, self.transformer, self.update = lines(dtype)
         self.lesson = with_lora(lesson, self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
+        self.in_blocks = as_tested("head_forward", "head_backward", "cross_entropy_forward", "cross_entropy_backward")
         self._programs = {}         # compiled, by name, options and shapes
         if jax.config.jax_compilation_cache_dir is None:
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npgpt" / "xla"
@@ -166,6 +168,7 @@ class XLAEngine(ReferenceEngine):
         B, T, C = x.shape
         logits_bytes = B * T * len(weight) * x.dtype.itemsize
         n = next(n for n in range(1, T + 1) if T % n == 0 and (logits_bytes <= n * LOGITS_BYTES or n == T))
+        n = n if self.in_blocks else 1
 
         read_weight = rounded(self.dtype, weight)       # once, not in each block
 

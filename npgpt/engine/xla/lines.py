@@ -13,17 +13,42 @@ from npgpt import layers
 from npgpt.engine import update
 from npgpt.engine.ops import table
 from npgpt.model import transformer
+from npgpt.model.activations import placed
 
 
 class Spelled(ast.NodeTransformer):
-    """Replace a @ b by np.matmul(a, b), which is `matmul` below: it sets the precision."""
+    """Spell what XLA's arrays lack: writing to one makes a new one, and a @ b is `matmul` below."""
 
     def visit_BinOp(self, node):
         self.generic_visit(node)
-        if not isinstance(node.op, ast.MatMult):
-            return node
-        matmul = ast.Attribute(ast.Name("np", ast.Load()), "matmul", ast.Load())
-        return ast.Call(matmul, [node.left, node.right], [])
+        return spelled(node, "np.matmul({}, {})", node.left, node.right) if isinstance(node.op, ast.MatMult) else node
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        node.keywords = [each for each in node.keywords if each.arg != "like"]
+        return node
+
+    def visit_Assign(self, node):
+        self.generic_visit(node)
+        match node.targets:
+            case [ast.Subscript(ast.Name() as array, index)] if not isinstance(index, ast.Constant):    # of a dict
+                return spelled(node, "{0} = {0}.at[{1}].set({2})", array, index, node.value)
+        return node
+
+    def visit_Expr(self, node):
+        self.generic_visit(node)
+        match node.value:
+            case ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x]):
+                return spelled(node, "{0} = {0}.at[{1}].add({2})", array, index, x)
+            case ast.Call(ast.Attribute(_, "put_along_axis" as name), [array, index, x], [axis]):
+                return spelled(node, f"{{0}} = np.{name}({{0}}, {{1}}, {{2}}, {{3}}, inplace=False)", array, index, x, axis)
+        return node
+
+
+def spelled(node, text, *parts):
+    """Return the tree of a text with the code of some parts, at a node's place in its file."""
+    tree = ast.parse(text.format(*map(ast.unparse, parts))).body[0]
+    return placed(tree.value if isinstance(tree, ast.Expr) else tree, node)
 
 
 def loaded_again(module, np):

@@ -1,13 +1,13 @@
-"""Layers that replace the lesson's; the tests compare each pair.
+"""How layers run to save memory: attention on blocks of queries, GELU is recomputed in its backward.
 
-Two backwards write to an array, which XLA's arrays do not allow. To save memory, attention runs on blocks of queries,
-and GELU is recomputed in its backward. The head runs in the loss, block by block (engine.py).
+The head runs in the loss, block by block (engine.py).
 """
 
 import jax
 import jax.numpy as jnp
 
 from npgpt.engine.ops import table
+from npgpt.engine.sources import as_tested
 from npgpt.engine.xla.lines import rounded
 
 QUERIES = 256       # attention runs on this many queries at a time, if there are more than KEPT
@@ -16,29 +16,16 @@ KEPT = 512          # keys: with more of them the attention weights are recomput
 
 def replaced(ops, causal, dtype):
     """Return the table of operations to compile. ops: the lesson's for XLA; dtype: what matmuls read."""
-    attention = attention_in_blocks(ops.attention_forward, ops.attention_backward, causal, dtype)
+    attention = ops.attention_forward, ops.attention_backward
+    if as_tested("attention_forward", "attention_backward"):
+        attention = attention_in_blocks(*attention, causal, dtype)
     gelu_tanh = recomputed(ops.gelu_tanh_forward, ops.gelu_tanh_backward, dtype)
     gelu_exact = recomputed(ops.gelu_exact_forward, ops.gelu_exact_backward, dtype)
-    return table(ops, embedding_backward=embedding_backward, cross_entropy_backward=cross_entropy_backward,
-                 attention_forward=attention[0], attention_backward=attention[1],
+    return table(ops, attention_forward=attention[0], attention_backward=attention[1],
                  gelu_tanh_forward=gelu_tanh[0], gelu_tanh_backward=gelu_tanh[1],
                  gelu_exact_forward=gelu_exact[0], gelu_exact_backward=gelu_exact[1],
                  head_forward=lambda x, weight, bias: ((x, weight, bias), None),
                  head_backward=lambda gradients, cache: gradients)
-
-
-def embedding_backward(dx, cache):
-    """Compute the lesson's `embedding_backward`."""
-    idx, vocab_size, block_size = cache
-    dwte, dwpe = (jnp.zeros((n, dx.shape[-1]), dx.dtype) for n in (vocab_size, block_size))
-    return dwte.at[idx].add(dx), dwpe.at[:dx.shape[1]].set(dx.sum(axis=0))
-
-
-def cross_entropy_backward(dloss, cache):
-    """Compute the lesson's `cross_entropy_backward`."""
-    probs, column, counted, count = cache
-    dlosses = jnp.where(counted, dloss / count, 0.0)                                        # (..., 1)
-    return probs * dlosses - jnp.where(jnp.arange(probs.shape[-1]) == column, dlosses, 0.0)     # (..., V)
 
 
 def attention_in_blocks(forward, backward, causal, dtype):

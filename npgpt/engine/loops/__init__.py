@@ -1,0 +1,1 @@
+"""Compiled loops (extra `fast`): a compiler of lesson lines, by Numba."""

@@ -1,0 +1,66 @@
+"""Numba's compiler, and a cache of its machine code on disk."""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import numba
+from numba.core import caching
+from numba.core.compiler import CompileResult
+
+from npgpt.files import read_bytes, write_atomically
+
+COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
+MOST_BYTES, MOST_FILES = 1 << 26, 500       # of a file, and in the folder
+
+
+def jit(function, source, fastmath=frozenset({"contract"})):
+    """Compile a function for the types of each first call. source: its text. It runs without Python's lock.
+
+    No array that it writes to may share memory with another one. Otherwise LLVM would check that at run time, and take
+    a slower path with other bits, depending on where the arrays lie.
+    """
+    def customized(flags):
+        flags.noalias = True
+        return flags
+
+    loop = numba.njit(function, nogil=True, error_model="numpy", fastmath=set(fastmath))
+    loop._compiler._customize_flags = customized
+    loop._cache = Cache(source)
+    return loop
+
+
+class Cache(caching.NullCache):
+    """One file for each loop and types of arguments: a digest, then what Numba stores. A damaged file is not used.
+
+    Its name is a digest of all that the code depends on. The folder is NUMBA_CACHE_DIR, or the user's cache.
+    """
+
+    def __init__(self, source):
+        self.source = source
+
+    def path(self, types, context):
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = os.environ.get("NUMBA_CACHE_DIR") or Path(cache, "npgpt", "loops")
+        key = COMPILER, self.source, numba.__version__, sys.version, types, context.codegen().magic_tuple()
+        return Path(folder, hashlib.sha256(repr(key).encode()).hexdigest())
+
+    def load_overload(self, types, context):
+        context.refresh()
+        try:
+            data = read_bytes(self.path(types, context), MOST_BYTES)
+            if hashlib.sha256(data[32:]).digest() == data[:32]:
+                return CompileResult._rebuild(context, *caching.pickle.loads(data[32:]))
+        except Exception:       # missing, not readable, or not of this Numba: compile
+            return None
+
+    def save_overload(self, types, result):
+        try:
+            path, data = self.path(types, result.target_context), caching.dumps(result._reduce())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, hashlib.sha256(data).digest() + data)
+            for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:
+                old.unlink()
+        except (OSError, RuntimeError):     # not writable, full, or no home: each process compiles
+            pass

@@ -1,0 +1,63 @@
+"""The source of the lesson's functions, and which code of them the engines' replacements were tested with."""
+
+import ast
+import functools
+import hashlib
+import inspect
+import sys
+
+from npgpt import layers
+
+# Engines replace these functions, or run them on parts of their arrays. With other code the lesson's own lines run.
+TESTED = {
+    "attention_forward": "28932a4f6c76", "attention_backward": "1aeb0ce7e991",
+    "cross_entropy_forward": "5fb76846e551", "cross_entropy_backward": "c4c0ef5dd579",
+    "embedding_backward": "f66beb1477be", "gelu_exact_forward": "b909431a8aaa", "gelu_exact_backward": "47679b1ac346",
+    "gelu_tanh_forward": "4e20197caea9", "gelu_tanh_backward": "ec86d10a300a", "head_forward": "6938cd21bd0e",
+    "head_backward": "86a00602b9cd", "layernorm_forward": "2067e1fa9c4a", "layernorm_backward": "8e7c6755de75",
+    "linear_forward": "3e888fa151bc", "linear_backward": "461a8b052ab2"}
+
+
+@functools.lru_cache(1024)
+def tree_of(code):
+    """Return the syntax tree of a function's code; None if its source is missing, or is not what was loaded."""
+    try:
+        tree, codes = parsed("".join(inspect.findsource(code)[0]), code.co_filename)
+    except (OSError, SyntaxError):
+        return None
+    found = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)
+             and (each.name, each.lineno) == (code.co_name, code.co_firstlineno)]
+    return found[0] if found and code in codes else None
+
+
+@functools.lru_cache(64)
+def parsed(source, file):
+    """Return the syntax tree of a file, and the code of all that is defined in it."""
+    codes = [compile(source, file, "exec")]
+    for each in codes:
+        codes += filter(inspect.iscode, each.co_consts)
+    return ast.parse(source), codes
+
+
+@functools.lru_cache(64)
+def digest(code):
+    """Return a digest of a function's code, without comments and docstring; None without source."""
+    tree = tree_of(code)
+    if tree is None:
+        return None
+    body = tree.body[ast.get_docstring(tree) is not None:]
+    return hashlib.sha256(ast.unparse([tree.args, *body]).encode()).hexdigest()[:12]
+
+
+def as_tested(*names):
+    """Return whether functions of the lesson have the code that their replacements were tested with; if not, say so."""
+    edited = [name for name in names if digest(getattr(layers, name).__code__) != TESTED[name]]
+    for name in edited:
+        tell(name)
+    return not edited
+
+
+@functools.cache
+def tell(name):
+    """Print, once, that a function's replacement is not used."""
+    print(f"npgpt: {name} was edited, so its own lines run instead of a faster version of them", file=sys.stderr)
