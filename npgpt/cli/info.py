@@ -27,6 +27,8 @@ def add_arguments(parser):
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
     parser.add_argument("--ranks", type=int, default=1, help="number of MPI ranks: show the memory and traffic of each")
+    parser.add_argument("--loops", metavar="LAYER", help="show the lines of a layer, such as layernorm, beside the "
+                                                         "loops that they become")
     add_model_arguments(parser)
 
 
@@ -50,6 +52,9 @@ def engines():
 
 
 def run(args):
+    if args.loops:
+        from npgpt.cli.loops import show_loops  # imports the room study
+        return show_loops(args.loops)
     if args.model is not None and (args.preset or args.vocab_size or given_model_fields(args)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
     if args.model is not None and is_run(args.model):

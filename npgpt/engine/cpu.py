@@ -205,8 +205,8 @@ def loss_in_blocks(logits, targets, count, gradient, forward=cross_entropy_forwa
                    in_blocks=True):
     """Return the summed losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace logits.
 
-    The logits are the largest array of all. In blocks, neither probabilities nor dlogits need another one. The functions
-    are the lesson's, plain or compiled.
+    The logits are the largest array of all. In blocks, neither probabilities nor dlogits need another one.
+    forward, backward: the lesson's, plain or compiled.
     """
     rows, row_targets, blocks = logits, targets, [slice(None)]
     if in_blocks:

@@ -1,11 +1,12 @@
-"""A compiler of lesson lines: successive lines that treat rows alike become a loop, NumPy runs the others as they stand.
+"""A compiler of lesson lines: lines that treat rows alike become a loop, and NumPy runs the others as they stand.
 
-A function becomes one in which each such run of lines is a call. At its first call with arguments of some kinds a run
-becomes a loop as far as its lines fit into one; then NumPy runs a line, or the rest is a run of its own.
+In a function each run of such lines becomes a call. At its first call with arguments of some kinds a run becomes a
+loop, as far as its lines fit into one; then NumPy runs a line, and the rest is a run of its own.
 """
 
 import ast
 import functools
+import inspect
 import threading
 from types import FunctionType
 
@@ -13,21 +14,25 @@ import numpy as np
 
 from npgpt.engine.loops import vectors
 from npgpt.engine.loops.jit import jit
-from npgpt.engine.loops.rows import REDUCTIONS, Lines, UnfitError, loop_of
+from npgpt.engine.loops.trace import KNOWN, Trace, UnfitError
+from npgpt.engine.loops.write import loop_of
 from npgpt.engine.row_blocks import row_blocks
 from npgpt.engine.sources import tree_of
 from npgpt.engine.threads import free_cores, spread
 
 MOST_KINDS = 1024       # of arguments, for which a run is remembered
 LOCK = threading.RLock()
+SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.If, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call,
+          ast.Attribute, ast.Name, ast.Constant, ast.keyword, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
+METHODS = {"sum", "mean", "max", "reshape"}
 
 
 @functools.cache
 def compiled(function, dying=()):
-    """Return a function with the same arguments and results whose rows are computed by compiled loops.
+    """Return a function with the same arguments and results, whose rows are computed by compiled loops.
 
-    dying: arguments that the caller does not need any more, so that results may take their memory. If the function gets
-    other code, it is compiled again. What cannot be compiled, runs as it stands.
+    dying: arguments that the caller does not need any more, so that results may take their memory. What cannot be
+    compiled runs as it stands. If the function gets other code, that is compiled.
     """
     code = driver = None
 
@@ -39,123 +44,108 @@ def compiled(function, dying=()):
                 driver, code = driver_of(function, dying), function.__code__
         return driver(*arguments, **named)
 
+    call.parts = lambda: getattr(driver, "parts", [])
     return call
 
 
 def driver_of(function, dying):
-    """Return the function with calls of `Run`s in place of the lines that may be loops."""
-    tree, code = tree_of(function.__code__), function.__code__
-    if tree is None or tree.decorator_list or code.co_freevars or code.co_cellvars or code.co_flags & 0x2A0:  # generator
+    """Return the function with `Run`s in place of the lines that may be loops; its `parts` are runs and lines."""
+    code, module = function.__code__, function.__globals__
+    tree, generator = tree_of(code), code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
+    if tree is None or tree.decorator_list or code.co_freevars or code.co_cellvars or generator:
         return function
-    arguments = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-    known, fresh, body, more = {*code.co_varnames[:arguments]}, {*dying}, [], {}
+    known, fresh, parts = {*inspect.signature(function).parameters}, {*dying}, []
     statements = [*tree.body, ast.Pass()]
     while statements:
-        n = next(i for i, each in enumerate(statements) if not is_of_rows(each, known | stores(statements[:i])))
-        lines, after = statements[:n], statements[n:]
-        if any(isinstance(each, ast.BinOp | ast.Call | ast.AugAssign) for line in lines for each in ast.walk(line)) and (
-                loads(lines) & {*code.co_varnames} <= known | stores(lines)):
-            names = sorted((loads(lines) | stores(lines)) & known)
-            lost = {name for name in fresh if name not in loads(after) - stores(lines)}
-            name = f"loop_{len(more) + 1}"
-            more[name] = run = Run(lines, names, sorted(stores(lines) & loads(after)), lost, function.__globals__)
-            body += ast.parse(f"{''.join(f'{each}, ' for each in run.results)}{'= ' * bool(run.results)}"
-                              f"{name}({', '.join(names)})").body
-        else:
-            body += lines
-        body += after[:1]
-        fresh -= loads(statements[:n + 1])
-        known |= stores(lines) | bound_by(after[0])
-        match after[0]:
-            case ast.Assign([ast.Name(made)], ast.BinOp(_, ast.MatMult())):
-                fresh.add(made)
-        statements = after[1:]
-    if not more:
+        n = next(i for i, each in enumerate(statements) if not is_simple(each, known | stored(statements[:i])))
+        lines, (line, *statements) = statements[:n], statements[n:]
+        read, written, later = names_in(lines, ast.Load), stored(lines), names_in([line, *statements], ast.Load)
+        computes = {ast.BinOp, ast.Call, ast.AugAssign} & {type(each) for some in lines for each in ast.walk(some)}
+        if computes and read & {*code.co_varnames} <= known | written:
+            numbers = {name for name in read - {*code.co_varnames} if isinstance(module.get(name), int | float)}
+            lines = [Run(lines, sorted((read | written) & known | numbers), sorted(written & later),
+                         fresh - (later - written), module)]
+        parts += [*lines, line]
+        fresh -= read | names_in([line], ast.Load)
+        known |= written | bound_by(line)
+        match line:
+            case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
+                fresh.add(name)
+    names = {f"loop_{i}": each for i, each in enumerate(parts) if isinstance(each, Run)}
+    body = [each.call(f"loop_{i}") if isinstance(each, Run) else each for i, each in enumerate(parts)]
+    for name in names_in(tree.body, ast.Load):      # functions of the same file that it calls
+        if isinstance(module.get(name), FunctionType) and module[name].__code__.co_filename == code.co_filename:
+            names[name] = compiled(module[name])
+    if not names:
         return function
-    called = {each.func.id for each in ast.walk(tree) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)}
-    for name in called:
-        other = function.__globals__.get(name)
-        if isinstance(other, FunctionType) and other.__code__.co_filename == code.co_filename:
-            more[name] = compiled(other)
-    driver = with_names(ast.FunctionDef(tree.name, tree.args, body, []), function.__globals__, more)
+    driver = with_names(ast.FunctionDef(tree.name, tree.args, body, []), module, names)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    driver.parts = parts
     return driver
 
 
-def is_of_rows(statement, known):
+def is_simple(statement, known):
     """Return whether a statement may be part of a loop, by its form. known: names that have a value before it."""
-    match statement:
-        case ast.Assign([ast.Name()], value) | ast.AugAssign(ast.Name(), _, value):
-            return is_simple(value)
-        case ast.Expr(ast.Call(ast.Attribute(ast.Name("np"), "put_along_axis"), [ast.Name(), *_])):
-            return True
-        case ast.If(_, body, orelse):
-            return stores([statement]) <= known and all(is_of_rows(each, known) for each in body + orelse)
-    return False
+    for each in ast.walk(statement):
+        match each:
+            case ast.Call(ast.Attribute(ast.Name("np"), name)) if name in KNOWN:
+                pass
+            case ast.Call(ast.Attribute(_, name)) if name in METHODS:
+                pass
+            case ast.Call(ast.Name("erf")):
+                pass
+            case ast.Call() | ast.MatMult():
+                return False
+            case ast.Assign(targets) if [type(target) for target in targets] != [ast.Name]:
+                return False
+            case ast.If() if not stored([each]) <= known:
+                return False
+            case _ if not isinstance(each, SIMPLE):
+                return False
+    return isinstance(statement, ast.Assign | ast.AugAssign | ast.If) or "put_along_axis" in ast.dump(statement)
 
 
-def is_simple(tree):
-    """Return whether an expression has only operators, functions of NumPy and reductions, but no matmul."""
-    match tree:
-        case ast.Name() | ast.Constant():
-            return True
-        case ast.Call(ast.Attribute(ast.Name("np"), _) | ast.Name("erf"), parts):
-            pass
-        case ast.Call(ast.Attribute(ast.Call(ast.Attribute(x, "reshape")) | x, name)) if name in REDUCTIONS:
-            parts = [x]
-        case ast.BinOp(left, op, right) if not isinstance(op, ast.MatMult):
-            parts = [left, right]
-        case ast.Compare(left, [_], [right]):
-            parts = [left, right]
-        case ast.UnaryOp(_, operand):
-            parts = [operand]
-        case ast.IfExp(_, body, orelse):
-            parts = [body, orelse]
-        case _:
-            return False
-    return all(map(is_simple, parts))
+def names_in(statements, context):
+    """Return the names that statements read (ast.Load) or assign (ast.Store); x += y does both."""
+    nodes = [each for line in statements for each in ast.walk(line)]
+    return {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, context)} | {
+        each.target.id for each in nodes if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name)}
 
 
-def loads(statements):
-    return {each.id for line in statements for each in ast.walk(line) if isinstance(each, ast.Name)
-            and isinstance(each.ctx, ast.Load)} | {each.target.id for line in statements for each in ast.walk(line)
-                                                   if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name)}
-
-
-def stores(statements):
-    """Return the names that statements assign, or whose arrays they write to."""
-    return {each.id for line in statements for each in ast.walk(line) if isinstance(each, ast.Name)
-            and isinstance(each.ctx, ast.Store)} | {
-        line.value.args[0].id for line in statements for line in ast.walk(line) if isinstance(line, ast.Expr)
-        and is_of_rows(line, ())}
+def stored(statements):
+    """Return the names that simple statements assign, or whose arrays they write to."""
+    calls = [each.value for line in statements for each in ast.walk(line) if isinstance(each, ast.Expr)]
+    first = [each.args[0] for each in calls if isinstance(each, ast.Call) and each.args]
+    return names_in(statements, ast.Store) | {each.id for each in first if isinstance(each, ast.Name)}
 
 
 def bound_by(statement):
-    """Return the names that have a value after a statement that NumPy runs."""
+    """Return the names that surely have a value after a statement."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {each.asname or each.name for each in statement.names}
-    return stores([statement]) if isinstance(statement, ast.Assign | ast.AugAssign) else set()
+    return names_in([statement], ast.Store) if isinstance(statement, ast.Assign | ast.AugAssign) else set()
 
 
-def with_names(tree, names, more):
+def with_names(tree, module, more):
     """Return the function of a tree with the global names of its module, and more."""
     outer = ast.parse(f"def outer({', '.join(more)}):\n    return {tree.name}").body[0]
     outer.body.insert(0, tree)
     found = {}
-    exec(compile(ast.fix_missing_locations(ast.Module([outer], [])), "<loops>", "exec"), names, found)
+    exec(compile(ast.fix_missing_locations(ast.Module([outer], [])), "<loops>", "exec"), module, found)
     return found["outer"](**more)
 
 
 class Run:
-    """Successive lines that may be a loop: a function of the names that they read, which returns `results`, a tuple.
+    """Lines that may be a loop: a function of the names that they read, which returns the names in `results`.
 
     dying: names whose arrays nobody reads after these lines.
     """
 
     def __init__(self, lines, names, results, dying, module):
         self.lines, self.names, self.results, self.dying, self.module = lines, names, results, dying, module
-        self.known, self.loops = {}, []
-        self.plain = self.function(lines, f"({''.join(f'{name}, ' for name in results)})")
+        self.known = {}                         # kinds of arguments -> function
+        self.parts = [(lines, None)]            # of the last kind: lines with the source of their loop, and other runs
+        self.plain = self.function(lines, self.returned())
 
     def __call__(self, *values):
         key = tuple([(each.shape, each.dtype) if type(each) is np.ndarray else kind(each) for each in values])
@@ -175,47 +165,58 @@ class Run:
         return self.known.setdefault(key, self.known[alike])
 
     def made(self, values):
-        """Return the function for these values: a loop, then a line by NumPy, then the rest, as far as there are."""
-        n, more = 0, {}
+        """Return the function for such values: a loop or a line by NumPy, then the rest."""
+        n, more, trace = 0, {}, None
         try:
-            lines = Lines(values, self.module)
-            for n, line in enumerate([*self.lines, None]):      # noqa: B007
-                lines.read(line)
+            trace = Trace(values, self.module)
+            for line in self.lines:
+                trace.read(compile(ast.Module([line], []), "<line>", "exec"))
+                n += 1
         except UnfitError:
             pass
-        rest = self.lines[n:]
         try:
             if not n:
                 raise UnfitError
-            needed = [name for name in lines.env if name in self.results or name in loads(rest) | stores(rest)]
-            source, call, results = loop_of(lines, needed, self.dying)
-            loop = kernel(source, lines.dtype)
-            self.loops.append((self.lines[:n], source))
+            rest = self.lines[n:]
+            later = {*self.results} | names_in(rest, ast.Load) | stored(rest)
+            source, call, results = loop_of(trace, [name for name in trace.names if name in later], self.dying)
             body = ast.parse("\n".join(call)).body
-            if needed:
+            if results:
                 body += ast.parse(f"{', '.join(results)}, = {', '.join(results.values())},").body
-            more = {"loop": loop, "real": lines.dtype.type, "plain": self.plain, "np": np, "over_blocks": over_blocks,
-                    "by_row": by_row, "flat": flat, "row_numbers": row_numbers, "alone": alone, "within": within}
+            more = {"loop": kernel(source, trace.dtype), "real": trace.dtype.type, "plain": self.plain, "np": np} | {
+                each.__name__: each for each in (as_row, as_rows, as_vector, row_numbers, alone, within, over_blocks)}
+            self.parts = [(self.lines[:n], source)]
         except UnfitError:
-            if not any(isinstance(each, np.ndarray) for each in values.values()) or len(self.lines) == 1:
+            if trace is None:           # there are no arrays
                 return self.plain
             body, rest = self.lines[:max(n, 1)], self.lines[max(n, 1):]
+            self.parts = [(body, None)]
         if not rest:
-            return self.function(body, f"({''.join(f'{name}, ' for name in self.results)})", more)
-        names = sorted((loads(rest) | stores(rest) | {*self.results}) & ({*self.names} | stores(body)))
+            return self.function(body, self.returned(), more)
+        names = sorted((names_in(rest, ast.Load) | stored(rest) | {*self.results}) & ({*self.names} | stored(body)))
         more["rest"] = Run(rest, names, self.results, (), self.module)
+        self.parts.append(more["rest"])
         return self.function(body, f"rest({', '.join(names)})", more)
 
     def function(self, body, result, more=()):
+        """Return the function that runs statements, and returns a result."""
         tree = ast.parse(f"def run({', '.join(self.names)}):\n    return {result}").body[0]
-        return with_names(ast.FunctionDef("run", tree.args, body + tree.body, []), self.module, dict(more))
+        return with_names(ast.FunctionDef("run", tree.args, [*body, *tree.body], []), self.module, dict(more))
+
+    def returned(self):
+        return f"({''.join(f'{name}, ' for name in self.results)})"
+
+    def call(self, name):
+        """Return the statement that calls it under a name."""
+        results = "".join(f"{each}, " for each in self.results)
+        return ast.parse(f"{results}{'= ' * bool(results)}{name}({', '.join(self.names)})").body[0]
 
 
 @functools.cache
 def kernel(source, dtype):
     """Compile the source of a loop."""
-    names = {name: getattr(vectors, name) for name in ("exp", "tanh", "erf", "maximum", "add")}
-    names |= {"np": np, "real": dtype.type, "__name__": vectors.__name__}        # Numba imports the module by its name
+    names = {"np": np, "real": dtype.type, "__name__": vectors.__name__}       # Numba imports the module by its name
+    names |= {name: getattr(vectors, name) for name in ("exp", "tanh", "erf", "maximum", "add")}
     exec(source, names)
     return jit(names["loop"], source)
 
@@ -240,11 +241,15 @@ def pattern(key):
 
 # What the call of a loop needs.
 
-def by_row(array):
+def as_row(array):
+    return np.ascontiguousarray(array).reshape(1, -1)
+
+
+def as_rows(array):
     return np.ascontiguousarray(array).reshape(-1, array.shape[-1])
 
 
-def flat(array):
+def as_vector(array):
     return np.ascontiguousarray(array).reshape(-1)
 
 
@@ -256,7 +261,7 @@ def row_numbers(shape, whole):
 
 
 def alone(written, read):
-    """Return whether arrays can be written to while others are read: whole, and nowhere in the memory of another."""
+    """Return whether a loop can write to arrays: they have no gaps, and share no memory with others that it reads."""
     return all(each.flags.c_contiguous and each.flags.writeable for each in written) and sum(
         np.may_share_memory(one, other) for one in written for other in read) == len(written)
 
@@ -265,16 +270,17 @@ def within(index, size):
     return not index.size or index.min() >= 0 and index.max() < size
 
 
-def over_blocks(loop, arrays, others, n_sums):
-    """Call a loop on blocks of rows, on all free cores; return the sums over all rows."""
+def over_blocks(loop, arrays, others, n_sums, axis):
+    """Call a loop on blocks of arrays along an axis, on all free cores; return the sums over all rows."""
     def run(block):
         sums = [np.zeros(arrays[0].shape[1], arrays[0].dtype) for _ in range(n_sums)]
-        loop(*[each[block] for each in arrays], *others, *sums)
+        cut = [each[:, block] for each in arrays] if axis else [each[block] for each in arrays]
+        loop(*cut, *others, *sums)
         return sums
 
     if not n_sums and free_cores() == 1:
         return loop(*arrays, *others)
-    blocks = row_blocks(arrays[0])
+    blocks = row_blocks(arrays[0].T if axis else arrays[0])
     if len(blocks) == 1:
         return run(slice(None))
     return [functools.reduce(np.add, each) for each in zip(*spread(run, blocks), strict=True)]

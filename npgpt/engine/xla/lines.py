@@ -41,7 +41,8 @@ class Spelled(ast.NodeTransformer):
             case ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x]):
                 return spelled(node, "{0} = {0}.at[{1}].add({2})", array, index, x)
             case ast.Call(ast.Attribute(_, "put_along_axis" as name), [array, index, x], [axis]):
-                return spelled(node, f"{{0}} = np.{name}({{0}}, {{1}}, {{2}}, {{3}}, inplace=False)", array, index, x, axis)
+                new = f"{{0}} = np.{name}({{0}}, {{1}}, {{2}}, {{3}}, inplace=False)"
+                return spelled(node, new, array, index, x, axis)
         return node
 
 
