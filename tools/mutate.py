@@ -1,6 +1,6 @@
 """Mutation test: would the tests notice if a line of a backward were wrong?
 
-    python tools/mutate.py                                  every line of every backward, and of the loops of few_rows.py
+    python tools/mutate.py                                  every line of every backward, and few_rows.py's loops
     python tools/mutate.py linear_backward head_backward    only these
 
 For every line of every backward it makes each small mistake that npgpt/study/exercises/mutants.py knows. Each mutant

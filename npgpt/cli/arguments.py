@@ -97,8 +97,8 @@ def add_device_arguments(parser):
                                                         "one; with --kernels xla also tpu (untested)")
     parser.add_argument("--threads", type=int, help="CPU threads; by default one for each core (XLA always uses all)")
     parser.add_argument("--kernels", choices=KERNELS, default="auto",
-                        help="how the layers run. auto (default): CuPy on a GPU, the fastest of mkl, numba and numpy "
-                             "on a CPU. numpy: NumPy in threads; numba: also compiled loops (extra fast); mkl: also "
+                        help="how the layers run. auto (default): CuPy on a GPU; on a CPU numba if it is installed, "
+                             "else numpy. numpy: NumPy in threads; numba: also compiled loops (extra fast); mkl: also "
                              "Intel's matmuls (extra mkl); reference: the lines as written, in one thread; xla: "
                              "compiled by XLA (extra xla)")
 

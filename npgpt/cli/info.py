@@ -35,7 +35,7 @@ def add_arguments(parser):
 def engines():
     """Yield a line for each choice of --device and --kernels on this machine."""
     yield "(default)", f"the CPU engine, {available_cores()} threads{BY[cpu_kernels()]}"
-    for kernels, here in (("numba", "loops by Numba"), ("mkl", BY["mkl"][2:] + ", chosen on Intel's CPUs alone")):
+    for kernels, here in (("numba", "loops by Numba"), ("mkl", BY["mkl"][2:] + ", only if asked for")):
         try:
             yield f"--kernels {cpu_kernels(kernels)}", here
         except UserError as error:

@@ -3,7 +3,7 @@
 * Batch shards: each thread runs forward and backward on its part of the batch, with a single-threaded BLAS. If the
   gradients of a shard are larger than its activations, the batch stays whole, and the threads work inside the layers.
 * Row blocks for LayerNorm, GELU and the loss; tiles for attention; a matmul or a sort for the embedding's gradient.
-* kernels "numba": compiled loops instead of NumPy's operators; "mkl": Intel's matmuls as well.
+* kernels "numba": compiled loops instead of NumPy's operators; "mkl": Intel's matmuls as well, if asked for.
 """
 
 import functools
@@ -31,7 +31,7 @@ BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmul
 
 
 def is_intel():
-    """Return whether this machine's CPU is Intel's. On AMD's, OpenBLAS is faster than MKL."""
+    """Return whether this machine's CPU is Intel's."""
     cpuinfo = Path("/proc/cpuinfo")
     return "GenuineIntel" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
 
@@ -44,10 +44,9 @@ def is_installed():
 def cpu_kernels(kernels="auto"):
     """Return the kernels to use on this machine's CPU: "numpy", "numba" or "mkl".
 
-    "auto" is "mkl" if the CPU is Intel's and the packages numba and mkl are installed, else "numba" if it is installed,
-    else "numpy".
+    "auto" is "numba" if Numba works, else "numpy".
 
-    Raises: UserError, naming the extra, if what another choice needs is not installed.
+    Raises: UserError, naming the extra, if what another choice needs does not work.
     """
     if kernels != "numpy":
         try:
@@ -64,9 +63,7 @@ def cpu_kernels(kernels="auto"):
                             f'"npgpt[{"mkl" if kernels == "mkl" else "fast"}]", or leave --kernels out') from None
     if kernels == "mkl" and not is_installed():
         raise UserError('--kernels mkl needs Intel\'s MKL: pip install "npgpt[mkl]", or leave --kernels out')
-    if kernels == "auto":
-        return "mkl" if is_intel() and is_installed() else "numba"
-    return kernels
+    return "numba" if kernels == "auto" else kernels
 
 
 class CPUEngine(ReferenceEngine):

@@ -1,6 +1,7 @@
 """The reference engine: the lesson's lines, called once on whole arrays, by NumPy or CuPy."""
 
 import contextlib
+import functools
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from npgpt.arrays import number
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import with_block, with_lora, without_caches
 from npgpt.engine.threads import sharing_cores
-from npgpt.engine.update import adamw_step, adamw_update
+from npgpt.engine.update import adamw_step, adamw_update, slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 
@@ -130,7 +131,12 @@ class ReferenceEngine:
 
     def adamw_step(self, grads, moments, step):
         """Update the parameters and AdamW's moments (m, v) by gradients, for a `Step`; return the gradient norm."""
-        return adamw_step(self.params, grads, moments, step, self.threads, self.adamw_update)
+        return adamw_step(self.params, self.slices, grads, moments, step, self.threads, self.adamw_update)
+
+    @functools.cached_property
+    def slices(self):
+        """The parts of the parameters that `adamw_step` updates."""
+        return slices(self.params)
 
     def moments(self):
         """Return AdamW's two moments, zero."""

@@ -10,6 +10,7 @@ from npgpt.engine.threads import even_parts, in_threads
 from npgpt.errors import UserError
 
 SLICE = 1 << 16     # values updated at a time: few enough that the temporaries of a slice stay in the cache
+LEAST = 16          # slices of a thread: fewer take less time than waking the thread
 
 
 class NotFiniteError(UserError):
@@ -54,13 +55,12 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
     return p, m, v
 
 
-def adamw_step(params, grads, moments, step, threads, rule=adamw_update):
-    """Clip the gradients, and update params and moments (m, v) in slices on several threads; return the gradient norm.
+def adamw_step(params, parts, grads, moments, step, threads, rule):
+    """Clip the gradients, and update params and moments (m, v) on several threads; return the gradient norm.
 
-    Raises NotFiniteError, before anything has changed, if the norm is not finite; on a GPU it raises nothing, and the
-    parameters become NaN. The bits of the result do not depend on the number of threads.
+    parts: the `slices` of params. Raises NotFiniteError, before anything has changed, if the norm is not finite; on a
+    GPU it raises nothing, and the parameters become NaN. The bits of the result do not depend on the number of threads.
     """
-    parts = slices(params, SLICE if params.xp is np else params.size)
     gs = [slice_of(grads, part) for part in parts]
     norm = norm_of(square_sums(gs, threads))
     flats = params.flat, *(each.flat for each in moments)
@@ -68,11 +68,13 @@ def adamw_step(params, grads, moments, step, threads, rule=adamw_update):
     return norm
 
 
-def slices(params, size):
+def slices(params, size=None):
     """Divide all parameters into parts of at most `size` values: (names, their offset in `flat`, start, end).
 
-    A large array is cut from start to end. Small neighbours are one part: fewer calls.
+    A large array is cut from start to end. Small neighbours are one part: fewer calls. size: by default `SLICE`, and on
+    a GPU that of all parameters.
     """
+    size = size or (SLICE if params.xp is np else params.size)
     groups, end = [], 0
     for name in params.flat_names:
         begin, end = end, end + params[name].size
@@ -99,7 +101,7 @@ def square_sums(gs, threads):
     def some(part):
         return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]]
 
-    return [square for squares in in_threads(some, even_parts(len(gs), threads)) for square in squares]
+    return [square for squares in in_threads(some, shares(len(gs), threads)) for square in squares]
 
 
 def norm_of(squares):
@@ -131,4 +133,9 @@ def update_slices(step, p, m, v, begin, parts, gs, clip, threads, rule):
             weight_decay = step.weight_decay if first < step.n_decay else 0.0
             rule(p[there], g, m[there], v[there], step.lr, step_size, eps, *step.betas, weight_decay, clip)
 
-    in_threads(update, even_parts(len(parts), threads))
+    in_threads(update, shares(len(parts), threads))
+
+
+def shares(n, threads):
+    """Divide n slices evenly among at most `threads` threads."""
+    return even_parts(n, min(threads, n // LEAST))

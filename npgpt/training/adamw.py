@@ -7,6 +7,7 @@ import numpy as np
 
 from npgpt.arrays import is_on_host
 from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole
+from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.engine.update import NotFiniteError, Step
@@ -21,9 +22,9 @@ class AdamW:
     params: a model's `params`. lr: the step size; assign to it, or pass a new one to `step`. betas: decay rates of the
     two moments. eps: added to the root of the second moment. weight_decay: every step multiplies the decaying
     parameters by 1 - lr * weight_decay. decay: "matrices" (with the embeddings, without biases, LayerNorm gains and
-    other vectors) or "all". threads: parameters are updated in that many parts at once, by default one per core; the
-    bits do not depend on it. engine: `model.engine`, which then takes the steps, on its own threads; by default NumPy
-    or CuPy. Raises UserError for values out of range.
+    other vectors) or "all". threads: at most that many take a step, by default one per core; the bits do not depend on
+    it. engine: `model.engine`, which then takes the steps, on its own threads; by default the fastest installed kernels
+    on a CPU, and CuPy on a GPU. Raises UserError for values out of range.
 
     betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
 
@@ -41,7 +42,8 @@ class AdamW:
         right = engine is None or getattr(engine, "params", None) is params
         check("engine", engine, right, "the engine of the model whose params these are")
         if engine is None:
-            engine = ReferenceEngine(params, (threads or available_cores()) if params.xp is np else 1)
+            engine = (CPUEngine(params, threads or available_cores(), cpu_kernels()) if params.xp is np else
+                      ReferenceEngine(params, 1))
         self.params, self.engine = params, engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken

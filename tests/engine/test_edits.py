@@ -1,4 +1,4 @@
-"""The line you study is the line that trains: every function of the lesson is edited, and every engine trains with it."""
+"""The line you study is the line that trains: each function of the lesson is edited, and each engine trains with it."""
 
 import ast
 import json
@@ -17,7 +17,7 @@ from npgpt.engine import sources
 from npgpt.engine.cpu import is_installed
 
 ROOT = Path(npgpt.__file__).parent
-FILES = {name: Path(sys.modules[getattr(layers, name).__module__].__file__) for name in layers.__all__ if name.islower()}
+FILES = {name: Path(getattr(layers, name).__code__.co_filename) for name in layers.__all__ if name.islower()}
 FILES |= {"adamw_update": ROOT / "engine" / "update.py"}
 ENGINES = ["reference", "numpy", *["numba", "auto", "two ranks"] * (find_spec("numba") is not None),
            *["mkl"] * is_installed(), *["xla"] * (find_spec("jax") is not None)]
@@ -49,7 +49,7 @@ for engine in sys.argv[2:]:
 def trained(folder, name, engines):
     """Return the last loss of each engine, by the package in a folder, and what was written to standard error."""
     fields = {"lora_rank": 2} if name.startswith("lora") else {"activation": "gelu"} if "exact" in name else {}
-    variables = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT.parent}", "XDG_CACHE_HOME": str(folder / "cache")}
+    variables = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT.parent}"}
     done = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps(fields), *engines], cwd=folder, env=variables,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,8 @@
 """Matmuls by Intel's MKL, for any layout of memory; and which kernels a machine gets."""
 
 import itertools
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -56,15 +58,13 @@ def test_a_run_by_mkl(train):
     assert train("--kernels", "mkl", "--max-iters", 2, "--log-interval", 1, "--out-dir", "out")[0] == 0
 
 
-@pytest.mark.parametrize(("numba", "intel", "installed", "expected"), [
-    (True, True, True, "mkl"), (True, False, True, "numba"), (True, True, False, "numba"),
-    (False, True, True, "numpy")])
-def test_auto_is_the_fastest_that_is_there(monkeypatch, numba, intel, installed, expected):
+@pytest.mark.parametrize(("numba", "installed", "expected"), [
+    (True, True, "numba"), (True, False, "numba"), (False, True, "numpy")])
+def test_auto_is_the_fastest_that_is_there(monkeypatch, numba, installed, expected):
     if numba:
         pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
     else:
         monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr(cpu, "is_intel", lambda: intel)
     monkeypatch.setattr(cpu, "is_installed", lambda: installed)
     assert cpu_kernels() == expected and cpu_kernels("numpy") == "numpy"
     for kernels, extra, there in (("numba", "fast", numba), ("mkl", "mkl", numba and installed)):
@@ -73,3 +73,22 @@ def test_auto_is_the_fastest_that_is_there(monkeypatch, numba, intel, installed,
         else:
             with pytest.raises(UserError, match=rf"--kernels {kernels} needs .*npgpt\[{extra}\].*leave --kernels out"):
                 cpu_kernels(kernels)
+
+
+@pytest.mark.parametrize("threads", ["0", "-1"])
+def test_auto_works_with_a_broken_numba(threads, text_file):
+    """Numba cannot be imported with such a number of threads, and says so by a ValueError."""
+    pytest.importorskip("numba", reason="compiles loops; it is in the extras fast and test")
+
+    def run(*command):
+        return subprocess.run([sys.executable, *command], capture_output=True, text=True,
+                              env={**os.environ, "NUMBA_NUM_THREADS": threads})
+
+    found = run("-m", "npgpt", "info")
+    assert found.returncode == 0 and found.stderr == "" and "--kernels numba              not here: " in found.stdout
+    found = run("-c", "from npgpt import GPT, GPTConfig\n"
+                      "print(GPT(GPTConfig(vocab_size=5, n_layer=1, n_head=1, n_embd=8), threads=2).engine.kernels)")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "numpy\n", "")
+    found = run("-m", "npgpt", "train", "--overfit", "--corpus", text_file, "--kernels", "numba")
+    assert found.returncode == 2 and found.stderr.startswith("npgpt: --kernels numba needs Numba (")
+    assert found.stderr.count("\n") == 1

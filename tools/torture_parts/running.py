@@ -20,11 +20,9 @@ import numpy as np
 
 import npgpt.cli.main
 import npgpt.cli.train
-import npgpt.engine.cpu
 import npgpt.layers
 from npgpt.engine.cpu import cpu_kernels
 
-npgpt.engine.cpu.is_installed = lambda: False       # MKL's buffers take memory on Intel's CPUs, whatever the file
 if cpu_kernels() != "numpy":        # load Numba, 120 MiB, before memory is measured
     from npgpt.engine.loops.lines import compiled
 

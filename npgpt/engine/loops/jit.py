@@ -15,11 +15,12 @@ COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "
 MOST_BYTES, MOST_FILES = 1 << 26, 500       # of a file, and in the folder
 
 
-def jit(function, source, fastmath=frozenset({"contract"})):
+def jit(function, source, fastmath=frozenset()):
     """Compile a function for the types of each first call. source: its text. It runs without Python's lock.
 
     No array that it writes to may share memory with another one. Otherwise LLVM would check that at run time, and take
-    a slower path with other bits, depending on where the arrays lie.
+    a slower path with other bits, depending on where the arrays lie. Without fastmath each operation rounds as NumPy's:
+    if a * b - c were one, the softmax's largest score would not be 0 after its maximum was subtracted.
     """
     def customized(flags):
         flags.noalias = True
@@ -46,11 +47,15 @@ class Cache(caching.NullCache):
         key = COMPILER, self.source, numba.__version__, sys.version, types, context.codegen().magic_tuple()
         return Path(folder, hashlib.sha256(repr(key).encode()).hexdigest())
 
+    def digest(self, path, data):
+        return hashlib.sha256(path.name.encode() + data).digest()
+
     def load_overload(self, types, context):
         context.refresh()
         try:
-            data = read_bytes(self.path(types, context), MOST_BYTES)
-            if hashlib.sha256(data[32:]).digest() == data[:32]:
+            path = self.path(types, context)
+            data = read_bytes(path, MOST_BYTES)
+            if self.digest(path, data[32:]) == data[:32]:
                 return CompileResult._rebuild(context, *caching.pickle.loads(data[32:]))
         except Exception:       # missing, not readable, or not of this Numba: compile
             return None
@@ -59,7 +64,7 @@ class Cache(caching.NullCache):
         try:
             path, data = self.path(types, result.target_context), caching.dumps(result._reduce())
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, hashlib.sha256(data).digest() + data)
+            write_atomically(path, self.digest(path, data) + data)
             for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:
                 old.unlink()
         except (OSError, RuntimeError):     # not writable, full, or no home: each process compiles

@@ -7,6 +7,7 @@ loop, as far as its lines fit into one; then NumPy runs a line, and the rest is 
 import ast
 import functools
 import inspect
+import itertools
 import threading
 from types import FunctionType
 
@@ -59,14 +60,14 @@ def driver_of(function, dying):
     while statements:
         n = next(i for i, each in enumerate(statements) if not is_simple(each, known | stored(statements[:i])))
         lines, (line, *statements) = statements[:n], statements[n:]
-        read, written, later = names_in(lines, ast.Load), stored(lines), names_in([line, *statements], ast.Load)
+        read, written, later = reads(lines), stored(lines), reads([line, *statements])
         computes = {ast.BinOp, ast.Call, ast.AugAssign} & {type(each) for some in lines for each in ast.walk(some)}
-        if computes and read & {*code.co_varnames} <= known | written:
-            numbers = {name for name in read - {*code.co_varnames} if isinstance(module.get(name), int | float)}
-            lines = [Run(lines, sorted((read | written) & known | numbers), sorted(written & later),
-                         fresh - (later - written), module)]
+        if computes and read & {*code.co_varnames} <= known:
+            numbers = {name for name in read - known if isinstance(module.get(name), int | float)}
+            lines = [Run(lines, sorted(read & known | numbers), sorted(written & later), fresh - (later - written),
+                         module)]
         parts += [*lines, line]
-        fresh -= read | names_in([line], ast.Load)
+        fresh -= read | reads([line])
         known |= written | bound_by(line)
         match line:
             case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
@@ -112,6 +113,15 @@ def names_in(statements, context):
         each.target.id for each in nodes if isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name)}
 
 
+def reads(statements):
+    """Return the names whose values before statements may matter: they are read, or not surely assigned."""
+    found, assigned = set(), set()
+    for each in statements:
+        found |= (names_in([each], ast.Load) | names_in([each], ast.Store) - bound_by(each)) - assigned
+        assigned |= bound_by(each)
+    return found
+
+
 def stored(statements):
     """Return the names that simple statements assign, or whose arrays they write to."""
     calls = [each.value for line in statements for each in ast.walk(line) if isinstance(each, ast.Expr)]
@@ -148,7 +158,8 @@ class Run:
         self.plain = self.function(lines, self.returned())
 
     def __call__(self, *values):
-        key = tuple([(each.shape, each.dtype) if type(each) is np.ndarray else kind(each) for each in values])
+        key = tuple([(each.shape, each.dtype) if type(each) is np.ndarray else float if type(each) is float else
+                     kind(each) for each in values])
         run = self.known.get(key)
         if run is None:
             with LOCK:
@@ -178,7 +189,7 @@ class Run:
             if not n:
                 raise UnfitError
             rest = self.lines[n:]
-            later = {*self.results} | names_in(rest, ast.Load) | stored(rest)
+            later = {*self.results} | reads(rest)
             source, call, results = loop_of(trace, [name for name in trace.names if name in later], self.dying)
             body = ast.parse("\n".join(call)).body
             if results:
@@ -193,7 +204,7 @@ class Run:
             self.parts = [(body, None)]
         if not rest:
             return self.function(body, self.returned(), more)
-        names = sorted((names_in(rest, ast.Load) | stored(rest) | {*self.results}) & ({*self.names} | stored(body)))
+        names = sorted((reads(rest) | {*self.results}) & ({*self.names} | stored(body)))
         more["rest"] = Run(rest, names, self.results, (), self.module)
         self.parts.append(more["rest"])
         return self.function(body, f"rest({', '.join(names)})", more)
@@ -261,9 +272,9 @@ def row_numbers(shape, whole):
 
 
 def alone(written, read):
-    """Return whether a loop can write to arrays: they have no gaps, and share no memory with others that it reads."""
-    return all(each.flags.c_contiguous and each.flags.writeable for each in written) and sum(
-        np.may_share_memory(one, other) for one in written for other in read) == len(written)
+    """Return whether a loop can write to some of the arrays that it reads: no gaps, and no memory in common."""
+    return all(each.flags.c_contiguous and each.flags.writeable for each in written) and not any(
+        np.may_share_memory(*each) for each in itertools.combinations(read, 2))
 
 
 def within(index, size):

@@ -18,7 +18,7 @@ def loop_of(trace, needed, dying):
 
     needed: the names; dying: names of arrays that nobody reads later, so that a result may take their place.
     """
-    values = {name: value for name, value in trace.names.items() if isinstance(value, Traced)}
+    values = {name: value for name, value in trace.names.items() if isinstance(value, Traced) and value.node}
     given = trace.given                                     # node -> name of an argument
     homes = {value.home: value.node for value in trace.cells if value.node not in given}      # what is written to
     ends = list({value.node: 0 for name, value in values.items() if name in needed} | dict.fromkeys(homes.values(), 0))
@@ -71,8 +71,8 @@ def loop_of(trace, needed, dying):
                 note(each, stage)
     sums = [node for node in nodes if node.reduction == "rows"]
     arrays = [node for node in nodes if node in given and (node in last_read or node.rows and not node.columns)]
-    arrays.sort(key=lambda node: -node.rows - node.columns)
-    if not arrays or not (arrays[0].rows == FULL and arrays[0].columns) or homes and any(
+    arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
+    if not arrays or (arrays[0].rows, arrays[0].columns, arrays[0].kind) != (FULL, True, "f") or homes and any(
             node.reduction == "take" for node in nodes):
         raise UnfitError
     for node in whole:
@@ -131,7 +131,9 @@ def loop_of(trace, needed, dying):
             lines.append(f"{names[node]} = {ALONG[node.reduction][1]}({names[node]}, {code(node.arguments[0], stage)})")
         for node in sums:
             lines += [f"{names[node]}[c] += {code(node.arguments[0], stage)}"] if node.stage == stage else []
-        lines += [f"{rows[node]}[c] = {code(node, stage)}" for node in rows if node.stage == stage]
+        stores = [node for node in rows if node.stage == stage]
+        stores.sort(key=lambda node: rows[node] in homes)       # what is overwritten is read before
+        lines += [f"{rows[node]}[c] = {code(node, stage)}" for node in stores]
         body += [pad + line for line in lines]
         pad = pad[4:]
         if lines:

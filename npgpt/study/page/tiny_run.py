@@ -31,7 +31,7 @@ class TinyRun:
         self.lock, self.until = threading.Lock(), math.inf
         config = GPTConfig(vocab_size=256, block_size=32, n_layer=2, n_head=2, n_embd=32)
         self.model = GPT(config, seed=0, threads=1)
-        self.optimizer = AdamW(self.model.params, lr=1e-3, threads=1)      # 3e-3 makes the curve jump
+        self.optimizer = AdamW(self.model.params, lr=1e-3, engine=self.model.engine)    # 3e-3 makes the curve jump
         self.rng = np.random.default_rng(0)
         self.tokens = ByteTokenizer().encode("\n".join(map(read_text, LAYERS))).astype(np.int64)
         self.losses, self.norms = [], {part_of(name): [] for name in self.model.params}

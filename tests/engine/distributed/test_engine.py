@@ -35,8 +35,7 @@ EACH_OF_FIVE = pytest.mark.parametrize(("fields", "options", "tokens"), FIVE.val
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    """A shard for each thread; several slices for each rank, and several rounds of an exchange. Not MKL's matmuls."""
-    monkeypatch.setattr("npgpt.engine.cpu.is_intel", lambda: False)
+    """A shard for each thread; several slices for each rank, and several rounds of an exchange."""
     monkeypatch.setattr("npgpt.engine.cpu.number_of_shards", lambda config, B, T, threads: min(B, threads))
     for module in ("update", "distributed.engine"):
         monkeypatch.setattr(f"npgpt.engine.{module}.SLICE", 101)

@@ -122,7 +122,7 @@ def test_dropout(jax):
 def test_whole_steps(options, max_norm, n):
     """Parameters and both moments after four steps, with a changing rate; the rows of all micro-batches count alike."""
     lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
-    ours, theirs = AdamW(xla.params, engine=xla.engine, **options), AdamW(lesson.params, **options)
+    ours, theirs = (AdamW(each.params, engine=each.engine, **options) for each in (xla, lesson))
     for step in range(4):
         ours.lr = theirs.lr = 0.1 / (step + 1)
         batches = [batch(lesson.config, seed=10 * step + i) for i in range(n)]
@@ -138,7 +138,7 @@ def test_whole_steps(options, max_norm, n):
 def test_parameters_on_the_device_are_those_of_the_user():
     """Every kind of write counts at the next step, and reads give the values after the last step."""
     lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
-    ours, theirs = AdamW(xla.params, engine=xla.engine), AdamW(lesson.params)
+    ours, theirs = (AdamW(each.params, engine=each.engine) for each in (xla, lesson))
     held = xla.params["ln_f.weight"]
     one = batch(lesson.config)
 

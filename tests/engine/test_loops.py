@@ -1,0 +1,526 @@
+"""The compiler of lesson lines: against NumPy on the whole lesson and on random programs; its functions and its cache.
+
+Most loops run as plain Python here, which tests what the compiler writes; some by Numba.
+"""
+
+import contextlib
+import itertools
+import linecache
+import operator
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from npgpt import layers
+from npgpt.engine.update import adamw_update
+from tests.cases import LAYOUTS, arrays_in, small_parts, unchanged
+
+pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
+from numba.core import compiler
+from scipy.special import erf
+
+from npgpt.engine.loops import lines, vectors
+from npgpt.engine.loops.lines import compiled, kernel
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")       # the mean of nothing
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+BY = pytest.mark.parametrize(("by", "n"), [("python", 24), ("numba", 1),
+                                           pytest.param("numba", 24, marks=pytest.mark.slow)])
+PAIRS = sorted(name.removesuffix("_forward") for name in layers.__all__ if name.endswith("_forward"))
+count = itertools.count()
+
+
+@contextlib.contextmanager
+def loops_by(what):
+    """Within it, functions are compiled anew, and their loops run by "numba", or as plain Python."""
+    in_python = {"exp": np.exp, "tanh": np.tanh, "erf": erf, "maximum": np.maximum, "add": operator.add}
+    with contextlib.ExitStack() as stack:
+        for each in (kernel, compiled):
+            each.cache_clear()
+            stack.callback(each.cache_clear)
+        if what == "python":
+            stack.enter_context(mock.patch.multiple(vectors, **in_python))
+            stack.enter_context(mock.patch.object(lines, "jit", lambda function, source: function))
+        yield
+
+
+def defined(source):
+    """Return the function `f` of a source, which inspect finds."""
+    file, names = f"<program {next(count)}>", {"np": np}
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    exec(compile(source, file, "exec"), names)
+    return names["f"]
+
+
+def outcome(function, *arguments):
+    """Return what a call returns, or the type of the error that it raises."""
+    try:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+    except Exception as error:
+        return type(error)
+
+
+def assert_alike(ours, theirs, tolerance, least=1.0):
+    """Numbers to rounding of the array's largest, or of `least`; shapes, dtypes and the rest are the same."""
+    if isinstance(theirs, tuple):
+        assert isinstance(ours, tuple) and len(ours) == len(theirs), (ours, theirs)
+        for pair in zip(ours, theirs, strict=True):
+            assert_alike(*pair, tolerance, least)
+    elif isinstance(theirs, np.ndarray | np.floating | float):
+        assert (np.shape(ours), np.result_type(ours)) == (np.shape(theirs), np.result_type(theirs))
+        largest = np.abs(theirs).max(initial=least, where=np.isfinite(theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * largest)
+    else:
+        assert ours is theirs or type(ours) is type(theirs) and ours == theirs, (ours, theirs)
+
+
+def drawn(rng, dtype, shape, constant=0.2):
+    """Return random numbers in any layout; sometimes one row, column or number stands for all."""
+    array = rng.standard_normal(shape).astype(dtype)
+    if rng.random() < constant:
+        once = tuple(slice(1) if each else slice(None) for each in rng.random(len(shape)) < 0.5)
+        return np.broadcast_to(array[once], shape)
+    return LAYOUTS[rng.integers(len(LAYOUTS))](array)
+
+
+def setting(name, rng, dtype):
+    """Return the arguments of a layer's forward, and the first one of its backward, at a random setting."""
+    def unit(*shape):
+        return drawn(rng, dtype, shape)
+
+    def maybe(*shape):
+        return unit(*shape) if rng.random() < 0.5 else None
+
+    def size(*sizes):
+        return int(rng.choice([0, *sizes])) if rng.random() < 0.1 else int(rng.choice(sizes))
+
+    lead = [size(1, 2, 3, 5) for _ in range(rng.integers(1, 4))]
+    C, N, r, T = (size(1, 2, 3, 5, 8, 17) for _ in range(4))
+    match name:
+        case "linear":
+            return (unit(*lead, C), unit(C, N), maybe(N)), unit(*lead, N)
+        case "head":
+            return (unit(*lead, C), unit(N, C), maybe(N)), unit(*lead, N)
+        case "lora":
+            return (unit(*lead, C), unit(C, N), maybe(N), unit(C, r), unit(r, N)), unit(*lead, N)
+        case "layernorm":
+            return (unit(*lead, C), unit(C), maybe(C), 0.1), unit(*lead, C)
+        case "gelu_tanh" | "gelu_exact":
+            return (3 * unit(*lead, C),), unit(*lead, C)
+        case "dropout":
+            return (unit(*lead, C), maybe(*lead, C)), unit(*lead, C)
+        case "embedding":
+            return (rng.integers(0, N + 1, (lead[0], T)), unit(N + 1, C), unit(T + 2, C)), unit(lead[0], T, C)
+        case "attention":
+            B, H, S = size(1, 2, 3), size(1, 2, 3), size(1, 2, 5, 17)
+            shapes = [None, (T, S), (B, 1, T, S), (B, H, T, S)]
+            mask = shape = shapes[rng.integers(4)]
+            if shape:
+                mask = np.where(rng.random(shape) < 0.4, -np.inf, unit(*shape)).astype(dtype)
+                mask[..., :1] = 0.5         # each query sees a key
+            dropped = maybe(B, H, T, S)
+            return (unit(B, H, T, r), unit(B, H, S, r), unit(B, H, S, r), 0.7, mask, dropped), unit(B, H, T, r)
+        case "cross_entropy":
+            targets = rng.integers(-1, max(C, 1), lead)
+            targets = np.where(rng.random(lead) < 0.3, -1 - int(C > 1 and rng.random() < 0.2), targets)
+            return (unit(*lead, C), targets), [1.0, 0.25, np.array(0.5, dtype)][rng.integers(3)]
+
+
+def results_of(pair, arguments, dy, given_up=()):
+    """Return y, cache and the gradients. No argument is written to, but for the places that are `given_up`."""
+    forward, backward = pair
+    with unchanged((dy, [each for i, each in enumerate(arguments) if i not in given_up])):
+        made = outcome(forward, *arguments)
+        if isinstance(made, type):
+            return made
+        gone = made[1][0] if given_up else None
+        with unchanged([each for each in arrays_in(made[1]) if each is not gone]):
+            copied = tuple(np.copy(each) if each is gone else each for each in made[1]) if given_up else made[1]
+            return made[0], copied, outcome(backward, dy, made[1])
+
+
+@BY
+@DTYPES
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_lesson(name, by, n, dtype):
+    """Any sizes, layouts, switches and masks; errors are the lesson's, and the number of cores changes no bit."""
+    plain = getattr(layers, f"{name}_forward"), getattr(layers, f"{name}_backward")
+    with loops_by(by):
+        pairs = [((*map(compiled, plain),), ())]
+        if name == "cross_entropy":
+            pairs.append(((compiled(plain[0], ("logits",)), compiled(plain[1], ("probs",))), (0,)))
+        for seed in range(3, 3 + n):
+            for pair, given_up in pairs:
+                found = []
+                for cores in (1, 3):
+                    arguments, dy = setting(name, np.random.default_rng(seed), dtype)
+                    with small_parts(row_bytes=100, cores=cores):
+                        found.append(results_of(pair, arguments, dy, given_up))
+                expected = results_of(plain, *setting(name, np.random.default_rng(seed), dtype))
+                assert_alike(found[0], expected, 1e-12 if dtype is np.float64 else 1e-5)
+                for one, three in zip(arrays_in(found[0]), arrays_in(found[1]), strict=True):
+                    np.testing.assert_array_equal(one, three)
+        assert n == 1 or name in ("dropout", "embedding") or kernel.cache_info().misses     # there are loops
+
+
+@BY
+@DTYPES
+def test_adamw(by, n, dtype):
+    """In place, in any layout."""
+    with loops_by(by):
+        for seed in range(n):
+            results = []
+            for rule, cores in ((compiled(adamw_update), 1), (compiled(adamw_update), 3), (adamw_update, 1)):
+                rng = np.random.default_rng(seed)
+                shape = [int(rng.choice([1, 2, 7, 65])), 3][:1 + seed % 2] if seed != 5 else [0]
+                p, g, m, v = (drawn(rng, dtype, shape, constant) for constant in (0, 0.2, 0, 0))
+                np.abs(v, out=v)
+                with unchanged(g), small_parts(row_bytes=100, cores=cores):
+                    made = rule(p, g, m, v, 0.01, 0.02, 1e-8, 0.9, 0.95, seed % 2 / 10, [1.0, 0.3][seed // 2 % 2])
+                assert all(ours is given for ours, given in zip(made, (p, m, v), strict=True))
+                results.append(made)
+            assert_alike(results[0], results[2], 1e-12 if dtype is np.float64 else 1e-5)
+            for one, three in zip(*results[:2], strict=True):
+                np.testing.assert_array_equal(one, three)
+        assert kernel.cache_info().misses
+
+
+@DTYPES
+def test_numbers_of_every_size(dtype):
+    """By Numba, from subnormal numbers to the largest; NaN and infinity stand where the lesson has them."""
+    limits, rng = np.finfo(dtype), np.random.default_rng(0)
+    shapes = [(6, 17), (6, 17), (17,), *4 * [(2, 2, 5, 3)]]
+    x, dy, weight, q, k, v, dmix = (drawn(rng, dtype, shape, 0) for shape in shapes)
+    targets = np.array([3, -1, 0, 16, 5, 2])
+
+    def check(size, name, *arguments):
+        plain = getattr(layers, f"{name}_forward"), getattr(layers, f"{name}_backward")
+        upstream = {"attention": dmix, "cross_entropy": 1.0}.get(name, dy)
+        found, expected = (results_of(pair, arguments, upstream) for pair in ((*map(compiled, plain),), plain))
+        assert_alike(found, expected, 1e-9 if dtype is np.float64 else 2e-6, size)
+
+    with loops_by("numba"):
+        for size in 2.0 ** np.linspace(np.log2(float(limits.smallest_subnormal)) + 5, limits.maxexp - 6, 7):
+            large = (size * x.astype(np.float64)).astype(dtype)
+            check(1.0, "layernorm", large, weight, weight)
+            for name, more in (("gelu_tanh", ()), ("gelu_exact", ()), ("cross_entropy", (targets,))):
+                check(0.0, name, large, *more)
+            check(0.0, "attention", (size * q.astype(np.float64)).astype(dtype), k, v, 0.7)
+        for value, i in itertools.product([np.nan, np.inf, -np.inf], [0, 7, 16]):
+            x[[2, 4], i] = value
+            for name, more in (("layernorm", (weight, weight)), ("gelu_tanh", ()), ("gelu_exact", ()),
+                               ("cross_entropy", (targets,))):
+                check(1.0, name, x, *more)
+            q[1, 0, 2, 0] = v[0, 1, 3, 1] = value
+            check(1.0, "attention", q, k, v, 0.7)
+
+
+class Program:
+    """A random function: its source, and equal arguments as often as one asks for them. `draw` is hypothesis's."""
+
+    def __init__(self, draw):
+        self.draw, self.lines, self.env = draw, ["C = x.shape[-1]"], {}
+        lead = tuple(draw(st.lists(st.sampled_from([2, 3, 1, 4]), min_size=1, max_size=3)))
+        C = self.pick(3, 2, 5, 1, 9, 17)
+        if self.pick(*range(20)) == 19:
+            lead, C = self.pick((lead, 0), ((0, *lead[1:]), C))
+        part = tuple(self.pick(size, 1) for size in lead)[self.pick(*range(len(lead) + 1)):]
+        self.shapes = {"x": (*lead, C), "z": (*lead, C), "w": (C,), "b": self.pick((C,), None), "k": (*lead, 1),
+                       "m": (*part, C), "square": (C, C), "i": (*lead, 1)}
+        self.flag, self.seed = self.pick(False, True), self.pick(*range(9))
+        self.dtype = self.pick(np.float64, np.float32)
+        self.same = self.pick(*range(9)) == 8
+        self.dying = () if self.same else self.pick((), ("x",), ("z", "k"), ("m",))
+        for name in "xzwkm":                # a value: its shape, and how large it may be
+            self.env[name] = self.env["x"] if self.same and name == "z" else [self.shapes[name], 4.0]
+        self.env["s"] = [(), 0.7]
+        for _ in range(self.pick(4, 2, 6, 9)):
+            self.lines += self.statement()
+        some = [self.pick(*self.env, "b", "flag") for _ in range(self.pick(2, 1, 4))]
+        self.lines.append(f"return {', '.join(self.pick(some, [*self.env]))},")
+        self.source = "\n    ".join(["def f(x, z, w, b, k, m, square, i, s, flag):", *self.lines]) + "\n"
+
+    def __repr__(self):
+        return (f"dtype {self.dtype.__name__}, dying {self.dying}, flag {self.flag}, z is x: {self.same}, "
+                f"seed {self.seed}, shapes {self.shapes}\n{self.source}")
+
+    def arguments(self, resized):
+        """Return name -> argument. resized: a function of each size, which keeps 1."""
+        rng = np.random.default_rng(self.seed)
+        shapes = {name: shape and tuple(map(resized, shape)) for name, shape in self.shapes.items()}
+        made = {name: shape and drawn(rng, self.dtype, shape, self.seed % 3 / 10) for name, shape in shapes.items()}
+        if self.seed < 5:                   # without gaps, so that loops write to them
+            made = {name: array if array is None else array.copy() for name, array in made.items()}
+        made["i"] = rng.integers(-(self.seed == 8), max(shapes["w"][0], 1), shapes["i"])
+        made["z"] = made["x"] if self.same else made["z"]
+        return {**made, "s": 0.7, "flag": self.flag}
+
+    def pick(self, *options):
+        return self.draw(st.sampled_from(options))
+
+    def arrays(self, shape=None):
+        """Return the names of arrays, all or those of a shape."""
+        return [name for name, (found, _) in self.env.items() if found and shape in (None, found)]
+
+    def array(self):
+        return self.pick(*self.arrays())
+
+    def expression(self, depth, array=True):
+        """Return the text of an expression, its shape, and how large it may be. array: it may not be a number."""
+        text, shape, largest = self.operation(depth, array)
+        return (text, shape, largest) if largest < 1000 else (f"np.tanh({text})", shape, 1.0)
+
+    def operation(self, depth, array):
+        form = self.pick("*", *"+-/>", "exp", "tanh", "sqrt", "maximum", "**", "minus", "mean", "sum", "max", "rows",
+                         "flat rows", "flag", "bias", "take", "name") if depth else "name"
+        if form == "name":
+            name = self.array() if array else self.pick(*self.env, "0.5", "2")
+            return name, *self.env.get(name, ((), 2.0))
+        a, shape, largest = self.expression(depth - 1)
+        if form in ("+", "-", "*", "/", ">", "maximum", "flag", "bias"):
+            b, other, most = ("b", self.shapes["b"], 4.0) if form == "bias" else self.expression(
+                depth - 1, array=form in ("/", "flag"))
+            condition = self.array()
+            if form == "flag":
+                shape, largest = (shape, largest) if self.flag else (other, most)
+            elif other is not None:
+                shape = np.broadcast_shapes(shape, other, self.env[condition][0] if form == ">" else ())
+                largest = largest * most if form == "*" else largest + most
+            return {"/": f"{a} / (np.abs({b}) + 1.0)", ">": f"np.where({condition} > 0.123, {a}, {b})",
+                    "maximum": f"np.maximum({a}, {b})", "flag": f"({a} if flag else {b})",
+                    "bias": f"({a} if b is None else {a} + b)"}.get(form, f"({b} {form} {a})"), shape, largest
+        C = self.shapes["w"][0]
+        if form == "rows" and len(shape) > 1:
+            return f"({a}).sum(axis=0)", shape[1:], largest * shape[0]
+        if form == "flat rows" and len(shape) > 1 and shape[-1] == C:
+            return f"({a}).reshape(-1, C).sum(axis=0)", (C,), largest * np.prod(shape[:-1])
+        if form == "take" and (whole := self.arrays(self.shapes["x"])):
+            name = self.pick(*whole)
+            return f"np.take_along_axis({name}, i, axis=-1)", self.shapes["i"], self.env[name][1]
+        if form in ("mean", "sum", "max"):
+            return f"({a}).{form}(axis=-1, keepdims=True)", (*shape[:-1], 1), largest * (C if form == "sum" else 1)
+        return {"exp": f"np.exp(-({a}) ** 2)", "sqrt": f"np.sqrt(np.abs({a}) + 0.1)", "**": f"({a}) ** 2",
+                "minus": f"(-{a})"}.get(form, f"np.tanh({a})"), shape, largest ** 2 if form == "**" else largest + 1
+
+    def statement(self, nested=False):
+        """Return the lines of a statement."""
+        form = self.pick("=", "=", "=", "op", "op", "alias", "number", "cumsum", "view", "matmul", "put", "if")
+        if form == "if" and not nested:
+            given = bool(self.shapes["b"])
+            test, taken = self.pick(("flag", self.flag), ("not flag", not self.flag), ("b is None", not given),
+                                    ("b is not None", given))
+            branches = []
+            for runs in (taken, not taken):
+                before = {name: list(value) for name, value in self.env.items()}
+                branches.append([f"    {line}" for _ in range(self.pick(1, 2)) for line in self.statement(nested=True)])
+                self.env = self.env if runs else before
+            return [f"if {test}:", *branches[0], *(["else:", *branches[1]] if self.pick(True, not taken) else [])]
+        if form == "number":
+            name = self.pick("s", "t")
+            self.env[name] = [(), 1.0]
+            return [f"{name} = 1.0 - s * 0.5"]
+        if form == "op":
+            name, (text, shape, largest) = self.array(), self.expression(2, array=False)
+            value = self.env[name]
+            fits = np.broadcast_shapes(shape, value[0]) == value[0] and value[1] + largest < 1000
+            value[1] += largest if fits else 0.0
+            return [f"{name} {self.pick(*'+-')}= {text}" if fits else f"{name} *= 0.5"]
+        if form == "put" and (whole := self.arrays(self.shapes["x"])):
+            name = self.pick(*whole)
+            return [f"np.put_along_axis({name}, i, {name}.mean(axis=-1, keepdims=True) * s, axis=-1)"]
+        name, other = self.pick(*self.arrays(), *"yuvpq"), self.array()
+        if form in ("alias", "view"):
+            self.env[name] = self.env[other]
+            return [f"{name} = {other}{'[...]' * (form == 'view')}"]
+        text, shape, largest = self.expression(self.pick(2, 1, 3))
+        C = self.shapes["w"][0]
+        if form == "cumsum":
+            text, largest = f"np.cumsum({text}, axis=-1)", largest * C
+        elif form == "matmul" and shape[-1] == C:
+            text, largest = f"({text}) @ square", largest * 4 * C
+        text, largest = (text, largest) if largest < 1000 else (f"np.tanh({text})", 1.0)
+        self.env[name] = [shape, largest]
+        return [f"{name} = {text}"]
+
+
+def shared(arrays):
+    """Return for all pairs of arrays whether they share memory."""
+    return [np.may_share_memory(*pair) for pair in itertools.combinations(arrays, 2)]
+
+
+def check_program(program):
+    """Compare results, what arguments hold afterwards, and which of them share memory, with NumPy's."""
+    function = defined(program.source)
+    ours = compiled(function, program.dying)
+    for resized in (int, lambda size: size + (size > 1), lambda size: min(size, 1), int)[:2 + program.seed % 3]:
+        found = []
+        for each, cores in ((function, 1), (ours, 1), (ours, 3)):
+            arguments = program.arguments(resized)
+            with small_parts(row_bytes=100, cores=cores):
+                result = outcome(each, *arguments.values())
+            found.append((result, tuple(value for name, value in arguments.items() if name not in program.dying)))
+        plain, one, three = found
+        assert_alike(one, plain, 1e-9 if program.dtype is np.float64 else 1e-3)
+        for pair in zip(arrays_in(one), arrays_in(three), strict=True):
+            np.testing.assert_array_equal(*pair)
+        begin = 1 if program.dying else 2       # results may take the memory of what is given up
+        assert shared(arrays_in(one[:begin])) == shared(arrays_in(plain[:begin]))
+
+
+@pytest.mark.parametrize(("by", "most"), [("python", 600), pytest.param("python", 2000, marks=pytest.mark.slow),
+                                         pytest.param("numba", 15, marks=pytest.mark.slow)])
+def test_random_programs(by, most):
+    """Of all that a lesson's line may have; a failure prints the program."""
+    @settings(max_examples=most, derandomize=True, deadline=None, database=None, report_multiple_bugs=False,
+              suppress_health_check=list(HealthCheck))
+    @given(st.composite(Program)())
+    def check(program):
+        check_program(program)
+
+    with loops_by(by):
+        check()
+        assert kernel.cache_info().misses > most // 9       # different loops
+
+
+@pytest.mark.parametrize("rows", [2, 0])
+@pytest.mark.parametrize("text", [
+    "u = x.max(axis=-1, keepdims=True) * z; z *= 0.5; return u, z",             # z is read before it is written to
+    "u = (z + x).max(axis=-1, keepdims=True) - (0.5 - x) * (z + x); x = x + x; z *= 0.5; return x, z, u",
+    "u = x * 2.0 if flag else x; v = u; u *= 0.5; return u, v, x",
+    "y = x * 0.5; u = x @ x.T; y = x * 2.0; return u",                          # nobody reads y
+    "w *= 0.5; x = x; return x, w",
+    "y = np.where(a, x * 3.0, 0.5); y = y * 2.0; return y",                     # of the dtype of a
+    "if flag:\n        u = x * 2.0\n    y = x * 3.0; u += y; return u"])         # u might have no value
+def test_programs_that_were_wrong_once(text, rows):
+    function, rng = defined(f"def f(x, z, w, a, flag):\n    {text}\n".replace("; ", "\n    ")), np.random.default_rng(0)
+    arguments = [*(rng.standard_normal(shape) for shape in ((rows, 3), (rows, 3), 3)), rng.random((rows, 3)) < 0.5]
+    found = []
+    with loops_by("python"):
+        for each in (compiled(function), function):
+            given = [array.copy() for array in arguments]
+            found.append((outcome(each, *given, True), *given))
+    assert_alike(*found, 1e-12)
+
+
+def vector_function(name, dtype, *arguments):
+    """Return vectors.name(x), or of two arrays, computed by a loop."""
+    x, *more = (np.array(each, dtype) for each in arguments)
+    names = ["x", *["y"] * len(more)]
+    loop = kernel(f"def loop({', '.join(names)}, out):\n    for i in range(x.size):\n"
+                  f"        out[i] = {name}({', '.join(f'{each}[i]' for each in names)})", np.dtype(dtype))
+    out = np.empty_like(x)
+    loop(x, *more, out)
+    return out
+
+
+@DTYPES
+def test_exp(dtype):
+    limits = np.finfo(dtype)
+    least, most = np.log(float(limits.tiny)), np.log(2.0) * (limits.maxexp - 0.5)       # infinity half a bit too early
+    x = np.concatenate([np.linspace(least, most, 100_001), np.linspace(-1, 1, 10_001), [0.0, 1e-30]]).astype(dtype)
+    x = x[(x > least) & (x < most)]
+    expected = np.exp(x.astype(np.longdouble))
+    np.testing.assert_allclose(vector_function("exp", dtype, x), expected, rtol=8e-8 if dtype is np.float32 else 1e-14)
+    ends = [-np.inf, np.inf, np.nan, limits.min, limits.max, least - 1, most + 1]
+    np.testing.assert_array_equal(vector_function("exp", dtype, ends), [0, np.inf, np.nan, 0, np.inf, 0, np.inf])
+
+
+@DTYPES
+def test_tanh(dtype):
+    x = np.concatenate([np.linspace(-30, 30, 100_001), np.geomspace(1e-30, 1, 10_001)]).astype(dtype)
+    x = np.concatenate([x, -x])
+    expected = np.tanh(x.astype(np.longdouble))
+    np.testing.assert_allclose(vector_function("tanh", dtype, x), expected, rtol=5e-7 if dtype is np.float32 else 2e-15)
+    ends = [-np.inf, np.inf, np.nan, 0.0, np.finfo(dtype).min, np.finfo(dtype).max]
+    np.testing.assert_array_equal(vector_function("tanh", dtype, ends), [-1, 1, np.nan, 0, -1, 1])
+
+
+@DTYPES
+def test_maximum(dtype):
+    x, y = np.array([*itertools.product([1.0, -2.0, 0.0, np.inf, -np.inf, np.nan], repeat=2)], dtype).T.copy()
+    np.testing.assert_array_equal(vector_function("maximum", dtype, x, y), np.maximum(x, y))
+
+
+TINY, OTHER = (f"def f(x):\n    y = np.tanh(x) * {number}\n    y = y - y.mean(axis=-1, keepdims=True)\n    return y\n"
+               for number in (2.0, 3.0))
+
+
+def fresh_result(source=TINY):
+    """Run a function as a new process does, and return how often Numba compiled a function."""
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    function = defined(source)
+    with loops_by("numba"), mock.patch.object(compiler, "compile_extra", wraps=compiler.compile_extra) as compiles:
+        np.testing.assert_allclose(compiled(function)(x), function(x), rtol=0, atol=1e-14)
+        assert kernel.cache_info().misses == 1
+    return compiles.call_count
+
+
+def replaced_by_a_pipe(path, data):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replaced_by_a_folder(path, data):
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = {"cut": lambda path, data: path.write_bytes(data[:10]), "empty": lambda path, data: path.write_bytes(b""),
+           "digest only": lambda path, data: path.write_bytes(data[:32]), "a folder": replaced_by_a_folder,
+           "a bit": lambda path, data: path.write_bytes(data[:999] + bytes([data[999] ^ 1]) + data[1000:]),
+           "random": lambda path, data: path.write_bytes(np.random.default_rng(0).bytes(len(data))),
+           "a pipe": replaced_by_a_pipe}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of the compiled loops, with one file."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
+    assert fresh_result() > 0
+    return tmp_path / "loops"
+
+
+def test_a_file_of_the_cache_is_used(cache):
+    [path] = cache.iterdir()
+    assert fresh_result() == 0
+    assert fresh_result(OTHER) > 0 and len([*cache.iterdir()]) == 2 and path.exists()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_compiled_again(damage, cache):
+    [path] = cache.iterdir()
+    DAMAGES[damage](path, path.read_bytes())
+    assert fresh_result() > 0
+    assert path.is_dir() or fresh_result() == 0         # it was replaced
+
+
+def test_the_file_of_another_loop_is_not_used(cache):
+    [path] = cache.iterdir()
+    fresh_result(OTHER)
+    [other] = {*cache.iterdir()} - {path}
+    path.write_bytes(other.read_bytes())
+    assert fresh_result() > 0
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_without_a_folder_each_process_compiles(variable, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "file" / "below"))
+    assert fresh_result() > 0 and fresh_result() > 0
+
+
+def test_an_edited_function_is_compiled_again():
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    with loops_by("python"):
+        function, other = defined(TINY), defined(OTHER)
+        before, expected, call = function(x), other(x), compiled(function)
+        np.testing.assert_allclose(call(x), before, rtol=0, atol=1e-14)
+        function.__code__ = other.__code__
+        np.testing.assert_allclose(call(x), expected, rtol=0, atol=1e-14)
+        assert compiled(function) is call and kernel.cache_info().misses == 2 and abs(expected - before).max() > 0.1
