@@ -61,8 +61,9 @@ def driver_of(function, dying):
         n = next(i for i, each in enumerate(statements) if not is_simple(each, known | stored(statements[:i])))
         lines, (line, *statements) = statements[:n], statements[n:]
         read, written, later = reads(lines), stored(lines), reads([line, *statements])
-        computes = {ast.BinOp, ast.Call, ast.AugAssign} & {type(each) for some in lines for each in ast.walk(some)}
-        if computes and read & {*code.co_varnames} <= known:
+        operations = [each for some in lines for each in ast.walk(some) if isinstance(each, ast.operator | ast.Call)]
+        worth = len(operations) > 1 or operations and read & fresh          # NumPy has loops of one operation
+        if worth and read & {*code.co_varnames} <= known:
             numbers = {name for name in read - known if isinstance(module.get(name), int | float)}
             lines = [Run(lines, sorted(read & known | numbers), sorted(written & later), fresh - (later - written),
                          module)]
@@ -194,8 +195,8 @@ class Run:
             body = ast.parse("\n".join(call)).body
             if results:
                 body += ast.parse(f"{', '.join(results)}, = {', '.join(results.values())},").body
-            more = {"loop": kernel(source, trace.dtype), "real": trace.dtype.type, "plain": self.plain, "np": np} | {
-                each.__name__: each for each in (as_row, as_rows, as_vector, row_numbers, alone, within, over_blocks)}
+            more = {"loop": kernel(source, trace.dtype), "plain": self.plain, "np": np} | {
+                each.__name__: each for each in (as_row, as_rows, as_vector, row_numbers, alone, over_blocks, free_cores)}
             self.parts = [(self.lines[:n], source)]
         except UnfitError:
             if trace is None:           # there are no arrays
@@ -277,10 +278,6 @@ def alone(written, read):
         np.may_share_memory(*each) for each in itertools.combinations(read, 2))
 
 
-def within(index, size):
-    return not index.size or index.min() >= 0 and index.max() < size
-
-
 def over_blocks(loop, arrays, others, n_sums, axis):
     """Call a loop on blocks of arrays along an axis, on all free cores; return the sums over all rows."""
     def run(block):
@@ -289,8 +286,6 @@ def over_blocks(loop, arrays, others, n_sums, axis):
         loop(*cut, *others, *sums)
         return sums
 
-    if not n_sums and free_cores() == 1:
-        return loop(*arrays, *others)
     blocks = row_blocks(arrays[0].T if axis else arrays[0])
     if len(blocks) == 1:
         return run(slice(None))

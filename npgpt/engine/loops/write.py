@@ -156,17 +156,18 @@ def loop_of(trace, needed, dying):
         if node.rows:
             at = "n" if node.rows == FULL else f"{names[node]}_at[n]"
             head.append(f"    {names[node]} = all_{names[node]}[{at}{'' if node.columns else ', 0'}]")
+            if node.kind == "i":
+                head += [f"    if {names[node]} < 0:", f"        {names[node]} += C",
+                         f"    if not 0 <= {names[node]} < C:", "        raise IndexError"]
     head += [f"    {rows[node]} = all_{rows[node]}[n]" for node in new]
     parameters = [*(f"all_{name}" for name in by_row), *(f"{name}_at" for name in parts),
                   *(f"all_{name}" for name in parts), *columns, *numbers, *(names[node] for node in sums)]
     source = "\n".join([f"def loop({', '.join(parameters)}):", *(f"    {line}" for line in head), *body])
     source = ast.unparse(ast.parse(source))                 # without needless parentheses
 
-    refuse = [f"not within({names[node]}, shape[-1])" for node in arrays if node.kind == "i"]
+    call, plain = [f"shape = {by_row[0]}.shape"], f"    return plain({', '.join(trace.arguments)})"
     if homes:
-        refuse.append(f"not alone([{', '.join(homes)}], [{', '.join(names[node] for node in arrays)}])")
-    call = [f"shape = {by_row[0]}.shape"]
-    call += [f"if {' or '.join(refuse)}:\n    return plain({', '.join(trace.arguments)})"] if refuse else []
+        call += [f"if not alone([{', '.join(homes)}], [{', '.join(names[node] for node in arrays)}]):", plain]
     call += [f"{name}_at = row_numbers({name}.shape, shape)" for name in parts]
     view = "as_row" if one_row else "as_rows"
     call += [f"all_{names[node]} = {view if node.rows else 'as_vector'}({names[node]})" for node in arrays]
@@ -174,8 +175,14 @@ def loop_of(trace, needed, dying):
     call += [f"all_{names[node]} = np.empty_like(all_{by_row[0]}[:, :1])" for node in ones]
     first = [*(f"all_{name}" for name in by_row), *(f"{name}_at" for name in parts)]
     then = [*(f"all_{name}" for name in parts + columns), *numbers]
-    call.append("".join(f"{names[node]}, " for node in sums) + "= " * bool(sums) + f"over_blocks(loop, "
-                f"({', '.join(first)},), ({''.join(f'{each}, ' for each in then)}), {len(sums)}, {one_row:d})")
+    others = "".join(f"{each}, " for each in then)
+    cut = f"over_blocks(loop, ({', '.join(first)},), ({others}), {len(sums)}, {one_row:d})"
+    if sums:
+        call.append(f"{', '.join(names[node] for node in sums)}, = {cut}")
+    else:
+        call.append(f"loop({', '.join(first + then)}) if free_cores() == 1 else {cut}")
+    if any(node.kind == "i" for node in arrays):            # NumPy raises its own error
+        call[-1:] = ["try:", f"    {call[-1]}", "except IndexError:", plain]
     results = {}
     for name in needed:
         value = trace.names[name]
