@@ -524,3 +524,41 @@ def test_an_edited_function_is_compiled_again():
         function.__code__ = other.__code__
         np.testing.assert_allclose(call(x), expected, rtol=0, atol=1e-14)
         assert compiled(function) is call and kernel.cache_info().misses == 2 and abs(expected - before).max() > 0.1
+
+
+def test_an_index_beyond_the_row():
+    """Raises NumPy's error, and nothing outside of the row is read or written; a negative one counts from the end."""
+    logits, targets = np.random.default_rng(0).standard_normal((3, 5)), np.array([4, 1, -2])
+    with loops_by("numba"):
+        forward, backward = compiled(layers.cross_entropy_forward), compiled(layers.cross_entropy_backward)
+        assert_alike(forward(logits, targets), layers.cross_entropy_forward(logits, targets), 1e-14)
+        for wrong in (5, -6, 1 << 40):
+            with pytest.raises(IndexError, match="out of bounds"):
+                forward(logits, np.array([0, 1, wrong]))
+        probs, column, *others = layers.cross_entropy_forward(logits, np.array([0, 1, 4]))[1]
+        with pytest.raises(IndexError, match="out of bounds"):
+            backward(1.0, (probs, column + 1, *others))
+
+
+def test_sizes_that_become_equal():
+    """One function, called with other shapes: which of them are broadcast is seen anew."""
+    rng = np.random.default_rng(0)
+    function = defined("def f(x, a, C):\n    y = (x * a).reshape(-1, C)\n    y = x * a - 2.0 * a\n    z = y * y\n"
+                       "    dw = (y * z).reshape(-1, C).sum(axis=0)\n    return z, dw\n")
+    with loops_by("python"):
+        for shape, other in itertools.product([(2, 3, 4), (3, 3, 3), (1, 4, 4), (2, 1, 1), (4, 1, 2)], repeat=2):
+            for of_a in {other, other[1:], other[2:], (1, *other[1:]), (*other[:2], 1), shape}:
+                x, a = rng.standard_normal(shape), rng.standard_normal(of_a)
+                for C in (shape[-1], 2, 3):
+                    theirs = outcome(function, x, a, C)
+                    assert_alike(outcome(compiled(function), x, a, C), theirs, 1e-12)
+
+
+def test_a_function_of_the_same_file_is_compiled_too():
+    """So a block's own layers are, without a word more."""
+    function = defined("def norm(x):\n    rms = np.sqrt((x * x).mean(axis=-1, keepdims=True) + 0.1)\n    y = x / rms\n"
+                       "    return y\n\n\ndef f(x):\n    normed = norm(x)\n    return normed @ normed.T\n")
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    with loops_by("python"):
+        np.testing.assert_allclose(compiled(function)(x), function(x), rtol=1e-14)
+        assert kernel.cache_info().misses == 1

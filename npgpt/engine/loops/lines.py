@@ -195,8 +195,9 @@ class Run:
             body = ast.parse("\n".join(call)).body
             if results:
                 body += ast.parse(f"{', '.join(results)}, = {', '.join(results.values())},").body
-            more = {"loop": kernel(source, trace.dtype), "plain": self.plain, "np": np} | {
-                each.__name__: each for each in (as_row, as_rows, as_vector, row_numbers, alone, over_blocks, free_cores)}
+            helpers = as_row, as_rows, as_vector, row_numbers, alone, over_blocks, free_cores
+            more = {"loop": kernel(source, trace.dtype), "plain": self.plain, "np": np,
+                    **{each.__name__: each for each in helpers}}
             self.parts = [(self.lines[:n], source)]
         except UnfitError:
             if trace is None:           # there are no arrays
