@@ -480,9 +480,9 @@ DAMAGES = {"cut": lambda path, data: path.write_bytes(data[:10]), "empty": lambd
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """The folder of the compiled loops, with one file."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert fresh_result() > 0
-    return tmp_path / "loops"
+    return tmp_path / "npgpt" / "loops"
 
 
 def test_a_file_of_the_cache_is_used(cache):
@@ -562,3 +562,5 @@ def test_a_function_of_the_same_file_is_compiled_too():
     with loops_by("python"):
         np.testing.assert_allclose(compiled(function)(x), function(x), rtol=1e-14)
         assert kernel.cache_info().misses == 1
+        function.__globals__["norm"] = np.tanh          # and if the name gets another value, that is called
+        np.testing.assert_allclose(compiled(function)(x), function(x), rtol=1e-14)

@@ -35,17 +35,17 @@ def jit(function, source, fastmath=frozenset()):
 class Cache(caching.NullCache):
     """One file for each loop and types of arguments: a digest, then what Numba stores. A damaged file is not used.
 
-    Its name is a digest of all that the code depends on. The folder is NUMBA_CACHE_DIR, or the user's cache.
+    Its name is a digest of all that the code depends on. The folder is npgpt/loops, in NUMBA_CACHE_DIR or the user's
+    cache.
     """
 
     def __init__(self, source):
         self.source = source
 
     def path(self, types, context):
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = os.environ.get("NUMBA_CACHE_DIR") or Path(cache, "npgpt", "loops")
+        cache = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         key = COMPILER, self.source, numba.__version__, sys.version, types, context.codegen().magic_tuple()
-        return Path(folder, hashlib.sha256(repr(key).encode()).hexdigest())
+        return Path(cache, "npgpt", "loops", hashlib.sha256(repr(key).encode()).hexdigest())
 
     def digest(self, path, data):
         return hashlib.sha256(path.name.encode() + data).digest()

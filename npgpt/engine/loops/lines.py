@@ -12,6 +12,7 @@ import threading
 from types import FunctionType
 
 import numpy as np
+from numba.core.errors import NumbaError
 
 from npgpt.engine.loops import vectors
 from npgpt.engine.loops.jit import jit
@@ -77,13 +78,22 @@ def driver_of(function, dying):
     body = [each.call(f"loop_{i}") if isinstance(each, Run) else each for i, each in enumerate(parts)]
     for name in names_in(tree.body, ast.Load):      # functions of the same file that it calls
         if isinstance(module.get(name), FunctionType) and module[name].__code__.co_filename == code.co_filename:
-            names[name] = compiled(module[name])
+            names[name] = looked_up(module, name)
     if not names:
         return function
     driver = with_names(ast.FunctionDef(tree.name, tree.args, body, []), module, names)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     driver.parts = parts
     return driver
+
+
+def looked_up(module, name):
+    """Return a function that calls the one which has this name at that time, compiled."""
+    def call(*arguments, **named):
+        function = module[name]
+        return (compiled(function) if isinstance(function, FunctionType) else function)(*arguments, **named)
+
+    return call
 
 
 def is_simple(statement, known):
@@ -165,7 +175,11 @@ class Run:
         if run is None:
             with LOCK:
                 run = self.prepared(key, values)
-        return run(*values)
+        try:
+            return run(*values)
+        except NumbaError:                      # raised before the loop begins
+            self.known[key] = self.plain
+            return self.plain(*values)
 
     def prepared(self, key, values):
         """Return the function for values of these kinds."""
