@@ -1,9 +1,10 @@
 """Engines run the model's lines, which know nothing about them.
 
 `reference` calls each line once on whole arrays, by NumPy or CuPy; `cpu` runs them on parts that fit the cache, on
-several threads, or replaces them by compiled loops (`compiled`, `few_rows`) and Intel's matmuls (`matmul`), if these
-are installed; `xla` compiles them for any device of JAX; `distributed` runs one of these in each of many processes.
-Only `reference` and `cpu` are needed: the other rooms may be deleted. All engines have one interface:
+several threads, as loops that `loops` compiles from them, and with the matmuls of `few_rows` and `matmul`, if these are
+installed; `xla` compiles them for any device of JAX; `distributed` runs one of these in each of many processes. Only
+`reference` and `cpu` are needed: the other rooms may be deleted. A function of the lesson that an engine replaces, or
+runs on parts, is checked by `sources`: if it was edited, its own lines run. All engines have one interface:
 
     accumulated(batches, rngs, count) -> loss, grads of a step          loss(idx, targets) -> loss
     loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v

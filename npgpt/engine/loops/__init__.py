@@ -1,1 +1,10 @@
-"""Compiled loops (extra `fast`): a compiler of lesson lines, by Numba."""
+"""Compiled loops (extra `fast`): a compiler of lesson lines, by Numba.
+
+    lines.py    `compiled(function)`: which lines may be loops, and how they are called
+    trace.py    what the lines compute, read by running them with `Traced` objects
+    write.py    the source of a loop
+    vectors.py  exp, tanh, erf, maximum and sums as vector instructions
+    jit.py      Numba, and the cache on disk
+
+`npgpt info --loops layernorm` shows the lines of a layer beside their loops.
+"""
