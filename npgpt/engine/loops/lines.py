@@ -17,7 +17,7 @@ from numba.core.errors import NumbaError
 from npgpt.engine.loops import vectors
 from npgpt.engine.loops.jit import jit
 from npgpt.engine.loops.trace import KNOWN, Trace, UnfitError
-from npgpt.engine.loops.write import loop_of
+from npgpt.engine.loops.write import Loop
 from npgpt.engine.row_blocks import row_blocks
 from npgpt.engine.sources import tree_of
 from npgpt.engine.threads import free_cores, spread
@@ -205,8 +205,9 @@ class Run:
                 raise UnfitError
             rest = self.lines[n:]
             later = {*self.results} | reads(rest)
-            source, call, results = loop_of(trace, [name for name in trace.names if name in later], self.dying)
-            body = ast.parse("\n".join(call)).body
+            loop = Loop(trace, [name for name in trace.names if name in later], self.dying)
+            source, results = loop.source(), loop.results()
+            body = ast.parse("\n".join(loop.call())).body
             if results:
                 body += ast.parse(f"{', '.join(results)}, = {', '.join(results.values())},").body
             helpers = as_row, as_rows, as_vector, row_numbers, alone, over_blocks, free_cores

@@ -13,187 +13,228 @@ ALONG = {"sum": ("0", "add"), "mean": ("0", "add"), "max": ("-np.inf", "maximum"
 RESERVED = "n N c C np real exp tanh erf abs maximum add range".split()
 
 
-def loop_of(trace, needed, dying):
-    """Return the source of a loop that computes names of a trace, the statements that call it, and name -> result.
+class Loop:
+    """A loop that computes names of a trace.
 
     needed: the names; dying: names of arrays that nobody reads later, so that a result may take their place.
+    Raises UnfitError if NumPy should run the lines.
     """
-    values = {name: value for name, value in trace.names.items() if isinstance(value, Traced) and value.node}
-    given = trace.given                                     # node -> name of an argument
-    homes = {value.home: value.node for value in trace.cells if value.node not in given}      # what is written to
-    ends = list({value.node: 0 for name, value in values.items() if name in needed} | dict.fromkeys(homes.values(), 0))
-    nodes = []                                              # all that the ends need, each after its arguments
 
-    def gather(node):
-        for each in () if node in nodes else (*node.arguments, *node.put):
-            gather(each)
-        nodes.extend([] if node in nodes else [node])
+    def __init__(self, trace, needed, dying):
+        self.trace, self.needed, self.given = trace, needed, trace.given        # given: node -> name of an argument
+        self.homes = {each.home: each.node for each in trace.cells if each.node not in self.given}      # written to
+        values = [value for name, value in trace.names.items() if name in needed and isinstance(value, Traced)]
+        self.ends = list(dict.fromkeys([*(each.node for each in values if each.node), *self.homes.values()]))
+        self.nodes = []                                     # all that the ends need, each after its arguments
+        for node in self.ends:
+            self.gather(node)
+        self.name_nodes()
+        self.sums = [node for node in self.nodes if node.reduction == "rows"]
+        self.ones = [node for node in self.ends if node not in self.given and node.rows and not node.columns]
+        self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
+        self.choose_rows(dying)
 
-    for node in ends:
-        gather(node)
-    names, used = {}, {*RESERVED, *given.values()}          # node -> its variable
-    for node in nodes:
-        name = node.name or node.reduction
-        if node in given or not name:
-            names[node] = name
-        else:
-            names[node] = next(each for each in (name, *(f"{name}_{i}" for i in range(2, 99))) if each not in used)
-            used.add(names[node])
+    def gather(self, node):
+        for each in () if node in self.nodes else (*node.arguments, *node.put):
+            self.gather(each)
+        self.nodes.extend([] if node in self.nodes else [node])
 
-    # What is stored, and which pass reads what.
-    whole = [node.arguments[0] if node.put else node for node in ends]
-    whole = [node for node in whole if node not in given and node.rows and node.columns]
-    rows = {node: "" for node in whole} | {node: name for name, node in homes.items()}      # node -> name of its row
-    passes, last_read = range(1 + max((node.stage for node in nodes), default=0)), {}
+    def name_nodes(self):
+        """Give each node that has a name a variable of its own."""
+        self.names, used = {}, {*RESERVED, *self.given.values()}
+        for node in self.nodes:
+            name = node.name or node.reduction
+            if name and node not in self.given:
+                name = next(each for each in (name, *(f"{name}_{i}" for i in range(2, 99))) if each not in used)
+                used.add(name)
+            self.names[node] = name
 
-    def cost(node):
-        if node in given:
-            return 99 * (given[node] in homes)              # it is overwritten
-        return sum(map(cost, node.arguments), COSTS.get(node.template, bool(node.arguments)))
+    # What is stored, and where.
 
-    def note(node, stage, may_store=True):
-        """Note what a pass reads to compute a value, and what has to be stored for it."""
-        if node.columns and node.stage < stage and (node in rows or may_store and cost(node) > CHEAP):
-            rows.setdefault(node, "")
-            last_read.setdefault(node, stage)               # passes come from the last to the first
-        elif node.columns and node in given:
-            last_read.setdefault(node, stage)
+    def choose_rows(self, dying):
+        """Choose what is stored: node -> name of its row, in `rows`; and the arrays that the loop gets."""
+        whole = [node for node in map(stored_as, self.ends) if node not in self.given and node.rows and node.columns]
+        self.rows = dict.fromkeys(whole, "") | {node: name for name, node in self.homes.items()}
+        self.last_read = {}                                 # node -> the last pass that reads it
+        for stage in reversed(self.passes):
+            for node in self.nodes:
+                if node.reduction and node.stage - (node.reduction in ALONG) == stage:
+                    self.note(node.arguments[0], stage, node.reduction != "take")
+            for node in [each for each in self.rows if each.stage == stage]:
+                for each in node.arguments or [node]:
+                    self.note(each, stage)
+        self.arrays = [node for node in self.nodes if node in self.given
+                       and (node in self.last_read or node.rows and not node.columns)]
+        self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
+        lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
+        if lead != [(FULL, True, "f")] or self.homes and any(node.reduction == "take" for node in self.nodes):
+            raise UnfitError
+        for node in whole:
+            for old, last in self.last_read.items():
+                if not self.rows[node] and self.given.get(old) in dying and old not in self.ends and (
+                        old.rows == FULL and last <= node.stage and self.given[old] not in self.rows.values()):
+                    self.rows[node] = self.given[old]
+        if not any(self.rows.values()) and sum(bool(node.arguments) for node in self.nodes) < 2:
+            raise UnfitError                                # NumPy has loops of one operation
+        self.new = [node for node in whole if not self.rows[node]]
+        self.rows |= {node: self.names[node] or f"row_{i}" for i, node in enumerate(self.new)}
+        self.scratch = []
+        for node in [node for node in self.rows if not self.rows[node]]:        # where a later result will be?
+            free = [self.rows[end] for end in whole if end.stage >= self.last_read[node] and all(
+                last <= node.stage for each, last in self.last_read.items()
+                if self.given.get(each, self.rows.get(each)) == self.rows[end])]
+            self.scratch += [] if free else [node]
+            self.rows[node] = free[0] if free else f"{self.names[node]}_{len(self.scratch)}_row"
+
+    def note(self, node, stage, may_store=True):
+        """Note what a pass reads to compute a value, and what has to be stored for it. The last pass comes first."""
+        if node.columns and node.stage < stage and (node in self.rows or may_store and self.cost(node) > CHEAP):
+            self.rows.setdefault(node, "")
+            self.last_read.setdefault(node, stage)
+        elif node.columns and node in self.given:
+            self.last_read.setdefault(node, stage)
         elif node.columns:
             for each in node.arguments:
-                note(each, stage, may_store)
+                self.note(each, stage, may_store)
 
-    for stage in reversed(passes):
-        for node in nodes:
-            if node.reduction and node.stage - (node.reduction in ALONG) == stage:
-                note(node.arguments[0], stage, node.reduction != "take")
-        for node in [each for each in rows if each.stage == stage]:
-            for each in node.arguments or [node]:
-                note(each, stage)
-    sums = [node for node in nodes if node.reduction == "rows"]
-    arrays = [node for node in nodes if node in given and (node in last_read or node.rows and not node.columns)]
-    arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
-    if not arrays or (arrays[0].rows, arrays[0].columns, arrays[0].kind) != (FULL, True, "f") or homes and any(
-            node.reduction == "take" for node in nodes):
-        raise UnfitError
-    for node in whole:
-        for old in [each for each in last_read if each in given]:
-            if not rows[node] and given[old] in dying and old not in ends and old.rows == FULL and (
-                    last_read[old] <= node.stage and given[old] not in rows.values()):
-                rows[node] = given[old]
-    if not any(rows.values()) and sum(bool(node.arguments) for node in nodes) < 2:          # NumPy has such a loop
-        raise UnfitError
-    new = [node for node in whole if not rows[node]]
-    rows |= {node: names[node] or f"row_{i}" for i, node in enumerate(new)}
-    scratch = []
-    for i, node in enumerate([node for node in rows if not rows[node]]):        # where a later result will be?
-        free = [rows[end] for end in whole if end.stage >= last_read[node] and all(
-            last_read[each] <= node.stage for each in last_read if given.get(each, rows.get(each)) == rows[end])]
-        scratch += [] if free else [node]
-        rows[node] = free[0] if free else f"{names[node]}_{i}_row"
-    ones = [node for node in ends if node not in given and node.rows and not node.columns]
+    def cost(self, node):
+        """Return how many operations it takes to compute a value again."""
+        if node in self.given:
+            return 99 * (self.given[node] in self.homes)    # it is overwritten
+        return sum(map(self.cost, node.arguments), COSTS.get(node.template, bool(node.arguments)))
 
-    def code(node, stage, at="c"):
-        """Return the expression of a value in a column; one that has a name becomes a line, once in a pass."""
-        if node in rows and node.stage < stage:
-            return f"{rows[node]}[{at}]"
-        if node in given or names[node] and not node.columns:
-            return f"{names[node]}[{at}]" if node.columns else names[node]
-        if (node, at) not in known:
-            known[node, at] = node.template.format(*(operand(each, node, stage, at) for each in node.arguments))
-            if names[node]:
-                body.append(f"{pad}{names[node]}_{at} = {known[node, at]}")
-                known[node, at] = f"{names[node]}_{at}"
-        return known[node, at]
+    # The source.
 
-    def operand(node, of, stage, at="c"):
-        """Return the expression of an argument; a number is computed in double precision before it meets an array."""
-        number = not (node.rows or node.columns) and (of.rows or of.columns)
-        return f"real({code(node, stage, at)})" if number else code(node, stage, at)
+    def source(self):
+        """Return the source of the loop."""
+        lines = self.begin()
+        for stage in self.passes:
+            lines += self.pass_over(stage)
+        for node in self.nodes:
+            if node.put:
+                index, value = node.put
+                lines.append(f"{self.rows[stored_as(node)]}[{self.names[index]}] = {self.operand(value, node, 0)}")
+        lines += [f"all_{self.names[node]}[n, 0] = {self.names[node]}" for node in self.ones]
+        first, then = self.parameters()
+        sums = [self.names[node] for node in self.sums]
+        then = [name.removeprefix("all_") if name[4:] in self.columns() else name for name in then]
+        head = [f"def loop({', '.join(first + then + sums)}):", f"    N, C = {first[0]}.shape",
+                *(f"    {self.rows[node]} = np.empty(C, real)" for node in self.scratch), "    for n in range(N):"]
+        text = "\n".join(head + ["        " + line for line in lines])
+        return ast.unparse(ast.parse(text))                 # without needless parentheses
 
-    body, pad = [], "        "
-    for stage in passes:
-        known = {}
-        for node in [node for node in nodes if node.stage == stage and node not in given]:
-            if node.columns or not node.rows:
+    def begin(self):
+        """Return the lines that take a row of each array."""
+        lines = []
+        for node in self.arrays:
+            name, at = self.names[node], "n" if node.rows == FULL else f"{self.names[node]}_at[n]"
+            lines += [f"{name} = all_{name}[{at}{'' if node.columns else ', 0'}]"] if node.rows else []
+            if node.kind == "i":
+                lines += [f"if {name} < 0: {name} += C", f"if not 0 <= {name} < C: raise IndexError"]
+        return lines + [f"{self.rows[node]} = all_{self.rows[node]}[n]" for node in self.new]
+
+    def pass_over(self, stage):
+        """Return the lines of a pass: the values of the whole row that are known before it, then its columns."""
+        self.known, self.lines = {}, []                     # what has been computed in this pass; the lines so far
+        for node in self.nodes:
+            name = self.names[node]
+            if node.stage != stage or node in self.given or node.columns or not node.rows or not name:
                 continue
             if node.reduction == "mean":
-                body.append(f"{pad}{names[node]} = {names[node]} / real(C)")
+                self.lines.append(f"{name} = {name} / real(C)")
             elif node.reduction == "take":
-                body.append(f"{pad}{names[node]} = {code(node.arguments[0], stage, names[node.arguments[1]])}")
-            elif names[node] and not node.reduction:
-                value = node.template.format(*(operand(each, node, stage) for each in node.arguments))
-                body.append(f"{pad}{names[node]} = {value}")
-        along = [node for node in nodes if node.stage == stage + 1 and node.reduction in ALONG]
-        body += [f"{pad}{names[node]} = real({ALONG[node.reduction][0]})" for node in along]
-        begin, pad = len(body), pad + "    "
-        lines = []
+                self.lines.append(f"{name} = {self.code(node.arguments[0], stage, self.names[node.arguments[1]])}")
+            elif not node.reduction:
+                self.lines.append(f"{name} = {self.filled(node, stage)}")
+        along = [node for node in self.nodes if node.stage == stage + 1 and node.reduction in ALONG]
+        before = self.lines + [f"{self.names[node]} = real({ALONG[node.reduction][0]})" for node in along]
+        self.lines, ends = [], []
         for node in along:
-            lines.append(f"{names[node]} = {ALONG[node.reduction][1]}({names[node]}, {code(node.arguments[0], stage)})")
-        for node in sums:
-            lines += [f"{names[node]}[c] += {code(node.arguments[0], stage)}"] if node.stage == stage else []
-        stores = [node for node in rows if node.stage == stage]
-        stores.sort(key=lambda node: rows[node] in homes)       # what is overwritten is read before
-        lines += [f"{rows[node]}[c] = {code(node, stage)}" for node in stores]
-        body += [pad + line for line in lines]
-        pad = pad[4:]
-        if lines:
-            body.insert(begin, f"{pad}for c in range(np.uint64(C)):")
-    for node in [node for node in nodes if node.put]:
-        index, value = node.put
-        body.append(f"{pad}{rows[node.arguments[0]]}[{names[index]}] = {operand(value, node, 0)}")
-    body += [f"{pad}all_{names[node]}[n, 0] = {names[node]}" for node in ones]
+            name, step = self.names[node], ALONG[node.reduction][1]
+            ends.append(f"{name} = {step}({name}, {self.code(node.arguments[0], stage)})")
+        for node in self.sums:
+            if node.stage == stage:
+                ends.append(f"{self.names[node]}[c] += {self.code(node.arguments[0], stage)}")
+        stores = [node for node in self.rows if node.stage == stage]
+        stores.sort(key=lambda node: self.rows[node] in self.homes)             # what is overwritten is read before
+        ends += [f"{self.rows[node]}[c] = {self.code(node, stage)}" for node in stores]
+        return before + ["for c in range(np.uint64(C)):"] * bool(ends) + ["    " + line for line in self.lines + ends]
 
-    # How it is called: what is cut into blocks of rows, then the rest. Elementwise lines see all rows as one.
-    by_row = [names[node] for node in arrays if node.rows == FULL] + [rows[node] for node in new] + [
-        names[node] for node in ones]
-    parts = [names[node] for node in arrays if node.rows == PART]
-    columns = [names[node] for node in arrays if not node.rows]
-    numbers = [names[node] for node in nodes if node in given and not (node.rows or node.columns)]
-    one_row = not (parts or columns or sums or ones or len(passes) > 1 or any(not node.columns for node in arrays))
-    head = [f"N, C = all_{by_row[0]}.shape", *(f"{rows[node]} = np.empty(C, real)" for node in scratch),
-            "for n in range(N):"]
-    for node in arrays:
-        if node.rows:
-            at = "n" if node.rows == FULL else f"{names[node]}_at[n]"
-            head.append(f"    {names[node]} = all_{names[node]}[{at}{'' if node.columns else ', 0'}]")
-            if node.kind == "i":
-                head += [f"    if {names[node]} < 0:", f"        {names[node]} += C",
-                         f"    if not 0 <= {names[node]} < C:", "        raise IndexError"]
-    head += [f"    {rows[node]} = all_{rows[node]}[n]" for node in new]
-    parameters = [*(f"all_{name}" for name in by_row), *(f"{name}_at" for name in parts),
-                  *(f"all_{name}" for name in parts), *columns, *numbers, *(names[node] for node in sums)]
-    source = "\n".join([f"def loop({', '.join(parameters)}):", *(f"    {line}" for line in head), *body])
-    source = ast.unparse(ast.parse(source))                 # without needless parentheses
+    def code(self, node, stage, at="c"):
+        """Return the expression of a value in a column; one that has a name becomes a line, once in a pass."""
+        name = self.names[node]
+        if node in self.rows and node.stage < stage:
+            return f"{self.rows[node]}[{at}]"
+        if node in self.given or name and not node.columns:
+            return f"{name}[{at}]" if node.columns else name
+        if (node, at) not in self.known:
+            self.known[node, at] = text = self.filled(node, stage, at)
+            if name:
+                self.lines.append(f"{name}_{at} = {text}")
+                self.known[node, at] = f"{name}_{at}"
+        return self.known[node, at]
 
-    call, plain = [f"shape = {by_row[0]}.shape"], f"    return plain({', '.join(trace.arguments)})"
-    if homes:
-        call += [f"if not alone([{', '.join(homes)}], [{', '.join(names[node] for node in arrays)}]):", plain]
-    call += [f"{name}_at = row_numbers({name}.shape, shape)" for name in parts]
-    view = "as_row" if one_row else "as_rows"
-    call += [f"all_{names[node]} = {view if node.rows else 'as_vector'}({names[node]})" for node in arrays]
-    call += [f"all_{rows[node]} = np.empty_like(all_{by_row[0]})" for node in new]
-    call += [f"all_{names[node]} = np.empty_like(all_{by_row[0]}[:, :1])" for node in ones]
-    first = [*(f"all_{name}" for name in by_row), *(f"{name}_at" for name in parts)]
-    then = [*(f"all_{name}" for name in parts + columns), *numbers]
-    others = "".join(f"{each}, " for each in then)
-    cut = f"over_blocks(loop, ({', '.join(first)},), ({others}), {len(sums)}, {one_row:d})"
-    if sums:
-        call.append(f"{', '.join(names[node] for node in sums)}, = {cut}")
-    else:
-        call.append(f"loop({', '.join(first + then)}) if free_cores() == 1 else {cut}")
-    if any(node.kind == "i" for node in arrays):            # NumPy raises its own error
-        call[-1:] = ["try:", f"    {call[-1]}", "except IndexError:", plain]
-    results = {}
-    for name in needed:
-        value = trace.names[name]
-        if not isinstance(value, Traced):
-            results[name] = repr(value) if value is None or isinstance(value, bool) else name
-        elif value.home:
-            results[name] = value.home
-        elif value.node.reduction == "rows":
-            results[name] = names[value.node]
-        elif value.node.columns:
-            results[name] = f"all_{rows[value.node.arguments[0] if value.node.put else value.node]}.reshape(shape)"
+    def filled(self, node, stage, at="c"):
+        return node.template.format(*(self.operand(each, node, stage, at) for each in node.arguments))
+
+    def operand(self, node, of, stage, at="c"):
+        """Return the expression of an argument; a number is computed in double precision before it meets an array."""
+        number = not (node.rows or node.columns) and (of.rows or of.columns)
+        return f"real({self.code(node, stage, at)})" if number else self.code(node, stage, at)
+
+    # The call.
+
+    def columns(self):
+        return [self.names[node] for node in self.arrays if not node.rows]
+
+    def parameters(self):
+        """Return the names of what is cut into blocks of rows, and of the other arguments."""
+        parts = [self.names[node] for node in self.arrays if node.rows == PART]
+        first = [self.names[node] for node in self.arrays if node.rows == FULL] + [
+            self.rows[node] for node in self.new] + [self.names[node] for node in self.ones]
+        numbers = [self.names[node] for node in self.nodes if node in self.given and not (node.rows or node.columns)]
+        return ([f"all_{name}" for name in first] + [f"{name}_at" for name in parts],
+                [f"all_{name}" for name in parts + self.columns()] + numbers)
+
+    def call(self):
+        """Return the statements that call it. Lines that are only elementwise see all rows as one."""
+        first, then = self.parameters()
+        one_row = all(node.rows == FULL and node.columns for node in self.arrays) and not (
+            self.sums or self.ones or len(self.passes) > 1)
+        arrays, names, plain = [self.names[node] for node in self.arrays], self.names, self.trace.arguments
+        lines, plain = [f"shape = {arrays[0]}.shape"], f"    return plain({', '.join(plain)})"
+        if self.homes:
+            lines += [f"if not alone([{', '.join(self.homes)}], [{', '.join(arrays)}]):", plain]
+        for node in self.arrays:
+            view = "as_vector" if not node.rows else "as_row" if one_row else "as_rows"
+            lines += [f"{names[node]}_at = row_numbers({names[node]}.shape, shape)"] if node.rows == PART else []
+            lines.append(f"all_{names[node]} = {view}({names[node]})")
+        lines += [f"all_{self.rows[node]} = np.empty_like({first[0]})" for node in self.new]
+        lines += [f"all_{names[node]} = np.empty_like({first[0]}[:, :1])" for node in self.ones]
+        others = "".join(f"{each}, " for each in then)
+        run = f"over_blocks(loop, ({', '.join(first)},), ({others}), {len(self.sums)}, {one_row:d})"
+        if self.sums:
+            run = f"{', '.join(names[node] for node in self.sums)}, = {run}"
         else:
-            results[name] = f"all_{names[value.node]}.reshape(*shape[:-1], 1)"
-    return source, call, results
+            run = f"loop({', '.join(first + then)}) if free_cores() == 1 else {run}"
+        if any(node.kind == "i" for node in self.arrays):   # NumPy raises its own error
+            return [*lines, "try:", f"    {run}", "except IndexError:", plain]
+        return [*lines, run]
+
+    def results(self):
+        """Return name -> expression of its value after the call."""
+        return {name: self.result(name, self.trace.names[name]) for name in self.needed}
+
+    def result(self, name, value):
+        if not isinstance(value, Traced):
+            return repr(value) if value is None or isinstance(value, bool) else name
+        if value.home or value.node.reduction == "rows":
+            return value.home or self.names[value.node]
+        if value.node.columns:
+            return f"all_{self.rows[stored_as(value.node)]}.reshape(shape)"
+        return f"all_{self.names[value.node]}.reshape(*shape[:-1], 1)"
+
+
+def stored_as(node):
+    """Return the node whose row holds a value: where one column is replaced, that is the row of all others."""
+    return node.arguments[0] if node.put else node
