@@ -171,3 +171,13 @@ def test_an_empty_path_is_not_the_current_folder(npgpt, tmp_path, monkeypatch):
         says = {"--corpus": "there is no corpus", "--out-dir": "--out-dir must be the path of a file or folder"}
         refused(npgpt(*arguments), says.get(arguments[-2], "must be the path of a file or folder"))
         assert sorted(tmp_path.rglob("*")) == there
+
+
+def test_info_shows_lines_beside_their_loops(npgpt):
+    pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
+    code, out, _ = npgpt("info", "--loops", "layernorm")
+    lines = {left.strip(): right.strip() for left, bar, right in (line.partition(" | ") for line in out.splitlines())}
+    assert code == 0 and lines["mean = x.mean(axis=-1, keepdims=True)"].startswith("def loop(all_x,")
+    assert lines["xhat, rstd, weight, has_bias = cache"] == "NumPy" and "mean = add(mean, x[c])" in out
+    refused(npgpt("info", "--loops", "block"), "calls other layers")
+    refused(npgpt("info", "--loops", "nothing"), 'no layer "nothing"')
