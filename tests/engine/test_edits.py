@@ -1,6 +1,7 @@
 """The line you study is the line that trains: each function of the lesson is edited, and each engine trains with it."""
 
 import ast
+import functools
 import json
 import os
 import shutil
@@ -46,14 +47,19 @@ for engine in sys.argv[2:]:
 """
 
 
-def trained(folder, name, engines):
+@functools.cache
+def trained(folder, fields, engines):
     """Return the last loss of each engine, by the package in a folder, and what was written to standard error."""
-    fields = {"lora_rank": 2} if name.startswith("lora") else {"activation": "gelu"} if "exact" in name else {}
     variables = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT.parent}"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps(fields), *engines], cwd=folder, env=variables,
+    done = subprocess.run([sys.executable, "-c", PROGRAM, fields, *engines], cwd=folder, env=variables,
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(map(json.loads, done.stdout.splitlines())), done.stderr
+
+
+def fields_of(name):
+    """Return the fields of a config, as JSON, whose model calls a function."""
+    return '{"lora_rank": 2}' if name.startswith("lora") else '{"activation": "gelu"}' if "exact" in name else "{}"
 
 
 def edited(tree, name):
@@ -76,11 +82,11 @@ def edited(tree, name):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "layernorm_backward" else pytest.mark.slow)
                                   for name in FILES])
 def test_every_engine_trains_with_an_edited_line(name, tmp_path):
-    before, _ = trained(ROOT.parent, name, ["reference"])
+    before, _ = trained(ROOT.parent, fields_of(name), ("reference",))
     shutil.copytree(ROOT, tmp_path / "npgpt", ignore=shutil.ignore_patterns("__pycache__"))
     file = tmp_path / "npgpt" / FILES[name].relative_to(ROOT)
     file.write_text(edited(ast.parse(file.read_text()), name))
-    losses, told = trained(tmp_path, name, ENGINES)
+    losses, told = trained(tmp_path, fields_of(name), tuple(ENGINES))
     assert losses == pytest.approx(dict.fromkeys(ENGINES, losses["reference"]), abs=2e-4)
     assert abs(losses["reference"] - before["reference"]) > 1e-3
     replaced = name in sources.TESTED and name != "linear_backward"         # that only in a model with LoRA

@@ -29,7 +29,7 @@ from npgpt.engine.loops.lines import compiled, kernel
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")       # the mean of nothing
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 BY = pytest.mark.parametrize(("by", "n"), [("python", 24), ("numba", 1),
-                                           pytest.param("numba", 24, marks=pytest.mark.slow)])
+                                           pytest.param("numba", 8, marks=pytest.mark.slow)])
 PAIRS = sorted(name.removesuffix("_forward") for name in layers.__all__ if name.endswith("_forward"))
 count = itertools.count()
 
@@ -394,6 +394,8 @@ def test_random_programs(by, most):
     "u = x * 2.0 if flag else x; v = u; u *= 0.5; return u, v, x",
     "y = x * 0.5; u = x @ x.T; y = x * 2.0; return u",                          # nobody reads y
     "w *= 0.5; x = x; return x, w",
+    "x += np.exp(-(x + w) ** 2); z += np.exp(-x.mean(axis=-1, keepdims=True) ** 2); z = z * x; "    # two in one row
+    "x = np.tanh(z * x) * np.exp(-x ** 2); return x, z",
     "y = np.where(a, x * 3.0, 0.5); y = y * 2.0; return y",                     # of the dtype of a
     "if flag:\n        u = x * 2.0\n    y = x * 3.0; u += y; return u"])         # u might have no value
 def test_programs_that_were_wrong_once(text, rows):
@@ -564,3 +566,26 @@ def test_a_function_of_the_same_file_is_compiled_too():
         assert kernel.cache_info().misses == 1
         function.__globals__["norm"] = np.tanh          # and if the name gets another value, that is called
         np.testing.assert_allclose(compiled(function)(x), function(x), rtol=1e-14)
+
+
+def test_what_is_not_compiled_runs_as_it_stands(tmp_path):
+    """A function without source, with a decorator, of an enclosing function, a generator."""
+    names, twice = {"np": np}, 2.0
+    exec("def f(x):\n    y = x * 2.0 + x\n    return y\n", names)
+    decorated = defined("import functools\n@functools.lru_cache\ndef g(x):\n    return x\n\n\n"
+                        "def keep(h):\n    return h\n\n\n@keep\ndef f(x):\n    y = x * 2.0 + x\n    return y\n")
+
+    def enclosed(x):
+        y = x * twice + x
+        return y
+
+    def generator(x):
+        y = x * 2.0 + x
+        yield y
+
+    x = np.ones((2, 3))
+    with loops_by("python"):
+        for each in (names["f"], decorated, enclosed):
+            np.testing.assert_array_equal(compiled(each)(x), 3.0 * x)
+        np.testing.assert_array_equal(list(compiled(generator)(x)), [3.0 * x])
+        assert kernel.cache_info().misses == 0

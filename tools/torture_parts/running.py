@@ -16,17 +16,13 @@ import sys
 import tempfile
 import traceback
 
-import numpy as np
+os.environ["NUMBA_DISABLE_JIT"] = "1"       # by NumPy: a process that compiles needs memory, and writes to a cache
 
 import npgpt.cli.main
 import npgpt.cli.train
-import npgpt.layers
 from npgpt.engine.cpu import cpu_kernels
 
-if cpu_kernels() != "numpy":        # load Numba, 120 MiB, before memory is measured
-    from npgpt.engine.loops.lines import compiled
-
-    compiled(npgpt.layers.gelu_tanh_forward)(np.ones((1, 8), np.float32))
+cpu_kernels()               # tries to load Numba, 120 MiB, before memory is measured
 
 npgpt.cli.train.draw_if_possible = lambda out_dir: ""       # slower than a run here
 CPU_SECONDS = 10            # more than any command on tiny files needs

@@ -82,7 +82,7 @@ class Loop:
         for node in [node for node in self.rows if not self.rows[node]]:        # where a later result will be?
             free = [self.rows[end] for end in whole if end.stage >= self.last_read[node] and all(
                 last <= node.stage for each, last in self.last_read.items()
-                if self.given.get(each, self.rows.get(each)) == self.rows[end])]
+                if self.rows[end] in (self.given.get(each), self.rows.get(each)))]
             self.scratch += [] if free else [node]
             self.rows[node] = free[0] if free else f"{self.names[node]}_{len(self.scratch)}_row"
 
