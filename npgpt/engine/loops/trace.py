@@ -139,7 +139,7 @@ class Trace:
         self.given = {value.node: value.home for value in self.cells}
 
     def argument(self, name, value):
-        """Return what stands for an argument of the loop; None, a bool and a function stand for themselves."""
+        """Return the `Traced` of an array or a number; None, a bool and a function are returned as they are."""
         if value is None or isinstance(value, bool) or callable(value):
             return value
         if not isinstance(value, np.ndarray) or not value.ndim:
