@@ -5,6 +5,7 @@ the gradient check. With --open a local server shows the page, and its lines, nu
 """
 
 import os
+import signal
 import threading
 import warnings
 import webbrowser
@@ -65,8 +66,12 @@ def run(args):
     server = Server(Live(args.exercises, model, tokenizer, description).actions)
     page = study_page(lessons, study, {"token": server.token, "exercises": args.exercises})
     print(f"{server.address} (press Ctrl-C to stop)", flush=True)
-    threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()    # a text browser would block
-    server.run(page)
+    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:      # Windows has no SIGHUP
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)       # as Ctrl-C, so that the file is deleted
+    with server.opener() as url:
+        threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()       # a text browser would block
+        server.run(page)
     print("stopped")
 
 

@@ -1,18 +1,24 @@
 """The server of the live page: on 127.0.0.1, for requests that carry its token.
 
 Any program on this machine, and any web page in the user's browser, can send requests to it. So every request needs the
-token, Host and Origin must be the server's own, and the size of a body is limited. It serves no files: the page is in
-memory, and everything else is an action that takes and returns JSON.
+token, Host and Origin must be the server's own, and the size of a body is limited. A header carries the token: a cookie
+would also reach other ports of 127.0.0.1. Other users can read a browser's command line, so a file, private to the
+user, opens the page with a code that is valid once. The server serves no files: the page is in memory, and everything
+else is an action that takes and returns JSON.
 """
 
 import contextlib
 import hmac
 import http.server
 import json
+import os
 import secrets
 import socketserver
+import tempfile
+import threading
 import time
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import parse_qs
 
 from npgpt.errors import UserError, one_line
@@ -25,11 +31,14 @@ HEADERS = {         # more policies are in the page itself
     "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff"}
-# The page removes the token from the address bar. When it is reloaded, this script puts the token back.
-RELOAD = b"""<!DOCTYPE html><html lang="en"><title>npgpt</title><script>
+# The page removes token and code from the address bar. When it is reloaded, this script asks for it with the token.
+RELOAD = b"""<!DOCTYPE html><html lang="en"><title>npgpt</title><script type="module">
 const token = sessionStorage.getItem("npgpt-token");
-if (token) location.replace(`/?token=${token}`);
+const response = token && await fetch("/", {headers: {"X-Npgpt-Token": token}});
+if (response?.ok) document.write(await response.text()), document.close();
 </script><p>Open the address that npgpt study printed."""
+REDIRECT = """<!DOCTYPE html><html lang="en"><title>npgpt</title><meta http-equiv="refresh" content="0; url={}">
+<p>If no page opens, open the address that npgpt study printed."""
 
 
 class Refused(Exception):
@@ -40,7 +49,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Serves a page until Ctrl-C, or until no request came for `idle` seconds.
 
     actions: path -> function from a request's JSON object to the answer's; it raises UserError for invalid content.
-    token: for the page; address: what the browser opens.
+    token: for the page; code: opens it once; address: for the user, with the token.
     """
 
     daemon_threads = True
@@ -48,16 +57,26 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def __init__(self, actions, idle=IDLE):
         self.actions, self.idle = actions, idle
-        self.token = secrets.token_urlsafe(32)
+        self.token, self.code, self.unspent = secrets.token_urlsafe(32), secrets.token_urlsafe(32), threading.Lock()
         super().__init__((HOST, 0), Handler)
         port = self.server_address[1]
         self.hosts = [f"{HOST}:{port}", f"localhost:{port}"]
         self.address = f"http://{self.hosts[0]}/?token={self.token}"
 
+    @contextlib.contextmanager
+    def opener(self):
+        """Within it there is a file, readable by this user only, that opens the page once; yield its URL."""
+        home = os.path.expanduser("~")          # browsers in a sandbox (snap) read neither /tmp nor hidden folders
+        with tempfile.TemporaryDirectory(prefix="npgpt-", dir=home if os.access(home, os.W_OK) else None) as folder:
+            file = Path(folder).resolve() / "open.html"
+            file.touch(0o600)
+            file.write_text(REDIRECT.format(f"http://{self.hosts[0]}/?code={self.code}"))
+            yield file.as_uri()
+
     def run(self, page):
         """Serve a page, bytes. Return after Ctrl-C, or when the server has been idle for long enough."""
         self.page = page
-        self.last = time.monotonic()            # when the last request with the token came
+        self.last = time.monotonic()            # when the last authorised request came
         with self, contextlib.suppress(KeyboardInterrupt):
             while time.monotonic() - self.last < self.idle:
                 self.handle_request()
@@ -73,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server_version, sys_version = "npgpt", ""
 
     def do_GET(self):
-        if self.path == "/":
+        if self.path == "/" and "X-Npgpt-Token" not in self.headers:
             self.send(HTTPStatus.FORBIDDEN, RELOAD, "text/html")
         else:
             self.answer(lambda: (self.server.page, "text/html"))
@@ -112,11 +131,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, "wrong Host header")
         if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in self.server.hosts)]:
             raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another site")
-        given = self.headers.get("X-Npgpt-Token", "")
-        if self.command == "GET" and path == "/" and not given:
-            given = parse_qs(query).get("token", [""])[0]
-        if not hmac.compare_digest(given.encode(errors="replace"), self.server.token.encode()):
-            raise Refused(HTTPStatus.FORBIDDEN, "wrong token: open the address that npgpt study printed")
+        fields = parse_qs(query) if self.command == "GET" and path == "/" else {}
+        given = self.headers.get("X-Npgpt-Token") or fields.get("token", [""])[0], fields.get("code", [""])[0]
+        token, code = (hmac.compare_digest(each.encode(errors="replace"), secret.encode())
+                       for each, secret in zip(given, (self.server.token, self.server.code), strict=True))
+        if not token and not (code and self.server.unspent.acquire(blocking=False)):        # it can be acquired once
+            raise Refused(HTTPStatus.FORBIDDEN, "wrong token, or used code: open the address that npgpt study printed")
         self.server.last = time.monotonic()
         methods = {"/": "GET", **dict.fromkeys(self.server.actions, "POST")}
         if path not in methods:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from npgpt.study.gradcheck.source import read_source
 from npgpt.study.page.flow import assigned_line
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import study_page
+from npgpt.study.page.server import Server as RealServer
 from npgpt.study.page.steps import summary
 from npgpt.study.page.whole_model import study_model
 
@@ -484,6 +486,21 @@ def test_the_server_stops(visit):
     page.route("**/*", lambda route: route.abort())
     play(page, [("click", ".hero [data-hero=break]"), ("has", "#ended", f"run {START} again"),
                 ("has", ".hero .verdict.error", f"run {START} again")])
+
+
+def test_the_file_that_opens_the_page_and_a_reload(browser, files, server):
+    """No address that the browser visits holds the token."""
+    real, urls = RealServer(server.actions), []
+    real.token = "secret"               # of the page in `files`
+    threading.Thread(target=real.run, args=[(files / "live.html").read_bytes()], daemon=True).start()
+    with real.opener() as url, browser.new_page() as page:
+        page.on("request", lambda request: urls.append(request.url))
+        page.goto(url)
+        for _ in range(3):
+            play(page, [("click", ".hero [data-hero=break]"), ("visible", ".hero .verdict.wrong")])
+            page.reload()
+    assert urls[0] == url and "secret" not in str(urls)
+    real.idle = 0.0
 
 
 def test_the_first_screen_fits_on_a_phone(visit, server):

@@ -56,7 +56,7 @@ def ask(server, method="POST", path="/echo", body=b"{}", left_out=(), **more):
     lines = [f"{method} {path} HTTP/1.1"]
     lines += [f"{name.replace('_', '-')}: {each}" for name, value in headers.items() if name not in left_out
               for each in (value if isinstance(value, list) else [value])]
-    text = "\r\n".join([*lines, "", ""]).replace("{token}", server.token)
+    text = "\r\n".join([*lines, "", ""]).replace("{token}", server.token).replace("{code}", server.code)
     text = text.replace("{port}", str(server.server_address[1]))
     with socket.create_connection(server.server_address, timeout=PATIENCE) as client:
         client.sendall(text.encode("latin-1") + body)
@@ -86,7 +86,10 @@ def test_the_page_and_an_answer(start):
     (403, {"X_Npgpt_Token": "wrong"}),
     (403, {"X_Npgpt_Token": "\xff"}),
     (403, {"path": "/echo?token={token}", "left_out": ["X_Npgpt_Token"]}),          # the page only
+    (403, {"path": "/echo?code={code}", "left_out": ["X_Npgpt_Token"]}),
     (403, {"method": "GET", "path": "/?token=wrong", "left_out": ["X_Npgpt_Token"]}),
+    (403, {"method": "GET", "path": "/?code={code}", "left_out": ["X_Npgpt_Token"], "Host": "evil.example:{port}"}),
+    (403, {"method": "GET", "path": "/", "X_Npgpt_Token": "wrong"}),
     (403, {"method": "GET", "path": "/etc/passwd", "left_out": ["X_Npgpt_Token"]}),
     (403, {"left_out": ["Host"]}),
     (403, {"Host": "evil.example:{port}"}),         # DNS rebinding
@@ -118,16 +121,18 @@ def test_requests_that_are_rejected(start, capfd, status, request_):
     assert given == status and headers["X-Content-Type-Options"] == "nosniff"
     error = json.loads(body)["error"]
     assert error and "secret" not in error and "\n" not in error
-    assert ask(server)[0] == 200                    # the server is still there
+    assert ask(server)[0] == 200                    # the server is still there, and the code unused
+    assert [ask(server, "GET", "/?code={code}", b"", ["X_Npgpt_Token"])[0] for _ in range(3)] == [200, 403, 403]
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_reload_has_no_token(start):
-    """Neither the page nor a secret is sent, only the script that puts the token back."""
+    """Neither the page nor a secret is sent, only the script that asks for the page with the token."""
     server = start()
     status, headers, body = ask(server, "GET", "/", b"", ["X_Npgpt_Token"])
     assert status == 403 and server.token.encode() not in body and b"the page<" not in body
     assert b'sessionStorage.getItem("npgpt-token")' in body and headers["Content-Type"].startswith("text/html")
+    assert ask(server, "GET", "/", b"")[::2] == (200, b"<p>the page</p>")
 
 
 def test_requests_that_are_not_http(start, capfd):
@@ -157,25 +162,33 @@ def test_it_stops_when_idle(start):
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_the_command(tmp_path):
-    """It writes no page, prints its address, answers there, and stops with Ctrl-C."""
+@pytest.mark.parametrize(("number", "folder"), [("SIGINT", "home"), ("SIGTERM", "home"), ("SIGHUP", "folder")])
+def test_the_command(tmp_path, number, folder):
+    """It answers at the address that it prints. The browser's argument is a private file, deleted at the end."""
     for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
         pytest.importorskip(module, reason="makes the study page")
-    environment = {**os.environ, "PYTHONPATH": str(Path(npgpt.__file__).parents[1]), "BROWSER": "true"}
+    (tmp_path / folder).mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(npgpt.__file__).parents[1]), "BROWSER": "echo %s",
+                   "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "folder")}
     process = subprocess.Popen([sys.executable, "-m", "npgpt", "study", "chain", "--open", "--exercises", "mine"],
                                cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         address, _, how = process.stdout.readline().strip().partition(" ")
         host, token = address.removeprefix("http://").split("/?token=")
+        file = Path(process.stdout.readline().strip().removeprefix("file://"))          # what the browser, echo, got
+        assert file.parent.parent == tmp_path / folder and file.suffix == ".html"
+        assert [oct(path.stat().st_mode) for path in (file, file.parent)] == ["0o100600", "0o40700"]
+        code = file.read_text().partition(f"http://{host}/?code=")[2].partition('"')[0]
+        assert len(code) > 40 and code not in str(file) and token not in f"{file} {file.read_text()}"
         connection = http.client.HTTPConnection(host, timeout=PATIENCE)
-        connection.request("GET", f"/?token={token}")
+        connection.request("GET", f"/?code={code}")
         assert f'"live":{{"token":"{token}","exercises":"mine"}}' in connection.getresponse().read().decode()
         solution = json.dumps({"layer": "chain", "level": 1, "edits": {"b29": "du = dv * np.cos(u)"}, "shown": []})
         connection.request("POST", "/check", solution, {"X-Npgpt-Token": token, "Content-Type": "application/json"})
         assert json.loads(connection.getresponse().read())["solved"] == "chain level 1"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(getattr(signal, number))
         out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert (process.returncode, how, out, err) == (0, "(press Ctrl-C to stop)", "stopped\n", "")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["chain-level1.py", "mine", "progress.json"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["chain-level1.py", folder, "mine", "progress.json"]

@@ -5,7 +5,7 @@ const START = "npgpt study --open";
 
 if (LIVE) {
   sessionStorage.setItem("npgpt-token", LIVE.token);                    // for a reload: the new address
-  history.replaceState(null, "", location.pathname + location.hash);    // has no token
+  history.replaceState(null, "", location.pathname + location.hash);    // has neither token nor code
 }
 
 /* POST a body to the server, and return its answer. Throws an Error with one sentence. */
