@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from npgpt import layers
 from npgpt.arrays import DTYPES, to_host
+from npgpt.checkpoints.adapter import open_adapter, save_adapter
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
 from npgpt.checkpoints.save import merged, save_model
@@ -29,6 +30,7 @@ from npgpt.checks import (
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.devices import array_module
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
+from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.memory import keep_freed_memory
 from npgpt.engine.ops import headless, with_block, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
@@ -36,18 +38,19 @@ from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.activations import Activations, Looking
-from npgpt.model.batch import check_batch, check_ids, check_mask
+from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
 from npgpt.model.config import GPTConfig
-from npgpt.model.generate import check_sampling, stream_tokens
+from npgpt.model.generate import check_sampling, check_stop, stream_tokens
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import INITS, Parameters, frozen_names, initialize, parameter_shapes
 from npgpt.training.options import options_of
 
 KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
-Name = str | os.PathLike                                # of a model or a folder
+Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
-Block = tuple[Callable, Callable]                       # a forward and its backward
+Block = tuple[Callable[..., object], Callable[..., object]]     # a forward and its backward
 Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
+Stop = str | Iterable[str | Sequence[int]]
 Rng = np.random.Generator | object                      # by XLA, and on a GPU, what engine.dropout_rng returns
 
 
@@ -59,7 +62,7 @@ class GPT:
     >>> grads = model.backward()                        # grads["h.0.ln_1.weight"]
 
     seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init: how weights are drawn,
-    "gpt2", "half-wpe" or "torch", see `initialize`. dtype: "float32" or "float64"; also "tf32" (on a GPU) and
+    "gpt2", "half-wpe", "torch" or "normal", see `initialize`. dtype: "float32" or "float64"; also "tf32" (on a GPU) and
     "bfloat16" (with "xla"), which keep float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or
     "cuda"), "gpu:N" or "auto"; with "xla" also "tpu".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
@@ -91,7 +94,7 @@ class GPT:
         if config.activation == "gelu":
             check_scipy()
         self.config, self.dtype = config_with_block(config, block), dtype
-        self.gpt, frozen = with_block(block), frozen_names(config, freeze)
+        self.block, self.gpt, frozen = block, with_block(block), frozen_names(config, freeze)
         self.xp = np if kernels == "xla" else array_module(device)      # the library of the parameters
         keep_freed_memory()
         if kernels == "xla" and block:
@@ -106,11 +109,12 @@ class GPT:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
         self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen, block)
-        self.ops, self._cache = with_lora(layers, config), None
+        self.ops = with_lora(layers, config)
+        self._cache: tuple | None = None
         if seed is not None:
             initialize(self.params, seed, init)
 
-    def _on_engine(self, device, threads, kernels, frozen, block):
+    def _on_engine(self, device, threads, kernels, frozen, block) -> tuple[Parameters, ReferenceEngine]:
         """Return the parameters, zero, and the engine that runs the model."""
         if kernels == "xla":
             from npgpt.engine.xla.engine import on_xla  # imports JAX
@@ -122,6 +126,13 @@ class GPT:
             return params, ReferenceEngine(params, threads, block=block)
         return params, CPUEngine(params, threads, cpu_kernels(kernels), block)
 
+    def __getstate__(self):     # for pickle and copy.deepcopy: the rest follows from it
+        return {**vars(self), "xp": None, "gpt": None, "ops": None, "_cache": None}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self.xp, self.gpt, self.ops = self.params.xp, with_block(self.block), with_lora(layers, self.config)
+
     def use_engine(self, engine: ReferenceEngine) -> None:
         """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
         check("engine", engine, getattr(engine, "params", None) is self.params, "an engine of this model's params")
@@ -130,36 +141,38 @@ class GPT:
     @classmethod
     def from_pretrained(cls, name_or_path: Name, revision: str | None = None, dtype: str = "float32",
                         device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
-                        block: Block | None = None, lora_rank: int | None = None) -> "GPT":
+                        block: Block | None = None, lora_rank: int | None = None, lora_alpha: float | None = None,
+                        adapter: Name | None = None) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
         model.safetensors (one file, or shards with their index; a checkpoint of npgpt is such a folder too), or a
         .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. Weights stored
         as float16 or bfloat16 are widened. lora_rank: adds LoRA's matrices to a model that has none; nothing changes
-        until they are trained.
+        until they are trained; A B is multiplied by lora_alpha / lora_rank, by default 1. adapter: a folder of peft
+        with LoRA of c_attn and c_proj, which is added instead.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
         config, read = open_model(find_model(name_or_path, revision))
-        model = cls(with_rank(config, lora_rank), None, dtype, device, threads, kernels,
-                    freeze=freeze, block=block)
-        model._read(read, lora_rank)
+        config, read = lora_added(config, read, lora_rank, lora_alpha, adapter)
+        model = cls(config, None, dtype, device, threads, kernels, freeze=freeze, block=block)
+        read(model.params)
         return model
-
-    def _read(self, read, lora_rank):
-        """Read the weights of a checkpoint, and draw LoRA's if they are new."""
-        read(self.params)
-        if lora_rank:
-            initialize(self.params, 0, names=[name for name in self.params if ".lora_" in name])
 
     def save_pretrained(self, folder: Name) -> None:
         """Write model.safetensors and config.json, for transformers and `from_pretrained`. LoRA is merged."""
         check_path("folder", folder)
         save_model(self.params, folder)
 
+    def save_adapter(self, folder: Name) -> None:
+        """Write adapter_config.json and adapter_model.safetensors, LoRA alone, for peft and `from_pretrained`."""
+        check_path("folder", folder)
+        save_adapter(self.params, folder)
+
     def merged(self) -> "GPT":
         """Return a copy on the CPU with LoRA merged into the weights, all of which are trained."""
-        model = GPT(dataclasses.replace(self.config, lora_rank=0), None, self.dtype, threads=self.engine.threads)
+        config = dataclasses.replace(self.config, lora_rank=0, lora_alpha=None)
+        model = GPT(config, None, self.dtype, threads=self.engine.threads)
         for name in model.params:
             model.params[name] = to_host(merged(self.params, name))
         return model
@@ -186,27 +199,32 @@ class GPT:
         its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
         a constant: no gradient flows through it.
         """
-        return self._forward(idx, targets, rng, mask, None if edit is None else Looking(edit))
+        return self._forward(idx, targets, rng, mask, None if edit is None else self._looking(edit, ()))
 
     __call__ = forward
 
     def run_with_cache(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
-                       mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, Activations]:
+                       mask: ArrayLike | None = None, edit: Edits | None = None,
+                       names: Sequence[str] = ("*",)) -> tuple[np.ndarray, Activations]:
         """Compute the logits (B, T, V), and return every float array of the forward with them, as `Activations`.
 
-        activations["h.3.attn.att"] is the variable `att` in the attention of block 3. With targets, `backward` adds the
-        gradients: activations.grads["h.3.attn.att"]. The arguments are those of `forward`.
+        activations["h.3.attn.att"] is the variable `att` in the attention of block 3, a read-only view. With targets,
+        `backward` adds the gradients: activations.grads["h.3.attn.att"]. names: which arrays are kept, such as
+        ["h.*.attn.att"]. The other arguments are those of `forward`.
         """
-        looking = Looking({} if edit is None else edit)
+        looking = self._looking(edit, names)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
+
+    def _looking(self, edit, names):
+        if self.config.block:
+            raise UserError("run_with_cache and edit do not work on a model with your own block")
+        return Looking(edit, names)
 
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
         (forward, backward), ops = self.gpt, self.ops
         if looking is not None:
-            if self.config.block:
-                raise UserError("run_with_cache and edit do not work on a model with your own block")
             forward, backward = looking.forward, looking.backward
             ops = with_lora(looking.ops, self.config, all_gradients=True)
         logits, gpt = self._run_forward(idx, rng, mask, forward, ops)
@@ -245,7 +263,7 @@ class GPT:
 
     def _run_forward(self, idx, rng, mask, forward, ops):
         check_rng(rng, self.xp.random.Generator)
-        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
+        mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
             return forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
@@ -289,7 +307,7 @@ class GPT:
             check_whole("count", count, 1)
         if add_to is not None:
             self.params.check_add_to(add_to)
-        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
+        mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
 
     def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
@@ -298,33 +316,51 @@ class GPT:
         Returns a float; on a GPU, or with XLA, a 0-d array there.
         """
         idx, targets = check_batch(self.config, idx, targets)
-        mask = check_mask(self.config, mask, *idx.shape, self.params.dtype)
+        mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         return self.engine.loss(idx, targets, mask)
 
     def generate(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
-                 top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None) -> np.ndarray:
+                 top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
+                 mask: ArrayLike | None = None, stop: Stop = (), n: int = 1, tokenizer: Tokenizer | None = None,
+                 edit: Edits | None = None) -> np.ndarray:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
 
-        idx (B, T) integers, T at least 1 -> (B, T + n) int64 array. n is max_new_tokens, or fewer if all rows have
-        reached `eos_token_id`; shorter rows are padded with it.
+        idx (B, T) integers, T at least 1 -> (B n, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
+        ended; shorter rows are padded with their last token, as with `eos_token_id`.
         """
-        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id))
-        idx = check_ids(self.config, idx).astype(np.int64)
+        columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, n,
+                                   tokenizer, edit))
+        idx = np.repeat(check_ids(self.config, idx), n, axis=0)
         return np.concatenate([idx, *[column[:, None] for column in columns]], axis=1, dtype=np.int64)
 
     def stream(self, idx: ArrayLike, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
-               top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None) -> Iterator[np.ndarray]:
-        """Return an iterator over the next token of each row, (B,) integers, each drawn on demand.
+               top_p: float | None = None, seed: int = 0, eos_token_id: int | None = None,
+               mask: ArrayLike | None = None, stop: Stop = (), n: int = 1, tokenizer: Tokenizer | None = None,
+               edit: Edits | None = None) -> Iterator[np.ndarray]:
+        """Return an iterator over the next token of each row, (B n,) integers, each drawn on demand.
 
         temperature divides the logits: below 1 safer, above 1 wilder, 0 always the most likely token. top_k: keep the
         k most likely tokens only; top_p: keep the smallest set of most likely tokens whose probabilities reach p
         (nucleus sampling, Holtzman et al. 2019, arXiv:1904.09751). The same seed gives the same text.
+        mask: for prompts of different lengths, (B, T), 1 for a token and 0 for padding before it, from
+        `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be alone. n: continuations of
+        each prompt, in successive rows. A row ends after `eos_token_id`, or when its new tokens contain one of `stop`:
+        lists of token ids, or texts, which need the `tokenizer`. Then it repeats its last token.
+        edit: as in `forward`. The functions get the arrays of the prompt, then those of one token at a time, with keys
+        that earlier edits made; the embedding's have all texts as one row.
         Raises UserError for values out of range, and for a model that is not causal.
         """
         idx = check_ids(self.config, idx)
         check_sampling(self.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
-        return stream_tokens(self.engine.reader(len(idx)), idx, max_new_tokens, temperature, top_k, top_p, seed,
-                             eos_token_id)
+        check_whole("n", n, 1)
+        check("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer of npgpt")
+        stops = check_stop(self.config, stop, tokenizer)
+        idx, pads = (np.repeat(each, n, axis=0) for each in (idx, check_padding(mask, *idx.shape)))
+        if edit is None:
+            read = self.engine.reader(len(idx), pads)
+        else:
+            read = KVCache(self.engine, len(idx), pads, self._looking(edit, ())).read
+        return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops, tokenizer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +389,7 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
 
 
 def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=(),
-               block=None, lora_rank=None, **config_fields):
+               block=None, lora_rank=None, lora_alpha=None, adapter=None, **config_fields) -> Loaded:
     """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
     checkpoint = None
     if is_run(name):
@@ -367,9 +403,10 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     config, read = open_model(found)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, config.vocab_size)
-    config = with_rank(dataclasses.replace(config, **config_fields), lora_rank)
+    config = dataclasses.replace(config, **config_fields)
+    config, read = lora_added(config, read, lora_rank, lora_alpha, adapter)
     model = GPT(config, None, dtype, device, threads, kernels, freeze=freeze, block=block)
-    model._read(read, lora_rank)
+    read(model.params)
     return Loaded(model, tokenizer, folder, checkpoint)
 
 
@@ -380,18 +417,32 @@ def is_run(path):
     return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
 
 
-def with_rank(config, lora_rank):
-    """Return the config with LoRA of a rank added, or unchanged without a rank."""
-    if lora_rank is None:
-        return config
-    check_whole("lora_rank", lora_rank, 1)
+def lora_added(config, read, lora_rank, lora_alpha, adapter):
+    """Return (config, read) of a checkpoint with new LoRA of a rank, or an adapter's; unchanged with neither."""
+    if lora_rank is lora_alpha is adapter is None:
+        return config, read
     if config.lora_rank:
         raise UserError(f"the model has LoRA of rank {config.lora_rank} already: continue training it, or merge it "
                         "first with `npgpt export`")
-    return dataclasses.replace(config, lora_rank=lora_rank)
+    load_adapter = None
+    if adapter is None:
+        check_whole("lora_rank", lora_rank, 1)
+        config = dataclasses.replace(config, lora_rank=lora_rank, lora_alpha=lora_alpha)
+    elif lora_rank is lora_alpha is None:
+        config, load_adapter = open_adapter(adapter, config)
+    else:
+        raise UserError("an adapter has its own rank and alpha: leave lora_rank and lora_alpha out")
+
+    def read_both(params):
+        read(params)
+        initialize(params, 0, names=[name for name in params if ".lora_" in name])
+        if load_adapter:
+            load_adapter(params)
+
+    return config, read_both
 
 
-def config_with_block(config, block):
+def config_with_block(config: GPTConfig, block: Block | None) -> GPTConfig:
     """Return the config with the name of the user's block. Raises UserError if the model needs another one."""
     if block is None:
         if config.block is not None:

@@ -59,7 +59,7 @@ def plain_numbers(fields):
             object.__setattr__(fields, name, value)             # how dataclasses itself sets a frozen field
 
 
-def as_array(name, value):
+def as_array(name, value) -> np.ndarray:
     """Return `value` as a NumPy array. Raises UserError if it is none, such as a list of rows of different lengths."""
     try:
         return np.asarray(value)
@@ -75,7 +75,7 @@ def as_iterator(name, value):
         raise UserError(f"{name} must be a sequence, not {shown(value)}") from None
 
 
-def as_floats(name, value, dtype, xp=np):
+def as_floats(name, value, dtype, xp=np) -> np.ndarray:
     """Return numbers as an array of a floating-point dtype and of the library xp.
 
     Raises UserError if `value` holds anything but numbers, or finite numbers that would become infinite.

@@ -23,7 +23,7 @@ FUNCTIONS = {
     "full_like": "a fill_value dtype order subok shape", "take_along_axis": "a indices axis",
     "put_along_axis": "arr indices values axis"}
 UFUNCS = ("add subtract multiply divide negative bitwise_and less less_equal greater greater_equal equal not_equal "
-          "exp log sqrt tanh maximum minimum isfinite matmul").split()
+          "absolute exp log sqrt tanh maximum minimum isfinite matmul").split()
 METHODS = "sum mean max any swapaxes".split()
 VIEWS = "astype view reshape transpose copy".split()
 

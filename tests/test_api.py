@@ -1,12 +1,15 @@
 """The whole model: every variant's logits, loss and every gradient against torch; what the API promises."""
 
+import runpy
+import sys
 import tracemalloc
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, Trainer, TrainOptions, UserError, load
+from npgpt import GPT, GPTConfig, Trainer, TrainOptions, UserError, display, load
+from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.metrics import read_metrics
 from tests.cases import layer_calls, small_parts
@@ -319,3 +322,19 @@ def test_load_gives_back_the_run_of_a_trainer(tmp_path, tokenizer):
     else:
         with pytest.raises(UserError, match="without a tokenizer"):
             loaded.encode("badge")
+
+
+def test_objects_say_in_a_line_what_they_are():
+    trainer = trained()
+    assert str([CharTokenizer("abc"), Documents(np.arange(1000), [0, 5]), trainer.optimizer, trainer]) == (
+        "[CharTokenizer(vocabulary 3), Documents(1,000 tokens in 2 documents, the first window of each), "
+        "AdamW(lr=0.001, betas=(0.9, 0.99), step 4), "
+        f"Trainer(step 4 of 4, best validation loss {trainer.best_loss:.4f}, out_dir=None)]")
+    assert repr(object.__new__(Trainer)).startswith("<npgpt.training.trainer.Trainer object at 0x")     # half-made
+
+
+def test_a_notebook_shows_bars_and_warns_of_nothing(recwarn):
+    assert display.HIDE_BARS is None            # tqdm then looks for a terminal
+    with mock.patch.dict(sys.modules, {"IPython": mock.Mock(), "ipykernel.zmqshell": mock.Mock()}):
+        del sys.modules["tqdm.autonotebook"]
+        assert runpy.run_path(display.__file__)["HIDE_BARS"] is False and not recwarn.list

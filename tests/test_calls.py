@@ -107,7 +107,9 @@ GRADS = [None, 5, {}, [], "x", lambda s: list(s.grads.values()), lambda s: s.gra
 ADD_TO = [*GRADS[1:], lambda s: s.model.params, lambda s: dict(s.model.params),
           lambda s: s.grads | {"ln_f.bias": s.model.params["ln_f.bias"]},
           lambda s: s.grads | {"ln_f.bias": s.model.params["wpe.weight"][1]},
-          lambda s: s.grads | {"ln_f.bias": np.broadcast_to(np.float32(0), 4)}]     # read-only
+          lambda s: s.grads | {"ln_f.bias": np.broadcast_to(np.float32(0), 4)},     # read-only
+          lambda s: s.grads | {"ln_f.bias": s.grads["wpe.weight"][0]} if s.model.xp is np else {}]
+STOPS = [None, 5, "", [""], [[]], [5, 6], [[5, 99]], [[0.5]], "a", [["a"]]]
 LATER = {"lr": [None, *ODD["float"]], "eps": [0, None, *ODD["float"]], "weight_decay": [None, *ODD["float"]],
          "betas": [(0.9,), (0.9, 0.95, 0.99), 0.9, None, (), (1.0, 0.9), (0.9, -0.1), (NAN, 0.9), "ab"]}
 ENGINES = [5, "x", lambda s: GPT(s.model.config, threads=1).engine]
@@ -135,7 +137,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "config": [None, 5, {}, "gpt2"], "seed": SEED, "init": [None, 5, [], "xavier"], "freeze": FREEZE, **MADE}),
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
         "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS, "edit": EDITS}),
-    "run_with_cache": (lambda s, **odd: s.model.run_with_cache(**BATCH | odd), {"idx": CONTEXTS, "edit": EDITS}),
+    "run_with_cache": (lambda s, **odd: s.model.run_with_cache(**BATCH | odd), {
+        "idx": CONTEXTS, "edit": EDITS, "names": [None, 5, "logits", [5], ["h.9.*"], ["*", "typo"]]}),
     "score": (lambda s, idx: s.model.score(idx), {"idx": [*IDS, np.zeros((2, 8), int), np.zeros((2, 1), int)]}),
     "hidden": (lambda s, **odd: s.model.hidden(**{"idx": IDX} | odd), {"idx": CONTEXTS, "rng": RNGS, "mask": MASKS}),
     "backward": (lambda s, dhidden: GPT(s.model.config, threads=1).backward(dhidden), {"dhidden": [None, 5]}),
@@ -147,7 +150,9 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "idx": CONTEXTS, "targets": [None, *TARGETS], "mask": MASKS}),
     **{name: (lambda s, name=name, **odd: getattr(s.model, name)(**{"idx": IDX, "max_new_tokens": 2} | odd), {
         "idx": IDS, "temperature": [None, *ODD["float"]], "top_k": COUNT, "top_p": [0, 2, *ODD["float"]], "seed": SEED,
-        "eos_token_id": [7, *ODD["int"]], "max_new_tokens": STEP}) for name in ("generate", "stream")},
+        "eos_token_id": [7, *ODD["int"]], "max_new_tokens": STEP, "stop": STOPS, "n": STEP, "tokenizer": [5, "char"],
+        "mask": [5, "x", [1, 1, 1], IDX[:1] * 0, IDX * 0, IDX * 0 + 2, 1.0 - IDX * 0, [[1, 0, 1], [1, 1, 1]]],
+        "edit": EDITS[:3]}) for name in ("generate", "stream")},
     "params[name] = value": (lambda s, name="ln_f.bias", value=0.0: s.model.params.__setitem__(name, value), {
         "name": ["typo", 5, None, [], {}], "value": [None, True, 10**400, 1e39, "x", 1j, {}, [[1], [1, 2]], [1, 2],
                                                      np.full(4, 1e39), np.zeros((4, 1)), np.zeros(4, bool)]}),
@@ -168,6 +173,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "tokens": STREAM, "starts": [None, 5, "x", [], [1, 9], [0, 1], [0, 9, 5], [0, -3], [0, 10**6], [0.0, 9.0],
                                      [[0, 9]], [[0], []], [False]],
         "prompts": [5, "x", [], [1], [1, -1], [9, 1], [1.0, 1.0], [[1, 1]], [[1], []], [True, True]],
+        "pad_token_id": [-1, True, "1", 2**16],
         **{name: [None, *ODD["bool"]] for name in ("all_windows", "count_padding")}}),
     "TokenFile": (lambda s, path: TokenFile(path), {"path": [*PATHS, "missing"]}),
     "load_token_files": (lambda s, folder: load_token_files(folder), {"folder": [*PATHS, "missing"]}),
@@ -187,7 +193,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "load_tokenizer": (lambda s, path: load_tokenizer(path), {"path": [*PATHS, "missing"]}),
     "save_tokenizer": (lambda s, path: save_tokenizer(TOKENIZERS["byte"], path), {"path": PATHS}),
     "from_pretrained": (lambda s, **odd: GPT.from_pretrained(**{"name_or_path": s.folder} | odd), {
-        **LOADED, "freeze": FREEZE, "lora_rank": [0, *ODD["int"]]}),
+        **LOADED, "freeze": FREEZE, "lora_rank": [0, *ODD["int"]], "lora_alpha": [0, *ODD["float"]],
+        "adapter": [*PATHS[1:], "missing"]}),
     "load": (lambda s, **odd: load(**{"name_or_path": s.folder} | odd), {
         **LOADED, "which": [None, "newest", 5, []]}),
     "save_pretrained": (lambda s, folder: s.model.save_pretrained(folder), {"folder": PATHS}),

@@ -7,7 +7,7 @@ from pathlib import Path
 import npgpt
 
 ROOT = Path(npgpt.__file__).parent
-BOTTOM = {"arrays", "checks", "devices", "download", "errors", "files", "interrupts", "launcher"}     # for all
+BOTTOM = {"arrays", "checks", "devices", "display", "download", "errors", "files", "interrupts", "launcher"}   # for all
 BELOW = {"layers": set(), "model": {"layers"}, "engine": {"model", "layers"}, "data": set(),
          "checkpoints": {"data", "model"}, **{room: BOTTOM for room in BOTTOM}}
 BELOW["training"] = {"engine", "model", "layers", "checkpoints", "data"}
@@ -23,7 +23,9 @@ def room_of(path):
 
 def modules_imported(path):
     """The modules of npgpt that a file imports, also inside functions; `import npgpt` and its names are the api's."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if not ast.unparse(node).startswith("if TYPE_CHECKING:")]      # never run
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

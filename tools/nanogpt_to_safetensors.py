@@ -14,11 +14,13 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from npgpt import GPT, GPTConfig
 from npgpt.cli.main import fail
 from npgpt.data.corpora import decode_text, read_text_bytes
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, GPT2Tokenizer, save_tokenizer
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 
 SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "bias", "dropout")
 GPT2_VOCABULARIES = (50257, 50304)      # nanoGPT pads it to a multiple of 64
@@ -38,11 +40,28 @@ def read_checkpoint(path):
                         f"({type(error).__name__}): give nanoGPT's ckpt.pt") from None
     match found:
         case {"model": dict(state), "model_args": dict(args)} if args.keys() >= {*SIZES}:
-            # torch.compile adds a prefix; h.0.attn.bias is the causal mask of older versions.
-            state = {str(name).removeprefix("_orig_mod.").removeprefix("transformer."): value
-                     for name, value in state.items() if not str(name).endswith(".attn.bias")}
-            return args, {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+            tensors = {}
+            for name, value in state.items():       # torch.compile adds a prefix
+                name = str(name).removeprefix("_orig_mod.").removeprefix("transformer.")
+                if name in tensors:
+                    raise UserError(f"{path} has {name} twice, with a prefix and without: delete one")
+                if isinstance(value, torch.Tensor) and not name.endswith(".attn.bias"):  # older versions' causal mask
+                    tensors[name] = floats(path, name, value)
+            return args, tensors
     raise UserError(f"{path} is not a checkpoint of nanoGPT: it has no model, or no model_args with {', '.join(SIZES)}")
+
+
+def floats(path, name, tensor):
+    """Return a tensor as a NumPy array of float32. Raises UserError, naming it, if it has no such values."""
+    try:
+        if not tensor.is_floating_point():
+            raise TypeError(f"its type is {tensor.dtype}")
+        array = tensor.detach().float().numpy()
+        if not np.isfinite(array).all():
+            raise TypeError("it has NaN, infinity, or numbers beyond float32")
+    except (TypeError, RuntimeError, MemoryError) as error:         # sparse, without data, …
+        raise UserError(f"{path}: {name} is not a plain array of finite numbers ({one_line(error, 200)})") from None
+    return array
 
 
 def model_from(path):
@@ -59,7 +78,7 @@ def model_from(path):
         value = value.T if name.endswith(LINEAR) else value         # torch has (out, in)
         if tuple(value.shape) != model.params[name].shape:
             raise UserError(f"{path}: {name} has shape {tuple(value.shape)}, not {model.params[name].shape}")
-        model.params[name] = value.float().numpy()
+        model.params[name] = value
     return model
 
 

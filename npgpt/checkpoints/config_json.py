@@ -33,7 +33,7 @@ FIELDS = {
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
               "dropout", "mlp_pdrop")
-ADDITIONS = ("lora_rank", "block")      # stored there too, but only if they are set
+ADDITIONS = ("lora_rank", "lora_alpha", "block")      # stored there too, but only if they are set
 
 # Fields that do not change what the model computes from the same weights.
 HARMLESS = {
@@ -75,7 +75,7 @@ def config_from_fields(fields: dict) -> GPTConfig:
     own = fields.get("npgpt", {"dropout": 0.0})
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
-    values = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
+    values: dict = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
     activation = values["activation"]
     check_choice('"activation_function"', activation, ACTIVATIONS)
     values["activation"] = ACTIVATIONS[activation]

@@ -18,7 +18,7 @@ INDEX = "model.safetensors.index.json"
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
 
 
-def find_model(name_or_path: str | Path, revision: str | None = None) -> Path:
+def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> Path:
     """Return the folder or .safetensors file of a model: an existing path, or a hub id, downloaded or from the cache.
 
     Raises UserError if it is neither, and as `hub.fetch_model` does.
@@ -55,7 +55,9 @@ def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None
             if ours in stored:
                 raise UserError(f"{file} has {name}, which {stored[ours][0].path} has as well")
             stored[ours] = tensors, name
-    check_tensors(config, stored, path)
+    if config.n_layer > len(stored):            # before a dict for a billion layers is made
+        raise UserError(f"{path}: config.json says {config.n_layer} layers, but there are only {len(stored)} tensors")
+    check_tensors(parameter_shapes(config), stored, path)
 
     def load(params):
         for name, (file, stored_name) in stored.items():
@@ -80,11 +82,8 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def check_tensors(config, stored, path):
+def check_tensors(shapes, stored, path):
     """Raise UserError, naming the tensors that are missing, extra, or of the wrong shape or type."""
-    if config.n_layer > len(stored):            # before a dict for a billion layers is made
-        raise UserError(f"{path}: config.json says {config.n_layer} layers, but there are only {len(stored)} tensors")
-    shapes = parameter_shapes(config)
     complaints = [f"{name} is missing" for name in shapes if name not in stored]
     complaints += [f"{name} is extra" for name in stored if name not in shapes]
     for name in shapes.keys() & stored.keys():
@@ -95,4 +94,4 @@ def check_tensors(config, stored, path):
             complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
     if complaints:
         more = f", and {len(complaints) - 5} more" if len(complaints) > 5 else ""
-        raise UserError(f"{path} does not fit its config.json: {', '.join(complaints[:5])}{more}")
+        raise UserError(f"{path} does not fit the model's config: {', '.join(complaints[:5])}{more}")

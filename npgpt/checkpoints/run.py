@@ -258,8 +258,10 @@ def fingerprint(*splits):
     """
     sha = hashlib.sha256()
     flags = [[getattr(split, name, False) for name in ("all_windows", "count_padding")] for split in splits]
-    if np.any(flags):
-        sha.update(repr(flags).encode())
+    pads = [getattr(split, "pad_token_id", None) for split in splits]
+    for each in (flags, pads):
+        if any(value not in (None, [False, False]) for value in each):
+            sha.update(repr(each).encode())
     parts = [(split, getattr(split, "starts", None), getattr(split, "prompts", None)) for split in splits]
     for array in [part for split in parts for part in split if part is not None]:
         sha.update(f"{array.dtype} ({len(array)},);".encode())

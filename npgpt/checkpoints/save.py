@@ -1,6 +1,7 @@
 """Write a model in transformers' format."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,14 @@ from npgpt.files import atomic_writer, make_folder, write_json
 from npgpt.model.parameters import Parameters, parameter_shapes
 
 
-def save_model(params: Parameters, folder: str | Path) -> None:
+def save_model(params: Parameters, folder: str | os.PathLike) -> None:
     """Write model.safetensors and config.json of a `Parameters` to a folder; transformers opens it with equal logits.
 
-    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. LoRA is merged: W + A B
-    replaces W. Raises UserError for a model that transformers' GPT-2 cannot compute, OSError if the folder cannot be
-    written.
+    Biases that the model does not have are written as zeros, which transformers' GPT-2 needs. LoRA is merged: W + s A B
+    replaces W, s = alpha / r. Raises UserError for a model that transformers' GPT-2 cannot compute, OSError if the
+    folder cannot be written.
     """
-    config = dataclasses.replace(params.config, lora_rank=0)
+    config = dataclasses.replace(params.config, lora_rank=0, lora_alpha=None)
     if field := unsupported_by_transformers(config):
         raise UserError(f"{field}={getattr(config, field)} has no counterpart in transformers' GPT-2")
     config = dataclasses.replace(config, bias=True, qkv_bias=True, mlp_bias=True)
@@ -38,4 +39,5 @@ def merged(params, name):
     """Return a parameter with LoRA added."""
     layer = name.removesuffix(".weight")
     lora_a, lora_b = f"{layer}.lora_a", f"{layer}.lora_b"
-    return params[name] + params[lora_a] @ params[lora_b] if lora_a in params else params[name]
+    update = params[lora_a] @ params.config.lora_scaled(params[lora_b]) if lora_a in params else None
+    return params[name] if update is None else params[name] + update

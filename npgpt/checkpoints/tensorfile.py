@@ -75,7 +75,8 @@ def write_tensors(file: BinaryIO, tensors: dict) -> None:
 
     Arrays on a GPU are copied one at a time.
     """
-    header, end = {"__metadata__": {"format": "pt"}}, 0         # transformers requires this entry
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}    # transformers requires this entry
+    end = 0
     for name, array in tensors.items():
         begin, end = end, end + array.nbytes
         header[name] = {"dtype": NAMES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [begin, end]}

@@ -48,6 +48,8 @@ def add_arguments(parser):
     documents.add_argument("--documents", nargs="?", const=SEPARATOR, metavar="SEPARATOR",
                            help="train on windows that each lie within one document. Documents are separated by "
                                 f"SEPARATOR, in which \\n is a line break; by default {SEPARATOR}")
+    documents.add_argument("--end", metavar="TOKEN", help="the token that ends each document, such as [SEP], or its id")
+    documents.add_argument("--pad", metavar="TOKEN", help="the token that pads windows; by default the last one")
     add_windows_arguments(documents)
 
 
@@ -60,8 +62,9 @@ def add_windows_arguments(parser):
 
 def window_settings(args):
     """Return the settings of documents, a dict. Raises UserError if there are no documents."""
-    if not args.documents and (args.windows != "first" or args.count_padding):
-        raise UserError("--windows and --count-padding apply to documents: add --documents")
+    given = args.windows != "first", args.count_padding, getattr(args, "end", None), getattr(args, "pad", None)
+    if not args.documents and any(given):
+        raise UserError("--windows, --count-padding, --end and --pad apply to documents: add --documents")
     return {"all_windows": args.windows == "all", "count_padding": args.count_padding}
 
 
@@ -82,9 +85,9 @@ def run(args):
 def prepare_text(args):
     """Write a text corpus to token files."""
     corpus = open_corpus(args.corpus, args.data_dir)
-    separator = args.documents and args.documents.replace("\\n", "\n")
-    prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator=separator,
-            val_fraction=args.val_fraction, **window_settings(args))
+    separator, end, pad = (text and text.replace("\\n", "\n") for text in (args.documents, args.end, args.pad))
+    prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator, args.val_fraction, end, pad,
+            **window_settings(args))
     print_prepared(args.out, args.tokenizer)
 
 

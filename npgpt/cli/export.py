@@ -1,4 +1,4 @@
-"""Export a model to a folder that transformers can open."""
+"""Export a model to a folder that transformers can open, or its LoRA as an adapter of peft."""
 
 import json
 
@@ -13,17 +13,19 @@ from npgpt.files import new_folder, read_bytes
 def add_arguments(parser):
     add_model_argument(parser)
     parser.add_argument("--out", required=True, help="the folder to write, new or empty")
+    parser.add_argument("--adapter", action="store_true", help="write LoRA's matrices alone, as an adapter of peft")
 
 
 def run(args):
     check_path("--out", args.out)
     with new_folder(args.out, TOKENIZER_FILE) as folder:
         loaded = load_given_model(args)
-        loaded.model.save_pretrained(folder)
+        (loaded.model.save_adapter if args.adapter else loaded.model.save_pretrained)(folder)
         for name in TOKENIZER_FILES:
             if (loaded.folder / name).exists():
                 (folder / name).write_bytes(read_bytes(loaded.folder / name, MOST_TOKENIZER_BYTES))
         if loaded.tokenizer.kind == "hf":       # the checkpoint stores the tokenizer.json inside its own file
             (folder / "tokenizer.json").write_text(json.dumps(loaded.tokenizer.description), encoding="utf-8")
         save_tokenizer(loaded.tokenizer, folder / TOKENIZER_FILE)
-    print(f"{args.out}: open it with transformers' GPT2LMHeadModel.from_pretrained, or npgpt's GPT.from_pretrained")
+    opener = "peft's PeftModel" if args.adapter else "transformers' GPT2LMHeadModel"
+    print(f"{args.out}: open it with {opener}.from_pretrained, or npgpt's GPT.from_pretrained")

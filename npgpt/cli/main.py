@@ -8,6 +8,7 @@ import sys
 import warnings
 
 import npgpt
+from npgpt.checks import check
 from npgpt.cli import data, evaluate, export, info, plot, sample, score, train
 from npgpt.cli.ranks import follow, join
 from npgpt.engine.memory import out_of_memory
@@ -20,13 +21,19 @@ COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "score": score, 
 try:
     from npgpt.cli import exercise, gradcheck, learn, look, study
 except ModuleNotFoundError as error:
-    if not error.name.startswith("npgpt.study"):
+    if not (error.name or "").startswith("npgpt.study"):
         raise
-    look = study = gradcheck = exercise = learn = None
+    look = study = gradcheck = exercise = learn = None      # type: ignore[assignment]
 COMMANDS |= {"look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise, "learn": learn}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 ALIASES = {"--lr": "--learning-rate", "--wd": "--weight-decay", "--steps": "--max-iters", "--heads": "--n-head",
            "--seq-len": "--block-size"}      # what others call a flag
+INSTEAD = {"--compile": "--kernels numba (the default if it is installed) and --kernels xla compile",
+           "--dataset": "--corpus names the data", "--start": "npgpt sample has --prompt",
+           "--num-samples": "npgpt sample has -n", "--eval-only": "npgpt eval does that",
+           "--decay-lr": "--lr-decay-iters 0 is no decay", "--backend": "mpiexec starts several processes",
+           "--always-save-checkpoint": "the best and the last checkpoint are kept",
+           "--wandb-log": "metrics.jsonl has all figures, and in Python a Trainer calls on_step"}       # of nanoGPT
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,8 +53,9 @@ class Parser(argparse.ArgumentParser):
             name = argument.partition("=")[0]
             near = ({ALIASES.get(name)} & flags.keys() or [flag for flag in flags if flag.startswith(name)]
                     or difflib.get_close_matches(name, flags, 1, cutoff=0.7))
+            instead = INSTEAD.get(name.replace("_", "-")) or near and f"did you mean {' or '.join(near)}?"
             if name.startswith("--"):
-                self.error(f"unknown flag {name}" + (f": did you mean {' or '.join(near)}?" if near else ""))
+                self.error(f"unknown flag {name}" + (f": {instead}" if instead else ""))
         return namespace, unknown
 
     def error(self, message):
@@ -108,7 +116,10 @@ def parse(arguments):
     for argument in arguments:          # argparse would take this -- for the end of the options
         if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
             raise UserError(f"{argument} has no value: give it one that is not --")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    for name in ("text", "prompt", "stop"):     # a surrogate stands for a byte that is not UTF-8, as a path may have
+        check(f"--{name}", text := vars(args).get(name), not re.search("[\ud800-\udfff]", text or ""), "UTF-8 text")
+    return args
 
 
 def fail(message, subject=None, world=None):

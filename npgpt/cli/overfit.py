@@ -2,7 +2,7 @@
 
 import math
 
-from tqdm import tqdm
+from npgpt.display import HIDE_BARS, tqdm
 
 NEAR = 0.1      # relative tolerance of the first loss of fresh weights
 SMALL = 0.1     # largest last loss: the right tokens have a probability of 90%
@@ -21,7 +21,7 @@ def overfit(trainer, fresh):
     print(f"one batch of {options.batch_size * options.gradient_accumulation_steps} x {trainer.crop_length} tokens, "
           f"{options.max_iters} steps at learning rate {options.learning_rate:g}", flush=True)
     losses = []
-    with tqdm(total=options.max_iters, unit="step", disable=None, dynamic_ncols=True, smoothing=0) as bar:
+    with tqdm(total=options.max_iters, unit="step", disable=HIDE_BARS, dynamic_ncols=True, smoothing=0) as bar:
         for step in range(options.max_iters):
             record = trainer.train_step(at=0)
             bar.update()

@@ -1,6 +1,7 @@
 """Draw the loss curve of a run as a PNG (needs the extra "plot")."""
 
 import io
+import os
 import warnings
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def draw(run, out=None, norms=False):
         raise UserError(f"{run} has no measurements yet: train some steps first")
     if norms and not any(key.startswith("param_norm.") for record in records for key in record):
         raise UserError(f"{run} has no norms of layers: they are recorded only on a CPU, in one process, without XLA")
+    os.environ["MPLBACKEND"] = "agg"        # it draws to a file; matplotlib refuses a backend that it does not know
     try:
         from matplotlib.figure import Figure
     except ImportError:

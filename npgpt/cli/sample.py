@@ -5,10 +5,10 @@ import re
 import sys
 
 import numpy as np
-from tqdm import tqdm
 
 from npgpt.checks import check, check_whole
 from npgpt.cli.load import add_model_argument, load_given_model
+from npgpt.display import HIDE_BARS, tqdm
 from npgpt.errors import UserError, printable
 
 MOST_SAMPLES = 10_000
@@ -43,7 +43,7 @@ def run(args):
         return
     ids = encode_prompt(tokenizer, prompt)
     rows = model.stream(np.tile(ids, (args.num_samples, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
-    with tqdm(rows, total=args.max_new_tokens, unit="token", disable=None) as rows:
+    with tqdm(rows, total=args.max_new_tokens, unit="token", disable=HIDE_BARS) as rows:
         texts = ["".join(decode_document(tokenizer, (row[i] for row in each), ids[0], stop))
                  for i, each in enumerate(itertools.tee(rows, args.num_samples))]       # no more rows than one needs
     for i, text in enumerate(texts):

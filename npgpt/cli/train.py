@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from npgpt.api import GPT, KERNELS, load_model
 from npgpt.arrays import DTYPES
@@ -38,6 +37,7 @@ from npgpt.data.dataset import open_dataset
 from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
+from npgpt.display import tqdm
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
 from npgpt.files import is_folder
@@ -92,6 +92,9 @@ def add_arguments(parser):
     start.add_argument("--lora", type=int, metavar="RANK",
                        help="freeze the model, and train LoRA matrices of this rank beside every c_attn and c_proj; "
                             "`npgpt export` merges them")
+    start.add_argument("--lora-alpha", type=float, metavar="ALPHA",
+                       help="multiply LoRA's update by ALPHA / RANK; by default 1")
+    start.add_argument("--adapter", metavar="FOLDER", help="continue the training of LoRA from an adapter of peft")
     start.add_argument("--freeze", metavar="NAMES",
                        help="do not train these parameters: names or prefixes of names, as in wte,wpe,h.0")
     device = parser.add_argument_group("the device")
@@ -216,8 +219,8 @@ def sample(trainer, out_dir, picture, backwards):
 
 def new_run(args, backwards):
     """Return a Trainer at step 0. Its first checkpoint replaces the run in --out-dir, if there is one."""
-    if args.lora is not None and not args.init_from:
-        raise UserError("--lora adapts a trained model: give one with --init-from")
+    if (args.lora, args.lora_alpha, args.adapter) != (None, None, None) and not args.init_from:
+        raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
     connect_ranks(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
@@ -270,7 +273,8 @@ def pretrained_model(args, options, model_fields):
     if "dropout" in dropouts:
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
     loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=rank_threads(args),
-                        kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, **dropouts)
+                        kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, lora_alpha=args.lora_alpha,
+                        adapter=args.adapter, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
         check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
     check_tokenizer(args, loaded.tokenizer, args.init_from)
@@ -278,26 +282,26 @@ def pretrained_model(args, options, model_fields):
 
 
 def kernels_of_run(args, state):
-    """Return --kernels for a resumed run: on a CPU those of the run, because others would give different bits."""
+    """Return --kernels for a resumed run, by default the run's. Raises UserError if they are not available here."""
     of_run = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
     if of_run not in KERNELS:
         raise UserError(f"{args.out_dir}: the checkpoint is damaged: \"kernels\" must be one of {', '.join(KERNELS)}")
-    if args.kernels != "auto" or of_run == "xla" or array_module(args.device) is not np:
+    if args.kernels != "auto" or args.backward or of_run != "xla" and array_module(args.device) is not np:
         return args.kernels
     if of_run == "reference" and args.threads not in (None, state["threads"]):
         return "auto"           # one thread before, several now: the bits differ anyway
     try:
-        return of_run if of_run == "reference" else cpu_kernels(of_run)
+        if of_run == "xla":
+            import npgpt.engine.xla  # noqa: F401 (imports JAX, but does not look for devices before `connect_ranks`)
+        return of_run if of_run in ("reference", "xla") else cpu_kernels(of_run)
     except UserError as error:
-        print(f"this run was trained with other kernels, so its last digits will differ: {error}", flush=True)
-        return "auto"
+        raise UserError(f"{args.out_dir} goes on with the kernels that it was trained with: {error}") from None
 
 
 def resumed_run(args, backwards):
     """Return a Trainer that continues the run in --out-dir. Flags may change the training, not the model."""
-    if args.freeze is not None or args.lora is not None:
-        raise UserError("a resumed run keeps its frozen parameters: leave --freeze and --lora out")
-    connect_ranks(args)
+    if any(each is not None for each in (args.init_from, args.freeze, args.lora, args.lora_alpha, args.adapter)):
+        raise UserError("a resumed run keeps its model and what is frozen: leave --init-from, --freeze and --lora out")
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
     state = checkpoint.state
@@ -312,6 +316,7 @@ def resumed_run(args, backwards):
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
     options = dataclasses.replace(saved, **given_train_fields(args))
     args.kernels = kernels_of_run(args, state)
+    connect_ranks(args)
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,

@@ -3,7 +3,7 @@
 A stream of tokens is read in crops, which may begin anywhere; documents are read in windows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -23,11 +23,12 @@ def crops_of(tokens: Tokens, length: int) -> "StreamCrops | DocumentCrops":
 
 
 class Crops:
-    """Choose the crops of a batch. A subclass reads them.
+    """Choose the crops of a batch. A subclass reads them."""
 
-    places: the number of possible crops. In order, the next crop begins `stride` places later, and an epoch has
-    `crops` crops.
-    """
+    places: int                     # the number of possible crops
+    stride: int                     # in order, the next crop begins that many places later
+    crops: int                      # in an epoch, in order
+    in_epoch: Callable[..., int]
 
     def random(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the places (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
@@ -81,7 +82,7 @@ class StreamCrops(Crops):
 class DocumentCrops(Crops):
     """The first window of length + 1 tokens of each of the `Documents`, or all their windows. A place is its number.
 
-    Windows in which every target is ignored are left out. Raises UserError if all are.
+    Windows of one token, or in which every target is ignored, are left out. Raises UserError if all are.
     """
 
     stride = 1
@@ -94,7 +95,7 @@ class DocumentCrops(Crops):
         prompts = 0 if documents.prompts is None else np.repeat(documents.prompts, n)
         ignored = np.clip(prompts - begins - 1, 0, lengths - 1)         # targets that are tokens of the prompt
         counts = (length if documents.count_padding else lengths - 1) - ignored
-        starts, read = np.repeat(documents.starts, n) + begins, counts > 0
+        starts, read = np.repeat(documents.starts, n) + begins, (counts > 0) & (lengths > 1)
         self.starts, self.lengths, self.ignored, self.counts = (
             each[read] for each in (starts, lengths, ignored, counts))
         self.places = self.crops = len(self.starts)
@@ -116,19 +117,20 @@ class DocumentCrops(Crops):
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and y, int64 (len(places), length), as in `StreamCrops`.
 
-        A shorter window is padded: x with its last token, the end of text, and y with -1, or with that token if
-        padding counts.
+        A shorter window is padded: x with pad_token_id, by default the window's last token, which ends the text, and y
+        with -1, or with that token if padding counts.
         """
         x = np.empty((len(places), self.length), dtype=np.int64)
         y = np.full_like(x, IGNORED)
         for row, place in enumerate(places):
             start = int(self.starts[place])
             window = self.documents[start:start + int(self.lengths[place])]
-            n = len(window) - 1
-            x[row, :n], x[row, n:], y[row, :n] = window[:-1], window[-1], window[1:]
+            n, pad = len(window) - 1, self.documents.pad_token_id
+            pad = window[-1] if pad is None else pad
+            x[row, :n + 1], x[row, n + 1:], y[row, :n] = window[:self.length], pad, window[1:]
             y[row, :self.ignored[place]] = IGNORED
             if self.documents.count_padding:
-                y[row, n:] = window[-1]
+                y[row, n:] = pad
         return x, y
 
     def targets(self):

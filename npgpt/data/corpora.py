@@ -78,7 +78,7 @@ def open_corpus(name: str | Path | None = None, directory: str | Path | None = N
                         "file of prompts and completions, or a folder with train.bin and val.bin")
     text = decode_text(read_text_bytes(path), path)
     if path.suffix == ".jsonl":
-        answers = read_answers(text, path)
+        answers = read_answers(text.removeprefix("\ufeff"), path)     # a byte order mark
         return Corpus(str(path), "".join(map("".join, answers)), None, f"{len(answers):,} prompts in {path}", answers)
     return Corpus(str(path), text, None, f"the text file {path}")
 

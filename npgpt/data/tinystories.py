@@ -4,10 +4,9 @@ import itertools
 import re
 from pathlib import Path
 
-from tqdm import tqdm
-
 from npgpt.data.token_files import SEPARATOR, SPLITS, index_file, write_documents, write_settings
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, make_tokenizer, save_tokenizer
+from npgpt.display import HIDE_BARS, tqdm
 from npgpt.errors import UserError
 from npgpt.files import make_folder
 
@@ -36,7 +35,7 @@ def prepare_tinystories(directory: str | Path, tokenizer_name: str, version: int
     from npgpt.download.hub import fetch_file
 
     tokenizer = make_tokenizer(tokenizer_name)
-    name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if tokenizer.kind == "hf" else tokenizer.kind
+    name = re.sub(r"[^\w.-]+", "-", tokenizer_name) if tokenizer.kind == "hf" else str(tokenizer.kind)
     name += "+v1" * (version == 1) + (f"+limit-{limit}" if limit else "") + "+documents" * documents
     name += "".join(f"+{key}" for key in settings if settings[key])
     folder = Path(directory) / "tinystories" / name
@@ -63,7 +62,7 @@ def prepare_split(source, tokenizer, path, limit=None, index=None):
     with (
         open(source, encoding="utf-8", newline="") as text,
         tqdm(total=None if limit else Path(source).stat().st_size, unit="B", unit_scale=True, desc=path.name,
-             disable=None) as bar,
+             disable=HIDE_BARS) as bar,
     ):
         write_documents(itertools.islice(stories(text, bar), limit), tokenizer, f"\n{SEPARATOR}\n", path, index)
 

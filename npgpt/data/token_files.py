@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.checks import as_array, check, check_path
+from npgpt.checks import as_array, check, check_path, check_whole
+from npgpt.display import described
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, write_atomically
 
 SEPARATOR = "<|endoftext|>"     # between two documents of a text file
 SPLITS = ("train", "val")
 SETTINGS_FILE = "npgpt_data.json"       # of a folder of token files, if its settings differ from these
-SETTINGS = {"all_windows": False, "count_padding": False, "validation": True}
+SETTINGS = {"all_windows": False, "count_padding": False, "validation": True}       # and perhaps "pad_token_id"
 
 
 class TokenFile:
@@ -40,6 +41,8 @@ class TokenFile:
             raise UserError(f"{path} has {size} bytes, which are not uint16 tokens: prepare it again")
         self._length = size // 2
 
+    __repr__ = described(lambda self: f"TokenFile({len(self):,} tokens in {self.path})")
+
     def __len__(self) -> int:
         return self._length
 
@@ -58,27 +61,31 @@ class Documents:
     tokens: 1-D, an array or a `TokenFile`. starts: the first token of each document, ascending integers from 0.
     prompts: how many first tokens of each document are not targets (at least one target is left), or None.
     all_windows: training and evaluation read every window of a document, not only the first. count_padding: the
-    padding of a window counts as targets.
+    padding of a window counts as targets. pad_token_id: what pads windows; None: the document's last token.
     Raises UserError unless each document has at least two tokens: with one there is nothing to predict.
     """
 
     def __init__(self, tokens: np.ndarray | TokenFile, starts: ArrayLike, prompts: ArrayLike | None = None,
-                 all_windows: bool = False, count_padding: bool = False):
+                 all_windows: bool = False, count_padding: bool = False, pad_token_id: int | None = None):
         check_tokens("tokens", tokens)
         starts = as_array("starts", starts)
         within = starts.ndim == 1 and starts.size and starts.dtype.kind in "iu" and starts.max() < len(tokens)
-        lengths = np.diff(starts.astype(np.int64), append=len(tokens)) if within else np.zeros(1)
+        lengths: np.ndarray = np.diff(starts.astype(np.int64), append=len(tokens)) if within else np.zeros(1)
         if lengths.min() < 2 or starts[0] != 0:
             raise UserError(f"the documents do not divide the {len(tokens)} tokens into parts of at least 2 tokens")
         self.tokens, self.dtype = tokens, tokens.dtype
         self.starts, self.lengths = starts.astype(np.int64), lengths
         self.prompts = None if prompts is None else as_array("prompts", prompts)
-        right = prompts is None or (self.prompts.shape == starts.shape and self.prompts.dtype.kind in "iu"
+        right = self.prompts is None or (self.prompts.shape == starts.shape and self.prompts.dtype.kind in "iu"
                                     and (0 <= self.prompts).all() and (self.prompts < lengths).all())
         check("prompts", prompts, right, "a length for each document, shorter than the document")
         for name, value in (("all_windows", all_windows), ("count_padding", count_padding)):
             check(name, value, isinstance(value, bool), "true or false")
-        self.all_windows, self.count_padding = all_windows, count_padding
+        check_whole("pad_token_id", 0 if pad_token_id is None else pad_token_id, most=2**16 - 1)
+        self.all_windows, self.count_padding, self.pad_token_id = all_windows, count_padding, pad_token_id
+
+    __repr__ = described(lambda self: f"Documents({len(self):,} tokens in {len(self.starts):,} documents, "
+                         f"{'all windows' if self.all_windows else 'the first window'} of each)")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -116,18 +123,20 @@ def load_token_files(folder: str | Path) -> list:
 
 
 def write_settings(folder, **settings):
-    """Write SETTINGS_FILE into a folder of token files, if a setting differs from SETTINGS."""
-    if SETTINGS | settings != SETTINGS:
-        write_atomically(Path(folder) / SETTINGS_FILE, json.dumps(SETTINGS | settings).encode())
+    """Write SETTINGS_FILE into a folder of token files, if a setting differs from SETTINGS and is not None."""
+    settings = SETTINGS | {name: value for name, value in settings.items() if value is not None}
+    if settings != SETTINGS:
+        write_atomically(Path(folder) / SETTINGS_FILE, json.dumps(settings).encode())
 
 
 def read_settings(folder):
     """Return the settings of a folder of token files, a dict. Raises UserError if their file is wrong."""
     path = Path(folder) / SETTINGS_FILE
     settings = read_json(path) if path.exists() else SETTINGS.copy()
-    right = isinstance(settings, dict) and settings.keys() == SETTINGS.keys()
-    if not right or not all(isinstance(value, bool) for value in settings.values()):
+    right = isinstance(settings, dict) and settings.keys() - {"pad_token_id"} == SETTINGS.keys()
+    if not right or not all(isinstance(settings[name], bool) for name in SETTINGS):
         raise UserError(f"{path} must set {', '.join(SETTINGS)} to true or false: prepare the folder again")
+    check_whole(f"pad_token_id in {path}", settings.get("pad_token_id", 0), most=2**16 - 1)
     return settings
 
 
@@ -143,13 +152,14 @@ def read_documents(tokens, path, settings):
                         ) from None
 
 
-def write_documents(texts: Iterable[str], tokenizer, separator: str, path: Path, index: Path | None = None) -> None:
+def write_documents(texts: Iterable[str], tokenizer, separator: str, path: Path, index: Path | None = None,
+                    end: int | None = None) -> None:
     """Write the tokens of texts (an iterable) to `path`, and where each begins to `index`, completely or not at all.
 
-    A document ends with the tokenizer's end of text or, if it has none, with the separator as text. One with fewer
-    than two tokens is left out. Raises UserError if all are, and as tokenizer.encode does.
+    A document ends with the token `end`, by default the tokenizer's end of text or, if it has none, the separator as
+    text. One with fewer than two tokens is left out. Raises UserError if all are, and as tokenizer.encode does.
     """
-    eos = tokenizer.eos_token_id
+    eos = tokenizer.eos_token_id if end is None else end
     ending, eos_bytes = (separator, b"") if eos is None else ("", eos.to_bytes(2, "little"))
     # The index is renamed first: if the tokens are there, they are complete.
     with atomic_writer(path) as tokens, contextlib.nullcontext() if index is None else atomic_writer(index) as starts:

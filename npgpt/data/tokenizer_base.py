@@ -1,13 +1,14 @@
 """What all tokenizers have in common."""
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
 from npgpt.data.token_files import check_tokens
+from npgpt.display import described
 from npgpt.errors import UserError
 
 TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
@@ -18,8 +19,12 @@ class Tokenizer:
 
     kind: str | None = None
     vocab_size: int
+    _encode: Callable[[str], np.ndarray]
+    decode_bytes: Callable[[ArrayLike], bytes]
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None     # the id that pads a batch, if there is one
+
+    __repr__ = described(lambda self: f"{type(self).__name__}(vocabulary {self.vocab_size:,})")
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
@@ -40,11 +45,12 @@ class Tokenizer:
             yield decoder.decode(self.decode_bytes([token]))
         yield decoder.decode(b"", final=True)
 
-    def batch(self, texts: list[str], length: int) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, texts: list[str], length: int, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return texts (a list of B strings) as a batch for a model: ids and mask, int64 (B, length) each.
 
-        Longer texts are truncated. Shorter ones are padded at their end: the mask is 1 for a token and 0 for padding,
-        as transformers' attention_mask, and padding has the id pad_token_id, else eos_token_id, else 0.
+        Longer texts are truncated. Shorter ones are padded at their end, or for `generate` at their `left`: the mask is
+        1 for a token and 0 for padding, as transformers' attention_mask, and padding has the id pad_token_id, else
+        eos_token_id, else 0.
         Raises UserError for a length below 1 (or too short for the special tokens), and as `encode`.
         """
         check_whole("length", length, 1)
@@ -55,10 +61,11 @@ class Tokenizer:
         ids = np.full((len(rows), length), padding, dtype=np.int64)
         mask = np.zeros_like(ids)
         for i, row in enumerate(rows):
-            ids[i, :len(row)], mask[i, :len(row)] = row, 1
+            there = slice(length - len(row), None) if left else slice(len(row))
+            ids[i, there], mask[i, there] = row, 1
         return ids, mask
 
-    def encode_row(self, text: str, length: int) -> ArrayLike:
+    def encode_row(self, text: str, length: int) -> np.ndarray | list[int]:
         """Return at most `length` ids of `text`, for `batch`."""
         return self.encode(text)[:length]
 

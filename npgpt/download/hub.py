@@ -7,8 +7,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from tqdm import tqdm
-
+from npgpt.display import HIDE_BARS, tqdm
 from npgpt.download.file import call_within
 from npgpt.errors import UserError, one_line
 
@@ -86,7 +85,7 @@ def is_wrong(expected, path):
 
 
 class Bar(tqdm):
-    """A progress bar on terminals only, which disappears when it is full."""
+    """A progress bar on terminals and in notebooks, which disappears when it is full."""
 
     def __init__(self, *args, **options):
-        super().__init__(*args, **{**options, "disable": None, "leave": False})
+        super().__init__(*args, **{**options, "disable": HIDE_BARS, "leave": False})

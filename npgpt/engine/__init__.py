@@ -9,7 +9,7 @@ runs on parts, is checked by `sources`: if it was edited, its own lines run. All
     accumulated(batches, rngs, count) -> loss, grads of a step          loss(idx, targets) -> loss
     loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v
     adamw_step(grads, moments, step) -> norm                            dropout_rng(seed, step, micro_batch) -> rng
-    reader(B) -> read, a function: next tokens (B, T) -> logits (B, V)  where, threads, kernels: what computes
+    reader(B, pads) -> read: next tokens (B, T) -> logits (B, V)        where, threads, kernels: what computes
     waits: whether results are ready when a call returns                fuses_steps: whether it has `step`, too:
     step(batches, rngs, count, moments, step) -> loss, norm             a whole training step as one program
 """

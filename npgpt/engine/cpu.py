@@ -60,9 +60,9 @@ def cpu_kernels(kernels="auto"):
             if kernels == "auto":
                 return "numpy"
             raise UserError(f"--kernels {kernels} needs Numba ({error}): pip install "
-                            f'"npgpt[{"mkl" if kernels == "mkl" else "fast"}]", or leave --kernels out') from None
+                            f'"npgpt[{"mkl" if kernels == "mkl" else "fast"}]", or use --kernels numpy') from None
     if kernels == "mkl" and not is_installed():
-        raise UserError('--kernels mkl needs Intel\'s MKL: pip install "npgpt[mkl]", or leave --kernels out')
+        raise UserError('--kernels mkl needs Intel\'s MKL: pip install "npgpt[mkl]", or use --kernels numpy')
     return "numba" if kernels == "auto" else kernels
 
 

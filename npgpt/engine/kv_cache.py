@@ -6,7 +6,7 @@ import numpy as np
 
 from npgpt.arrays import to_host
 from npgpt.checks import check_memory
-from npgpt.engine.ops import table, without_caches
+from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.errors import UserError
 from npgpt.model.masks import draw_masks
 
@@ -17,10 +17,14 @@ class KVCache:
     The next token then costs the work of one position instead of the whole context. When the tokens no longer fit into
     `block_size`, the last block_size // 2 are read again: one long pass for many short ones. (GPT-2's positions are
     learned and absolute, so a cached key cannot move to an earlier position.)
+
+    pads: how many of each text's first tokens are padding, (B,) integers, or None. Each text is read as it would be
+    alone: no token sees padding, and positions count tokens. looking: a `Looking`, whose lines and edits then run.
     """
 
-    def __init__(self, engine, B):
+    def __init__(self, engine, B, pads=None, looking=None):
         self.engine, self.params = engine, engine.params
+        self.pads = np.zeros(B, dtype=np.int64) if pads is None else pads
         config, params = self.params.config, self.params
         self.tokens = np.empty((B, 0), dtype=np.int64)
         self.length = 0                         # positions in the arrays
@@ -29,7 +33,8 @@ class KVCache:
             check_memory(math.prod(shape) * params.dtype.itemsize, f"the keys and values of {B} texts")
         self.arrays = params.xp.zeros(shape, dtype=params.dtype)
         self.layers = iter(())                  # the layers that the current forward has yet to run
-        self.layer_ops = without_caches(engine.ops)
+        self.gpt_forward = looking.forward if looking else engine.gpt_forward
+        self.layer_ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
 
     def read(self, idx):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
@@ -39,8 +44,8 @@ class KVCache:
         config = self.params.config
         self.tokens = np.concatenate([self.tokens, idx], axis=1)
         if self.length + idx.shape[1] > config.block_size:
-            self.tokens = idx = self.tokens[:, -max(1, config.block_size // 2):]
-            self.length = 0
+            self.tokens, self.pads = latest(self.tokens, self.pads, config.block_size)
+            idx, self.length = self.tokens, 0
         T = idx.shape[1]
         self.layers = iter(range(config.n_layer))
         # A new table for each read: kept in self, it would be a reference cycle, which delays freeing the arrays.
@@ -48,13 +53,16 @@ class KVCache:
                     attention_forward=self.attention_forward, head_forward=self.head_forward)
         masks = draw_masks(config, *idx.shape, self.params.dtype)
         with self.engine.running():
-            logits, _ = self.engine.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
+            logits, _ = self.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
         self.length += T
         return to_host(logits[:, 0])
 
     def embedding_forward(self, idx, wte, wpe):
-        """Embed tokens that follow `length` others."""
-        return self.layer_ops.embedding_forward(idx, wte, wpe[self.length:])
+        """Embed tokens that follow `length` others, as one row: each has its own position, 0 if it is padding."""
+        positions = np.maximum(self.length + np.arange(idx.shape[1]) - self.pads[:, None], 0)       # (B, T)
+        wpe = wpe[self.params.xp.asarray(positions.reshape(-1))]                                    # (B T, C)
+        x, cache = self.layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe)
+        return x.reshape(*idx.shape, -1), cache
 
     def attention_forward(self, q, k, v, scale, mask, dropout_mask):
         """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
@@ -69,8 +77,23 @@ class KVCache:
             mask = None                                                 # the last position sees all keys
         elif self.length:                                               # (T, end): all earlier keys are visible
             mask = np.concatenate([np.zeros_like(mask, shape=(T, self.length)), mask], axis=1)
+        if self.pads.any():                                             # (B, 1, T, end): padding sees only itself
+            key, query = np.arange(end), np.arange(self.length, end)[:, None]
+            hidden = (key < self.pads[:, None, None, None]) & (key != query)
+            padding = self.params.xp.asarray(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
+            mask = padding if mask is None else mask + padding
         return self.layer_ops.attention_forward(q, keys[:, :, :end], values[:, :, :end], scale, mask, dropout_mask)
 
     def head_forward(self, x, weight, bias):
         """Compute the logits of the last position only: the head is the largest matmul."""
         return self.layer_ops.head_forward(x[:, -1:], weight, bias)
+
+
+def latest(tokens, pads, block_size):
+    """Return the latest tokens of each text, (B, T), T at most block_size, and how much of them is padding, (B,).
+
+    A text that no longer fits keeps its last block_size // 2 tokens. tokens (B, n), the first `pads` of each padding.
+    """
+    lengths = tokens.shape[1] - pads
+    lengths = np.where(lengths > block_size, max(1, block_size // 2), lengths)
+    return tokens[:, -lengths.max():], lengths.max() - lengths

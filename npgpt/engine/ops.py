@@ -36,7 +36,8 @@ def with_lora(ops, config, all_gradients=False):
 
     def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
         adapted = lora_a is not None
-        y, cache = ops.lora_forward(x, weight, bias, lora_a, lora_b) if adapted else ops.linear_forward(x, weight, bias)
+        y, cache = (ops.lora_forward(x, weight, bias, lora_a, config.lora_scaled(lora_b)) if adapted else
+                    ops.linear_forward(x, weight, bias))
         return y, (adapted, cache)
 
     def linear_backward(dy, cache):
@@ -46,7 +47,7 @@ def with_lora(ops, config, all_gradients=False):
                 return ops.linear_backward(dy, cache)
             return ops.head_forward(dy, cache[1])[0], None, None
         dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
-        return dx, {"lora_a": dlora_a, "lora_b": dlora_b}, None
+        return dx, {"lora_a": dlora_a, "lora_b": config.lora_scaled(dlora_b)}, None
 
     def head_backward(dlogits, cache):
         dx = ops.linear_forward(dlogits, cache[1])[0] if by_linear else ops.head_backward(dlogits, cache)[0]

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from npgpt.engine.threads import sharing_cores
 from npgpt.engine.update import adamw_step, adamw_update, slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
+from npgpt.model.parameters import Parameters
 
 DROPOUT = 1         # the stream of random numbers for dropout; the trainer draws batches from another one
 
@@ -26,30 +28,39 @@ class ReferenceEngine:
 
     adamw_update, kernels = staticmethod(adamw_update), "reference"
     fuses_steps = False         # whether `step` computes the gradients and AdamW in one program
+    step: Callable              # only with fuses_steps
     ranks = 1, 1                # processes that train together: in all, and on this machine
 
-    def __init__(self, params, threads, tf32=False, block=None):
+    def __init__(self, params: Parameters, threads: int, tf32: bool = False, block: tuple | None = None):
         self.params, self.threads, self.tf32 = params, threads, tf32
         self.ops = with_lora(layers, params.config)
         self.gpt_forward, self.gpt_backward = with_block(block)
 
+    def __new__(cls, *arguments, **named):
+        engine = super().__new__(cls)
+        engine.made_by = functools.partial(cls, **named), arguments
+        return engine
+
+    def __reduce__(self):       # for pickle and copy.deepcopy: an engine of the copied parameters is made anew
+        return self.made_by
+
     @property
-    def waits(self):
+    def waits(self) -> bool:
         """Whether results are ready when a call returns; on a GPU they are still being computed."""
         return self.params.xp is np
 
     @property
-    def shows_gradients(self):
+    def shows_gradients(self) -> bool:
         """Whether a step has the whole gradient on the host."""
         return self.params.xp is np
 
     @property
-    def rng_type(self):
+    def rng_type(self) -> type:
         """The type that `dropout_rng` returns."""
         return self.params.xp.random.Generator
 
     @property
-    def where(self):
+    def where(self) -> str:
         """Describe what computes."""
         if self.params.xp is np:
             return f"{self.threads} thread{'s' * (self.threads > 1)}, reference lines"
@@ -129,7 +140,7 @@ class ReferenceEngine:
             add_to[name] += grads[name]
         return add_to
 
-    def adamw_step(self, grads, moments, step):
+    def adamw_step(self, grads, moments, step) -> float:
         """Update the parameters and AdamW's moments (m, v) by gradients, for a `Step`; return the gradient norm."""
         return adamw_step(self.params, self.slices, grads, moments, step, self.threads, self.adamw_update)
 
@@ -138,18 +149,21 @@ class ReferenceEngine:
         """The parts of the parameters that `adamw_step` updates."""
         return slices(self.params)
 
-    def moments(self):
+    def moments(self) -> tuple[Parameters, Parameters]:
         """Return AdamW's two moments, zero."""
         return self.params.zeros_like(), self.params.zeros_like()
 
-    def dropout_rng(self, seed, step, micro_batch):
+    def dropout_rng(self, seed: int, step: int, micro_batch: int) -> object:
         """Return a generator for the dropout masks of a micro-batch: reproducible for one kind of device."""
         xp, numbers = self.params.xp, [seed, DROPOUT, step, micro_batch]
         return np.random.default_rng(numbers) if xp is np else xp.random.Generator(xp.random.Philox4x3210(numbers))
 
-    def reader(self, B):
-        """Return a function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) after them."""
-        return KVCache(self, B).read
+    def reader(self, B, pads=None):
+        """Return a function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) after them.
+
+        pads: how many of each text's first tokens are padding, (B,) integers, or None.
+        """
+        return KVCache(self, B, pads).read
 
 
 def counted(targets):

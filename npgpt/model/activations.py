@@ -6,6 +6,7 @@ calls `seen` (in a forward) or `graded` (in a backward), which may replace the a
 
 import ast
 import difflib
+import fnmatch
 import functools
 import inspect
 from collections import Counter
@@ -17,6 +18,7 @@ import numpy as np
 from npgpt import layers
 from npgpt.arrays import library_of
 from npgpt.checks import as_floats, check, shown
+from npgpt.display import table
 from npgpt.errors import UserError
 from npgpt.model import transformer
 
@@ -24,16 +26,53 @@ from npgpt.model import transformer
 PARTS = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
 
 
-class Activations(dict):
+class Arrays(dict[str, np.ndarray]):
+    """A dict of arrays that is shown as a table."""
+
+    __repr__, _repr_html_ = table("mean |x|", lambda self, name: (
+        self[name].shape, self[name].dtype, f"{float(abs(self[name]).mean()):.4g}"))
+
+
+class Activations(Arrays):
     """The arrays of a forward by name, such as "h.3.attn.att". grads: their gradients by the same names.
 
     A name is the layer's place among the parameters and the name in its lines; `x` is what a layer is given. A name
     that a function assigns twice is left out, and so are gradients that a shortcut of the backward skips.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.grads = {}
+        self.grads = Arrays()
+
+
+class ReadOnly(np.ndarray):
+    """A view that cannot be written to: its memory may be a parameter's, or the backward needs it."""
+
+    def __setitem__(self, key, value):
+        if not self.flags.writeable:
+            raise UserError("activations are read-only, because parameters and backward use their memory: change a "
+                            "copy, activation.copy(), or use edit=")
+        super().__setitem__(key, value)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **named):
+        """Compute with plain arrays; as an `out`, also in `activation *= 2`, a view must be writable."""
+        for each in out:
+            if isinstance(each, ReadOnly):
+                each[...] = each
+        named |= {"out": tuple(map(plain, out))} if out else {}
+        return getattr(ufunc, method)(*map(plain, inputs), **named)
+
+
+def read_only(array):
+    """Return a read-only view of an array."""
+    view = array.view(ReadOnly)
+    view.flags.writeable = False
+    return view
+
+
+def plain(value):
+    """Return an array as NumPy's own class; any other value unchanged."""
+    return value.view(np.ndarray) if isinstance(value, np.ndarray) else value
 
 
 class Looks(ast.NodeTransformer):
@@ -89,30 +128,34 @@ class Looking:
     Raises UserError for an edit that is not a mapping of functions.
     """
 
-    def __init__(self, edit):
+    def __init__(self, edit=None, names=("*",)):
+        edit = {} if edit is None else edit
         check("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
         for name, function in edit.items():
             check(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
-        self.edit, self.edited, self.activations, self.place = edit, {}, Activations(), ""
+        right = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        check("names", names, right, 'a list of names, such as ["h.*.attn.att"]')
+        self.edit, self.names, self.activations, self.place = edit, names, Activations(), ""
         lines = {"seen": self.seen, "graded": self.graded, "inside": self.inside}
         for code in compiled():
             exec(code, lines)
         self.ops = SimpleNamespace(**lines)         # the table of operations, and gpt_forward and gpt_backward
 
     def forward(self, *arguments):
-        """Run `gpt_forward`. Raises UserError for an edit that names no array, or whose result does not fit."""
+        """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
+        self.made, self.undone, self.edited = {}, set(), {}     # arrays of the forward; those whose gradients were seen
         result = self.ops.gpt_forward(*arguments)
-        for name in self.edit.keys() - self.edited.keys():
-            near = difflib.get_close_matches(str(name), self.activations, 3) or list(self.activations)[:3]
-            raise UserError(f"this model has no array {shown(name)} to edit, but {', '.join(near)}")
+        unknown = [name for name in self.names if not fnmatch.filter(self.made, name)]
+        for name in [*(self.edit.keys() - self.edited.keys()), *unknown]:
+            near = difflib.get_close_matches(str(name), self.made, 3) or list(self.made)[:3]
+            raise UserError(f"this model has no array {shown(name)}, but {', '.join(near)}")
         return result
 
     def backward(self, dlogits, cache, ops):
         """Run `gpt_backward`. Raises UserError if an edited array's gradient is one that a shortcut skips."""
         dp = self.ops.gpt_backward(dlogits, cache, ops)
-        for name in self.edited.keys() - self.activations.grads.keys():
-            place = name.rpartition(".")[0] + "."
-            near = [each for each in self.activations.grads if each.rpartition(".")[0] + "." == place]
+        for name in self.edited.keys() - self.undone:
+            near = [each for each in self.undone if each.rpartition(".")[0] == name.rpartition(".")[0]]
             raise UserError(f"backward cannot undo an edit of {name}: a shortcut skips its gradient; "
                             f"edit {', '.join(near)}")
         return dp
@@ -139,7 +182,9 @@ class Looking:
             check(f"the shape of the edited {name}", new.shape, new.shape == value.shape, str(value.shape))
             self.edited[name] = new, (new != value).any(axis=-1, keepdims=True)
             value = new
-        self.activations[name] = value
+        self.made[name] = True
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names):
+            self.activations[name] = read_only(value) if isinstance(value, np.ndarray) else value
         return value
 
     def graded(self, name, value):
@@ -148,7 +193,9 @@ class Looking:
         An array that the backward recomputes is the edited one.
         """
         variable = self.place + name[1:]
-        if name[0] == "d" and variable in self.activations:
-            self.activations.grads.setdefault(variable, value)
+        if name[0] == "d" and variable in self.made:
+            self.undone.add(variable)
+            if variable in self.activations:
+                self.activations.grads.setdefault(variable, value)
             return np.where(self.edited[variable][1], 0.0, value) if variable in self.edited else value
         return self.edited[self.place + name][0] if self.place + name in self.edited else value

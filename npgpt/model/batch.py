@@ -7,9 +7,9 @@ from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
 
-def check_ids(config, idx):
-    """Return token ids (B, T) as an array on the host, in the byte order that Numba knows. It is a copy: the caller may
-    change the array before `backward` or a stream reads it again.
+def check_ids(config, idx) -> np.ndarray:
+    """Return token ids (B, T) as an int64 array on the host. It is a copy: the caller may change the array before
+    `backward` or a stream reads it again.
 
     Raises: UserError unless they are (B, T) integers in the vocabulary.
     """
@@ -18,11 +18,11 @@ def check_ids(config, idx):
         raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
     if idx.min() < 0 or idx.max() >= V:
         raise UserError(f"token ids must be from 0 to {V - 1}, but idx has {idx.min()} to {idx.max()}")
-    return idx
+    return idx.astype(np.int64)
 
 
-def check_batch(config, idx, targets, with_targets=True):
-    """Return idx and targets (B, T) as integer arrays on the host; without targets, idx and None.
+def check_batch(config, idx, targets, with_targets=True) -> tuple[np.ndarray, np.ndarray]:
+    """Return idx and targets (B, T) as int64 arrays on the host; without targets, idx and None.
 
     Ids are checked before they go to a GPU: there an index out of range reads another row, without an error.
 
@@ -32,7 +32,7 @@ def check_batch(config, idx, targets, with_targets=True):
     if idx.shape[1] > config.block_size:
         raise UserError(f"a context of {idx.shape[1]} tokens is longer than block_size {config.block_size}")
     if not with_targets:
-        return idx, None
+        return idx, targets
     targets = as_integers(targets, "targets")
     if targets.shape != idx.shape:
         raise UserError(f"targets have the shape {targets.shape}, but idx has {idx.shape}")
@@ -41,10 +41,10 @@ def check_batch(config, idx, targets, with_targets=True):
                         f"but there are {targets.min()} to {targets.max()}")
     if targets.max() == IGNORE_INDEX:
         raise UserError("every target is -1 (ignored): the loss would be the mean of nothing")
-    return idx, targets
+    return idx, targets.astype(np.int64)
 
 
-def check_mask(config, mask, B, T, dtype):
+def check_mask(config, mask, dtype, B, T):
     """Return a mask on the host, an array of a dtype, (T, T), (B, 1, T, T) or (B, H, T, T); None stays None.
 
     Raises: UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
@@ -66,6 +66,21 @@ def check_mask(config, mask, B, T, dtype):
     return seeing_itself(np.broadcast_to(mask, shape), config.causal)
 
 
+def check_padding(mask, B, T):
+    """Return how many first tokens of each row are padding, (B,) integers; mask: (B, T), 1 for a token, or None.
+
+    Raises: UserError unless padding comes first in each row, before at least one token.
+    """
+    if mask is None:
+        return np.zeros(B, dtype=np.int64)
+    mask = np.atleast_1d(as_array("mask", mask))
+    pads = T - np.count_nonzero(mask, axis=-1)
+    right = mask.shape == (B, T) and mask.dtype.kind in "biu" and np.array_equal(mask, np.arange(T) >= pads[:, None])
+    check("mask", mask, right and pads.max() < T, f"{(B, T)}, in each row 0 for padding and then 1 for tokens: "
+          "tokenizer.batch(texts, length, left=True) makes it")
+    return pads
+
+
 def seeing_itself(mask, causal):
     """Let a position that sees no position see itself, in a mask (..., T, T): its softmax would be 0 / 0, NaN.
 
@@ -77,8 +92,8 @@ def seeing_itself(mask, causal):
     return np.where(blind & np.eye(T, dtype=bool), mask.dtype.type(0), mask) if blind.any() else mask
 
 
-def as_integers(array, name):
+def as_integers(array, name) -> np.ndarray:
     array = as_array(name, array)
     if array.dtype.kind not in "iu":
         raise UserError(f"{name} must be integers, not {array.dtype}")
-    return array.astype(array.dtype.newbyteorder("="))
+    return array

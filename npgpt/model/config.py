@@ -13,7 +13,7 @@ ACTIVATIONS = ("gelu_tanh", "gelu")
 
 # A field that may be None -> the field that it follows then. (n_inner follows n_embd: see `mlp_width`.)
 FOLLOWS = {"qkv_bias": "bias", "mlp_bias": "bias", "embd_pdrop": "dropout", "attn_pdrop": "dropout",
-           "resid_pdrop": "dropout", "mlp_pdrop": "resid_pdrop"}
+           "resid_pdrop": "dropout", "mlp_pdrop": "resid_pdrop", "lora_alpha": "lora_rank"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +56,7 @@ class GPTConfig:
     initializer_range: float = 0.02         # standard deviation of fresh weights; GPT-2's is for hundreds of channels
     # additions to GPT-2
     lora_rank: int = 0                      # r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none
+    lora_alpha: float | None = None         # LoRA's update x A B is multiplied by alpha / r; None: alpha = r
     block: str | None = None                # the name of a custom block; see `GPT`
     # tokens
     bos_token_id: int | None = None         # the token that begins a text
@@ -71,6 +72,7 @@ class GPTConfig:
                             "each head takes an equal share of the width")
         check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
         check_whole("lora_rank", self.lora_rank, 0, MOST_WIDTH)
+        check_real("lora_alpha", 1 if self.lora_alpha is None else self.lora_alpha, below=1e30, above=0.0)
         check("block", self.block, self.block is None or isinstance(self.block, str), "a name")
         for name in ("bos_token_id", "eos_token_id"):
             if getattr(self, name) is not None:
@@ -84,7 +86,7 @@ class GPTConfig:
         check_real("initializer_range", self.initializer_range, below=1e30)     # drawn in float32
         check_choice("activation", self.activation, ACTIVATIONS)
 
-    def used(self, name):
+    def used(self, name: str):
         """Return a field's effective value: its own, or if it is None the value of the field that it follows."""
         if name == "n_inner":
             return self.mlp_width
@@ -98,16 +100,21 @@ class GPTConfig:
         return dataclasses.replace(self, **dict.fromkeys(alike))
 
     @property
-    def head_size(self):
+    def head_size(self) -> int:
         """D, the width of a head."""
         return self.n_embd // self.n_head
 
     @property
-    def mlp_width(self):
+    def mlp_width(self) -> int:
         """F, the width of the MLP's hidden layer."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
-    def attention_scale(self, layer, head_size=None):
+    def lora_scaled(self, array):
+        """Return LoRA's B, or its gradient, times alpha / r; the same array if that is 1."""
+        scale = self.used("lora_alpha") / self.lora_rank
+        return array if scale == 1 else scale * array
+
+    def attention_scale(self, layer: int, head_size: int | None = None) -> float:
         """Return the factor of the attention scores of block `layer`: 1 / sqrt(head size), unless the fields differ."""
         scale = 1.0 / math.sqrt(head_size or self.head_size) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale

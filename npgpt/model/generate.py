@@ -2,23 +2,30 @@
 
 import numpy as np
 
-from npgpt.checks import MOST_SEED, check, check_real, check_whole, is_real
+from npgpt.checks import MOST_SEED, as_array, as_iterator, check, check_real, check_whole, is_real
 from npgpt.errors import UserError
 
 
-def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id):
-    """Yield the next token of each row, (B,) integers, as soon as it is drawn.
+def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stop, tokenizer):
+    """Yield the next token of each row, (B,) integers, as soon as it is drawn; a row that has ended repeats its last.
 
     read: a function that reads the next tokens of each row, (B, T), and returns the logits (B, V) of the one after
-    them. The other arguments are those of `GPT.stream`.
+    them. stop: from `check_stop`. The other arguments are those of `GPT.stream`.
     """
     rng = np.random.default_rng(seed)
-    done = np.zeros(len(idx), dtype=bool)
+    done, new = np.zeros(len(idx), dtype=bool), np.empty((len(idx), 0), dtype=np.int64)
+
+    def stops(row):
+        return any(each in tokenizer.decode(row) if isinstance(each, str) else row[-len(each):].tolist() == each
+                   for each in stop)
+
     for _ in range(max_new_tokens):
-        token = sample(read(idx), rng, temperature, top_k, top_p)
+        token = np.where(done, idx[:, -1], sample(read(idx), rng, temperature, top_k, top_p))
         if eos_token_id is not None:
-            token = np.where(done, eos_token_id, token)
             done |= token == eos_token_id
+        if stop:
+            new = np.concatenate([new, token[:, None]], axis=1)
+            done |= [ended or stops(row) for ended, row in zip(done, new, strict=True)]
         yield token
         if done.all():
             return
@@ -78,3 +85,17 @@ def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_
     check_whole("seed", seed, 0, MOST_SEED)
     if eos_token_id is not None:
         check_whole("eos_token_id", eos_token_id, 0, config.vocab_size - 1)
+
+
+def check_stop(config, stop, tokenizer):
+    """Return the texts and lists of token ids at which a row ends. Raises UserError if they cannot be found."""
+    found = []
+    for each in [stop] if isinstance(stop, str) else as_iterator("stop", stop):
+        ids = [] if isinstance(each, str) else as_array("stop", each)
+        right = bool(each) if isinstance(each, str) else ids.ndim == 1 and ids.size and ids.dtype.kind in "iu" and (
+            ids.min() >= 0 and ids.max() < config.vocab_size)
+        check("stop", stop, right, "texts, or lists of ids in the vocabulary, such as [[5, 6]]; none of them empty")
+        if isinstance(each, str) and tokenizer is None:
+            raise UserError("stop has a text: pass the model's tokenizer as tokenizer=, or give a list of token ids")
+        found.append(each if isinstance(each, str) else ids.tolist())
+    return found

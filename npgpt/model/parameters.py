@@ -1,17 +1,25 @@
 """All parameters of a model in one array, each a named view into it."""
 
+import importlib
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
+from numpy.typing import ArrayLike
 
+from npgpt.arrays import to_host
 from npgpt.checks import as_floats, check, shown
+from npgpt.display import table
 from npgpt.errors import UserError
+from npgpt.model.config import GPTConfig
 
-INITS = ("gpt2", "half-wpe", "torch")       # what `initialize` draws
+INITS = ("gpt2", "half-wpe", "torch", "normal")       # what `initialize` draws
 
 
-def parameter_shapes(config):
+def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of every parameter, with the names, layouts and order of GPT-2's checkpoints.
 
     Linear weights are (in, out). A tied head has no matrix of its own.
@@ -102,7 +110,7 @@ def aligned_zeros(size, dtype):
     return memory[begin:begin + size * dtype.itemsize].view(dtype)
 
 
-class Parameters(Mapping):
+class Parameters(Mapping[str, np.ndarray]):
     """A mapping name -> array whose values are views of one contiguous array, `flat`.
 
     Assignment writes through: `params["ln_f.bias"] = 0` changes `flat`. With a tied head, `params["lm_head.weight"]` is
@@ -111,8 +119,9 @@ class Parameters(Mapping):
     `flat[:n_trained]`, have gradients and moments of AdamW.
     """
 
-    def __init__(self, config, dtype="float32", xp=np, frozen=(), moment=False):
-        self.config, self.xp, self.frozen = config, xp, frozenset(frozen)
+    def __init__(self, config: GPTConfig, dtype: str | np.dtype = "float32", xp: ModuleType = np,
+                 frozen: Iterable[str] = (), moment: bool = False):
+        self.config, self.xp, self.frozen, self.moment = config, xp, frozenset(frozen), moment
         shapes = parameter_shapes(config)
         self.trained = {name: shape for name, shape in shapes.items() if name not in self.frozen}
         self.shapes = self.trained if moment else shapes
@@ -131,17 +140,24 @@ class Parameters(Mapping):
         self._tree = nest({name: self._views[name] for name in self.shapes})
 
     @property
-    def flat(self):
+    def flat(self) -> np.ndarray:
         return self._flat
 
     @property
-    def tree(self):
+    def tree(self) -> dict:
         return self._tree
 
-    def __getitem__(self, name):
+    def __reduce__(self):       # for pickle and copy.deepcopy, as in the engines: made anew, then filled
+        settings = self.config, str(self.dtype), self.xp.__name__, self.frozen, self.moment
+        return of_library, settings, to_host(self.flat)
+
+    def __setstate__(self, flat):
+        self.flat[...] = self.xp.asarray(flat)
+
+    def __getitem__(self, name: str) -> np.ndarray:
         return self._views[name]
 
-    def __setitem__(self, name, value):
+    def __setitem__(self, name: str, value: ArrayLike) -> None:
         if not isinstance(name, str) or name not in self._views:
             raise UserError(f"this model has no parameter {shown(name)}")
         view, value = self[name], as_floats(name, value, self.dtype, self.xp)
@@ -152,11 +168,13 @@ class Parameters(Mapping):
     def __contains__(self, name):
         return name in self.shapes
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.shapes)
+
+    __repr__, _repr_html_ = table("", lambda self, k: (self.shapes[k], self.dtype, "frozen" * (k in self.frozen)))
 
     def fill(self, name, read):
         """Let read(array) fill the array of a parameter."""
@@ -183,15 +201,24 @@ class Parameters(Mapping):
                 raise UserError(f"add_to must be gradients: its {name} shares memory with the parameters")
             if self.xp is np and not array.flags.writeable:
                 raise UserError(f"add_to must be arrays that can be written to, but its {name} is read-only")
+        places = sorted((*byte_bounds(array), name) for name, array in add_to.items()) if self.xp is np else []
+        for (_, end, name), (begin, _, other) in itertools.pairwise(places):
+            if begin < end:
+                raise UserError(f"add_to must be separate arrays, but its {name} and {other} share memory")
 
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
         named = {name.replace("weight.lora", "lora"): array for name, array in flatten(tree).items()}   # of `with_lora`
         return {name: named[name] for name in self.trained}
 
-    def zeros_like(self):
+    def zeros_like(self) -> "Parameters":
         """Return zeros with the names, shapes and dtype of the trained parameters."""
         return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
+
+
+def of_library(config, dtype, library, frozen, moment):
+    """Return a `Parameters` in arrays of a library, "numpy" or "cupy"."""
+    return Parameters(config, dtype, importlib.import_module(library), frozen, moment)
 
 
 def initialize(params, seed, init="gpt2", names=None):
@@ -200,9 +227,9 @@ def initialize(params, seed, init="gpt2", names=None):
     For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
     the stream does not grow with the number of layers. NumPy draws them in float32 for every device and dtype: the same
     seed gives the same model everywhere. init: "gpt2"; "half-wpe", with half that deviation for the positions, as in
-    OpenAI's code; or "torch", what torch's modules draw: embeddings (and so a tied head) with deviation 1, weights and
-    biases of linear layers uniform between -1 / sqrt(fan in) and 1 / sqrt(fan in).
-    LoRA's A is drawn, its B is 0. names: which parameters are drawn, by default all.
+    OpenAI's code; "normal", with that deviation for every matrix; or "torch", what torch's modules draw: embeddings
+    (and so a tied head) with deviation 1, weights and biases of linear layers uniform between -1 / sqrt(fan in) and
+    1 / sqrt(fan in). LoRA's A is drawn, its B is 0. names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
     for name in params if names is None else names:
@@ -218,7 +245,7 @@ def initialize(params, seed, init="gpt2", names=None):
             params[name] = uniform / math.sqrt(fan_in)
         elif kind == "weight":
             deviation = 1.0 if init == "torch" else config.initializer_range
-            if layer == "c_proj":
+            if layer == "c_proj" and init != "normal":
                 deviation /= math.sqrt(2 * config.n_layer)
             if layer == "wpe" and init == "half-wpe":
                 deviation /= 2

@@ -4,13 +4,14 @@ import ast
 import contextlib
 import sys
 import types
+from collections.abc import Callable
 
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LAYERS
 from npgpt.study.gradcheck.source import parsed
 from npgpt.study.judge.judge import judge, new_seed
 from npgpt.study.judge.outcome import Solution
-from npgpt.study.judge.report import report_html, report_text
+from npgpt.study.judge.report import Report, report_html, report_text
 
 
 class Check:
@@ -19,21 +20,21 @@ class Check:
     Its `repr` is the verdict as text; in a notebook it is a table.
     """
 
-    def __init__(self, title, report):
+    def __init__(self, title: str, report: Report):
         self.title, self.report = title, report
 
     @property
-    def right(self):
+    def right(self) -> bool:
         return self.report.right
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return report_text(self.report, self.title)
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         return report_html(self.report, self.title)
 
 
-def check(layer, backward, seed=None):
+def check(layer: str, backward: Callable, seed: int | None = None) -> Check:
     """Check a backward of your own, for example `check("layernorm", my_backward)`.
 
     layer: its name in `npgpt exercise`; backward: a callable with the package's arguments `(dy, cache)` (and `ops` for

@@ -7,6 +7,7 @@ import numpy as np
 
 from npgpt.arrays import is_on_host
 from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole
+from npgpt.display import described
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
@@ -51,7 +52,9 @@ class AdamW:
         self._next()                        # raises for values out of range
         self.m, self.v = engine.moments()   # running means of the gradient and of its square
 
-    def step(self, grads: Mapping, max_norm: float | None = None, lr: float | None = None) -> float:
+    __repr__ = described(lambda self: f"AdamW(lr={self.lr:g}, betas={self.betas}, step {self.t:,})")
+
+    def step(self, grads: Mapping[str, np.ndarray], max_norm: float | None = None, lr: float | None = None) -> float:
         """Clip, take a step, and return the gradient norm before clipping.
 
         grads: a mapping with the names, shapes and dtype of `params`, as `backward` and `loss_and_grads` return; it is
@@ -85,7 +88,7 @@ class AdamW:
             seen(grads)
         return loss, self.step(grads, max_norm, lr)
 
-    def restore(self, checkpoint):
+    def restore(self, checkpoint) -> None:
         """Continue from the moments and the step of a `Checkpoint`."""
         checkpoint.load_moments(self.m, self.v)
         self.t = checkpoint.state["step"]

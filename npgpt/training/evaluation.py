@@ -6,11 +6,11 @@ import operator
 from collections.abc import Iterator
 
 import numpy as np
-from tqdm import tqdm
 
 from npgpt.checks import check_whole
-from npgpt.data.batches import count_targets, windows
+from npgpt.data.batches import Tokens, count_targets, windows
 from npgpt.data.token_files import Documents, check_tokens
+from npgpt.display import HIDE_BARS, tqdm
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
@@ -31,8 +31,7 @@ class Evaluation:
         return math.exp(self.loss) if self.loss < 709.0 else math.inf
 
 
-def evaluate_split(model, tokens: np.ndarray | Documents, stride: int | None = None,
-                   progress: bool | None = None) -> Evaluation:
+def evaluate_split(model, tokens: Tokens, stride: int | None = None, progress: bool | None = None) -> Evaluation:
     """Return the `Evaluation` of a model on a split, 1-D token ids or `Documents`.
 
     Without a stride the windows do not overlap, and no window of documents crosses their ends. Every token of a stream
@@ -52,7 +51,7 @@ def evaluate_split(model, tokens: np.ndarray | Documents, stride: int | None = N
         batch.clear()
 
     with tqdm(total=count_targets(tokens, block_size), unit="token", unit_scale=True, desc="evaluate",
-              disable=None if progress is None else not progress) as bar:
+              disable=HIDE_BARS if progress is None else not progress) as bar:
         for window in windows(tokens, block_size) if stride is None else strided_windows(tokens, block_size, stride):
             if batch and (len(batch) == rows or len(window[0]) != len(batch[0][0])):
                 finish_batch()
@@ -61,7 +60,7 @@ def evaluate_split(model, tokens: np.ndarray | Documents, stride: int | None = N
     return Evaluation(sum(map(operator.mul, counts, map(float, losses))) / sum(counts), sum(counts))
 
 
-def strided_windows(tokens: np.ndarray, block_size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def strided_windows(tokens: Tokens, block_size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield windows (x, y) that begin `stride` tokens apart. y is -1 for tokens that an earlier window predicted.
 
     These are the windows of transformers' "Perplexity of fixed-length models". Except in the first window, every

@@ -21,7 +21,7 @@ def layer_norms(params: Parameters, grads: Mapping, before: np.ndarray) -> dict[
     before -= params.flat[:len(before)]         # the update, but for its sign
     for name in params.flat_names:
         p, g = params[name].reshape(-1), grads[name].reshape(-1)
-        layer = re.match(r"h\.\d+|\w+", name)[0]           # h.0 of h.0.ln_1.weight, wte of wte.weight
+        layer = re.findall(r"h\.\d+|\w+", name)[0]         # h.0 of h.0.ln_1.weight, wte of wte.weight
         for kind, array in zip(KINDS, (g, p, before[begin:begin + p.size]), strict=True):
             squares[f"{kind}.{layer}"] += float(array @ array)
         begin += p.size

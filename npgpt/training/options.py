@@ -46,7 +46,7 @@ class TrainOptions:
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
     eps: float = 1e-8                       # AdamW's; added to the root of the mean of squared gradients
     partial_batch: bool = False             # sequential: the last batch of an epoch may be smaller, as in torch
-    init: str = "gpt2"                      # fresh weights: gpt2, half-wpe (positions at half) or torch (its modules')
+    init: str = "gpt2"                      # fresh weights: gpt2, half-wpe, torch or normal: see `initialize`
     val_fraction: float = 0.1               # the end of a text that is used for validation; 0: no validation
 
     def __post_init__(self):
@@ -94,7 +94,7 @@ class TrainOptions:
 
 # Without fields that come from the tokenizer, and those of models that exist already.
 MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size", "bos_token_id", "eos_token_id",
-                                                                          "lora_rank", "block"}
+                                                                          "lora_rank", "lora_alpha", "block"}
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 

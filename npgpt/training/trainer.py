@@ -10,16 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
 from npgpt.checks import check, check_memory, check_path
-from npgpt.data.batches import crops_of
+from npgpt.data.batches import Tokens, crops_of
 from npgpt.data.no_tokenizer import NoTokenizer
-from npgpt.data.token_files import Documents, check_tokens
+from npgpt.data.token_files import check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
+from npgpt.display import HIDE_BARS, described, tqdm
 from npgpt.engine.memory import training_memory
 from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
@@ -32,6 +33,9 @@ from npgpt.training.metrics import append_metrics, drop_metrics_after
 from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from npgpt.api import GPT
 
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
 
@@ -58,10 +62,10 @@ class Trainer:
     all random streams and the position in the data, and a resumed run continues with the same bits.
     """
 
-    def __init__(self, model, train_tokens: np.ndarray | Documents, val_tokens: np.ndarray | Documents | None,
+    def __init__(self, model: "GPT", train_tokens: Tokens, val_tokens: Tokens | None,
                  options: TrainOptions | None = None, out_dir: str | os.PathLike | None = None,
                  tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
-                 on_step: Callable[["Trainer", dict], None] | None = None,
+                 on_step: Callable[["Trainer", dict[str, float]], None] | None = None,
                  on_evaluation: Callable[["Trainer"], None] | None = None):
         right = isinstance(getattr(model, "params", None), Parameters) and hasattr(model, "evaluate")
         check("model", model, right, "a GPT")
@@ -104,11 +108,14 @@ class Trainer:
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
                                options.weight_decay, engine=model.engine, decay=options.decay)
         self.step = 0                   # steps taken
-        self.saved_step = None          # the step of the last checkpoint
+        self.saved_step: int | None = None      # the step of the last checkpoint
         self.best_step, self.best_loss = 0, math.inf
         self.stop_requested = False
 
-    def restore(self, checkpoint: Checkpoint):
+    __repr__ = described(lambda self: f"Trainer(step {self.step:,} of {self.options.max_iters:,}, best "
+                         f"{NAMES[list(self.crops)[-1]]} loss {self.best_loss:.4f}, out_dir={self.out_dir})")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a `Checkpoint` of the same model shape and corpus."""
         check("checkpoint", checkpoint, isinstance(checkpoint, Checkpoint), "what read_checkpoint returns")
         checkpoint.load_parameters(self.model.params)
@@ -120,11 +127,11 @@ class Trainer:
     def run(self, progress: bool | None = None) -> bool:
         """Train to `max_iters`, or until Ctrl-C or SIGTERM, and save. Return True if it reached the end.
 
-        progress: whether to show a progress bar; by default, on a terminal. Raises NotFiniteError, leaving the last
-        checkpoint, when the loss or the gradient is not finite, and UserError when a checkpoint cannot be written.
+        progress: whether to show a bar; by default, on a terminal and in a notebook. Raises NotFiniteError, leaving the
+        last checkpoint, when the loss or the gradient is not finite, and UserError when a checkpoint cannot be written.
         """
         options = self.options
-        disable = None if progress is None else not progress
+        disable = HIDE_BARS if progress is None else not progress
         if self.out_dir:
             make_folder(self.out_dir)
         # Without smoothing the time left includes the evaluations to come.
@@ -136,7 +143,7 @@ class Trainer:
                 self.evaluate_and_save(bar)
                 bar.reset()             # its clock, to exclude the first evaluation
             tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
-            began, first, record = time.perf_counter(), self.step, None
+            began, first, record = time.perf_counter(), self.step, {}
             while self.step < options.max_iters and not self.stop_requested:
                 record = self.train_step()
                 bar.update()
@@ -250,9 +257,10 @@ class Trainer:
         if self.on_evaluation:
             self.on_evaluation(self)
 
-    def save(self):
+    def save(self) -> None:
         """Save a checkpoint of this step."""
-        check("out_dir", self.out_dir, self.out_dir is not None, "a folder, given to the Trainer")
+        if self.out_dir is None:
+            raise UserError("out_dir must be a folder, given to the Trainer, not None")
         if self.saved_step is None:     # later, a folder that was deleted has lost its lock and metrics
             make_folder(self.out_dir)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),

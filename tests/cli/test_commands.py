@@ -42,6 +42,8 @@ def test_samples_differ_and_a_seed_reproduces_them(npgpt):
     (["--top-p", "2"], ["top_p"]),
     (["-n", "0"], ["-n"]),
     (["nowhere"], ["nowhere", "gpt2", "config.json"]),
+    (["--prompt", "a\udcff"], ["--prompt must be UTF-8"]),
+    (["--stop", "a\udcff"], ["--stop must be UTF-8"]),
     (["--device", "gpu"], ["CuPy"]),
 ])
 def test_sample_refuses_in_one_line(npgpt, monkeypatch, arguments, says):

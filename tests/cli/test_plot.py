@@ -2,6 +2,7 @@
 
 import functools
 import os
+import subprocess
 import sys
 
 import pytest
@@ -35,6 +36,14 @@ def test_a_run_may_have_any_name(train, npgpt, tmp_path, name):
         assert npgpt("plot", name, "--out", "x.svg")[0] == 0
     shown = {os.fsdecode(b"\xff\xfe"): r"\udcff\udcfe", "a\nb\x1b[31m": r"a b\x1b[31m", "x" * 200: "..." + "x" * 40}
     assert f"{shown.get(name, name)}</text>" in (tmp_path / "x.svg").read_text(encoding="utf-8")
+
+
+def test_another_backend_is_not_asked_for(train, tmp_path):
+    assert train("--max-iters", 1)[0] == 0
+    (tmp_path / "out/loss.png").unlink()
+    result = subprocess.run([sys.executable, "-m", "npgpt", "plot"], cwd=tmp_path, capture_output=True, text=True,
+                            env={**os.environ, "MPLBACKEND": "nonsense"})
+    assert (result.returncode, result.stdout, result.stderr) == (0, "out/loss.png\n", "")
 
 
 def test_the_norms_of_each_layer(train, npgpt, tmp_path):

@@ -135,6 +135,7 @@ def answers(count):
 
 def test_it_learns_to_answer(npgpt):
     answers(20)
+    Path("answers.jsonl").write_text(f"\ufeff{Path('answers.jsonl').read_text()}", encoding="utf-8")   # a BOM
     flags = ["--n-embd", 32, "--learning-rate", 1e-2, "--batch-size", 10, "--max-iters", 150,
              "--lr-decay-iters", 0, "--val-fraction", 0]
     code, out, _ = npgpt("train", "--corpus", "answers.jsonl", *TINY, *flags)
@@ -184,7 +185,7 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--epochs", "1"], ["--epochs", "--max-iters", "give one of them"]),
     (["--block-size", "5000"], ["5001", "block size"]),
     (["--device", "gpu"], ["npgpt[cuda12]", "--device cpu"]),
-    (["--kernels", "numba"], ["--kernels numba", "npgpt[fast]", "leave --kernels out"]),
+    (["--kernels", "numba"], ["--kernels numba", "npgpt[fast]", "or use --kernels numpy"]),
     (["--resume"], ["no checkpoint in out"]),
     (["--resume", "--overwrite"], ["not allowed with"]),
     (["--out-dir", "text.txt"], ["text.txt is a file"]),
@@ -215,7 +216,7 @@ def test_resume_with_something_else_names_it(train, npgpt, tmp_path):
             (["--no-bias"], "bias is True", "False was asked for"),
             (["--preset", "char-cpu"], "is 8", "was asked for"),
             (["--dtype", "float64"], "dtype is float32"), (["--seed", "5"], "seed is 1337"),
-            (["--tokenizer", "byte"], "tokenizer is char"),
+            (["--tokenizer", "byte"], "tokenizer is char"), (["--init-from", "nowhere"], "leave --init-from"),
             (["--corpus", "other.txt"], "not the one that this run was trained on")):
         refused(npgpt("train", "--resume", "--max-iters", 4, *arguments), *says)
         assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before

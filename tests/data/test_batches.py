@@ -56,24 +56,24 @@ def test_a_window_of_a_document_is_truncated_or_padded():
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5])
 @pytest.mark.parametrize("count_padding", [False, True])
-def test_all_windows_are_the_overflowing_tokens_of_transformers(length, count_padding):
-    """Except those of one token, in which nothing is predicted unless padding counts."""
+@pytest.mark.parametrize("pad", [None, 58])
+def test_all_windows_are_the_overflowing_tokens_of_transformers(length, count_padding, pad):
+    """Except those of one token, the separator alone."""
     transformers = pytest.importorskip("transformers", reason="transformers, the oracle, is in the extra test")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = [str(number) for number in range(60)]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="59")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=str(pad or 59))
     lengths = np.array([2, 3, 5, 6, 7, 11, 12])
     starts, ids = lengths.cumsum() - lengths, np.arange(lengths.sum(), dtype=np.uint16)
-    ids[starts + lengths - 1] = 59                          # the end of text, which is also the padding
+    ids[starts + lengths - 1] = 59                          # the end of text, by default also the padding
     texts = [" ".join(map(str, ids[start:start + n])) for start, n in zip(starts, lengths, strict=True)]
     found = theirs(texts, truncation=True, max_length=length + 1, padding="max_length", return_overflowing_tokens=True)
     expected, real = np.array(found["input_ids"]), np.array(found["attention_mask"])
-    if not count_padding:
-        expected, real = expected[real.sum(axis=1) > 1], real[real.sum(axis=1) > 1]
-    documents = Documents(ids, starts, all_windows=True, count_padding=count_padding)
+    expected, real = expected[real.sum(axis=1) > 1], real[real.sum(axis=1) > 1]
+    documents = Documents(ids, starts, all_windows=True, count_padding=count_padding, pad_token_id=pad)
     crops = crops_of(documents, length)
     x, y = crops.at(np.arange(crops.places))
     assert np.array_equal(x, expected[:, :-1])

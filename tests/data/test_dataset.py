@@ -6,6 +6,7 @@ from npgpt.data.dataset import join, open_dataset, prepare, split_text, tokenize
 from npgpt.data.token_files import Documents, TokenFile
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, GPT2Tokenizer, make_tokenizer
 from npgpt.errors import UserError
+from tests.data.tokenizer_json import word_pieces
 
 FIRST_GPT2_IDS = "5962 22307 25 198 8421 356 5120 597 2252 11 3285 502 2740 13 198 198 3237 25 198 5248 461 11 2740 13"
 
@@ -89,6 +90,22 @@ def test_prepare_documents(tmp_path):
     both = join(train, val)
     assert both.starts.tolist() == list(range(0, 80, 8)) and both[72:].tolist() == val[:].tolist() and len(both) == 80
     assert join(train.tokens, val.tokens).tolist() == both[:].tolist()
+
+
+@pytest.mark.parametrize(("end", "pad"), [("[CLS]", "[MASK]"), ("2", "4")])
+def test_documents_with_an_end_and_padding_of_their_own(npgpt, tmp_path, end, pad):
+    pytest.importorskip("tokenizers", reason="the extra hf is not installed")
+    word_pieces(tmp_path / "tokenizer.json")
+    (tmp_path / "lines.txt").write_text("to be\nor not\n")
+    command = ["data", "prepare", "lines.txt", "--tokenizer", "hf:tokenizer.json", "--out", "tokens"]
+    assert npgpt(*command, "--documents", r"\n", "--val-fraction", 0.5, "--end", end, "--pad", pad)[0] == 0
+    train, val, tokenizer = open_dataset(open_corpus(tmp_path / "tokens"))
+    assert [each[:].tolist() for each in (train, val)] == [[*tokenizer.encode(t), 2] for t in ("to be", "or not")]
+    assert train.pad_token_id == join(train, val).pad_token_id == 4
+    for wrong in ("[NONE]", "70", "", "9" * 5000):
+        code, _, err = npgpt(*command, "--documents", "--pad", wrong)
+        assert code == 2 and "the hf tokenizer has no token" in err and err.count("\n") == 1
+    assert "add --documents" in npgpt(*command, "--end", end)[2]
 
 
 @pytest.mark.parametrize("separator", ["", "||", "tale"])

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from npgpt.data.token_files import TokenFile, index_file, load_token_files, write_documents
+from npgpt.data.token_files import SETTINGS_FILE, TokenFile, index_file, load_token_files, write_documents
 from npgpt.data.tokenizers import ByteTokenizer
 from npgpt.errors import UserError
 
@@ -43,6 +43,15 @@ def test_documents_are_also_a_stream(indexed):
     assert train[:].tolist() == list(range(9)) and train[-2:].tolist() == [7, 8]
     assert (train.starts.tolist(), train.lengths.tolist()) == ([0, 4], [4, 5])
     assert (val.starts.tolist(), val.lengths.tolist()) == ([0, 2, 5], [2, 3, 4])
+
+
+def test_the_padding_is_optional_in_the_settings_and_an_id(indexed):
+    (indexed / SETTINGS_FILE).write_text(old := '{"all_windows": true, "count_padding": false, "validation": true}')
+    assert load_token_files(indexed)[0].pad_token_id is None
+    for odd in ("null", "true", "-1", "65536", '"7"'):
+        (indexed / SETTINGS_FILE).write_text(old.replace("}", f', "pad_token_id": {odd}}}'))
+        with pytest.raises(UserError, match="pad_token_id in .*npgpt_data.json must be a whole number"):
+            load_token_files(indexed)
 
 
 def test_an_index_that_does_not_divide_the_tokens(indexed):

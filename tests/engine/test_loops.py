@@ -4,6 +4,7 @@ Most loops run as plain Python here, which tests what the compiler writes; some 
 """
 
 import contextlib
+import errno
 import itertools
 import linecache
 import operator
@@ -23,7 +24,7 @@ pytest.importorskip("numba", reason="compiles the loops; it is in the extras fas
 from numba.core import compiler
 from scipy.special import erf
 
-from npgpt.engine.loops import lines, vectors
+from npgpt.engine.loops import jit, lines, vectors
 from npgpt.engine.loops.lines import compiled, kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")       # the mean of nothing
@@ -515,6 +516,15 @@ def test_without_a_folder_each_process_compiles(variable, tmp_path, monkeypatch)
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv(variable, str(tmp_path / "file" / "below"))
     assert fresh_result() > 0 and fresh_result() > 0
+
+
+def test_a_full_disk_is_told_once(cache, monkeypatch, capsys):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jit, "write_atomically", full)
+    assert fresh_result(OTHER) > 0 and fresh_result(OTHER) > 0
+    assert capsys.readouterr().err == f"npgpt: the disk of {cache} is full, so each process compiles the loops again\n"
 
 
 def test_an_edited_function_is_compiled_again():

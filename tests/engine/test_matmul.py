@@ -71,7 +71,7 @@ def test_auto_is_the_fastest_that_is_there(monkeypatch, numba, installed, expect
         if there:
             assert cpu_kernels(kernels) == kernels
         else:
-            with pytest.raises(UserError, match=rf"--kernels {kernels} needs .*npgpt\[{extra}\].*leave --kernels out"):
+            with pytest.raises(UserError, match=rf"--kernels {kernels} needs .*npgpt\[{extra}\].*use --kernels numpy"):
                 cpu_kernels(kernels)
 
 

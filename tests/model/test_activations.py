@@ -5,8 +5,9 @@ import pytest
 
 from npgpt import GPT, GPTConfig, UserError, layers
 from npgpt.engine.ops import with_lora
-from npgpt.model.activations import Looking
+from npgpt.model.activations import Arrays, Looking
 from npgpt.model.masks import draw_masks
+from tests import strict_cupy
 from tests.cases import SMALL, B, T, V
 from tests.torch_gpt import torch_loss, unit_scale
 
@@ -33,6 +34,7 @@ class OnTorch(Looking):
         name = self.place + name
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
+        self.made[name] = True
         if name in self.edit and name not in self.edited:
             kind, before = type(value), value.detach().as_subclass(torch.Tensor).numpy()
             new = self.edit[name](before.copy())
@@ -106,6 +108,18 @@ def test_names_say_the_place_in_the_model():
         np.testing.assert_array_equal(found[given], found[returned])
 
 
+def test_mappings_of_arrays_are_shown_as_a_short_table(monkeypatch):
+    model = unit_model(n_layer=12)
+    found = model.run_with_cache(IDX)[1]
+    lines = {" ".join(line.split()) for line in repr(found).splitlines()}
+    assert {f"Activations: {len(found)} arrays", f"h.0.x {(B, T, 12)} float64 {abs(found['h.0.x']).mean():.4g}",
+            f"… and {len(found) - 60} more"} <= lines and isinstance(found, dict) and len(repr(found)) < 4000
+    del model.params._views                     # from the shapes alone: a device would have to send its arrays
+    assert f"wte.weight ({V}, 12) float64" in " ".join(repr(model.params).split())
+    found = Arrays({"<b>": strict_cupy.install(monkeypatch).asarray(np.array([-1.0, 2.0, -6.0]))})
+    assert "<tr><td>&lt;b&gt;<td>(3,)<td>float64<td>3</table>" in found._repr_html_()
+
+
 def test_a_forward_without_targets_and_one_on_an_engine():
     model = GPT(GPTConfig(**SMALL), threads=2)
     logits, activations = model.run_with_cache(IDX)
@@ -113,6 +127,31 @@ def test_a_forward_without_targets_and_one_on_an_engine():
     assert activations["h.0.attn.att"].shape == (B, 3, T, T)
     with pytest.raises(UserError, match="forward with targets"):
         model.backward()
+
+
+def test_only_the_asked_arrays_are_kept_and_none_can_be_written_to():
+    model = unit_model(n_layer=1)
+    logits, kept = model.run_with_cache(IDX, TARGETS, names=["h.*.attn.att", "embedding.position", "head_weight"],
+                                        edit={"h.0.x_mid": some_rows})
+    assert kept.keys() == {"h.0.attn.att", "embedding.position", "head_weight"}
+    before = model.params.flat.copy()
+    for array in kept.values():
+        for write in (lambda a: a.__setitem__(0, 0.0), lambda a: a[:1].__setitem__(..., 1.0), lambda a: a.__imul__(2.0),
+                      lambda a: np.exp(a, out=a)):
+            with pytest.raises(UserError, match="change a copy"):
+                write(array)
+        assert type(array + 1.0) is type(np.exp(array)) is np.ndarray
+        changed = array.copy()
+        changed *= 2.0
+        changed[0] = 5.0
+    assert (model.params.flat == before).all()
+    grads = model.backward()
+    assert {*kept.grads} == {"h.0.attn.att", "head_weight", "embedding.position"}
+    model.forward(IDX, TARGETS, edit={"h.0.x_mid": some_rows})
+    for name, gradient in model.backward().items():
+        assert (grads[name] == gradient).all()
+    with pytest.raises(UserError, match="no array 'h.\\*.attn.atn', but h.0.attn.att"):
+        model.run_with_cache(IDX, names=["h.*.attn.atn"])
 
 
 def head_zeroed(array):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError
+from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.kv_cache import KVCache
 from npgpt.model.generate import sample
 from tests.cases import small_parts
@@ -40,8 +41,8 @@ def test_frequencies(options, expected):
     assert ((found == 0) == (np.asarray(expected) == 0)).all()
 
 
-def small_model():
-    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8), dtype="float64")
+def small_model(kernels="auto"):
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8), dtype="float64", kernels=kernels)
     unit_scale(model.params)        # fresh ones see little
     return model
 
@@ -71,6 +72,57 @@ def test_the_cache_equals_the_full_forward_at_every_position_and_past_the_window
             logits = read(tokens[:, :prompt] if t == prompt else tokens[:, t - 1:t])
             full, _ = model.forward(tokens[:, context_at(t, prompt, 8):t])
             np.testing.assert_allclose(logits, full[:, -1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernels", ["reference", "numpy", "numba", pytest.param("xla", marks=pytest.mark.slow)])
+def test_padded_prompts_are_continued_as_each_alone(kernels):
+    """Past the context, which each row leaves at another token; the logits against forwards without a cache."""
+    model = small_model(kernels)
+    lengths, T = np.array([3, 7, 1, 5, 12]), 12
+    prompts = np.random.default_rng(1).integers(0, 11, (5, T))
+    mask = np.arange(T) >= T - lengths[:, None]
+    out = model.generate(prompts, 20, temperature=0.0, mask=mask)
+    assert (out[:, :T] == prompts).all() and out.shape == (5, T + 20)
+    read = model.engine.reader(5, T - lengths)
+    for t in range(T, T + 20):
+        logits = read(out[:, :T] if t == T else out[:, t - 1:t])
+        for row, length, ids in zip(logits, lengths, out, strict=True):
+            alone, n = ids[T - length:], length + t - T
+            full, _ = model.forward(alone[None, context_at(n, length, 8):n])
+            np.testing.assert_allclose(row, full[0, -1], rtol=1e-9, atol=1e-9)
+            assert alone[n] == full[0, -1].argmax()
+
+
+def test_a_row_stops_and_then_repeats_its_last_token():
+    model, tokenizer, prompts = small_model(), CharTokenizer("abcdefghijk"), np.array([[1, 2], [3, 4], [3, 4]])
+    free = model.generate(prompts[:2], 30, temperature=3.0, n=3, seed=1)
+    assert (free[:, :2] == prompts[[0, 0, 0, 1, 1, 1]]).all() and len({*map(tuple, free[:3])}) == 3
+    text = tokenizer.decode(free[0, 10:13])
+    for stop in (text, [text, "kkkkkk"], [[7] * 9, free[0, 10:13]], (tuple(free[0, 10:13]),)):
+        out = model.generate(prompts[:2], 30, temperature=3.0, n=3, seed=1, stop=stop, tokenizer=tokenizer)
+        for row, row_free in zip(out, free, strict=True):
+            ends = tokenizer.decode(row_free[2:]).find(text)
+            n = out.shape[1] if ends < 0 else ends + 5
+            assert (row[:n] == row_free[:n]).all() and (row[n:] == row[n - 1]).all()
+    stream = model.stream(prompts, 30, temperature=0.0, stop=[[int(free[0, 2])]], seed=1, n=2)
+    assert next(stream).shape == (6,)
+    with pytest.raises(UserError, match="pass the model's tokenizer as tokenizer="):
+        model.stream(prompts, 3, stop="a")
+
+
+@pytest.mark.parametrize("kernels", ["numba", pytest.param("xla", marks=pytest.mark.slow)])
+def test_an_edit_steers_every_token(kernels):
+    """Past the context, against a loop without a cache; so keys and values are those of the edited arrays."""
+    model = small_model(kernels)
+    push = np.linspace(-2.0, 2.0, 8)
+    edit = {"h.0.x_out": lambda x: x + push, "h.1.attn.mix": lambda mix: mix * [[[1.0]], [[0.0]]],
+            "embedding.token": lambda token: 1.5 * token}
+    idx = np.array([[1, 2, 3], [4, 5, 6]])
+    out = model.generate(idx, 20, temperature=0.0, edit=edit)
+    for t in range(3, 23):
+        logits, _ = model.forward(out[:, context_at(t, 3, 8):t], edit=edit)
+        assert (out[:, t] == logits[:, -1].argmax(-1)).all()
+    assert (out != model.generate(idx.astype(np.uint64), 20, temperature=0.0)).any()
 
 
 def test_tokens_read_in_pieces_equal_tokens_read_one_by_one():

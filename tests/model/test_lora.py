@@ -15,6 +15,7 @@ from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
 from tests.training.test_resume import bits
 
 CONFIG = GPTConfig(**SMALL | {"lora_rank": 2})
+ALPHA = dataclasses.replace(CONFIG, lora_alpha=5.0)
 KERNELS = ("reference", "numpy", "numba", "xla")
 
 
@@ -25,11 +26,12 @@ def model_of(kernels="reference", freeze=(), config=CONFIG):
 
 
 def by_torch(model):
-    """Return (loss, leaf tensors) of torch: with LoRA each weight is W + A B."""
+    """Return (loss, leaf tensors) of torch: with LoRA each weight is W + alpha / r A B."""
     idx, targets = batch(model.config)
     tensors = torch_parameters(model.params)
     names = parameter_shapes(dataclasses.replace(model.config, lora_rank=0))
-    merged = {name: tensors[name] + tensors[f"{name[:-7]}.lora_a"] @ tensors[f"{name[:-7]}.lora_b"]
+    scale = 2.5 if model.config.lora_alpha else 1
+    merged = {name: tensors[name] + scale * tensors[f"{name[:-7]}.lora_a"] @ tensors[f"{name[:-7]}.lora_b"]
               if f"{name[:-7]}.lora_a" in tensors else tensors[name] for name in names}
     loss = torch_loss(torch_gpt(merged, model.config, idx), targets)
     loss.backward()
@@ -37,9 +39,9 @@ def by_torch(model):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize(("config", "freeze"), [(CONFIG, ()), (CONFIG, ["h.0.attn"]),
+@pytest.mark.parametrize(("config", "freeze"), [(CONFIG, ()), (ALPHA, ()), (CONFIG, ["h.0.attn"]),
                                                 (GPTConfig(**SMALL), "wte, h.0,h.1.mlp.c_fc.weight")],
-                         ids=["lora", "lora, some frozen", "frozen"])
+                         ids=["lora", "alpha", "lora, some frozen", "frozen"])
 def test_gradients_are_torchs_and_there_are_no_others(config, freeze, kernels):
     pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of(kernels, freeze, config)
@@ -48,8 +50,8 @@ def test_gradients_are_torchs_and_there_are_no_others(config, freeze, kernels):
     assert float(loss) == pytest.approx(reference.item(), rel=1e-9)
     assert list(grads) == [name for name in model.params if name not in frozen_names(config, freeze)]
     assert all(".lora_" in name for name in grads) == bool(config.lora_rank)
-    model.forward(*batch(config))
-    for ours in (grads, model.backward()):
+    for run in (None, model.forward, model.run_with_cache):
+        ours = (run(*batch(config)), model.backward())[1] if run else grads
         assert ours.keys() == grads.keys()
         for name, gradient in ours.items():
             expected = tensors[name].grad.numpy()
@@ -57,7 +59,8 @@ def test_gradients_are_torchs_and_there_are_no_others(config, freeze, kernels):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize(("config", "freeze"), [(CONFIG, ()), (GPTConfig(**SMALL), "wte,h.0")], ids=["lora", "frozen"])
+@pytest.mark.parametrize(("config", "freeze"), [(CONFIG, ()), (ALPHA, ()), (GPTConfig(**SMALL), "wte,h.0")],
+                         ids=["lora", "alpha", "frozen"])
 def test_steps_are_torchs_and_the_frozen_stay_as_they_are_without_moments(config, freeze, kernels):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of(kernels, freeze, config)
@@ -83,11 +86,13 @@ def test_steps_are_torchs_and_the_frozen_stay_as_they_are_without_moments(config
                 assert (array == before[name]).all()
 
 
-def test_lora_changes_nothing_until_it_is_trained_and_is_merged_when_it_is_saved(tmp_path):
+@pytest.mark.parametrize("alpha", [None, 2, 5.0])
+def test_lora_changes_nothing_until_it_is_trained_and_is_merged_when_it_is_saved(tmp_path, alpha):
     base = GPT(GPTConfig(**SMALL), 3, "float64")
     base.save_pretrained(tmp_path / "base")
-    model = GPT.from_pretrained(tmp_path / "base", dtype="float64", lora_rank=2)
+    model = GPT.from_pretrained(tmp_path / "base", dtype="float64", lora_rank=2, lora_alpha=alpha)
     idx = batch(base.config)[0]
+    assert (model.config.lora_scaled(idx) is idx) == (alpha != 5.0)         # no rounding unless needed
     np.testing.assert_array_equal(model.forward(idx)[0], base.forward(idx)[0])
     loras = {name for name in model.params if ".lora_" in name}
     assert {name for name in loras if model.params[name].any()} == {name for name in loras if name.endswith("lora_a")}
@@ -101,7 +106,7 @@ def test_lora_changes_nothing_until_it_is_trained_and_is_merged_when_it_is_saved
     np.testing.assert_allclose(merged.forward(idx)[0], model.forward(idx)[0], rtol=1e-10)
     assert not np.allclose(merged.forward(idx)[0], base.forward(idx)[0])
     for kernels in KERNELS:
-        text = GPT(CONFIG, None, "float64", kernels=kernels)
+        text = GPT(model.config, None, "float64", kernels=kernels)
         for name, array in model.params.items():
             text.params[name] = array
         np.testing.assert_array_equal(text.generate(idx[:, :2], 20, temperature=0.0),
@@ -112,7 +117,7 @@ def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_fil
     assert train("--out-dir", "base", "--max-iters", 10)[0] == 0
     options = ["--init-from", "base", "--corpus", text_file, *TINY[8:], "--crop-length", 8, "--preset", "finetune",
                "--learning-rate", 0.01, "--lr-decay-iters", 0, "--warmup-iters", 0, "--dropout", 0.1]
-    for kind in (["--lora", 3], ["--freeze", "wte,wpe"]):
+    for kind in (["--lora", 3, "--lora-alpha", 6], ["--freeze", "wte,wpe"]):
         whole, parts = f"whole{kind[1]}", f"parts{kind[1]}"
         code, out, err = npgpt("train", *options, *kind, "--out-dir", whole, "--max-iters", 20)
         assert code == 0, err
@@ -125,16 +130,23 @@ def test_from_the_command_line_and_ten_and_ten_are_twenty(npgpt, train, text_fil
         for name, array in before.params.items():
             assert (model.params[name] == array).all() == (name in saved), name
         code, _, err = npgpt("train", "--resume", "--out-dir", parts, "--max-iters", 30, *kind)
-        assert code == 2 and "leave --freeze and --lora out" in err
+        assert code == 2 and "--freeze and --lora out" in err
     code, _, err = npgpt("train", "--init-from", "whole3", "--lora", 2, "--corpus", text_file, "--out-dir", "more")
     assert code == 2 and "the model has LoRA of rank 3 already" in err
     assert npgpt("export", "whole3", "--out", "merged")[0] == 0
-    assert load("merged")[0].config.lora_rank == 0
+    tuned, merged = load("whole3")[0], load("merged")[0].config
+    assert (tuned.config.lora_alpha, merged.lora_rank, merged.lora_alpha) == (6, 0, None)
+    assert npgpt("export", "whole3", "--adapter", "--out", "lora")[0] == 0
+    assert npgpt("train", *options, "--max-iters", 1, "--adapter", "lora", "--learning-rate", 1e-30)[0] == 0
+    assert load()[0].config == tuned.config and np.array_equal(load()[0].params.flat, tuned.params.flat)
+    code, _, err = npgpt("export", "base", "--adapter", "--out", "none")
+    assert code == 2 and "has no LoRA to write" in err
     for command in (["sample", "whole3", "--max-new-tokens", 5], ["look", "whole3", "--prompt", "To be"],
                     ["score", "whole3", "--text", "To be"], ["eval", "whole3"]):
         assert npgpt(*command)[0] == 0
-    code, _, err = npgpt("train", "--lora", 2, "--corpus", text_file)
-    assert code == 2 and "give one with --init-from" in err
+    for flag, value in (("--lora", 2), ("--lora-alpha", 2), ("--adapter", "lora")):
+        code, _, err = npgpt("train", flag, value, "--corpus", text_file, "--out-dir", "more")
+        assert code == 2 and "give one with --init-from" in err
 
 
 def test_frozen_parameters_come_last_in_an_order_that_all_processes_share():

@@ -61,9 +61,11 @@ def test_torchs_initial_weights():
 
 
 def test_the_positions_at_half():
-    drawn = {init: GPT(GPTConfig(), init=init, threads=1).params for init in ("gpt2", "half-wpe")}
+    drawn = {init: GPT(GPTConfig(), init=init, threads=1).params for init in ("gpt2", "half-wpe", "normal")}
     for name, array in drawn["gpt2"].items():
         np.testing.assert_array_equal(drawn["half-wpe"][name], array / 2 if name == "wpe.weight" else array)
+        residual = math.sqrt(2 * 4) if name.endswith("c_proj.weight") else 1        # 4 layers
+        np.testing.assert_allclose(drawn["normal"][name], residual * array, rtol=1e-6)
 
 
 @EACH

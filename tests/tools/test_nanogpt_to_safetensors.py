@@ -73,7 +73,9 @@ def test_the_logits_are_nanogpts(npgpt, vocab_size, bias, prefix, kind, tied):
     if not tied:
         model["lm_head"].weight = torch.nn.Parameter(torch.randn(vocab_size, SIZES["n_embd"]))
     mask = torch.ones(6, 6).tril().view(1, 1, 6, 6)         # older versions save it
-    save(model, vocab_size, bias, prefix, **{f"{prefix}transformer.h.0.attn.bias": mask})
+    weight = torch.nn.Parameter(model["transformer"]["h"][0]["ln_1"].weight.detach())
+    save(model, vocab_size, bias, prefix, **{f"{prefix}transformer.h.0.attn.bias": mask,
+                                             f"{prefix}transformer.h.0.ln_1.weight": weight})
     Path("input.txt").write_bytes(TEXT.encode())
     assert main(["ckpt.pt", "there", *(["--text", "input.txt"] if kind == "char" else [])]) == 0
     ours, tokenizer = load("there", dtype="float64")
@@ -90,6 +92,22 @@ def test_the_logits_are_nanogpts(npgpt, vocab_size, bias, prefix, kind, tied):
         code, _, err = npgpt("train", "--init-from", "there", "--corpus", "more.txt", "--max-iters", 1,
                                "--crop-length", 6)
         assert code == 0, err
+
+
+@pytest.mark.parametrize(("values", "says"), [
+    (lambda ones: ones.to_sparse(), "can't convert Sparse"), (lambda ones: ones.to("meta"), "meta"),
+    (lambda ones: torch.quantize_per_tensor(ones, 0.1, 0, torch.qint8), "its type is torch.qint8"),
+    (lambda ones: ones * torch.nan, "it has NaN"), (lambda ones: ones * -torch.inf, "infinity"),
+    (lambda ones: ones.double() * 1e39, "beyond float32"), (lambda ones: ones.bool(), "its type is torch.bool"),
+    (lambda ones: ones.long(), "its type is torch.int64"), (lambda ones: ones * 1j, "its type is torch.complex64"),
+    (lambda ones: torch.nested.nested_tensor([ones, ones]), "not a plain array"),
+    (lambda ones: torch.ones(1).half().expand(1 << 62), "not a plain array")])
+@pytest.mark.filterwarnings("ignore:torch.quantize|TypedStorage|The PyTorch API of nested")
+@pytest.mark.usefixtures("npgpt")
+def test_values_that_are_not_finite_numbers(values, says, capsys):
+    save(nano(10, True)[0], 10, True, **{"transformer.wte.weight": values(torch.ones(10, 8))})
+    refused((main(["ckpt.pt", "there"]), *capsys.readouterr()), "ckpt.pt: wte.weight is not a plain array of", says)
+    assert not Path("there").exists()
 
 
 class Attack:
@@ -113,6 +131,9 @@ def test_refusals(npgpt, capsys):
         torch.save(other, "ckpt.pt")
         refused(run("ckpt.pt", "there"), "ckpt.pt is not a checkpoint of nanoGPT", "n_embd")
     model, _ = nano(10, True)
+    for twice in ("_orig_mod.transformer.wte.weight", "wte.weight"):
+        save(model, 10, True, **{twice: torch.ones(10, 8)})
+        refused(run("ckpt.pt", "there"), "ckpt.pt has wte.weight twice")
     save(model, 10, True, **{"transformer.h.0.rotary": torch.ones(2)})
     refused(run("ckpt.pt", "there"), "h.0.rotary is unknown")
     save(model, 10, False)

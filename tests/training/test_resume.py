@@ -73,15 +73,19 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
 
     for threads, named, expected in ((2, {}, "numpy"), (1, {}, "reference"), (1, {"kernels": "numba"}, "numba"),
                                      (2, {"kernels": "reference"}, "reference")):
-        kernels, (code, out, err) = resumed(threads, named)
-        assert (kernels, code, err) == (expected, 0, "") and "other kernels" not in out
+        kernels, (code, _, err) = resumed(threads, named)
+        assert (kernels, code, err) == (expected, 0, "")
     assert resumed(1, {}, "--threads", 2)[0] == cpu_kernels()       # one thread had the reference lines
     for wrong in ("fast", ["numba"]):
         refused(resumed(2, {"kernels": wrong})[1], '"kernels" must be one of auto, numpy, numba')
-    monkeypatch.setitem(sys.modules, "numba", None)
-    kernels, (code, out, _) = resumed(2, {"kernels": "numba"})
-    lines = [line for line in out.splitlines() if "other kernels" in line]
-    assert code == 0 and kernels == "numpy" and len(lines) == 1 and 'pip install "npgpt[fast]"' in lines[0]
+    monkeypatch.delitem(sys.modules, "npgpt.engine.xla", raising=False)
+    for kernels, package, extra in (("numba", "numba", "fast"), ("xla", "jax", "xla")):
+        monkeypatch.setitem(sys.modules, package, None)
+        there, result = resumed(2, {"kernels": kernels})
+        refused(result, f"out goes on with the kernels that it was trained with: --kernels {kernels} needs",
+                f'pip install "npgpt[{extra}]"', "or use --kernels numpy")
+        assert there == kernels and find_checkpoint("out").name == "step-00000001"
+        assert npgpt("train", "--resume", "--max-iters", 2, "--kernels", "numpy")[0] == 0
 
 
 def test_two_epochs_and_one_are_three(npgpt, train):

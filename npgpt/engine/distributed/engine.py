@@ -52,6 +52,9 @@ class Distributed:
         """Describe what computes."""
         return f"{self.world.size} ranks, each {self.engine.where}"
 
+    def __reduce__(self):       # a copy is for this rank alone
+        return self.engine.__reduce__()
+
     def __getattr__(self, name):
         """Take everything else from this rank's engine: so rank 0 generates alone."""
         return getattr(self.engine, name)

@@ -27,10 +27,10 @@ class Together:
     def moments(self):
         return self.state[1:]
 
-    def reader(self, B):
+    def reader(self, B, pads=None):
         """Rank 0 generates alone, on its own device."""
         self.alone.params.flat[...] = self.params.flat
-        return self.alone.reader(B)
+        return self.alone.reader(B, pads)
 
     def step(self, batches, rngs, count, moments, step):
         self._share(self.state)

@@ -1,5 +1,7 @@
 """Numba's compiler, and a cache of its machine code on disk."""
 
+import errno
+import functools
 import hashlib
 import os
 import sys
@@ -67,5 +69,12 @@ class Cache(caching.NullCache):
             write_atomically(path, self.digest(path, data) + data)
             for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:
                 old.unlink()
-        except (OSError, RuntimeError):     # not writable, full, or no home: each process compiles
-            pass
+        except (OSError, RuntimeError) as error:    # not writable, full, or no home: each process compiles
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                tell(path.parent)
+
+
+@functools.cache
+def tell(folder):
+    """Print, once, that the disk of the cache is full."""
+    print(f"npgpt: the disk of {folder} is full, so each process compiles the loops again", file=sys.stderr)

@@ -18,5 +18,5 @@ INSTALL = ('pip install "npgpt[xla]"; for an NVIDIA GPU "npgpt[xla-cuda12]" or "
            "driver is for")
 try:
     import jax  # noqa: F401
-except ImportError as error:
-    raise UserError(f"--kernels xla needs JAX ({error}): {INSTALL}") from None
+except Exception as error:      # a broken JAX raises anything
+    raise UserError(f"--kernels xla needs JAX ({error}): {INSTALL}; or use --kernels numpy") from None

@@ -3,16 +3,17 @@
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm import tqdm
 
 from npgpt.arrays import DTYPES
 from npgpt.checks import in_gigabytes, machine_memory
+from npgpt.display import tqdm
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.sources import as_tested
@@ -21,7 +22,7 @@ from npgpt.engine.xla.lines import lines, rounded
 from npgpt.engine.xla.place import DeviceParameters, Place, find_devices
 from npgpt.engine.xla.reader import Reader
 from npgpt.engine.xla.replaced import replaced
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
@@ -74,9 +75,9 @@ class XLAEngine(ReferenceEngine):
         self.ops = replaced(self.lesson, self.config.causal, dtype)
         self.in_blocks = as_tested("head_forward", "head_backward", "cross_entropy_forward", "cross_entropy_backward")
         self._programs = {}         # compiled, by name, options and shapes
-        if jax.config.jax_compilation_cache_dir is None:
-            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npgpt" / "xla"
-            jax.config.update("jax_compilation_cache_dir", str(cache))
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
+            jax.config.update("jax_compilation_cache_dir", str(Path(cache, "npgpt", "xla")))
 
     @property
     def where(self):
@@ -127,8 +128,8 @@ class XLAEngine(ReferenceEngine):
                      self._numbers([count or counted(targets)]))
         return self.run("the loss", program, arguments)
 
-    def reader(self, B):
-        return Reader(self, B)
+    def reader(self, B, pads=None):
+        return Reader(self, B, pads)
 
     # Programs; p, m, v are dicts name -> array.
 
@@ -249,7 +250,10 @@ class XLAEngine(ReferenceEngine):
             shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
             program = jax.jit(program, donate_argnums=donated,
                               out_shardings=tuple(shardings if each == donated else None for each in results))
-        compiled = program.lower(*arguments).compile(options)
+        with warnings.catch_warnings(record=True) as unsaved:       # JAX does not say where
+            compiled = program.lower(*arguments).compile(options)
+        for each in unsaved:
+            self._say(f"npgpt: {one_line(each.message)} (in {jax.config.jax_compilation_cache_dir}; you may delete it)")
         memory = compiled.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)

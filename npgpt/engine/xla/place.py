@@ -20,8 +20,9 @@ def find_devices(name):
     kind, _, number = name.partition(":")
     try:
         devices = jax.devices(None if kind == "auto" else kind.replace("cuda", "gpu"))
-    except RuntimeError as error:
-        raise UserError(f"JAX finds no {kind} ({one_line(error, 200)}): {INSTALL}") from None
+    except (RuntimeError, AssertionError) as error:     # the latter is empty: JAX_PLATFORMS names what JAX lacks
+        why = one_line(error, 200) or f"JAX_PLATFORMS is {jax.config.jax_platforms}"
+        raise UserError(f"JAX finds no {kind.replace('auto', 'device')} ({why}): {INSTALL}") from None
     if number and int(number) >= len(devices):
         raise UserError(f"there is no GPU {number}: the {len(devices)} here are numbered from 0")
     return [devices[int(number)]] if number else devices
@@ -30,7 +31,7 @@ def find_devices(name):
 def connect():
     """Connect the processes of an MPI launcher and find the devices of all; all must call it at the same time."""
     jax.distributed.initialize(cluster_detection_method="mpi4py")
-    jax.devices()
+    find_devices("auto")
 
 
 class Place:
@@ -39,6 +40,10 @@ class Place:
     def __init__(self, devices):
         self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
         self.own = next(each for each in devices if each.process_index == jax.process_index())
+
+    def __reduce__(self):
+        kind = self.own.platform if self.own.platform in ("cpu", "tpu") else "gpu"
+        return placed, (f"{kind}:{self.own.id}" if kind == "gpu" and self.n == 1 else kind,)
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
@@ -53,6 +58,11 @@ class Place:
         return ("batch",) if shape[0] % self.n == 0 and jax.process_count() == 1 else ()
 
 
+def placed(name):
+    """Return the `Place` of the devices of a name."""
+    return Place(find_devices(name))
+
+
 class DeviceParameters(Parameters):
     """Parameters that stay on the device after a step.
 
@@ -62,8 +72,11 @@ class DeviceParameters(Parameters):
 
     def __init__(self, config, dtype, place, frozen=(), moment=False):
         super().__init__(config, dtype, np, frozen, moment)
-        self.place, self.moment = place, moment
+        self.place = place
         self.there = None           # name -> array on the device, if the values are there
+
+    def __reduce__(self):
+        return type(self), (self.config, str(self.dtype), self.place, self.frozen, self.moment), self.flat
 
     def axes(self, name):
         return self.place.axes_of_moment(self.shapes[name]) if self.moment else ()

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from npgpt.engine.kv_cache import latest
 from npgpt.engine.ops import table, without_caches
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
@@ -13,11 +14,12 @@ class Reader:
     """Reads the next tokens of B texts, and keeps the keys and values of each layer in arrays of one shape.
 
     So there is one program for a token, and one for a prompt, whose length is rounded up to a power of two. As in
-    `KVCache`, only the last block_size // 2 tokens are kept when they no longer fit.
+    `KVCache`, only the last block_size // 2 tokens are kept when they no longer fit. pads: as there.
     """
 
-    def __init__(self, engine, B):
+    def __init__(self, engine, B, pads=None):
         self.engine, self.config, self.p = engine, engine.config, engine.params.on_device()
+        self.pads = np.zeros(B, np.int32) if pads is None else pads
         self.tokens, self.length = np.empty((B, 0), np.int32), 0
         shape = B, self.config.n_head, self.config.block_size, self.config.head_size
         self.kept = [[engine.place.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
@@ -30,7 +32,7 @@ class Reader:
         what = "" if self.length else "generation"              # later a message would interrupt the text
         self.tokens = np.concatenate([self.tokens, idx], axis=1, dtype=np.int32)
         if self.length + idx.shape[1] > self.config.block_size:
-            self.tokens, self.length = self.tokens[:, -max(1, self.config.block_size // 2):], 0
+            (self.tokens, self.pads), self.length = latest(self.tokens, self.pads, self.config.block_size), 0
         elif idx.shape[1] > 1:
             self.length = 0                                     # a prompt is read from its beginning
         idx = self.tokens[:, self.length:]
@@ -44,16 +46,20 @@ class Reader:
     def _call(self, idx, last):
         """Return the arguments of `XLAEngine.run` that read idx, whose last token is at `last`."""
         put, places = self.engine.place.put, np.array([self.length, last], np.int32)
-        return self._program, (self.p, put(idx), self.kept, put(places)), (), 2, (None, 2)
+        arguments = self.p, put(idx), self.kept, put(places), put(self.pads.astype(np.int32))
+        return self._program, arguments, (), 2, (None, 2)
 
-    def _program(self, p, idx, kept, places):
+    def _program(self, p, idx, kept, places, pads):
         (length, last), T, layer_ops = places, idx.shape[1], without_caches(self.engine.lesson)
-        positions = length + jnp.arange(T)
-        mask = jnp.where(jnp.arange(self.config.block_size) <= positions[:, None], 0.0, -jnp.inf)   # (T, block_size)
+        key, query = jnp.arange(self.config.block_size), length + jnp.arange(T)[:, None]            # (T, 1)
+        pads = pads[:, None, None, None]
+        mask = jnp.where((key <= query) & ((key >= pads) | (key == query)), 0.0, -jnp.inf)          # (B, 1, T, S)
+        positions = jnp.maximum(query[:, 0] - pads[:, 0, 0], 0).reshape(-1)                         # (B T,)
         layers_left, now_kept = iter(kept), []
 
-        def embedding_forward(idx, wte, wpe):
-            return layer_ops.embedding_forward(idx, wte, wpe[positions])
+        def embedding_forward(idx, wte, wpe):       # as one row, because each token has its own position
+            x, cache = layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions])
+            return x.reshape(*idx.shape, -1), cache
 
         def attention_forward(q, k, v, scale, _, dropout_mask):
             now_kept.append([jax.lax.dynamic_update_slice_in_dim(old, new, length, axis=2)

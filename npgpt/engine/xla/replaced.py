@@ -52,7 +52,7 @@ def attention_in_blocks(forward, backward, causal, dtype):
         q, k, v, *others = cache
         if k.shape[2] <= KEPT:
             return backward(dmix, cache)
-        dq, dk, dv = [], *(jnp.zeros(k.shape, dmix.dtype) for _ in range(2))
+        dq, (dk, dv) = [], (jnp.zeros(k.shape, dmix.dtype) for _ in range(2))
         for rows, keys in blocks(q.shape[2], k.shape[2]):
             # Recompute in order: without the barrier XLA would keep the forward's weights.
             q, k, v, dk, dv = jax.lax.optimization_barrier((q, k, v, dk, dv))

@@ -13,7 +13,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, one_line
 from npgpt.files import read_bytes
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.lessons import basics_and_lessons
@@ -254,7 +254,9 @@ def read_exercise(path):
         line = f", line {error.lineno}" if error.lineno else ""         # none for a null byte
         raise UserError(f"{path}{line}: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:      # null bytes in older Pythons; deep brackets
-        raise UserError(f"{path} cannot be parsed: {error}") from None
+        longest = max(enumerate(text.split("\n"), 1), key=lambda each: len(each[1]))
+        raise UserError(f"{path} cannot be parsed ({one_line(error) or type(error).__name__}): its longest line is "
+                        f"{longest[0]}: {one_line(longest[1], 80)}") from None
     return Exercise(step.layer, step.what, path, text, find_function(tree, step.lesson.backward))
 
 

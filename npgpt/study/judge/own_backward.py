@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from npgpt import layers
+from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
@@ -86,7 +86,7 @@ def read_backwards(folder, files, seconds=TIME_LIMIT):
     """
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process
         checks = pool.map(lambda layer: right_file(layer, files[layer], seconds), files)
-        found = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=None),
+        found = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=HIDE_BARS),
                          strict=True))
     right = {layer: path for layer, path in found.items() if path is not None}
     if not right:

@@ -53,22 +53,22 @@ class Report:
     record: list[Assignment] = dataclasses.field(default_factory=list)
 
     @property
-    def sound(self):
+    def sound(self) -> bool:
         """Whether nothing is wrong so far."""
         return not self.faults and all(line.verdict != WRONG for line in self.lines)
 
     @property
-    def right(self):
+    def right(self) -> bool:
         return self.sound and not self.to_do
 
     @property
-    def first(self):
+    def first(self) -> int | None:
         """The first line that is wrong, or None."""
         wrong = [line.line for line in self.lines if line.verdict == WRONG] + [fault.line for fault in self.faults]
         return min((line for line in wrong if line is not None), default=None)
 
 
-def report_text(report, title, with_diagnosis=True):
+def report_text(report, title, with_diagnosis=True) -> str:
     """A `Report` as lines of text: a line for each gradient with its line in the file, and then what to do.
 
     with_diagnosis: say what the mistake is, too; otherwise only where it is, and its evidence.
@@ -119,7 +119,7 @@ def hunt_text(report, title):
     return "\n".join([said, *(f"  {fault.message}" for fault in report.faults)])
 
 
-def report_html(report, title):
+def report_html(report, title) -> str:
     """A `Report` as an HTML table."""
     rows = [(line.line, line.name, line.verdict, [line.diagnosis, line.evidence]) for line in report.lines]
     rows += [(fault.line, "", WRONG, [fault.message, fault.diagnosis]) for fault in report.faults]

@@ -31,15 +31,33 @@ def test_the_command_line_and_ten_and_ten_are_twenty(train, npgpt):
     code, out, err = train("--out-dir", "parts", "--max-iters", 10, *options)
     assert code == 0 and "XLA on cpu" in out
     assert "XLA compiles a training step of 3 x 2 x 8 tokens" in err and "it needs" in err
-    assert npgpt("train", *XLA, "--out-dir", "parts", "--max-iters", 20, "--resume")[0] == 0
+    assert npgpt("train", "--out-dir", "parts", "--max-iters", 20, "--resume")[0] == 0      # its kernels are kept
     assert bits("whole") == bits("parts")
     losses = [[record["loss"] for record in read_metrics(run) if "loss" in record] for run in ("whole", "parts")]
     assert losses[0] == losses[1] and len(losses[0]) == 20
-    assert npgpt("train", "--out-dir", "parts", "--max-iters", 22, "--resume")[0] == 0
+    assert npgpt("train", "--kernels", "numpy", "--out-dir", "parts", "--max-iters", 22, "--resume")[0] == 0
     assert find_checkpoint("parts").name == "step-00000022"
     assert "perplexity" in npgpt("eval", "parts", *XLA)[1]
     code, out, _ = npgpt("sample", "parts", *XLA, "--max-new-tokens", 20)
     assert code == 0 and len(out) > 20
+
+
+NOBODY = "import pwd, sys; from npgpt.cli.main import main; pwd.getpwuid = {}.__getitem__; sys.exit(main())"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variables", "code", "says"), [
+    ({}, 0, "XLA compiles a training step"), ({"XDG_CACHE_HOME": "text.txt"}, 0, "(in text.txt/npgpt/xla; you"),
+    ({"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}, 2, "npgpt: JAX finds no cpu ("),
+    ({"JAX_ENABLE_X64": "maybe"}, 2, "npgpt: --kernels xla needs JAX (")])
+def test_without_a_home_a_cache_or_a_device(text_file, tmp_path, variables, code, says):
+    """As a user whose id has no name: a run without a cache, or one line."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")} | {
+        "JAX_ENABLE_COMPILATION_CACHE": "true", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **variables}
+    result = subprocess.run([sys.executable, "-c", NOBODY, "train", *XLA, "--corpus", text_file, *TINY, "--max-iters",
+                             "1"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == code and says in result.stderr and "Traceback" not in result.stderr
+    assert code == 0 or result.stderr.count("\n") == 1
 
 
 def trainer(tmp_path=None, kernels="xla", **options):
@@ -117,11 +135,13 @@ def test_two_processes_train_as_one(tmp_path, text_file, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     train = ["train", *XLA, "--corpus", str(text_file), *TINY, "--dropout", "0.1", "--gradient-accumulation-steps", "2"]
-    for ranks, out_dir in ((1, "one"), (2, "two")):
-        result = subprocess.run([*mpiexec(), "-n", str(ranks), sys.executable, "-m", "npgpt", *train, "--out-dir",
-                                 out_dir, "--max-iters", "10"], capture_output=True, text=True, timeout=120)
+    for ranks, out_dir, steps, command in (("1", "one", "10", train), ("2", "parts", "5", train),
+                                           ("2", "parts", "10", ["train", "--resume"]), ("2", "two", "10", train)):
+        result = subprocess.run([*mpiexec(), "-n", ranks, sys.executable, "-m", "npgpt", *command, "--out-dir", out_dir,
+                                 "--max-iters", steps], capture_output=True, text=True, timeout=120)
         assert result.returncode == 0, result.stdout + result.stderr
-    assert "XLA on cpu, 2 devices" in result.stdout
+        assert ranks == "1" or "XLA on cpu, 2 devices" in result.stdout
+    assert bits("parts") == bits("two")
     one, two = ([record["loss"] for record in read_metrics(out) if "loss" in record] for out in ("one", "two"))
     assert len(one) == len(two) == 10 and np.abs(np.subtract(one, two)).max() < 1e-5
 

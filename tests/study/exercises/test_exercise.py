@@ -238,6 +238,9 @@ def test_a_damaged_file_is_refused_or_read(tmp_path):
         except UserError:
             unread += 1
     assert unread > 100
+    path.write_text(SOLUTION.replace(RETURN, f"    x = {'-' * 50000}1"))
+    with pytest.raises(UserError, match=rf"parsed \(.+\): its longest line is {RETURN_LINE}: x = ---.*---1$"):
+        read_exercise(path)
 
 
 def test_a_missing_package_is_named_in_one_line(npgpt, tmp_path, monkeypatch):

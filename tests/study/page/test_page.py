@@ -286,8 +286,8 @@ def test_markup_and_odd_characters_are_text(npgpt, tmp_path):
     text = page.study_page([LESSONS["dropout"]], found).decode()
     assert "<script>alert" not in text and "<img" not in text and "\\u003cscript\\u003ealert" in text
     assert whole_model.shown(" a\n\t\u202e\udc80") == "·a⏎\\t\\u202e\\udc80"
-    assert npgpt("study", "dropout", "--prompt", "ab\udc80")[0] == 0
-    (tmp_path / "study.html").read_bytes().decode("utf-8")
+    refused(npgpt("study", "dropout", "--prompt", "ab\udc80"), "--prompt must be UTF-8 text")
+    assert not (tmp_path / "study.html").exists()
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
