@@ -48,6 +48,7 @@ READERS = {"char": OUT, "char-model": MODEL, "shards": MODEL,       # folder -> 
            "text": [f"train {NEW}", "data prepare text.txt --tokenizer char --out new/it"],
            "preset": ["info --preset preset.toml", f"train --preset preset.toml {NEW}"],
            "exercise": ["exercise"],
+           "adapter": [f"train --init-from model --adapter adapter {TUNED}"],
            **{name: RUN for name in FAMILIES}, **{f"{name}-model": TOKENIZER for name in FAMILIES}}
 PROGRESS = {"linear level 1": {"solved": "2026-01-01", "tries": 2, "hints": {"dweight": 1}}}
 
@@ -64,7 +65,11 @@ def setup_files(folder):
         if name in FAMILIES:        # as on the hub, without npgpt's own file
             (model / "model/npgpt_tokenizer.json").unlink()
     split_into_shards(shutil.copytree(folder / "char-model", folder / "shards") / "model")
-    for name, flag in (("tokens", ""), ("documents", r"--documents \n")):
+    adapter = shutil.copytree(folder / "char-model", folder / "adapter")
+    must_end(f"train --init-from model --lora 2 {TUNED}", adapter)
+    must_end("export new/run --adapter --out adapter", adapter)
+    shutil.rmtree(adapter / "new")
+    for name, flag in (("tokens", ""), ("documents", r"--documents \n --windows all --pad 3")):
         tokens = shutil.copytree(folder / "char", folder / name)
         must_end(f"data prepare text.txt --tokenizer char --out tokens {flag}", tokens)
     new_folder(folder / "text")
