@@ -34,10 +34,10 @@ def is_real(value):
         return False
 
 
-def check_real(name, value, least=0.0, below=math.inf, above=-math.inf):
-    """Raise UserError unless `value` is finite, at least `least`, above `above` and below `below`."""
-    right = is_real(value) and least <= value < below and value > above
-    lower = f"above {above:g}" if above >= least else f"of at least {least:g}"
+def check_real(name, value, below=math.inf, above=-math.inf):
+    """Raise UserError unless `value` is finite, at least 0, above `above` and below `below`."""
+    right = is_real(value) and 0.0 <= value < below and value > above
+    lower = f"above {above:g}" if above >= 0.0 else "of at least 0"
     check(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import tracemalloc
 
 import pytest
 
@@ -24,6 +25,15 @@ def pytest_sessionfinish(session):
     for reason in sorted(reason for reason in reasons if not re.search(may_skip, reason)):
         reporter.write_line(f"\nmust not be skipped here: {reason}", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def traced(function):
+    """Return function(), and the most bytes that were allocated at once during the call."""
+    tracemalloc.start()
+    try:
+        return function(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.fixture

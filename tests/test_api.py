@@ -2,7 +2,6 @@
 
 import runpy
 import sys
-import tracemalloc
 from unittest import mock
 
 import numpy as np
@@ -13,6 +12,7 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.training.metrics import read_metrics
 from tests.cases import layer_calls, small_parts
+from tests.conftest import traced
 from tests.torch_gpt import ours_and_torchs, torch_gpt, torch_loss, torch_parameters, unit_scale
 
 SMALL = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 3, "n_embd": 12}
@@ -62,7 +62,6 @@ def model_of(variant, **options):
 
 @EACH_VARIANT
 def test_every_gradient_equals_torch(variant):
-    pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of(variant)
     idx, targets = batch(model.config)
     (logits, loss, grads), (reference, reference_loss, tensors) = ours_and_torchs(model, idx, targets)
@@ -118,7 +117,6 @@ def test_a_mask_and_the_hidden_state_as_in_torch(mask, causal):
 def test_positions_that_see_nothing_change_no_token(causal, options):
     """Padding before the tokens of a text, and in an encoder a text of nothing else. They would be NaN, and torch's
     are 0; the logits of tokens, the loss, and all gradients are torch's. B = T, so the mask could be read as (T, T)."""
-    pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     model = model_of({"causal": causal}, **options)
     idx, targets = batch(model.config, rows=6)
     padded = np.arange(6) < np.array([[2], [0], [3 if causal else 6], [1], [0], [4]])       # (B, T)
@@ -231,19 +229,10 @@ def test_evaluation_and_prompts_keep_no_caches(options):
     """They need the memory of about one layer of six; a forward with caches needs all."""
     model = GPT(GPTConfig(vocab_size=65, block_size=128, n_layer=6, n_head=4, n_embd=64), **options)
     idx, targets = batch(model.config, rows=4, time=128)
-
-    def peak(function):
-        tracemalloc.start()
-        try:
-            function()
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    keeping = peak(lambda: model.engine.run(idx, targets, None, 4 * 128, None))
-    assert peak(lambda: model.evaluate(idx, targets)) < keeping / 3
+    keeping = traced(lambda: model.engine.run(idx, targets, None, 4 * 128, None))[1]
+    assert traced(lambda: model.evaluate(idx, targets))[1] < keeping / 3
     read = model.engine.reader(4)       # whose keys and values are allocated here
-    assert peak(lambda: read(idx)) < keeping / 3
+    assert traced(lambda: read(idx))[1] < keeping / 3
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -260,8 +249,7 @@ def test_a_tied_head_has_no_name_of_its_own(tied):
 @pytest.mark.parametrize("variant", ["default", "untied head", "no final layernorm"])
 def test_scores_are_torchs_log_softmax_and_their_mean_the_loss(variant):
     torch = pytest.importorskip("torch", reason="the oracle")
-    model = GPT(GPTConfig(**SMALL | VARIANTS[variant]), dtype="float64")
-    unit_scale(model.params)
+    model = model_of(VARIANTS[variant])
     idx = np.random.default_rng(0).integers(0, 11, (3, 9))          # block_size + 1 tokens
     scores = model.score(idx)
     logits = torch_gpt(torch_parameters(model.params), model.config, idx[:, :-1])
@@ -280,15 +268,6 @@ def test_dropout_is_off_unless_a_generator_is_given():
     assert model.forward(idx, targets)[1] == model.forward(idx, targets)[1]
     assert model.forward(idx, targets)[1] == pytest.approx(model.evaluate(idx, targets), rel=1e-12)
     assert model.forward(idx, targets)[1] != model.forward(idx, targets, np.random.default_rng(0))[1]
-
-
-def test_after_a_forward_without_targets_there_is_no_backward():
-    model = model_of({})
-    idx, targets = batch(model.config)
-    model.forward(idx, targets)
-    model.forward(idx)
-    with pytest.raises(UserError, match="targets"):
-        model.backward()
 
 
 def trained(**options):

@@ -17,10 +17,6 @@ BELOW["cli"] = BELOW["study"] | {"study"}
 BELOW["__init__"], BELOW["__main__"] = BELOW["study"], BELOW["cli"] | {"cli"}
 
 
-def room_of(path):
-    return path.relative_to(ROOT).with_suffix("").parts[0]
-
-
 def modules_imported(path):
     """The modules of npgpt that a file imports, also inside functions; `import npgpt` and its names are the api's."""
     tree = ast.parse(path.read_text())
@@ -50,7 +46,7 @@ def module_file(name):
 def test_no_import_goes_upwards():
     upwards, found = [], set()
     for path in ROOT.rglob("*.py"):
-        room = room_of(path)
+        room = path.relative_to(ROOT).with_suffix("").parts[0]
         allowed = BELOW[room] | BOTTOM | {room}
         for module in modules_imported(path):
             found.add((room, module.split(".")[0]))

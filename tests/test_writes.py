@@ -1,16 +1,11 @@
 """Only an object's own methods write its attributes. The check knows the attributes of npgpt's own classes."""
 
 import ast
-from collections import defaultdict
 from pathlib import Path
 
 import npgpt
 
 ROOT = Path(npgpt.__file__).parent
-
-
-def files():
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
 
 
 def own_attributes(tree):
@@ -47,15 +42,10 @@ def writes(tree):
             yield ast.unparse(node.args[0]), ast.unparse(node.args[1]), node.lineno
 
 
-def written_from_outside(trees):
-    owners = defaultdict(set)
+def test_no_module_writes_an_attribute_of_another_modules_object():
+    trees, owners = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}, {}
     for name, tree in trees.items():
         for attribute in own_attributes(tree):
-            owners[attribute].add(name)
-    return [f"{name}, line {line}: {owner}.{attribute}" for name, tree in trees.items()
-            for owner, attribute, line in writes(tree)
-            if owners[attribute] and name not in owners[attribute]]
-
-
-def test_no_module_writes_an_attribute_of_another_modules_object():
-    assert written_from_outside(files()) == []
+            owners.setdefault(attribute, set()).add(name)
+    assert [f"{name}, line {line}: {owner}.{attribute}" for name, tree in trees.items()
+            for owner, attribute, line in writes(tree) if name not in owners.get(attribute, {name})] == []

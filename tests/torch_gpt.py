@@ -6,6 +6,7 @@ torch is imported inside the functions: the tests that need no oracle run withou
 import math
 
 import numpy as np
+import pytest
 
 from npgpt.model.masks import BlockMasks, dropout_mask
 from npgpt.model.parameters import nest
@@ -94,9 +95,8 @@ def norm(x, p, config):
 
 
 def torch_parameters(params):
-    """Return a dict of leaf tensors with the values of a `Parameters`."""
-    import torch
-
+    """Return a dict of leaf tensors with the values of a `Parameters`. Skips the test if there is no torch."""
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     return {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in params.items()}
 
 
@@ -116,6 +116,12 @@ def ours_and_torchs(model, idx, targets):
     reference_loss = torch_loss(reference, targets)
     reference_loss.backward()
     return (logits, loss, model.backward()), (reference, reference_loss, tensors)
+
+
+def assert_equal(ours, theirs, name=""):
+    """Compare an array with a tensor, to 1e-9 of each value, or 1e-11 of the largest."""
+    theirs = theirs.detach().numpy()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11 * abs(theirs).max(), err_msg=name)
 
 
 def unit_scale(params, seed=3):

@@ -61,13 +61,12 @@ def open_adapter(folder, config):
     except (OSError, UserError) as error:
         raise UserError(f"{path} cannot be used: {error}") from None
     matrices = peft_matrices(config, targets)
-    with TensorFile(weights) as file:
-        check_tensors(dict(matrices.values()), {name: (file, name) for name in file.shapes}, weights)
+    file = TensorFile(weights)
+    check_tensors(dict(matrices.values()), {name: (file, name) for name in file.shapes}, weights)
 
     def load(params):
-        with TensorFile(weights) as file:
-            for name, (stored, shape) in matrices.items():
-                file.read_into(stored, matrix := np.empty(shape, params.dtype))
-                params[name] = matrix.T
+        for name, (stored, shape) in matrices.items():
+            file.read_into(stored, matrix := np.empty(shape, params.dtype))
+            params[name] = matrix.T
 
     return config, load

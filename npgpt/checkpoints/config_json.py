@@ -76,9 +76,8 @@ def config_from_fields(fields: dict) -> GPTConfig:
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     values: dict = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
-    activation = values["activation"]
-    check_choice('"activation_function"', activation, ACTIVATIONS)
-    values["activation"] = ACTIVATIONS[activation]
+    check_choice('"activation_function"', values["activation"], ACTIVATIONS)
+    values["activation"] = ACTIVATIONS[values["activation"]]
     return GPTConfig(**values, **own).derived()
 
 

@@ -46,8 +46,7 @@ def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None
     config = read_config(folder / "config.json")
     stored = {}             # our name -> (file, its name there)
     for file in files:
-        with TensorFile(file) as tensors:       # reads the header
-            pass
+        tensors = TensorFile(file)
         for name in tensors.shapes:
             ours = name.removeprefix("transformer.")
             if MASK_BUFFER.fullmatch(ours) or ours == "lm_head.weight" and config.tie_word_embeddings:
@@ -61,8 +60,7 @@ def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None
 
     def load(params):
         for name, (file, stored_name) in stored.items():
-            with TensorFile(file.path) as tensors:
-                tensors.read_into(stored_name, params[name])
+            file.read_into(stored_name, params[name])
 
     return config, load
 

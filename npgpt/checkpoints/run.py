@@ -71,16 +71,13 @@ def locked(out_dir: str | Path):
 
     make_folder(out_dir)
     check_regular(Path(out_dir) / LOCK_FILE)
-    lock = filelock.FileLock(Path(out_dir) / LOCK_FILE)
     try:
-        lock.acquire(timeout=0)
+        lock = filelock.FileLock(Path(out_dir) / LOCK_FILE).acquire(timeout=0)
     except filelock.Timeout:
         raise UserError(f"another npgpt train is running in {out_dir}: "
                         "wait until it has finished, or choose another --out-dir") from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer: Tokenizer, state: dict,
@@ -194,12 +191,12 @@ def load_tensors(path, targets):
     """
     wanted = {prefix + name: (params, name) for prefix, params in targets.items() for name in params.shapes}
     right = {(stored, params.shapes[name], NAMES[str(params.dtype)]) for stored, (params, name) in wanted.items()}
-    with TensorFile(path) as file:
-        if wrong := right ^ {(stored, shape, file.dtype(stored)) for stored, shape in file.shapes.items()}:
-            raise UserError(f"{path} does not fit the model: missing, extra, or of another shape or type: "
-                            f"{', '.join(sorted({stored for stored, *_ in wrong})[:5])}")
-        for stored, (params, name) in wanted.items():
-            params.fill(name, functools.partial(file.read_into, stored))
+    file = TensorFile(path)
+    if wrong := right ^ {(stored, shape, file.dtype(stored)) for stored, shape in file.shapes.items()}:
+        raise UserError(f"{path} does not fit the model: missing, extra, or of another shape or type: "
+                        f"{', '.join(sorted({stored for stored, *_ in wrong})[:5])}")
+    for stored, (params, name) in wanted.items():
+        params.fill(name, functools.partial(file.read_into, stored))
 
 
 def step_folders(out_dir: str | Path, called: re.Pattern = STEP_FOLDER) -> list[Path]:

@@ -23,31 +23,24 @@ CHUNK = 1 << 20         # values converted at a time
 
 
 class TensorFile:
-    """An open safetensors file. `shapes` maps names to tuples; `read_into` copies one tensor.
+    """A safetensors file. `shapes` maps names to tuples; `read_into` copies one tensor.
 
-    A context manager. Raises UserError if the file cannot be read or is damaged.
+    Raises UserError if the file cannot be read or is damaged.
     """
 
     def __init__(self, path: str | Path):
         self.path = path
         try:
-            self._file = open_regular(path)
-            with safetensors.safe_open(path, framework="numpy"):        # maps the file and checks its header
-                pass
+            # The library maps the file and checks its header.
+            with open_regular(path) as file, safetensors.safe_open(path, framework="numpy"):
+                (length,) = struct.unpack("<Q", file.read(8))
+                self._header = json.loads(file.read(length))
         except (OSError, safetensors.SafetensorError) as error:
             raise UserError(f"{path} is not a safetensors file that can be read ({error}): it may be cut off, "
                             "copy or download it again") from None
-        (length,) = struct.unpack("<Q", self._file.read(8))
-        self._header = json.loads(self._file.read(length))
         self._header.pop("__metadata__", None)
         self._start = 8 + length
         self.shapes = {name: tuple(entry["shape"]) for name, entry in self._header.items()}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self._file.close()
 
     def dtype(self, name: str) -> str:
         """The stored type of a tensor, "F32", "BF16", …"""
@@ -58,16 +51,16 @@ class TensorFile:
 
         Raises UserError if the file ends early, or a number becomes infinite.
         """
-        dtype = self.dtype(name)
-        self._file.seek(self._start + self._header[name]["data_offsets"][0])
-        flat = array.reshape(-1)
-        for begin in range(0, flat.size, CHUNK):
-            part = flat[begin:begin + CHUNK]
-            values = np.fromfile(self._file, DTYPES[dtype], part.size)
-            if values.size < part.size:
-                raise UserError(f"{self.path} ends within {name}: copy or download it again")
-            values = (values.astype("<u4") << 16).view("<f4") if dtype == "BF16" else values
-            part[:] = library_of(flat).asarray(as_floats(f"{self.path}: {name}", values, flat.dtype))
+        dtype, flat = self.dtype(name), array.reshape(-1)
+        with open_regular(self.path) as file:
+            file.seek(self._start + self._header[name]["data_offsets"][0])
+            for begin in range(0, flat.size, CHUNK):
+                part = flat[begin:begin + CHUNK]
+                values = np.fromfile(file, DTYPES[dtype], part.size)
+                if values.size < part.size:
+                    raise UserError(f"{self.path} ends within {name}: copy or download it again")
+                values = (values.astype("<u4") << 16).view("<f4") if dtype == "BF16" else values
+                part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
 
 
 def write_tensors(file: BinaryIO, tensors: dict) -> None:

@@ -76,7 +76,8 @@ def run(args):
         prepare_text(args)
     elif args.name == "tinystories":
         get_tinystories(args)
-    elif (args.tokenizer, args.version, args.limit, args.documents, args.windows) != (None, None, None, False, "first"):
+    elif (args.tokenizer, args.version, args.limit, args.documents, args.windows, args.count_padding) != (
+            None, None, None, False, "first", False):
         raise UserError(f"{args.name} is kept as text: give --tokenizer to `npgpt data prepare` or `npgpt train`")
     else:
         print(open_corpus(args.name, args.data_dir).reason)

@@ -6,6 +6,7 @@ from npgpt.cli.arguments import add_data_dir_argument
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.batches import DocumentCrops
+from npgpt.data.corpora import open_corpus
 from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
 from npgpt.training.evaluation import evaluate_split
@@ -24,9 +25,9 @@ def add_arguments(parser):
 def run(args):
     loaded = load_given_model(args)
     if loaded.checkpoint and args.corpus is None:
-        splits = open_run_tokens(loaded.checkpoint, data_dir=args.data_dir)
+        splits = open_run_tokens(loaded.checkpoint, None, args.data_dir)
     else:
-        splits = open_tokens(loaded.tokenizer, args.corpus, args.data_dir)
+        splits = open_tokens(loaded.tokenizer, open_corpus(args.corpus, args.data_dir))
     split = args.split or ("val" if loaded.checkpoint and splits["val"]() is not None else "all")
     tokens = splits[split]()
     if tokens is None:

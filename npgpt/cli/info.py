@@ -67,14 +67,13 @@ def run(args):
         config, _ = open_model(find_model(args.model, args.revision))
         batch_size = 1
     else:
-        fields = load_preset(args.preset or "char-cpu")
+        fields = {**load_preset(args.preset or "char-cpu"), **given_model_fields(args)}
         vocab_size = args.vocab_size
         if vocab_size is None:
             vocab_size = VOCABULARIES.get(fields.get("tokenizer", "char"))
         if vocab_size is None:
             raise UserError(f"the vocabulary of {fields['tokenizer']} is unknown here: give it as --vocab-size")
-        model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
-        config = GPTConfig(vocab_size=vocab_size, **{**model_fields, **given_model_fields(args)})
+        config = GPTConfig(vocab_size=vocab_size, **{name: fields[name] for name in fields.keys() & MODEL_FIELDS})
         batch_size = fields.get("batch_size", 1)
     if args.batch_size is not None:
         batch_size = args.batch_size

@@ -36,9 +36,6 @@ def unix_keys():
         tty.setcbreak(terminal, termios.TCSADRAIN)
         waiting.append(REDRAW)
 
-    def end(*_):
-        sys.exit(128 + signal.SIGTERM)
-
     def read(seconds):
         if not waiting and select.select([terminal], [], [], seconds)[0]:
             typed = os.read(terminal, 256)
@@ -47,8 +44,8 @@ def unix_keys():
             waiting.extend(ESCAPE.sub("", typed.decode(errors="ignore")).lower().replace("\r", ENTER))
         return waiting.pop(0) if waiting else None
 
-    handlers = {number: signal.signal(number, handler)
-                for number, handler in ((signal.SIGTSTP, stop), (signal.SIGTERM, end))}
+    ours = {signal.SIGTSTP: stop, signal.SIGTERM: lambda *_: sys.exit(128 + signal.SIGTERM)}
+    handlers = {number: signal.signal(number, handler) for number, handler in ours.items()}
     try:
         tty.setcbreak(terminal, termios.TCSADRAIN)
         yield read

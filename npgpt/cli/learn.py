@@ -162,12 +162,11 @@ def ask(session, question):
 
 def arrive(session, step):
     """Make a step the present one: write its file if there is none, and judge what the learner has written there."""
-    session.step, session.report, session.seen = step, None, None
+    session.step, session.report, session.seen, session.body = step, None, None, []
     if step is None:
         session.body = [f"All {len(whole_path())} exercises are solved. Now train GPT-2 with your own gradients:",
                         f"    npgpt train --backward {session.folder}"]
         return
-    session.body = []
     if not os.path.lexists(session.file):
         write_step(step, session.file)
     session.body = [task(session)]
@@ -177,8 +176,7 @@ def arrive(session, step):
 
 
 def state(path):
-    """Return what changes when a file is saved, in place or by a new file: its time, size and number; None without one.
-    """
+    """Return what changes when a file is saved, in place or as a new one: time, size and inode; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -263,8 +261,7 @@ def open_page(session):
 
 
 def anchor(session):
-    """Return the place on the page: the line of the backward that is missing or wrong, its answer hidden, or the layer.
-    """
+    """Return the place on the page: the missing or wrong line of the backward, its answer hidden; or the layer."""
     lesson = session.step.lesson
     if session.step.is_bug:             # which line it is must be found
         return lesson.name

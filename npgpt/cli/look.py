@@ -1,7 +1,5 @@
 """Write a page about a model on a text: attention, logit lens, and the tokens' gradients (needs the extra "study")."""
 
-import warnings
-
 from npgpt.api import load
 from npgpt.cli.study import page_file, write_page
 from npgpt.study.page.page import require_extra, study_page
@@ -18,7 +16,6 @@ def add_arguments(parser):
 
 
 def run(args):
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # an overflow is reported in one line
     require_extra()
     out = page_file(args.out or FILE)
     study = study_model(*load(args.model), args.prompt, args.model)

@@ -26,10 +26,9 @@ def run(args):
 def draw(run, out=None, norms=False):
     """Draw the loss curve of a run, and return the path of the picture. run: its folder. out: by default its loss.png.
 
-    norms: draw the norms of its layers instead, by default into norms.png.
-
-    Raises: UserError if matplotlib is missing or fails, there are no measurements, or out has a suffix that it cannot
-    write; OSError if it cannot be written; MemoryError, ImportError if the memory is full.
+    norms: draw the norms of its layers instead, by default into norms.png. Raises UserError if matplotlib is missing or
+    fails, there are no measurements, or out has a suffix that it cannot write; OSError if it cannot be written;
+    MemoryError, ImportError if the memory is full.
     """
     records = read_metrics(run)
     if not records:

@@ -1,5 +1,6 @@
 """Write text with a trained model."""
 
+import contextlib
 import itertools
 import re
 import sys
@@ -63,11 +64,9 @@ def read_prompt():
 def default_prompt(tokenizer):
     """Return a line break if the tokenizer has a token for it, else a word, else its first token."""
     for prompt in ("\n", "the"):
-        try:
+        with contextlib.suppress(UserError):        # a character that is not in the vocabulary
             if len(tokenizer.encode(prompt)):
                 return prompt
-        except UserError:       # a character that is not in the vocabulary
-            pass
     return tokenizer.decode([0])
 
 

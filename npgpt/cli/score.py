@@ -8,10 +8,10 @@ import numpy as np
 from npgpt.arrays import to_host
 from npgpt.cli.load import add_model_argument, load_given_model
 from npgpt.cli.screen import style
+from npgpt.data.batches import strided_windows
 from npgpt.errors import UserError, printable
 from npgpt.files import read_bytes
 from npgpt.layers import IGNORE_INDEX
-from npgpt.training.evaluation import strided_windows
 
 COLOURS, BITS = (194, 230, 223, 216, 209, 203, 197, 161), 2     # of a terminal's 256, from pale to red; bits of each
 

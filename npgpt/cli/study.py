@@ -7,7 +7,6 @@ the gradient check. With --open a local server shows the page, and its lines, nu
 import os
 import signal
 import threading
-import warnings
 import webbrowser
 from pathlib import Path
 
@@ -45,7 +44,6 @@ def add_arguments(parser):
 
 
 def run(args):
-    warnings.filterwarnings("ignore", category=RuntimeWarning)      # an overflow is reported in one line
     require_extra()
     lessons = chosen_lessons(args.layer)
     if not args.open:

@@ -43,20 +43,11 @@ from npgpt.errors import BackwardError, UserError, one_line
 from npgpt.files import is_folder
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
-from npgpt.training.options import (
-    MODEL_FIELDS,
-    TRAIN_FIELDS,
-    TrainOptions,
-    load_preset,
-    options_of,
-    with_width_rule,
-)
+from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_width_rule
 from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
 DROPOUTS = {"dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"}
-
-
 EXAMPLES = """examples:
   npgpt train                                           TinyShakespeare, preset char-cpu
   npgpt train --corpus my.txt --out-dir mine            a text file
@@ -144,8 +135,7 @@ def run(args):
 
 
 def own_backwards(args):
-    """Return the learner's `Backwards`, checked and loaded; None without --backward. Raises UserError if one is wrong.
-    """
+    """Return the learner's `Backwards`, checked; None without --backward. Raises UserError if one is wrong."""
     if args.backward is None:
         return None
     check_path("--backward", args.backward)
@@ -187,10 +177,8 @@ def described(trainer, split):
 
 def print_line(trainer):
     """Print the beginning of a sample in one line; nothing if the tokenizer's vocabulary is missing."""
-    try:
+    with contextlib.suppress(UserError):
         tqdm.write(f"{'':12}{sample_line(trainer.model, trainer.tokenizer, trainer.options.seed)}")
-    except UserError:
-        pass
 
 
 def draw_if_possible(out_dir):
@@ -206,8 +194,7 @@ def draw_if_possible(out_dir):
 def sample(trainer, out_dir, picture, backwards):
     """Print the result of the training, and a sample. backwards: the learner's `Backwards`, or None."""
     best = "best validation loss" if "val" in trainer.crops else "train loss"
-    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}"
-          f"{picture}\n")
+    print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}{picture}\n")
     if number := len(backwards.called(trainer.model.config)) if backwards else 0:
         print(f"the text of a model that your {number} function{'s have' if number > 1 else ' has'} trained:\n")
     try:
@@ -236,7 +223,7 @@ def new_run(args, backwards):
             options = dataclasses.replace(options, crop_length=shortest)
         corpus = open_corpus(args.corpus, args.data_dir)
         print(f"corpus: {corpus.reason}", flush=True)
-        tokens = open_tokens(tokenizer, corpus.name, args.data_dir, options.val_fraction)
+        tokens = open_tokens(tokenizer, corpus, options.val_fraction)
         train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     else:
         check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded, and so does

@@ -12,12 +12,11 @@ from npgpt.errors import UserError
 from npgpt.training.options import options_of
 
 
-def open_tokens(tokenizer, corpus_name, data_dir=None, val_fraction=0.1):
+def open_tokens(tokenizer, corpus, val_fraction=0.1):
     """Return {"train": …, "val": …, "all": …}: functions that return tokens of a corpus; None without validation.
 
-    Raises UserError if the corpus is not available, or consists of another tokenizer's token files.
+    Raises UserError if the corpus consists of another tokenizer's token files.
     """
-    corpus = open_corpus(corpus_name, data_dir)
     if corpus.text is not None:
         splits = functools.cache(functools.partial(tokenize_corpus, corpus, tokenizer))
         return {"train": lambda: splits(val_fraction)[0], "val": lambda: splits(val_fraction)[1],
@@ -29,7 +28,7 @@ def open_tokens(tokenizer, corpus_name, data_dir=None, val_fraction=0.1):
     return {"train": lambda: train, "val": lambda: val, "all": lambda: join(train, val)}
 
 
-def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
+def open_run_tokens(checkpoint, corpus_name, data_dir):
     """Return the tokens that a run was trained on, as `open_tokens` does. corpus_name: --corpus, or None.
 
     A run is untrusted, and it names a file on this machine. Raises UserError unless that is a regular file whose tokens
@@ -41,7 +40,7 @@ def open_run_tokens(checkpoint, corpus_name=None, data_dir=None):
         raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
                         "give it as --corpus")
     val_fraction = options_of(checkpoint.state, checkpoint.folder / "state.json").val_fraction
-    tokens = open_tokens(checkpoint.tokenizer, name, data_dir, val_fraction)
+    tokens = open_tokens(checkpoint.tokenizer, open_corpus(name, data_dir), val_fraction)
     try:
         same = fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]
     except UserError:           # it has characters that are not in the vocabulary

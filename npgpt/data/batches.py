@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from npgpt.checks import check_whole
 from npgpt.data.token_files import Documents, TokenFile
 from npgpt.errors import UserError
 
@@ -154,15 +155,36 @@ def windows(tokens: Tokens, block_size: int) -> Iterator[tuple[np.ndarray, np.nd
     Together the y's of a stream are tokens[1:], and the last may be shorter. Those of documents are
     padded, as in `DocumentCrops`. Raises UserError if there are fewer than two tokens.
     """
-    if isinstance(tokens, Documents):
-        crops = DocumentCrops(tokens, block_size)
-        for place in range(crops.places):
-            x, y = crops.at(np.array([place]))
-            yield x[0], y[0]
+    if not isinstance(tokens, Documents):
+        yield from strided_windows(tokens, block_size + 1, block_size)
         return
-    targets = len(tokens) - 1
-    if targets < 1:
-        raise UserError(f"the split has {len(tokens)} tokens and evaluation needs 2: give a longer text")
-    for start in range(0, targets, block_size):
-        stop = min(start + block_size, targets)
-        yield np.array(tokens[start:stop], dtype=np.int64), np.array(tokens[start + 1:stop + 1], dtype=np.int64)
+    crops = DocumentCrops(tokens, block_size)
+    for place in range(crops.places):
+        x, y = crops.at(np.array([place]))
+        yield x[0], y[0]
+
+
+def strided_windows(tokens: Tokens, block_size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield windows (x, y) that begin `stride` tokens apart. y is -1 for tokens that an earlier window predicted.
+
+    These are the windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
+    target has at least block_size - stride tokens of context. Raises UserError for documents, a stride that is not from
+    1 to block_size, or fewer than two tokens.
+    """
+    if isinstance(tokens, Documents):
+        raise UserError("documents have their own windows: leave the stride out")
+    check_whole("the stride", stride, 1)
+    if stride > block_size:
+        raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
+    if len(tokens) < 2:
+        raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")
+    seen = 0                                    # tokens before this position have been targets
+    for begin in range(0, len(tokens), stride):
+        end = min(begin + block_size, len(tokens))
+        x, y = np.array(tokens[begin:end - 1], dtype=np.int64), np.array(tokens[begin + 1:end], dtype=np.int64)
+        y[:max(0, seen - begin - 1)] = IGNORED
+        if (y != IGNORED).any():
+            yield x, y
+        seen = end
+        if end == len(tokens):
+            return

@@ -18,8 +18,6 @@ ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double qu
 # A paragraph that begins and ends like a sentence, has nine or more words, and is not a remark on a Python version.
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
                    r"""([A-Z]|\w+[.(])[\w '(),./:;=[\]-]*[.:]""", re.ASCII)
-
-
 CORPORA = {     # name -> description
     "tinyshakespeare": "40,000 lines of Shakespeare's plays, 65 different characters (1,115,394 bytes)",
     "tinystories": "2.7 million short stories in simple words (2.2 GB), as token files",

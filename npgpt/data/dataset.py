@@ -22,8 +22,7 @@ def split_text(text: str | list, fraction: float = 0.9) -> tuple:
     return text[:boundary], text[boundary:]
 
 
-def tokenize_corpus(corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1,
-                    ) -> tuple[Tokens, Tokens | None]:
+def tokenize_corpus(corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1) -> tuple[Tokens, Tokens | None]:
     """Return (train, validation) tokens of a corpus with a text, uint16, or with answers, `Documents`.
 
     val_fraction: the share for validation; with 0, validation is None. The splits are encoded separately, so that no

@@ -90,7 +90,6 @@ class HFTokenizer(Tokenizer):
 
     @one_line_errors()
     def _encode(self, text):
-        """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""
         return np.array(self._encoding(text).ids, dtype=np.uint16)
 
     @one_line_errors()

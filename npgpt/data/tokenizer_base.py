@@ -91,8 +91,6 @@ class Tokenizer:
             raise UserError(f"token ids have the shape {ids.shape}: decode one sequence at a time")
         outside = ids[(ids < 0) | (ids >= self.vocab_size)]
         if outside.size:
-            raise UserError(
-                f"token id {outside[0]} is outside this {self.kind} tokenizer's vocabulary of {self.vocab_size}: "
-                "use the tokenizer that made the ids"
-            )
+            raise UserError(f"token id {outside[0]} is outside this {self.kind} tokenizer's vocabulary of "
+                            f"{self.vocab_size}: use the tokenizer that made the ids")
         return ids.astype(np.int64)

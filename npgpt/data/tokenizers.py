@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from npgpt.checks import check_path, check_text
+from npgpt.checks import check_path, check_text, check_whole
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
-from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.download.file import call_within
 from npgpt.errors import UserError, one_line
@@ -46,7 +45,6 @@ class CharTokenizer(Tokenizer):
         return cls("".join(sorted(set(text))))
 
     def _encode(self, text):
-        """Return the ids of `text`, uint16 (len(text),). Raises UserError that names an unknown character."""
         ids = self._id_of_code_point[code_points(text)]
         unknown = np.flatnonzero(ids < 0)
         if unknown.size:
@@ -72,7 +70,6 @@ class ByteTokenizer(Tokenizer):
     vocab_size = 256
 
     def _encode(self, text):
-        """Return the UTF-8 bytes of `text` as ids, uint16 (number of bytes,)."""
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8).astype(np.uint16)
 
     def decode_bytes(self, ids):
@@ -107,6 +104,24 @@ class GPT2Tokenizer(Tokenizer):
     def decode_bytes(self, ids):
         """Return the bytes of 1-D token ids, which may end inside a character. Raises UserError for ids outside."""
         return self._encoding.decode_bytes(self._checked(ids).tolist())
+
+
+class NoTokenizer(Tokenizer):
+    """Placeholder for a `Trainer` without a tokenizer. Its methods raise UserError."""
+
+    kind = "none"
+
+    def __init__(self, vocab_size):
+        check_whole("vocab_size", vocab_size, 1)
+        self.vocab_size = vocab_size
+
+    def encode(self, text):
+        raise UserError("this model was trained on token ids without a tokenizer: use it from Python, with ids")
+
+    decode_bytes = encode
+
+    def to_dict(self):
+        return {"kind": self.kind, "vocab_size": self.vocab_size}
 
 
 def code_points(text):

@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 
 from npgpt.display import HIDE_BARS, tqdm
-from npgpt.download.file import call_within
+from npgpt.download.file import CONNECT_SECONDS, call_within
 from npgpt.errors import UserError, one_line
 
-CONNECT_SECONDS = 8     # for the hub's first answer, including DNS, proxy and redirects
 ALIASES = {"gpt2": "openai-community/gpt2", "gpt2-medium": "openai-community/gpt2-medium",
            "gpt2-large": "openai-community/gpt2-large", "gpt2-xl": "openai-community/gpt2-xl",
            "distilgpt2": "distilbert/distilgpt2"}
@@ -20,9 +19,9 @@ MODEL_FILES = ["config.json", "model.safetensors", "model.safetensors.index.json
                "generation_config.json", "npgpt_tokenizer.json"]
 
 
-def fetch_file(repo_id, filename, revision=None, repo_type="model"):
+def fetch_file(repo_id, filename, repo_type="model"):
     """Return the local path of one file of a repository (repo_type: "model" or "dataset"). Raises UserError."""
-    path = fetch(repo_id, [filename], revision, repo_type) / filename
+    path = fetch(repo_id, [filename], repo_type=repo_type) / filename
     if not path.exists():
         raise UserError(f"{repo_id} has no {filename}: check the name")
     return path

@@ -159,9 +159,8 @@ class ReferenceEngine:
         return np.random.default_rng(numbers) if xp is np else xp.random.Generator(xp.random.Philox4x3210(numbers))
 
     def reader(self, B, pads=None):
-        """Return a function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) after them.
-
-        pads: how many of each text's first tokens are padding, (B,) integers, or None.
+        """Return a function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) after them;
+        pads: as in `KVCache`.
         """
         return KVCache(self, B, pads).read
 

@@ -3,15 +3,12 @@
 import dataclasses
 import math
 import operator
-from collections.abc import Iterator
 
 import numpy as np
 
-from npgpt.checks import check_whole
-from npgpt.data.batches import Tokens, count_targets, windows
-from npgpt.data.token_files import Documents, check_tokens
+from npgpt.data.batches import Tokens, count_targets, strided_windows, windows
+from npgpt.data.token_files import check_tokens
 from npgpt.display import HIDE_BARS, tqdm
-from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
 TOKENS_AT_ONCE = 8192
@@ -58,30 +55,3 @@ def evaluate_split(model, tokens: Tokens, stride: int | None = None, progress: b
             batch.append(window)
         finish_batch()
     return Evaluation(sum(map(operator.mul, counts, map(float, losses))) / sum(counts), sum(counts))
-
-
-def strided_windows(tokens: Tokens, block_size: int, stride: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield windows (x, y) that begin `stride` tokens apart. y is -1 for tokens that an earlier window predicted.
-
-    These are the windows of transformers' "Perplexity of fixed-length models". Except in the first window, every
-    target has at least block_size - stride tokens of context.
-
-    Raises: UserError for documents, a stride that is not from 1 to block_size, or fewer than two tokens.
-    """
-    if isinstance(tokens, Documents):
-        raise UserError("documents have their own windows: leave the stride out")
-    check_whole("the stride", stride, 1)
-    if stride > block_size:
-        raise UserError(f"the stride must be from 1 to the context of {block_size} tokens, not {stride}")
-    if len(tokens) < 2:
-        raise UserError(f"there are {len(tokens)} tokens and evaluation needs 2: give a longer text")
-    seen = 0                                    # tokens before this position have been targets
-    for begin in range(0, len(tokens), stride):
-        end = min(begin + block_size, len(tokens))
-        x, y = np.array(tokens[begin:end - 1], dtype=np.int64), np.array(tokens[begin + 1:end], dtype=np.int64)
-        y[:max(0, seen - begin - 1)] = IGNORE_INDEX
-        if (y != IGNORE_INDEX).any():
-            yield x, y
-        seen = end
-        if end == len(tokens):
-            return

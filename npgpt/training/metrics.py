@@ -13,10 +13,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def append_metrics(out_dir: str | os.PathLike, record: dict) -> None:
-    """Append one record, a dict with a "step".
-
-    Raises: UserError if the file cannot be written.
-    """
+    """Append one record, a dict with a "step". Raises UserError if the file cannot be written."""
     with writing(out_dir) as path:
         append(path, (json.dumps(record) + "\n").encode())
 
@@ -33,10 +30,7 @@ def writing(out_dir):
 
 
 def read_metrics(out_dir: str | os.PathLike) -> list[dict]:
-    """Return the list of records. Lines that a kill or damage made invalid are skipped.
-
-    Raises: UserError if the file cannot be read.
-    """
+    """Return the records, without lines that a kill or damage spoiled. Raises UserError if the file is unreadable."""
     path = Path(out_dir) / METRICS_FILE
     try:
         with open_regular(path) as file:
@@ -56,10 +50,7 @@ def read_record(line):
 
 
 def drop_metrics_after(out_dir: str | os.PathLike, step: int) -> None:
-    """Delete the records after a step, because the resumed run repeats them; -1: all records.
-
-    Raises: UserError if the file cannot be written.
-    """
+    """Delete the records after a step, because the resumed run repeats them; -1: all. Raises as `append_metrics`."""
     with writing(out_dir) as path:
         records = read_metrics(out_dir) if step >= 0 and path.is_file() else []
         kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]

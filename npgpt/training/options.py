@@ -21,7 +21,7 @@ CHOICES = {"sampling": ("random", "sequential"), "decay": DECAYS, "dtype": DTYPE
 class TrainOptions:
     """The hyperparameters of a training run, with nanoGPT's names. `npgpt train --help` shows the comments.
 
-    Raises: UserError, naming the field, for an invalid value.
+    Raises UserError, naming the field, for an invalid value.
     """
 
     batch_size: int = 12                    # sequences in a micro-batch
@@ -52,19 +52,16 @@ class TrainOptions:
     def __post_init__(self):
         plain_numbers(self)
         positive = ("batch_size", "gradient_accumulation_steps", "max_iters", "eval_interval", "eval_iters",
-                    "log_interval")
+                    "log_interval", "learning_rate", "eps")
         for field in dataclasses.fields(self):
-            if field.type is int or field.type == int | None and getattr(self, field.name) is not None:
-                check_whole(field.name, getattr(self, field.name), int(field.name in positive),
-                            MOST_SEED if field.name == "seed" else MOST)
+            name, value = field.name, getattr(self, field.name)
+            if field.type is int or field.type == int | None and value is not None:
+                check_whole(name, value, int(name in positive), MOST_SEED if name == "seed" else MOST)
             elif field.type is bool:
-                value = getattr(self, field.name)
-                check(field.name, value, isinstance(value, bool), "true or false")
+                check(name, value, isinstance(value, bool), "true or false")
             elif field.type is float:
-                below = 1.0 if field.name.startswith(("beta", "val_")) else math.inf
-                check_real(field.name, getattr(self, field.name), below=below)
-        for name in ("learning_rate", "eps"):
-            check_real(name, getattr(self, name), above=0.0)
+                check_real(name, value, below=1.0 if name.startswith(("beta", "val_")) else math.inf,
+                           above=0.0 if name in positive else -math.inf)
         if self.last_decay_step and self.min_lr > self.learning_rate:
             raise UserError(f"min_lr {self.min_lr} is above learning_rate {self.learning_rate}: lower it as well")
         if self.lr_decay_iters and self.lr_decay_iters <= self.warmup_iters:
@@ -81,10 +78,7 @@ class TrainOptions:
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
     def lasting(self, steps: int) -> "TrainOptions":
-        """Return these options with `steps` as max_iters, and as lr_decay_iters if both were equal.
-
-        Raises: UserError, naming the epochs, if that is invalid.
-        """
+        """Return the options for `steps` steps; lr_decay_iters follows if it was max_iters. Raises UserError."""
         decay = steps if self.lr_decay_iters == self.max_iters else self.lr_decay_iters
         try:
             return dataclasses.replace(self, max_iters=steps, lr_decay_iters=decay)
@@ -106,9 +100,8 @@ def preset_names() -> list[str]:
 def load_preset(name: str | os.PathLike) -> dict:
     """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
-    The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer".
-
-    Raises: UserError for any other field.
+    The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer". Raises
+    UserError for any other field.
     """
     path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
     try:
@@ -126,9 +119,7 @@ def with_width_rule(fields: dict) -> dict:
 
     Wider models need smaller initial weights and smaller steps (Yang et al. 2022, arXiv:2203.03466). Those at width
     128 were searched, the exponents measured (README.md); at 768 they give nearly GPT-2's 0.02 and 6e-4. Narrower
-    models use the values at 128.
-
-    Raises: UserError if n_embd or learning_rate is invalid.
+    models use the values at 128. Raises UserError if n_embd or learning_rate is invalid.
     """
     check_whole("n_embd", width := fields.get("n_embd", GPTConfig.n_embd), 1)
     ratio = min(1.0, 128 / width)
@@ -137,10 +128,7 @@ def with_width_rule(fields: dict) -> dict:
 
 
 def options_of(state: dict, path: Path) -> TrainOptions:
-    """Return the `TrainOptions` in the state of a checkpoint (a dict), which was read from `path`.
-
-    Raises: UserError if they are invalid.
-    """
+    """Return the `TrainOptions` in a checkpoint's state, read from `path`. Raises UserError if they are invalid."""
     try:
         return TrainOptions(**state["options"])
     except (TypeError, UserError) as error:         # TypeError: unknown fields

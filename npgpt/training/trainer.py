@@ -17,9 +17,9 @@ import numpy as np
 from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
 from npgpt.checks import check, check_memory, check_path
 from npgpt.data.batches import Tokens, crops_of
-from npgpt.data.no_tokenizer import NoTokenizer
 from npgpt.data.token_files import check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
+from npgpt.data.tokenizers import NoTokenizer
 from npgpt.display import HIDE_BARS, described, tqdm
 from npgpt.engine.memory import training_memory
 from npgpt.engine.update import NotFiniteError
@@ -208,7 +208,7 @@ class Trainer:
     def read(self, record: dict) -> dict:
         """Return the record of `train_step` with plain numbers. On a GPU this waits.
 
-        Raises: NotFiniteError if loss or gradient were not finite, which on a GPU is noticed only here.
+        Raises NotFiniteError if loss or gradient were not finite, which on a GPU is noticed only here.
         """
         record = {**record, "loss": float(record["loss"]), "grad_norm": float(record["grad_norm"])}
         for name, what in (("loss", "the loss"), ("grad_norm", "the gradient norm")):

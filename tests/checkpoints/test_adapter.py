@@ -31,7 +31,6 @@ def write(folder, layers=tuple(WIDTHS), extra=None, **fields):
 
 @pytest.mark.parametrize("targets", [["c_attn", "c_proj"], ["c_attn"], ["mlp.c_proj"]], ids=str)
 def test_the_loss_is_torchs_and_what_is_written_is_what_was_read(tmp_path, targets):
-    pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
     layers = [layer for layer in WIDTHS if layer.endswith(tuple(targets))]
     model, tensors = write(tmp_path, layers, target_modules=targets)
     p, (idx, targets) = torch_parameters(model.params), batch(model.config)

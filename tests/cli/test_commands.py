@@ -4,7 +4,6 @@ import io
 import math
 import re
 import sys
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from npgpt.cli.sample import before, default_prompt
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.memory import training_memory
 from tests.cli.test_train import refused
+from tests.conftest import traced
 
 
 @pytest.fixture
@@ -135,10 +135,7 @@ def test_the_memory_that_info_tells_is_what_a_step_takes(options):
     model = GPT(config, threads=1)
     idx = np.zeros((8, config.block_size), int)
     model.loss_and_grads(idx, idx, np.random.default_rng(0))
-    tracemalloc.start()
-    model.loss_and_grads(idx, idx, np.random.default_rng(0))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    _, peak = traced(lambda: model.loss_and_grads(idx, idx, np.random.default_rng(0)))
     told = training_memory(config, batch_size=8, threads=1)
     assert told["activations"] == pytest.approx(peak, rel=0.2)
     assert told["parameters"] == told["gradients"] == model.params.flat.nbytes

@@ -17,7 +17,7 @@ def hub(tmp_path, monkeypatch):
     """The hub. The value is the list of the files that were asked for."""
     asked = []
 
-    def fetch_file(repo_id, filename, revision=None, repo_type="model"):
+    def fetch_file(repo_id, filename, repo_type):
         asked.append((repo_id, filename, repo_type))
         path = tmp_path / f"from-the-hub-{filename}"
         path.write_text(STORIES)
@@ -51,8 +51,8 @@ def test_get_the_first_stories_as_documents(npgpt, hub):
 
 def test_get_refuses_in_one_line(npgpt, hub, tmp_path):
     refused(npgpt("data", "get", "tinystories", "--tokenizer", "char"), "char tokenizer")
-    for option in (["--tokenizer", "byte"], ["--version", 1], ["--limit", 5], ["--documents"], ["--windows", "all"]):
-        refused(npgpt("data", "get", "tinyshakespeare", *option), "kept as text")
+    for option in ("--tokenizer byte", "--version 1", "--limit 5", "--documents", "--windows all", "--count-padding"):
+        refused(npgpt("data", "get", "tinyshakespeare", *option.split()), "kept as text")
     assert hub == [] and not (tmp_path / "data").exists()
     (tmp_path / "data").touch()
     assert npgpt("data", "get", "tinystories", "--tokenizer", "byte")[0] == 2

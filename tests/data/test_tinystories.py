@@ -1,5 +1,4 @@
 import os
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from npgpt.data.tinystories import SOURCES, prepare_split, prepare_tinystories
 from npgpt.data.token_files import SEPARATOR, TokenFile
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
+from tests.conftest import traced
 
 STORIES = [f"\nOnce there was an owl 🦉, Zoë by name, {n} years old.\n\nShe was naïve.\r\n" for n in range(50)]
 TEXT = SEPARATOR.join(STORIES)
@@ -71,10 +71,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     """24 MiB of text whose characters take four bytes each in memory, in 20 MiB."""
     source = tmp_path / "large.txt"
     source.write_text(f"{'Once upon a time there was a small owl 🦉.' * 20}\n{SEPARATOR}\n" * 28_000, encoding="utf-8")
-    tracemalloc.start()
-    prepare_split(source, EndingBytes(), tmp_path / "out.bin")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    _, peak = traced(lambda: prepare_split(source, EndingBytes(), tmp_path / "out.bin"))
     assert (tmp_path / "out.bin").stat().st_size > 40 << 20 and peak < 20 << 20
 
 

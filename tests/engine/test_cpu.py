@@ -114,11 +114,3 @@ def test_row_blocks_are_as_large_as_fits(rows, block_bytes, sizes):
 ])
 def test_a_batch_is_divided_if_its_activations_are_larger_than_the_gradients(config, B, T, n_threads, parts):
     assert number_of_shards(config, B, T, n_threads) == parts
-
-
-def test_each_shard_draws_its_own_dropout():
-    """Each from its own generator: threads that share one would draw in any order."""
-    model, rngs = GPT(GPTConfig(n_layer=1), threads=2), []
-    with mock.patch.object(model.engine, "run_shard", lambda batches, drawn, *_: (rngs.extend(drawn) or 0.0, {})):
-        model.engine.loss_and_grads(*np.zeros((2, 12, 64), int), np.random.default_rng(0))
-    assert rngs[0] is not rngs[1] and rngs[0].random() != rngs[1].random()

@@ -122,6 +122,7 @@ def test_mappings_of_arrays_are_shown_as_a_short_table(monkeypatch):
 
 def test_a_forward_without_targets_and_one_on_an_engine():
     model = GPT(GPTConfig(**SMALL), threads=2)
+    model.forward(IDX, TARGETS)                 # whose backward is lost
     logits, activations = model.run_with_cache(IDX)
     assert (logits == model.forward(IDX)[0]).all() and logits.dtype == activations["h.1.x_out"].dtype == np.float32
     assert activations["h.0.attn.att"].shape == (B, 3, T, T)

@@ -16,12 +16,6 @@ from tests.torch_gpt import unit_scale
 PROBS = np.array([[0.5, 0.1, 0.3, 0.06, 0.04]])
 
 
-def frequencies(**options):
-    rng = np.random.default_rng(0)
-    drawn = sample(np.log(np.repeat(PROBS, 40000, axis=0)), rng, **options)
-    return np.bincount(drawn, minlength=5) / 40000
-
-
 @pytest.mark.parametrize(("options", "expected"), [
     ({}, PROBS[0]),
     ({"temperature": 0.5}, PROBS[0]**2 / (PROBS**2).sum()),
@@ -36,7 +30,9 @@ def frequencies(**options):
     ({"top_k": 3, "top_p": 0.6}, [0.625, 0, 0.375, 0, 0]),
 ])
 def test_frequencies(options, expected):
-    found = frequencies(**options)
+    logits = np.log(np.repeat(PROBS, 40000, axis=0))
+    logits += np.resize([[1e4], [-1e4]], (40000, 1))        # rows of very different scale are drawn from alike
+    found = np.bincount(sample(logits, np.random.default_rng(0), **options), minlength=5) / 40000
     np.testing.assert_allclose(found, expected, atol=0.01)
     assert ((found == 0) == (np.asarray(expected) == 0)).all()
 
@@ -111,18 +107,20 @@ def test_a_row_stops_and_then_repeats_its_last_token():
 
 
 @pytest.mark.parametrize("kernels", ["numba", pytest.param("xla", marks=pytest.mark.slow)])
-def test_an_edit_steers_every_token(kernels):
+def test_each_token_has_the_largest_logit_and_an_edit_steers_it(kernels):
     """Past the context, against a loop without a cache; so keys and values are those of the edited arrays."""
     model = small_model(kernels)
     push = np.linspace(-2.0, 2.0, 8)
-    edit = {"h.0.x_out": lambda x: x + push, "h.1.attn.mix": lambda mix: mix * [[[1.0]], [[0.0]]],
-            "embedding.token": lambda token: 1.5 * token}
-    idx = np.array([[1, 2, 3], [4, 5, 6]])
-    out = model.generate(idx, 20, temperature=0.0, edit=edit)
-    for t in range(3, 23):
-        logits, _ = model.forward(out[:, context_at(t, 3, 8):t], edit=edit)
-        assert (out[:, t] == logits[:, -1].argmax(-1)).all()
-    assert (out != model.generate(idx.astype(np.uint64), 20, temperature=0.0)).any()
+    steered = {"h.0.x_out": lambda x: x + push, "h.1.attn.mix": lambda mix: mix * [[[1.0]], [[0.0]]],
+               "embedding.token": lambda token: 1.5 * token}
+    idx, found = np.array([[1, 2, 3], [4, 5, 6]], np.uint64), []
+    for edit in (steered, None):
+        found.append(out := model.generate(idx, 20, temperature=0.0, edit=edit))
+        assert out.shape == (2, 23) and (out[:, :3] == idx).all()
+        for t in range(3, 23):
+            logits, _ = model.forward(out[:, context_at(t, 3, 8):t], edit=edit)
+            assert (out[:, t] == logits[:, -1].argmax(-1)).all()
+    assert (found[0] != found[1]).any() and (model.generate(idx, 0) == idx).all()
 
 
 def test_tokens_read_in_pieces_equal_tokens_read_one_by_one():
@@ -133,18 +131,6 @@ def test_tokens_read_in_pieces_equal_tokens_read_one_by_one():
         read = model.engine.reader(2)
         read(tokens[:, :cut])
         np.testing.assert_allclose(read(tokens[:, cut:]), full[:, -1], rtol=1e-12, atol=1e-12)
-
-
-def test_greedy_follows_the_largest_logit_and_each_row_is_its_own():
-    model = small_model()
-    idx = np.array([[1, 2, 3], [4, 5, 6]])
-    out = model.generate(idx, 20, temperature=0.0)
-    assert out.shape == (2, 23) and (out[:, :3] == idx).all()
-    for t in range(3, 23):
-        logits, _ = model.forward(out[:, context_at(t, 3, 8):t])
-        assert (out[:, t] == logits[:, -1].argmax(-1)).all()
-    assert (model.generate(idx[1:], 20, temperature=0.0) == out[1:]).all()
-    assert (model.generate(idx, 0) == idx).all()
 
 
 def test_a_seed_reproduces_and_another_differs():
@@ -164,14 +150,6 @@ def test_a_row_stops_at_the_end_of_text_and_all_rows_together():
 def test_an_encoder_cannot_write():
     with pytest.raises(UserError, match="causal"):
         GPT(GPTConfig(causal=False)).generate(np.array([[1]]), 1)
-
-
-def test_rows_of_very_different_scale_are_drawn_from_alike():
-    logits = np.repeat(np.log(PROBS), 2, axis=0) + np.array([[1e4], [-1e4]])
-    rng = np.random.default_rng(0)
-    drawn = np.array([sample(logits, rng) for _ in range(4000)])
-    for row in drawn.T:
-        np.testing.assert_allclose(np.bincount(row, minlength=5) / 4000, PROBS[0], atol=0.03)
 
 
 @pytest.mark.parametrize("B", [2, 5, 9])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig
+from npgpt.data.batches import strided_windows
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.training import evaluation
-from npgpt.training.evaluation import evaluate_split, strided_windows
+from npgpt.training.evaluation import evaluate_split
 
 
 @pytest.mark.parametrize("tokens_at_once", [1, 16, 8192])

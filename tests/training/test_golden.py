@@ -22,7 +22,6 @@ from npgpt.training.metrics import read_metrics
 
 # A run of 3 steps in float64, with dropout, two micro-batches and two shards, that was written when FORMAT was 1.
 OLD_RUN = Path(__file__).with_name("old_run")
-POEM = "to be or not to be\n" * 9
 # Number of threads -> loss, learning rate and gradient norm of the steps 4 to 6; and the losses of the last evaluation.
 RESUMED = {
     2: ([(2.054475973052567, 0.009931634888554936, 0.533953252072089),
@@ -54,7 +53,7 @@ MANY = (np.arange(2_500_000) * 2_654_435_761 % 65_521).astype(np.uint16)    # a 
 def resume(npgpt, tmp_path):
     """Resume the old run with these flags, and return the folder of its new checkpoint."""
     shutil.copytree(OLD_RUN, tmp_path / "out")
-    (tmp_path / "poem.txt").write_text(POEM)
+    (tmp_path / "poem.txt").write_text("to be or not to be\n" * 9)
 
     def resumed(*flags):
         assert npgpt("train", "--resume", "--corpus", "poem.txt", *flags)[0] == 0

@@ -9,12 +9,6 @@ from npgpt.checkpoints.run import find_checkpoint, step_folders
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.training.metrics import read_metrics
 from tests.cli.test_train import answers, refused
-from tests.conftest import TINY
-
-
-def command(out_dir, text_file, *arguments):
-    return [sys.executable, "-m", "npgpt", "train", "--out-dir", str(out_dir), "--corpus", str(text_file), *TINY,
-            *map(str, arguments)]
 
 
 def nothing_left(out_dir):

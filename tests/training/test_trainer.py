@@ -13,6 +13,7 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.update import NotFiniteError
 from npgpt.training.evaluation import evaluate_split
+from npgpt.training.loop import train
 from npgpt.training.metrics import append_metrics, read_metrics
 from npgpt.training.options import TrainOptions, load_preset, preset_names
 from npgpt.training.trainer import Trainer
@@ -114,17 +115,10 @@ def test_the_fingerprint_covers_documents():
     data = documents(LENGTHS)
     others = [data.tokens, Documents(data.tokens, data.starts[:-1]), Documents(data.tokens + 1, data.starts),
               documents(LENGTHS, LENGTHS // 2), documents(LENGTHS, 0 * LENGTHS), documents(LENGTHS, all_windows=True),
-              documents(LENGTHS, count_padding=True)]
-    assert len({fingerprint(each) for each in (data, *others)}) == 8
+              documents(LENGTHS, count_padding=True), documents(LENGTHS, pad_token_id=0)]
+    assert len({fingerprint(each) for each in (data, *others)}) == 9
     assert fingerprint(data, data) != fingerprint(data, None) == fingerprint(data)
     assert fingerprint(data) == fingerprint(documents(LENGTHS))
-
-
-def test_on_evaluation_is_called_after_each_checkpoint(tmp_path):
-    trainer, seen = trainer_of(tmp_path), []
-    trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
-    assert trainer.run(progress=False)
-    assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -137,10 +131,12 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 
 
 def test_the_best_and_the_latest_checkpoint_are_kept(tmp_path, monkeypatch):
-    trainer = trainer_of(tmp_path)
-    losses = iter([3.0, 1.0, 2.0, 1.5])
+    """And on_evaluation is called when the latest is there."""
+    trainer, seen, losses = trainer_of(tmp_path), [], iter([3.0, 1.0, 2.0, 1.5])
+    trainer.on_evaluation = lambda trainer: seen.append((trainer.step, find_checkpoint(tmp_path).name))
     monkeypatch.setattr(trainer, "evaluate", lambda: {"train": 0.0, "val": next(losses)})
     assert trainer.run(progress=False)
+    assert seen == [(step, f"step-{step:08d}") for step in (0, 2, 4, 6)]
     assert [folder.name for folder in step_folders(tmp_path)] == ["step-00000002", "step-00000006"]
     assert find_checkpoint(tmp_path).name == "step-00000006"
     assert find_checkpoint(tmp_path, "best").name == "step-00000002"
@@ -210,23 +206,46 @@ def test_a_metrics_line_that_a_kill_cut_off_is_left_out(tmp_path):
         assert read_metrics(tmp_path) == [{"step": 3}]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_bare_loop_has_the_bits_of_the_trainer(threads, tmp_path, monkeypatch):
+    monkeypatch.setattr("npgpt.api.available_cores", lambda: threads)
+    options = {"dropout": 0.1, "warmup_iters": 2, "lr_decay_iters": 6, "grad_clip": 0.5, "decay": "all"}
+    trainer, other, losses = trainer_of(tmp_path, **options), trainer_of(tmp_path / "other", **options), []
+    trainer.on_step = lambda trainer, record: losses.append(record["loss"])
+    trainer.run(progress=False)
+    assert list(train(other.model, TOKENS, other.options)) == losses and len(losses) == 6
+    assert np.array_equal(trainer.model.params.flat, other.model.params.flat)
+
+
+@pytest.mark.parametrize("decay", ["matrices", "all"])
+@pytest.mark.parametrize("kernels", ["reference", "numpy"])
+def test_the_norms_of_each_layer_are_those_of_what_a_logged_step_changes(decay, kernels):
+    """Compared with copies. The test above: they change no bit."""
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=8, tie_word_embeddings=False)
+    options = TrainOptions(batch_size=4, warmup_iters=0, lr_decay_iters=0, weight_decay=0.3, log_interval=2,
+                           max_iters=4, decay=decay)
+    model = GPT(config, dtype="float64", threads=2, kernels=kernels)
+    unit_scale(model.params)
+    trainer = Trainer(model, TOKENS, TOKENS, options)
+    for step in range(1, 5):
+        _, grads = model.loss_and_grads(*trainer.crops["train"].at(trainer.places(0)))
+        before = {name: array.copy() for name, array in model.params.items()}
+        record = trainer.train_step()
+        norms = {key: value for key, value in record.items() if "." in key}
+        changed = {name: model.params[name] - before[name] for name in before}
+        expected = {f"{kind}.{layer}": np.sqrt(sum((array**2).sum() for name, array in arrays.items()
+                                                   if name.startswith(f"{layer}.")))
+                    for kind, arrays in (("grad_norm", grads), ("param_norm", model.params), ("update_norm", changed))
+                    for layer in ("wte", "wpe", "h.0", "h.1", "ln_f", "lm_head")}
+        assert norms == (pytest.approx(expected, rel=1e-9) if step % 2 == 0 else {})
+        assert record["grad_norm"] > 1                      # not clipped
+
+
 def test_presets_are_valid():
     for name in preset_names():
         fields = load_preset(name)
         TrainOptions(**{key: value for key, value in fields.items() if key in TrainOptions.__dataclass_fields__})
     assert preset_names() == ["bpe-small", "char-cpu", "char-gpu", "char-nanogpt", "finetune"]
-
-
-def test_an_invalid_preset_is_refused(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text("n_layers = 3")
-    with pytest.raises(UserError, match="n_layers"):
-        load_preset(path)
-    path.write_text("n_layer: 3")
-    with pytest.raises(UserError, match="TOML"):
-        load_preset(path)
-    with pytest.raises(UserError, match="char-cpu"):
-        load_preset("char-tpu")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere the file would take its size on the disk")

@@ -17,7 +17,7 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import read_bytes
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.lessons import basics_and_lessons
-from npgpt.study.gradcheck.source import backward_tree, read_source, source_of
+from npgpt.study.gradcheck.source import backward_tree, names_in, read_source, source_of
 
 LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
@@ -109,9 +109,9 @@ def preamble(lesson):
     module = inspect.getmodule(lesson.forward)
     tree = ast.parse(inspect.getsource(module))
     pair = {lesson.forward.__name__, lesson.backward.__name__}
-    needed = set().union(*(names_used(node) for node in tree.body if getattr(node, "name", None) in pair)) - pair
+    needed = set().union(*(names_in(node) for node in tree.body if getattr(node, "name", None) in pair)) - pair
     constants = [node for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id in needed]
-    needed = needed.union(*map(names_used, constants))
+    needed = needed.union(*map(names_in, constants))
     groups = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)
               and (node.names[0].asname or node.names[0].name) in needed - {"np"}]
     groups.append("import numpy as np")         # a solution may need it if the forward does not
@@ -121,11 +121,6 @@ def preamble(lesson):
     if constants:
         groups.append("\n".join(map(ast.unparse, constants)))
     return "\n\n".join(groups)
-
-
-def names_used(tree):
-    """Return the names in a syntax tree."""
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def blanked(lesson, level):

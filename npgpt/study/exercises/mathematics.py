@@ -78,18 +78,10 @@ def read_notes(name):
     return notes
 
 
-def read_derivation(name):
-    """Return the `Derivation` of the pair `name`. Raises UserError if it has none, or without the extra "study"."""
-    return parse_derivation(read_text(name))
-
-
 def parse_derivation(text):
     """Return the `Derivation` in a text; its fragments are markupsafe.Markup, with all text escaped."""
-    try:
-        from latex2mathml.converter import convert
-        from markupsafe import Markup, escape  # comes with Jinja2
-    except ImportError:
-        raise UserError('the study pages need latex2mathml and Jinja2: pip install "npgpt[study]"') from None
+    from latex2mathml.converter import convert
+    from markupsafe import Markup, escape  # comes with Jinja2
 
     def formula(latex, display):
         # A name of the code becomes one word, because \mathrm would make an element of each letter. It becomes <mi>:

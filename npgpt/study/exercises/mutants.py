@@ -110,7 +110,7 @@ def mistakes(node, neighbours):
             if arguments and not isinstance(arguments[0], ast.Starred):
                 yield "dropped call", arguments[0]
             if getattr(function, "attr", None) != "swapaxes":       # whose order does not matter
-                for wrong in swapped(arguments):
+                for _, wrong in exchanged(arguments):
                     yield "swapped", changed(node, args=wrong)
             if len(arguments) > 1:
                 yield "dropped argument", changed(node, args=arguments[:-1])
@@ -120,7 +120,7 @@ def mistakes(node, neighbours):
             yield "wrong axis", changed(node, value=ast.Constant(axis - 1))
             yield "wrong axis", changed(node, value=ast.Constant(axis + 1))
         case ast.Tuple(items) | ast.List(items):
-            for wrong in swapped(items):
+            for _, wrong in exchanged(items):
                 yield "swapped", changed(node, elts=wrong)
         case ast.Subscript(value, ctx=ast.Load()):
             yield "dropped index", value
@@ -207,12 +207,12 @@ def transposed(node):
     return ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), axes, [])
 
 
-def swapped(items):
-    """Yield the list with two of its items swapped, for every two."""
-    for i, j in itertools.combinations(range(len(items)), 2):
-        wrong = list(items)
-        wrong[i], wrong[j] = items[j], items[i]
-        yield wrong
+def exchanged(nodes):
+    """Yield (message, nodes with two of them swapped) for every two."""
+    for i, j in itertools.combinations(range(len(nodes)), 2):
+        order = list(nodes)
+        order[i], order[j] = nodes[j], nodes[i]
+        yield f"{ast.unparse(nodes[i])} and {ast.unparse(nodes[j])} are swapped", order
 
 
 def compiled(tree, file):

@@ -1,12 +1,11 @@
 """What a learner has solved, and which hints were taken: progress.json beside the exercise files."""
 
 import datetime
-import json
 from pathlib import Path
 
 from npgpt.checks import check_path
 from npgpt.errors import UserError
-from npgpt.files import read_json, write_atomically
+from npgpt.files import read_json, write_json
 
 
 class Progress:
@@ -48,7 +47,7 @@ class Progress:
         return number
 
     def save(self):
-        write_atomically(self.path, (json.dumps({"exercises": self.entries}, indent=1) + "\n").encode())
+        write_json(self.path, {"exercises": self.entries}, indent=1)
 
 
 def checked(content):

@@ -47,14 +47,6 @@ class LineCheck:
     torch: float | None = None
 
 
-class BackwardFailed(Exception):
-    """A backward raised an exception. checks: those of the gradients that it computed before."""
-
-    def __init__(self, checks):
-        super().__init__("the backward raised an exception")
-        self.checks = checks
-
-
 @dataclasses.dataclass
 class Variable:
     """One execution of a forward's statement that assigned v: `occurrence` counts v's assignments, from 0.
@@ -164,7 +156,7 @@ def check(lesson, backward=None, known=None, torch=False):
     """Return a `LineCheck` for each input and floating intermediate of a lesson, in the order of the forward's lines.
 
     backward: a function to judge instead of the lesson's own. known: the lesson's `truth`, if already measured. torch:
-    compare with torch too. Raises: BackwardFailed, from the exception that the backward raised.
+    compare with torch too. Raises what the backward raises; its `checks` are those of the gradients computed before.
     """
     known = known or truth(lesson)
     backward = backward or lesson.backward
@@ -214,7 +206,8 @@ def check(lesson, backward=None, known=None, torch=False):
             elif error is None:
                 add(*place, true, None, named_line(backward_source, name))
     if error is not None:
-        raise BackwardFailed(checks) from error
+        error.checks = checks
+        raise error
     return checks
 
 

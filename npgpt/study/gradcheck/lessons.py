@@ -114,11 +114,6 @@ class Lesson:
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
     @property
-    def number_of_results(self):
-        """The number of values that the backward returns."""
-        return len(self.results) + self.is_composite
-
-    @property
     def upstream(self):
         """The name of the backward's first argument: the gradient of the output."""
         return self.backward.__code__.co_varnames[0]
@@ -197,12 +192,10 @@ def lessons(setting=PLAIN):
         return values if has("bias") else None
 
     targets = rng.integers(0, V, (B, T))
-    counted = targets.copy()
-    targets[0, 0] = layers.IGNORE_INDEX
+    if has("ignored"):
+        targets[0, 0] = layers.IGNORE_INDEX
     idx = rng.integers(0, V, (B, T))
     idx[1:2] = idx[0, 0]                    # a repeated token
-    if not has("ignored"):
-        targets = counted
     if not has("repeated"):
         idx = np.random.default_rng(setting.seed).permutation(V)[:B * T].reshape(B, T)
     add("linear", "Linear layer", {"x": unit(B, T, C), "weight": unit(C, V), "bias": bias(V)})

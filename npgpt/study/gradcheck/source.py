@@ -66,6 +66,11 @@ def assigned_names(node):
     return tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
 
 
+def names_in(tree):
+    """Return all names in a syntax tree."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
 def filled_names(tree):
     """Map arrays that are filled part by part, as in `dwpe[:T] = …` or `dwpe.flat[i] = …`, to the last such line."""
     lines = {}

@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 from npgpt.study.gradcheck.check import gradient_names, intermediate_gradient, traced_forward
-from npgpt.study.gradcheck.draws import draw, in_words
+from npgpt.study.gradcheck.draws import draw
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import recording
@@ -19,21 +19,13 @@ from npgpt.study.gradcheck.trace import recording
 class Task:
     """The arguments of a backward in one case, without the expected results.
 
-    words: the case, "" for the plain one; lesson, setting; dy, cache: the arguments.
+    lesson, setting; dy, cache: the arguments.
     """
 
     def __init__(self, name, setting):
         self.name, self.setting, self.lesson = name, setting, basics_and_lessons(setting)[name]
         y, self.cache = self.lesson.run_forward(self.lesson.inputs)
         self.dy = np.asarray(np.random.default_rng(5 + setting.seed).standard_normal(np.shape(y)))
-
-    @property
-    def words(self):
-        return in_words(self.lesson, self.setting)
-
-    @property
-    def sizes(self):
-        return self.setting.sizes
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""

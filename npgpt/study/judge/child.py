@@ -49,8 +49,7 @@ def run_child(exercise, seconds, seed=None, config=None):
     UserError if the learner's file does not run, runs too long or ends the process.
     """
     seed = new_seed() if seed is None else seed
-    answer, output = ask(exercise, seconds, seed, config, "run")
-    show(output)
+    answer = ask(exercise, seconds, seed, config, "run")
     if isinstance(answer, Refusal):
         line = f", line {answer.line}" if answer.line else ""
         raise UserError(f"{exercise.path}{line}: {answer.error}")
@@ -58,17 +57,17 @@ def run_child(exercise, seconds, seed=None, config=None):
                             exercise.source if answer.followed else None)
     if wrong is not None:
         with contextlib.suppress(UserError):        # this time it disturbed its process: no words
-            words, _ = ask(exercise, seconds, seed, config, str(wrong))
+            words = ask(exercise, seconds, seed, config, str(wrong))
             if not words.sound:
                 report = dataclasses.replace(words, record=report.record)
     return dataclasses.replace(report, seed=seed)
 
 
 def ask(exercise, seconds, seed, config, what):
-    """The answer of a child process, and what it printed.
+    """The answer of a child process.
 
-    what: "run", for `Outcomes` or a `Refusal`, or the number of a wrong case, for a `Report`. Raises UserError if there
-    is no answer.
+    what: "run", for `Outcomes` or a `Refusal`, which shows what the code prints; or the number of a wrong case, for a
+    `Report`. Raises UserError if there is no answer.
     """
     # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
     command = [sys.executable, "-P", "-u", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds),
@@ -76,17 +75,17 @@ def ask(exercise, seconds, seed, config, what):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
                    "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     how, answer, output = run(command, environment, seconds, (ANSWER, OUTPUT + 1))
+    if what == "run":
+        show(output)
     if how is None:
-        show(output if what == "run" else b"")
         raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
                         "seconds: is there an endless loop? (--time-limit gives it longer)")
     try:
         answer = read_answer(answer, len(draw(exercise.lesson.name, seed, config)))
         if isinstance(answer, Report) == (what == "run"):
             raise ValueError("an answer to the other question")
-        return answer, output
+        return answer
     except (ValueError, RecursionError):
-        show(output if what == "run" else b"")
         did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
         raise UserError(f"{exercise.path}: the code {did} before it could be checked") from None
 

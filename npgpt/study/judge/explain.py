@@ -4,6 +4,7 @@ A mistake has a name if an edit of the learner's line repairs the function in al
 those of a mistake that the derivation lists (`names.py`), or if the numbers alone prove it.
 """
 
+import contextlib
 import copy
 import dataclasses
 import math
@@ -109,8 +110,7 @@ class Explanation:
     def cause_of(self, line, causes):
         """The cause that a wrong line may follow from, or None.
 
-        A write to an argument may explain everything. A cause may stand below a line, if it fills an array of
-        that line.
+        A write to an argument may explain everything. A cause may stand below a line if it fills that line's array.
         """
         for cause in causes:
             above = isinstance(cause, Line) and cause.line is not None and (line.line or 0) <= cause.line
@@ -128,7 +128,7 @@ class Explanation:
         if given is None or evidence:
             return line
         if np.shape(given) != np.shape(true):
-            evidence = by_shape(given, true, self.case.sizes)
+            evidence = by_shape(given, true, self.case.setting.sizes)
         elif np.isfinite(given).all():
             evidence = self.worst(line.name, given, true)
             if given.dtype != np.float64 and relative_error(given, true) < 1e-3:
@@ -195,10 +195,8 @@ class Explanation:
         outer = sys.gettrace()
         sys.settrace(trace)
         try:
-            with silent():
+            with silent(), contextlib.suppress(BaseException):      # reported elsewhere
                 self.solution.function(*arguments)
-        except BaseException as error:
-            del error           # reported elsewhere
         finally:
             sys.settrace(outer)
         line, name = found or (None, "an argument")

@@ -7,10 +7,10 @@ import itertools
 from npgpt.study.exercises.exercise import blanks_left, key_of, statements, without_explanation
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.check import WRONG
-from npgpt.study.gradcheck.source import backward_tree, read_source
+from npgpt.study.gradcheck.source import backward_tree, names_in, read_source
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.explain import UNKNOWN
-from npgpt.study.judge.walk import names_in, stored_names
+from npgpt.study.judge.walk import stored_names
 
 PREPARATION = "It only prepares what the next lines need: the same numbers in another shape, or what the cache holds."
 

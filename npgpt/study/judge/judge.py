@@ -10,7 +10,7 @@ import secrets
 import numpy as np
 
 from npgpt.study.gradcheck.check import OK, TOLERANCE, WRONG, gradient_line, gradient_names, named_line, relative_error
-from npgpt.study.gradcheck.draws import CASES, smallest
+from npgpt.study.gradcheck.draws import CASES, in_words, smallest
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
@@ -159,8 +159,8 @@ class Judgement:
         faults = [fault for fault in faults if fault.line not in self.to_do]
         if caused and not faults and all(line.verdict == OK for line in lines):
             notes = [f"line {caused[0].line} is not right with the package's code either: look at the lines above it"]
-        return Report(self.case.words, lines, faults, notes, self.to_do, list(self.case.results), self.differing(),
-                      count=CASES + 1)
+        return Report(in_words(self.lesson, self.case.setting), lines, faults, notes, self.to_do,
+                      list(self.case.results), self.differing(), count=CASES + 1)
 
     def result_lines(self):
         """A `Line` for each input: its gradient in the results, or without results the variable of that name."""

@@ -7,13 +7,13 @@ import numpy as np
 from npgpt.study.exercises.exercise import key_of
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.check import WRONG, relative_error
-from npgpt.study.gradcheck.source import backward_tree, last_return
+from npgpt.study.gradcheck.source import backward_tree, last_return, names_in
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import encode, run_case
 from npgpt.study.judge.repairs import hidden, repairs
 from npgpt.study.judge.report import Line
 from npgpt.study.judge.shapes import EXACT, close
-from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, names_in, stored_names
+from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, stored_names
 
 MOST = 3            # mistakes in one function that are named
 MOST_RANK = 5.5     # of an edit of another line that would do as well
@@ -43,7 +43,7 @@ class NameSearch:
             return []
         found, original = [], self.walk
         try:
-            while len(found) < MOST:
+            while True:
                 starts, tried = self.starts(first), set()
                 for i in starts:
                     if edit := self.smallest(i, self.all_right, tried=tried):
@@ -55,7 +55,6 @@ class NameSearch:
                 first = self.next_wrong()
                 if first is None:
                     return []
-            return []
         finally:
             self.walk = original
             self.walks.clear()
@@ -77,9 +76,8 @@ class NameSearch:
     def smallest(self, i, is_right, everywhere=True, tried=None):
         """(line, message, edits) of the smallest edit before or in statement i that makes a walk right; or None.
 
-        tried: the statements of earlier searches, which are left out, and noted. everywhere: the results must be
-        right in all cases. If an edit of another line would do as well, either may be meant: the message says
-        both.
+        tried: the statements of earlier searches, which are left out, and noted. everywhere: the results must be right
+        in all cases. If an edit of another line would do as well, either may be meant: the message says both.
         """
         whole = self.window(i)
         window = [j for j in whole if j not in (tried or ())]
@@ -145,7 +143,7 @@ class NameSearch:
     def results_right(self, case, names, wanted=None):
         """Whether all results, or the one that is wanted, are right at the end of a walk."""
         result = names.get(RESULT)
-        if (len(result) if isinstance(result, tuple) else 1) != self.lesson.number_of_results:
+        if (len(result) if isinstance(result, tuple) else 1) != len(self.lesson.results) + self.lesson.is_composite:
             return False
         named = self.named(result)
         return all(named.get(each) is None if true is None else relative_error(named.get(each), true) <= EXACT

@@ -78,14 +78,14 @@ def exercise_files(folder):
     return found
 
 
-def read_backwards(folder, files, seconds=TIME_LIMIT):
+def read_backwards(folder, files):
     """Check and load the `Backwards`. files: what `exercise_files` found; of each layer, the highest right one is used.
 
     If a layer has only unfinished files, the package's function is used. Raises UserError if a layer has a
     wrong file and no right one, and if no layer is left.
     """
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process
-        checks = pool.map(lambda layer: right_file(layer, files[layer], seconds), files)
+        checks = pool.map(lambda layer: right_file(layer, files[layer]), files)
         found = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=HIDE_BARS),
                          strict=True))
     right = {layer: path for layer, path in found.items() if path is not None}
@@ -95,7 +95,7 @@ def read_backwards(folder, files, seconds=TIME_LIMIT):
     return Backwards(Path(folder), right, linked(names))
 
 
-def right_file(layer, paths, seconds):
+def right_file(layer, paths):
     """The first of a layer's files that is right; None if all are unfinished. Raises UserError for a wrong one."""
     wrong = []
     for path in paths:
@@ -105,7 +105,7 @@ def right_file(layer, paths, seconds):
                 raise UserError(f"{path} is an exercise on {exercise.lesson.name}, not on {layer}")
             if blanks_left(exercise):
                 continue
-            check_right(exercise, run_child(exercise, seconds))
+            check_right(exercise, run_child(exercise, TIME_LIMIT))
         except UserError as error:
             wrong.append(str(error))
         else:
@@ -124,18 +124,6 @@ def check_right(exercise, report):
         line = f", line {report.first}" if report.first else ""
         raise UserError(f"{exercise.path}{line}: {exercise.lesson.backward.__name__} is not right"
                         + (f" {report.case}" if report.case else ""))
-
-
-def check_on(config, backwards, seconds=TIME_LIMIT):
-    """Check the learner's functions that depend on the config on that of the model, which is only made narrower.
-
-    Raises UserError, with the line, for the first that is wrong there.
-    """
-    exercises = [read_exercise(path) for layer, path in backwards.files.items() if lessons()[layer].is_composite]
-    with ThreadPoolExecutor(available_cores()) as pool:
-        reports = pool.map(lambda exercise: run_child(exercise, seconds, config=config), exercises)
-        for exercise, report in zip(exercises, reports, strict=True):
-            check_right(exercise, report)
 
 
 def load(path):
@@ -212,8 +200,16 @@ def place_in(error, files):
 
 
 def use(backwards, model):
-    """Let a model train with the `Backwards`. Raises UserError if one of them is wrong for it."""
+    """Let a model train with the `Backwards`.
+
+    Those that depend on the config are checked on that of the model, which is only made narrower. Raises UserError,
+    with the line, for the first that is wrong there.
+    """
     if model.params.frozen:
         raise UserError("--backward trains every parameter: leave --freeze and --lora out")
-    check_on(model.config, backwards)
+    exercises = [read_exercise(path) for layer, path in backwards.files.items() if lessons()[layer].is_composite]
+    with ThreadPoolExecutor(available_cores()) as pool:
+        reports = pool.map(lambda exercise: run_child(exercise, TIME_LIMIT, config=model.config), exercises)
+        for exercise, report in zip(exercises, reports, strict=True):
+            check_right(exercise, report)
     model.use_engine(OwnBackwardEngine(model.params, model.engine.threads, backwards))

@@ -11,8 +11,9 @@ import re
 
 import numpy as np
 
-from npgpt.study.exercises.mutants import changed, negative
-from npgpt.study.judge.walk import RESULT, names_in, stored_names
+from npgpt.study.exercises.mutants import changed, exchanged, negative
+from npgpt.study.gradcheck.source import names_in
+from npgpt.study.judge.walk import RESULT, stored_names
 
 EDITS, LOOP_EDITS = 6000, 1000      # how many are tried at most, and in a function with a loop, which takes longer
 NUMBERS = (0.5, 1.0, 2.0, 3.0)
@@ -243,14 +244,6 @@ def edits(node, pieces):
                 yield 6, f"uses {key!r} instead of {other!r}", ast.Constant(other)
 
 
-def exchanged(nodes):
-    """Yield (message, nodes with two of them swapped) for every two."""
-    for i, j in itertools.combinations(range(len(nodes)), 2):
-        order = list(nodes)
-        order[i], order[j] = nodes[j], nodes[i]
-        yield f"{ast.unparse(nodes[i])} and {ast.unparse(nodes[j])} are swapped", order
-
-
 def augmented_edits(node):
     """The edits of `x += y` and its like."""
     text = ast.unparse(node.value)
@@ -320,7 +313,8 @@ def insertions(node, pieces, is_all):
 
     is_all: whether the node is all that a statement assigns.
     """
-    if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module(node):
+    is_module = getattr(node, "id", None) in ("np", "math", "ops", "layers")
+    if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module:
         return
     # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
     # something gives the numbers by accident: it may only be a factor, or a term of a sum.
@@ -370,10 +364,6 @@ def is_trivial(statement):
     """Whether a statement computes x / x or x - x, which gives the numbers by accident."""
     return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Sub)
                and ast.dump(node.left) == ast.dump(node.right) for node in ast.walk(statement))
-
-
-def is_module(node):
-    return isinstance(node, ast.Name) and node.id in ("np", "math", "ops", "layers")
 
 
 def transposed(node):

@@ -126,10 +126,5 @@ def stored_names(statement):
                          if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
 
-def names_in(node):
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
 def compiled(statement):
-    statements = statement if isinstance(statement, list) else [statement]
-    return compile(ast.fix_missing_locations(ast.Module(statements, [])), "<statement>", "exec")
+    return compile(ast.fix_missing_locations(ast.Module([statement], [])), "<statement>", "exec")

@@ -9,7 +9,7 @@ from pathlib import Path
 import npgpt
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LEVELS, key_of
-from npgpt.study.exercises.mathematics import read_derivation, read_notes
+from npgpt.study.exercises.mathematics import parse_derivation, read_notes, read_text
 from npgpt.study.gradcheck.check import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.gradcheck.lessons import basics
 from npgpt.study.gradcheck.source import read_source
@@ -58,7 +58,8 @@ def studied_layer(lesson):
     forward: from `code_units`; ways: from `studied_way`; lines: section of the derivation -> the line of the backward,
     "b42"; first: the line of the first input's gradient, for the first screen; data: for the script.
     """
-    known, derivation, typed = known_truth(lesson.name), read_derivation(lesson.name), typed_statements(lesson)
+    known, typed = known_truth(lesson.name), typed_statements(lesson)
+    derivation = parse_derivation(read_text(lesson.name))
     about = [(read_notes(lesson.name), typed), ({}, {})]        # the long way has no exercises
     backwards = [studied_way(each, known, derivation.sections, *more)
                  for each, more in zip(ways(lesson), about, strict=False)]

@@ -76,9 +76,8 @@ def helper_partner(name, line, forward, flow):
 
     The backward's line recomputes a variable of the forward, or undoes the forward's line.
     """
-    if re.search(rf"\b{re.escape(name)}\b", forward.lines[0]):
-        return assigned_line(name, forward) or forward.first
-    return assigned_line(name, forward) or flow.undone(line)
+    is_argument = re.search(rf"\b{re.escape(name)}\b", forward.lines[0])
+    return assigned_line(name, forward) or (forward.first if is_argument else flow.undone(line))
 
 
 def helper_section(name, line, source, sections):

@@ -17,9 +17,9 @@ import pytest
 
 from npgpt.checkpoints.run import find_checkpoint
 from npgpt.engine.distributed.mpi import join, threads_of
-from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
 from tests.engine.distributed.jobs import Job, lines_of, mpiexec, why_no_jobs
+from tests.engine.distributed.world import content
 from tests.training.test_resume import bits
 
 SECONDS = 10            # within which a job ends that has lost a rank
@@ -83,14 +83,6 @@ def job(tmp_path, text_file):
 def small_parts(monkeypatch):
     """Do what SMALL_PARTS does, in this process."""
     monkeypatch.setattr("npgpt.engine.update.SLICE", 101)
-
-
-def content(out_dir):
-    """Return the files of all checkpoints, and the records without speed and norms, which ranks do not have."""
-    files = {path.relative_to(out_dir): path.read_bytes() for path in out_dir.rglob("step-*/*")}
-    assert files and len(files) % 5 == 0
-    return files, [{key: value for key, value in record.items() if key != "tokens_per_second" and "." not in key}
-                   for record in read_metrics(out_dir)]
 
 
 RUNS = {     # ranks -> options

@@ -10,8 +10,17 @@ from npgpt import GPT
 from npgpt.cli.ranks import engine_of_all
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.engine.threads import blas_threads
+from npgpt.training.metrics import read_metrics
 
 SECONDS = 20        # that a rank waits for the others, at most
+
+
+def content(out_dir):
+    """Return the files of all checkpoints, and the records without speed and norms of layers, which ranks lack."""
+    files = {path.relative_to(out_dir): path.read_bytes() for path in out_dir.rglob("step-*/*")}
+    assert files and len(files) % 5 == 0
+    return files, [{key: value for key, value in record.items() if key != "tokens_per_second" and "." not in key}
+                   for record in read_metrics(out_dir)]
 
 
 @contextlib.contextmanager

@@ -61,6 +61,13 @@ def test_each_layer_that_does_not_run_as_it_is_written(name, xla_cases, small_bl
     assert_equal({"y": np.asarray(y_ours), **ours}, {"y": np.asarray(y), **expected}, rtol=1e-12)
 
 
+def assert_the_lessons(xla, lesson, *given, **options):
+    loss, grads = lesson.loss_and_grads(*given, **options)
+    loss_xla, grads_xla = xla.loss_and_grads(*given, **options)
+    assert loss_xla == pytest.approx(loss, rel=1e-12)
+    assert_equal(grads_xla, grads)
+
+
 @pytest.mark.parametrize("fields", VARIANTS)
 def test_loss_and_every_gradient(fields, small_blocks):
     lesson, xla = model_of(fields, kernels="reference"), model_of(fields, kernels="xla")
@@ -68,20 +75,14 @@ def test_loss_and_every_gradient(fields, small_blocks):
     targets[:, :2] = -1             # a block of the loss without a target
     for heads in {1, lesson.config.n_head} if fields in ({}, {"causal": False}) else {lesson.config.n_head}:
         mask = np.where(np.random.default_rng(2).random((3, heads, 6, 6)) < 0.2, -np.inf, 0.5)
-        loss, grads = lesson.loss_and_grads(idx, targets, mask=mask, count=40)
-        loss_xla, grads_xla = xla.loss_and_grads(idx, targets, mask=mask, count=40)
-        assert loss_xla == pytest.approx(loss, rel=1e-12)
-        assert_equal(grads_xla, grads)
+        assert_the_lessons(xla, lesson, idx, targets, mask=mask, count=40)
 
 
 def test_whole_arrays_and_evaluation():
     """Without blocks, because nothing is large."""
     lesson, xla = model_of({}, kernels="reference"), model_of({}, kernels="xla")
     idx, targets = batch(lesson.config)
-    loss, grads = lesson.loss_and_grads(idx, targets)
-    loss_xla, grads_xla = xla.loss_and_grads(idx, targets)
-    assert loss_xla == pytest.approx(loss, rel=1e-12)
-    assert_equal(grads_xla, grads)
+    assert_the_lessons(xla, lesson, idx, targets)
     for mask in (None, np.triu(np.ones((6, 6)))):
         assert float(xla.evaluate(idx, targets, mask)) == pytest.approx(lesson.evaluate(idx, targets, mask), rel=1e-12)
 

@@ -13,7 +13,6 @@ import pytest
 
 from npgpt.cli import learn, screen
 from npgpt.cli.keys import REDRAW
-from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.exercises.path import Step, reset, unsolved, whole_path
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.lessons import lessons
@@ -161,7 +160,8 @@ def test_reset_hunt_page_and_end(terminal, folder):
     learn.press("y", f"{file} was reset; your text is in {file}.bak")
     (folder / "study.html").write_text("")
     learn.press("o", "study.html#linear:b")
-    assert Path("opened").read_text().endswith("study.html#" + learn_anchor(file))
+    line = next(each.first for each in read_source(LINEAR.backward).statements if each.targets == ("dweight",))
+    assert Path("opened").read_text().endswith(f"study.html#linear:b{line}:predict")
     learn.ask("n", "skip it? y/n")
     learn.press("y", "one line of its backward is wrong. Correct it, and save")
     lines = (folder / bug.file).read_text().split("\ndef linear_backward")[0]
@@ -173,11 +173,6 @@ def test_reset_hunt_page_and_end(terminal, folder):
     learn.press("n")
     learn.read(lambda: "exercises are solved" in learn.shown and f"--backward {folder}" in learn.shown)
     assert learn.ended() == 0
-
-
-def learn_anchor(file):
-    source = read_source(read_exercise(file).lesson.backward)
-    return f"linear:b{next(each.first for each in source.statements if each.targets == ('dweight',))}:predict"
 
 
 @pytest.mark.slow

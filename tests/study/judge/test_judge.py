@@ -210,7 +210,7 @@ def linear_backward(dy, cache):
 """
     file = tmp_path / "mine.py"
     file.write_text("# npgpt exercise: linear, level 3\nimport numpy as np\n" + seek)
-    answer, _ = ask(read_exercise(file), 60.0, SEED, None, "run")
+    answer = ask(read_exercise(file), 60.0, SEED, None, "run")
     assert not any(outcome.raised for outcome in answer.outcomes)
 
 

@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from npgpt.study.judge import process
+from tests.conftest import traced
 
 pytestmark = pytest.mark.slow           # starts many processes, and waits for them
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -94,13 +94,8 @@ def test_a_supervisor_that_is_killed_takes_the_rest_with_it(tmp_path, monkeypatc
 
 def test_a_flood_is_read_and_dropped():
     flood = "import os\nwhile True:\n    os.write(1, b'x' * 65536), os.write(2, b'y' * 65536)"
-    tracemalloc.start()
     start = time.monotonic()
-    try:
-        result = process.run([*PYTHON, "-c", flood], None, 1.0, (1000, 100000))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    result, peak = traced(lambda: process.run([*PYTHON, "-c", flood], None, 1.0, (1000, 100000)))
     assert result == (None, b"x" * 1000, b"y" * 100000)
     assert peak < 2 << 20 and time.monotonic() - start < 4.0
 

@@ -30,12 +30,7 @@ NORM = LESSONS["layernorm"]
 RIGHT = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
 
 
-def line_of(lesson, begin):
-    """The first line of the statement of a backward that begins so."""
-    return next(each.first for each in read_source(lesson.backward).statements if each.text.startswith(begin))
-
-
-DX = line_of(NORM, "dx = ")
+DX = next(each.first for each in read_source(NORM.backward).statements if each.text.startswith("dx = "))
 
 
 @pytest.fixture

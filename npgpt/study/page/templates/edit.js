@@ -24,10 +24,6 @@ class Editor {
     return this.units.find((unit) => unit.dataset.line === line);
   }
 
-  source(line) {
-    return this.typed[line];
-  }
-
   /* Whether the level hides a line that the learner has not asked to see. */
   isAsked(unit) {
     const {level, shown} = this.state;
@@ -35,7 +31,7 @@ class Editor {
   }
 
   text(line) {
-    const {text, stub} = this.source(line);
+    const {text, stub} = this.typed[line];
     return this.state.texts[line] ?? (this.isAsked(this.unit(line)) ? stub : text);
   }
 
@@ -59,7 +55,7 @@ class Editor {
   }
 
   type(line, text) {
-    const {text: whole, stub} = this.source(line), texts = {...this.state.texts, [line]: text};
+    const {text: whole, stub} = this.typed[line], texts = {...this.state.texts, [line]: text};
     if (["", (this.isAsked(this.unit(line)) ? stub : whole).trim()].includes(text.trim())) delete texts[line];
     this.change({texts});
     this.later();
@@ -154,7 +150,7 @@ class Editor {
     for (const button of this.pane.querySelectorAll(".level")) {
       button.setAttribute("aria-pressed", Number(button.dataset.level) === this.state.level);
     }
-    this.layer.refresh();
+    this.layer.show(...this.layer.current);
     for (const listener of this.listeners) listener();
   }
 
@@ -168,7 +164,7 @@ class Editor {
   /* Turn a line into a text field. Enter checks and closes it, Escape discards the edit. */
   open(line) {
     const unit = this.unit(line);
-    if (!this.source(line) || unit.matches(".editing")) return;
+    if (!this.typed[line] || unit.matches(".editing")) return;
     this.layer.stay(line);
     if (!LIVE) {
       this.layer.section.querySelector(".why").prepend(howToStart("edit this line"));

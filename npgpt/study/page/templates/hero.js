@@ -25,7 +25,7 @@ class Hero {
 
   /* Plant a mistake: remove the first "- name" of the line, or else double the result. */
   break() {
-    const {text} = this.editor.source(this.line), without = text.replace(/ - \w+/, "");
+    const {text} = this.editor.typed[this.line], without = text.replace(/ - \w+/, "");
     this.editor.type(this.line, without !== text ? without : text.replace(/= (.+)$/s, "= 2 * ($1)"));
     this.editor.check();
   }

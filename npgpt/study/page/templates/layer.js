@@ -89,7 +89,7 @@ class Layer {
   updateControls() {
     const {editor, base: [line]} = this, number = line.slice(1), unit = editor.unit(line);
     const button = (what) => this.section.querySelector(`[data-do=${what}]`);
-    button("edit").disabled = !LIVE || !editor.source(line);
+    button("edit").disabled = !LIVE || !editor.typed[line];
     button("undo").disabled = !editor.canUndo;
     button("reset").disabled = !editor.edits && !editor.state.shown.length;
     button("reset").querySelector("span").textContent = editor.isTyped(line) ? `Reset line ${number}` : "Reset all";
@@ -121,7 +121,7 @@ class Layer {
     const {line} = unit.dataset, hidden = unit.matches(".hidden");
     if (hidden && !LIVE) this.editor.reveal(line);
     this.stay(line);
-    if (hidden && LIVE && this.editor.source(line)) this.editor.open(line);
+    if (hidden && LIVE && this.editor.typed[line]) this.editor.open(line);
     if (this.data === this.ways[0]) history.replaceState(null, "", `#${this.name}:${line}`);
   }
 
@@ -202,7 +202,7 @@ class Layer {
       ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
     const [partner, from] = this.partner(step, entry);
     this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]), entry.lit?.[0] ?? partner);
-    if (this.editor.source(line)) this.unit(line).append(this.pencil);
+    if (this.editor.typed[line]) this.unit(line).append(this.pencil);
     else this.pencil.remove();
     const [side, other] = line[0] === "f" ? ["forward", "backward"] : ["backward", "forward"];
     this.section.querySelector(".where").textContent = `· ${side}, line ${line.slice(1)}`;
@@ -211,11 +211,6 @@ class Layer {
     this.heats = [];
     if (judged) this.editor.fill(line, name);
     else this.fillCards(line, step, entry, partner, from, side, other);
-  }
-
-  /* Redraw the current line after a change. */
-  refresh() {
-    if (this.current) this.show(...this.current);
   }
 
   fillCards(line, step, entry, partner, from, side, other) {
@@ -345,7 +340,7 @@ class Layer {
     why.replaceChildren(asked);
     if (unit.dataset.hint) why.append(hintElement(unit.dataset.hint));
     const {line} = unit.dataset;
-    if (LIVE && this.editor.source(line)) why.append(makeButton("reveal", "Type this line", () => this.editor.open(line)));
+    if (LIVE && this.editor.typed[line]) why.append(makeButton("reveal", "Type this line", () => this.editor.open(line)));
     why.append(makeButton("reveal", "Show this line", () => {
       this.editor.reveal(line);
       this.press(unit);
