@@ -1,4 +1,4 @@
-"""What a terminal or a notebook shows: a line for an object, a table for arrays, a bar for progress."""
+"""What a terminal or a notebook shows: a table for arrays, a bar for progress."""
 
 import html
 import sys
@@ -8,16 +8,6 @@ with warnings.catch_warnings(action="ignore"):      # in a notebook without ipyw
     from tqdm.autonotebook import tqdm as tqdm
 
 HIDE_BARS = False if "ipykernel.zmqshell" in sys.modules else None      # tqdm's `disable`; None: unless on a terminal
-
-
-def described(describe):
-    """Return a `__repr__`: describe(object), or Python's own if that raises, as for a half-made object."""
-    def __repr__(self):
-        try:
-            return describe(self)
-        except Exception:
-            return object.__repr__(self)
-    return __repr__
 
 
 def table(last, row):
@@ -33,4 +23,4 @@ def table(last, row):
         cells = ("<td>".join(filter(None, map(str.strip, line.split("  ")))) for line in lines)
         return f"{title}<table><tr><td>{'<tr><td>'.join(cells)}</table>"
 
-    return described(text), as_html
+    return text, as_html

@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 import warnings
+from typing import Any
 
 import npgpt
 from npgpt.checks import check
@@ -16,15 +17,15 @@ from npgpt.errors import UserError, one_line
 from npgpt.interrupts import EXIT_CODE, interruptible
 from npgpt.launcher import first
 
-COMMANDS = {"train": train, "sample": sample, "eval": evaluate, "score": score, "export": export, "data": data,
-            "info": info, "plot": plot}
+COMMANDS: dict[str, Any] = {"train": train, "sample": sample, "eval": evaluate, "score": score, "export": export,
+                            "data": data, "info": info, "plot": plot}
 try:
     from npgpt.cli import exercise, gradcheck, learn, look, study
+    COMMANDS |= {"look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise, "learn": learn}
 except ModuleNotFoundError as error:
     if not (error.name or "").startswith("npgpt.study"):
         raise
-    look = study = gradcheck = exercise = learn = None      # type: ignore[assignment]
-COMMANDS |= {"look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise, "learn": learn}
+    COMMANDS |= dict.fromkeys(("look", "study", "gradcheck", "exercise", "learn"))
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 ALIASES = {"--lr": "--learning-rate", "--wd": "--weight-decay", "--steps": "--max-iters", "--heads": "--n-head",
            "--seq-len": "--block-size"}      # what others call a flag

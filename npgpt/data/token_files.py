@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, check, check_path, check_whole
-from npgpt.display import described
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, open_regular, read_bytes, read_json, write_atomically
 
@@ -41,7 +40,8 @@ class TokenFile:
             raise UserError(f"{path} has {size} bytes, which are not uint16 tokens: prepare it again")
         self._length = size // 2
 
-    __repr__ = described(lambda self: f"TokenFile({len(self):,} tokens in {self.path})")
+    def __repr__(self):
+        return f"TokenFile({len(self):,} tokens in {self.path})"
 
     def __len__(self) -> int:
         return self._length
@@ -84,8 +84,9 @@ class Documents:
         check_whole("pad_token_id", 0 if pad_token_id is None else pad_token_id, most=2**16 - 1)
         self.all_windows, self.count_padding, self.pad_token_id = all_windows, count_padding, pad_token_id
 
-    __repr__ = described(lambda self: f"Documents({len(self):,} tokens in {len(self.starts):,} documents, "
-                         f"{'all windows' if self.all_windows else 'the first window'} of each)")
+    def __repr__(self):
+        return (f"Documents({len(self):,} tokens in {len(self.starts):,} documents, "
+                f"{'all windows' if self.all_windows else 'the first window'} of each)")
 
     def __len__(self) -> int:
         return len(self.tokens)

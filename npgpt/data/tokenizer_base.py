@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 
 from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
 from npgpt.data.token_files import check_tokens
-from npgpt.display import described
 from npgpt.errors import UserError
 
 TOKENS_AT_ONCE = 1 << 20    # decoded at a time, to count bytes
@@ -24,7 +23,8 @@ class Tokenizer:
     eos_token_id: int | None = None     # the id that ends a document, if there is one
     pad_token_id: int | None = None     # the id that pads a batch, if there is one
 
-    __repr__ = described(lambda self: f"{type(self).__name__}(vocabulary {self.vocab_size:,})")
+    def __repr__(self):
+        return f"{type(self).__name__}(vocabulary {self.vocab_size:,})"
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`, uint16 1-D. Raises UserError for text that the vocabulary cannot express."""

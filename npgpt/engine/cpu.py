@@ -81,8 +81,8 @@ class CPUEngine(ReferenceEngine):
         super().__init__(params, threads, block=block)
         losses["in_blocks"] = as_tested("cross_entropy_forward", "cross_entropy_backward")
         self.kernels, self.cross_entropy = kernels, functools.partial(loss_in_blocks, **losses)
-        pairs = {name: pair(lesson, name) for name in ("layernorm", "gelu_tanh", "gelu_exact", "linear", "head",
-                                                       "attention")}
+        pairs = {name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
+                 for name in ("layernorm", "gelu_tanh", "gelu_exact", "linear", "head", "attention")}
         if kernels == "numpy":
             pairs |= {name: in_row_blocks(*pairs[name]) for name in ("layernorm", "gelu_tanh", "gelu_exact")
                       if as_tested(f"{name}_forward", f"{name}_backward")}
@@ -152,21 +152,6 @@ class CPUEngine(ReferenceEngine):
         masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
         logits, _ = self.gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
         return self.cross_entropy(logits, targets, count, gradient=False)
-
-    def added(self, grads, add_to):
-        if add_to is None:
-            return grads
-
-        def add(name):
-            add_to[name] += grads[name]
-
-        spread(add, list(grads))
-        return add_to
-
-
-def pair(functions, name):
-    """Return forward and backward of a layer, from a module or a table."""
-    return getattr(functions, f"{name}_forward"), getattr(functions, f"{name}_backward")
 
 
 def mask_part(mask, part):

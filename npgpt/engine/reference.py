@@ -10,8 +10,8 @@ from npgpt import layers
 from npgpt.arrays import number
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import with_block, with_lora, without_caches
-from npgpt.engine.threads import sharing_cores
-from npgpt.engine.update import adamw_step, adamw_update, slices
+from npgpt.engine.threads import sharing_cores, spread
+from npgpt.engine.update import adamw_update, clip_factor, norm_of, slice_of, slices, square_sums, update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
@@ -49,10 +49,7 @@ class ReferenceEngine:
         """Whether results are ready when a call returns; on a GPU they are still being computed."""
         return self.params.xp is np
 
-    @property
-    def shows_gradients(self) -> bool:
-        """Whether a step has the whole gradient on the host."""
-        return self.params.xp is np
+    shows_gradients = waits     # whether a step has the whole gradient on the host
 
     @property
     def rng_type(self) -> type:
@@ -133,16 +130,27 @@ class ReferenceEngine:
         return [None if array is None else self.params.xp.asarray(array) for array in arrays]
 
     def added(self, grads, add_to):
-        """Return grads, or add_to with grads added in place."""
+        """Return grads, or add_to with grads added in place, on the cores that are free."""
+        def add(name):
+            add_to[name] += grads[name]
+
         if add_to is None:
             return grads
-        for name in grads:
-            add_to[name] += grads[name]
+        spread(add, list(grads))
         return add_to
 
     def adamw_step(self, grads, moments, step) -> float:
-        """Update the parameters and AdamW's moments (m, v) by gradients, for a `Step`; return the gradient norm."""
-        return adamw_step(self.params, self.slices, grads, moments, step, self.threads, self.adamw_update)
+        """Clip the gradients, and update the parameters and AdamW's moments (m, v) for a `Step`; return the norm.
+
+        Raises NotFiniteError, before anything has changed, if the norm is not finite; on a GPU it raises nothing, and
+        the parameters become NaN. The bits of the result do not depend on the number of threads.
+        """
+        gs = [slice_of(grads, part) for part in self.slices]
+        norm = norm_of(square_sums(gs, self.threads))
+        p, m, v = (each.flat for each in (self.params, *moments))
+        update_slices(step, p, m, v, 0, self.slices, gs, clip_factor(norm, step.max_norm), self.threads,
+                      self.adamw_update)
+        return norm
 
     @functools.cached_property
     def slices(self):
@@ -159,9 +167,7 @@ class ReferenceEngine:
         return np.random.default_rng(numbers) if xp is np else xp.random.Generator(xp.random.Philox4x3210(numbers))
 
     def reader(self, B, pads=None):
-        """Return a function that reads the next tokens of B texts, (B, T), and returns the logits (B, V) after them;
-        pads: as in `KVCache`.
-        """
+        """Return a function: the next tokens of B texts, (B, T) -> logits (B, V) after them. pads: as in `KVCache`."""
         return KVCache(self, B, pads).read
 
 

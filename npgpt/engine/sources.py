@@ -53,11 +53,11 @@ def as_tested(*names):
     """Return whether functions of the lesson have the code that their replacements were tested with; if not, say so."""
     edited = [name for name in names if digest(getattr(layers, name).__code__) != TESTED[name]]
     for name in edited:
-        tell(name)
+        say_once(f"{name} was edited, so its own lines run instead of a faster version of them")
     return not edited
 
 
 @functools.cache
-def tell(name):
-    """Print, once, that a function's replacement is not used."""
-    print(f"npgpt: {name} was edited, so its own lines run instead of a faster version of them", file=sys.stderr)
+def say_once(line):
+    """Print a line on standard error; the same line only once."""
+    print(f"npgpt: {line}", file=sys.stderr)

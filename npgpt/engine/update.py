@@ -55,19 +55,6 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
     return p, m, v
 
 
-def adamw_step(params, parts, grads, moments, step, threads, rule):
-    """Clip the gradients, and update params and moments (m, v) on several threads; return the gradient norm.
-
-    parts: the `slices` of params. Raises NotFiniteError, before anything has changed, if the norm is not finite; on a
-    GPU it raises nothing, and the parameters become NaN. The bits of the result do not depend on the number of threads.
-    """
-    gs = [slice_of(grads, part) for part in parts]
-    norm = norm_of(square_sums(gs, threads))
-    flats = params.flat, *(each.flat for each in moments)
-    update_slices(step, *flats, 0, parts, gs, clip_factor(norm, step.max_norm), threads, rule)
-    return norm
-
-
 def slices(params, size=None):
     """Divide all parameters into parts of at most `size` values: (names, their offset in `flat`, start, end).
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from npgpt.arrays import is_on_host
 from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole
-from npgpt.display import described
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
@@ -52,7 +51,8 @@ class AdamW:
         self._next()                        # raises for values out of range
         self.m, self.v = engine.moments()   # running means of the gradient and of its square
 
-    __repr__ = described(lambda self: f"AdamW(lr={self.lr:g}, betas={self.betas}, step {self.t:,})")
+    def __repr__(self):
+        return f"AdamW(lr={self.lr:g}, betas={self.betas}, step {self.t:,})"
 
     def step(self, grads: Mapping[str, np.ndarray], max_norm: float | None = None, lr: float | None = None) -> float:
         """Clip, take a step, and return the gradient norm before clipping.

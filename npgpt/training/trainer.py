@@ -20,7 +20,7 @@ from npgpt.data.batches import Tokens, crops_of
 from npgpt.data.token_files import check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import NoTokenizer
-from npgpt.display import HIDE_BARS, described, tqdm
+from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import training_memory
 from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
@@ -112,8 +112,9 @@ class Trainer:
         self.best_step, self.best_loss = 0, math.inf
         self.stop_requested = False
 
-    __repr__ = described(lambda self: f"Trainer(step {self.step:,} of {self.options.max_iters:,}, best "
-                         f"{NAMES[list(self.crops)[-1]]} loss {self.best_loss:.4f}, out_dir={self.out_dir})")
+    def __repr__(self):
+        return (f"Trainer(step {self.step:,} of {self.options.max_iters:,}, best {NAMES[list(self.crops)[-1]]} loss "
+                f"{self.best_loss:.4f}, out_dir={self.out_dir})")
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a `Checkpoint` of the same model shape and corpus."""

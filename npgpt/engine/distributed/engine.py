@@ -66,12 +66,10 @@ class Distributed:
     def accumulated(self, batches, rngs, count):
         """As in `ReferenceEngine`, but return this rank's share of the gradients; `adamw_step` uses the sum of all."""
         seeds = [None if rng is None else list(map(int, rng.bit_generator.seed_seq.entropy)) for rng in rngs]
-        self._synchronize_once()
         return self._lead("accumulate", {"count": count, "seeds": seeds}, np.array(batches, np.int32))
 
     def loss(self, idx, targets, mask=None):
         """As in `ReferenceEngine`."""
-        self._synchronize_once()
         masks = [] if mask is None else [np.ascontiguousarray(mask)]
         return self._lead("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
 
@@ -80,10 +78,6 @@ class Distributed:
         clip_factor(self.norm, step.max_norm)       # raises if the norm is not finite
         self._lead("step", step._asdict())
         return self.norm
-
-    def _synchronize_once(self):
-        if not self.synchronized:
-            self._lead("synchronize", {})
 
     def _lead(self, name, order, *arrays):
         """Send the other ranks an order, and carry it out."""
@@ -103,15 +97,17 @@ class Distributed:
             getattr(self, f"_{name}")(*arrays, **order)
 
     def _synchronize(self):
-        """Copy the parameters of rank 0 to all ranks."""
-        self.world.broadcast(self.params.flat)
-        self.synchronized = True
+        """Copy the parameters of rank 0 to all ranks, once."""
+        if not self.synchronized:
+            self.world.broadcast(self.params.flat)
+            self.synchronized = True
 
     def _accumulate(self, batches, count, seeds):
         """Compute loss and gradients of this rank's rows, sum them over the ranks, and compute the norm.
 
         batches: (micro-batches, 2, B, T), idx and targets of each.
         """
+        self._synchronize()
         parts = even_parts(batches.shape[2], self.world.size)
         rank, loss, grads = self.world.rank, 0.0, None
         self.gs = None              # free the last step's
@@ -132,6 +128,7 @@ class Distributed:
 
     def _evaluate(self, batch, mask=None, *, count):
         """Compute the loss of a batch (2, B, T), each rank on its rows."""
+        self._synchronize()
         rank, parts, loss = self.world.rank, even_parts(batch.shape[1], self.world.size), 0.0
         if rank < len(parts) and counted(batch[1, parts[rank]]):
             loss = self.engine.loss(*batch[:, parts[rank]], mask_part(mask, parts[rank]), count)

@@ -1,7 +1,6 @@
 """Numba's compiler, and a cache of its machine code on disk."""
 
 import errno
-import functools
 import hashlib
 import os
 import sys
@@ -11,6 +10,7 @@ import numba
 from numba.core import caching
 from numba.core.compiler import CompileResult
 
+from npgpt.engine.sources import say_once
 from npgpt.files import read_bytes, write_atomically
 
 COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
@@ -71,10 +71,4 @@ class Cache(caching.NullCache):
                 old.unlink()
         except (OSError, RuntimeError) as error:    # not writable, full, or no home: each process compiles
             if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                tell(path.parent)
-
-
-@functools.cache
-def tell(folder):
-    """Print, once, that the disk of the cache is full."""
-    print(f"npgpt: the disk of {folder} is full, so each process compiles the loops again", file=sys.stderr)
+                say_once(f"the disk of {path.parent} is full, so each process compiles the loops again")

@@ -243,8 +243,7 @@ class Run:
 @functools.cache
 def kernel(source, dtype):
     """Compile the source of a loop."""
-    names = {"np": np, "real": dtype.type, "__name__": vectors.__name__}       # Numba imports the module by its name
-    names |= {name: getattr(vectors, name) for name in ("exp", "tanh", "erf", "maximum", "add")}
+    names = {**vars(vectors), "real": dtype.type}           # with its name, by which Numba imports the module
     exec(source, names)
     return jit(names["loop"], source)
 

@@ -6,6 +6,7 @@ pass over its columns, so each value belongs to a pass, its `stage`.
 """
 
 from dataclasses import dataclass
+from functools import partialmethod
 
 import numpy as np
 
@@ -104,15 +105,6 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             raise UnfitError
         return self if self.ndim == 2 else Traced(self.trace, self.node, ndim=2)
 
-    def sum(self, axis=None, keepdims=False):
-        return self.reduced("sum", axis, keepdims)
-
-    def mean(self, axis=None, keepdims=False):
-        return self.reduced("mean", axis, keepdims)
-
-    def max(self, axis=None, keepdims=False):
-        return self.reduced("max", axis, keepdims)
-
     def reduced(self, name, axis=None, keepdims=False):
         """Return the mean, sum or maximum along the rows, or the sum over all rows."""
         x, axes = self.trace.node(self), {each % self.ndim for each in np.ravel(axis).tolist()}
@@ -122,6 +114,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             if axes == {*range(self.ndim - 1)} and axes and keepdims is False and name == "sum":
                 return Traced(self.trace, Node(0, True, "", (x,), x.stage, reduction="rows"))
         raise UnfitError
+
+    sum, mean, max = partialmethod(reduced, "sum"), partialmethod(reduced, "mean"), partialmethod(reduced, "max")
 
 
 class Trace:

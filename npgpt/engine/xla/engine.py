@@ -28,7 +28,6 @@ from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
 
 LOGITS_BYTES = 1 << 29      # at most, in a block of the loss
-LESS_MEMORY = "lower the batch size, or choose a smaller model or context"
 
 
 def on_xla(config, dtype, device, frozen):
@@ -104,7 +103,7 @@ class XLAEngine(ReferenceEngine):
         new, loss, norm = self.run("a training step", self.step_program(*options), arguments, options, 0,
                                    (0, None, None))
         for each, there in zip(state, new, strict=True):
-            each.replace(there)
+            each.there = there
         return loss, norm
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
@@ -261,7 +260,7 @@ class XLAEngine(ReferenceEngine):
         available = stats.get("bytes_limit", needed)        # some plugins have none
         if needed > available:
             raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
-                            f"{in_gigabytes(available)}: {LESS_MEMORY}")
+                            f"{in_gigabytes(available)}: lower the batch size, or choose a smaller model or context")
         if what:
             self._say(f"… in {time.perf_counter() - began:.1f} s; it needs {in_gigabytes(needed)}")
         return compiled

@@ -19,29 +19,19 @@ from npgpt.model.activations import placed
 class Spelled(ast.NodeTransformer):
     """Spell what XLA's arrays lack: writing to one makes a new one, and a @ b is `matmul` below."""
 
-    def visit_BinOp(self, node):
-        self.generic_visit(node)
-        return spelled(node, "np.matmul({}, {})", node.left, node.right) if isinstance(node.op, ast.MatMult) else node
-
-    def visit_Call(self, node):
-        self.generic_visit(node)
-        node.keywords = [each for each in node.keywords if each.arg != "like"]
-        return node
-
-    def visit_Assign(self, node):
-        self.generic_visit(node)
-        match node.targets:
-            case [ast.Subscript(ast.Name() as array, index)] if not isinstance(index, ast.Constant):    # of a dict
-                return spelled(node, "{0} = {0}.at[{1}].set({2})", array, index, node.value)
-        return node
-
-    def visit_Expr(self, node):
-        self.generic_visit(node)
-        match node.value:
-            case ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x]):
+    def generic_visit(self, node):
+        super().generic_visit(node)
+        match node:
+            case ast.BinOp(a, ast.MatMult(), b):
+                return spelled(node, "np.matmul({}, {})", a, b)
+            case ast.Call():
+                node.keywords = [each for each in node.keywords if each.arg != "like"]
+            case ast.Assign([ast.Subscript(ast.Name() as array, index)], x) if not isinstance(index, ast.Constant):
+                return spelled(node, "{0} = {0}.at[{1}].set({2})", array, index, x)     # a constant is a dict's key
+            case ast.Expr(ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x])):
                 return spelled(node, "{0} = {0}.at[{1}].add({2})", array, index, x)
-            case ast.Call(ast.Attribute(_, "put_along_axis" as name), [array, index, x], [axis]):
-                new = f"{{0}} = np.{name}({{0}}, {{1}}, {{2}}, {{3}}, inplace=False)"
+            case ast.Expr(ast.Call(ast.Attribute(_, "put_along_axis"), [array, index, x], [axis])):
+                new = "{0} = np.put_along_axis({0}, {1}, {2}, {3}, inplace=False)"
                 return spelled(node, new, array, index, x, axis)
         return node
 

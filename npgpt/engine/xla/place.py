@@ -43,7 +43,7 @@ class Place:
 
     def __reduce__(self):
         kind = self.own.platform if self.own.platform in ("cpu", "tpu") else "gpu"
-        return placed, (f"{kind}:{self.own.id}" if kind == "gpu" and self.n == 1 else kind,)
+        return place_of, (f"{kind}:{self.own.id}" if kind == "gpu" and self.n == 1 else kind,)
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
@@ -53,12 +53,8 @@ class Place:
                 return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
             return jax.device_put(array, sharding)
 
-    def axes_of_moment(self, shape):
-        """Return how a moment of AdamW is divided: by its first axis if possible, and if all parts can be fetched."""
-        return ("batch",) if shape[0] % self.n == 0 and jax.process_count() == 1 else ()
 
-
-def placed(name):
+def place_of(name):
     """Return the `Place` of the devices of a name."""
     return Place(find_devices(name))
 
@@ -79,17 +75,15 @@ class DeviceParameters(Parameters):
         return type(self), (self.config, str(self.dtype), self.place, self.frozen, self.moment), self.flat
 
     def axes(self, name):
-        return self.place.axes_of_moment(self.shapes[name]) if self.moment else ()
+        """Return how a moment of AdamW is divided: by its first axis if possible, and if all parts can be fetched."""
+        divided = self.moment and self.shapes[name][0] % self.place.n == 0 and jax.process_count() == 1
+        return ("batch",) if divided else ()
 
     def on_device(self):
         """Return the arrays on the device: those of the last step, or copies of the host's."""
         if self.there is not None:
             return self.there
         return {name: self.place.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
-
-    def replace(self, there):
-        """Replace all values by arrays on the device."""
-        self.there = there
 
     def _fetch(self):
         if self.there is not None:
