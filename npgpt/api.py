@@ -326,7 +326,7 @@ class GPT:
         """Continue each row of idx by up to `max_new_tokens` tokens; the arguments are those of `stream`.
 
         idx (B, T) integers, T at least 1 -> (B n, T + N) int64 array. N is max_new_tokens, or fewer if all rows have
-        ended; shorter rows are padded with their last token, as with `eos_token_id`.
+        ended; shorter rows are padded.
         """
         columns = list(self.stream(idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, mask, stop, n,
                                    tokenizer, edit))
@@ -345,7 +345,8 @@ class GPT:
         mask: for prompts of different lengths, (B, T), 1 for a token and 0 for padding before it, from
         `tokenizer.batch(texts, length, left=True)`: each row is continued as it would be alone. n: continuations of
         each prompt, in successive rows. A row ends after `eos_token_id`, or when its new tokens contain one of `stop`:
-        lists of token ids, or texts, which need the `tokenizer`. Then it repeats its last token.
+        lists of token ids, or texts, which need the `tokenizer`. Then it is padded with `eos_token_id`, or without one
+        with its last token.
         edit: as in `forward`. The functions get the arrays of the prompt, then those of one token at a time, with keys
         that earlier edits made; the embedding's have all texts as one row.
         Raises UserError for values out of range, and for a model that is not causal.

@@ -7,7 +7,7 @@ from npgpt.errors import UserError
 
 
 def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stop, tokenizer):
-    """Yield the next token of each row, (B,) integers, as soon as it is drawn; a row that has ended repeats its last.
+    """Yield the next token of each row, (B,) integers, as soon as it is drawn.
 
     read: a function that reads the next tokens of each row, (B, T), and returns the logits (B, V) of the one after
     them. stop: from `check_stop`. The other arguments are those of `GPT.stream`.
@@ -20,7 +20,8 @@ def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eo
                    for each in stop)
 
     for _ in range(max_new_tokens):
-        token = np.where(done, idx[:, -1], sample(read(idx), rng, temperature, top_k, top_p))
+        padding = idx[:, -1] if eos_token_id is None else eos_token_id
+        token = np.where(done, padding, sample(read(idx), rng, temperature, top_k, top_p))
         if eos_token_id is not None:
             done |= token == eos_token_id
         if stop:

@@ -89,7 +89,7 @@ def test_padded_prompts_are_continued_as_each_alone(kernels):
             assert alone[n] == full[0, -1].argmax()
 
 
-def test_a_row_stops_and_then_repeats_its_last_token():
+def test_a_row_stops_and_is_padded():
     model, tokenizer, prompts = small_model(), CharTokenizer("abcdefghijk"), np.array([[1, 2], [3, 4], [3, 4]])
     free = model.generate(prompts[:2], 30, temperature=3.0, n=3, seed=1)
     assert (free[:, :2] == prompts[[0, 0, 0, 1, 1, 1]]).all() and len({*map(tuple, free[:3])}) == 3
@@ -100,6 +100,8 @@ def test_a_row_stops_and_then_repeats_its_last_token():
             ends = tokenizer.decode(row_free[2:]).find(text)
             n = out.shape[1] if ends < 0 else ends + 5
             assert (row[:n] == row_free[:n]).all() and (row[n:] == row[n - 1]).all()
+    ended = model.generate(prompts[:2], 30, temperature=3.0, seed=1, n=3, stop=[free[0, 2:4]], eos_token_id=10)
+    assert (ended[0, 4:] == 10).all() and (ended[0, :4] == free[0, :4]).all()
     stream = model.stream(prompts, 30, temperature=0.0, stop=[[int(free[0, 2])]], seed=1, n=2)
     assert next(stream).shape == (6,)
     with pytest.raises(UserError, match="pass the model's tokenizer as tokenizer="):
