@@ -85,6 +85,10 @@ class DeviceParameters(Parameters):
             return self.there
         return {name: self.place.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
 
+    def replace(self, there):
+        """Replace all values by arrays on the device."""
+        self.there = there
+
     def _fetch(self):
         if self.there is not None:
             for name, there in self.there.items():
