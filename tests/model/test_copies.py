@@ -33,5 +33,6 @@ def test_a_copy_trains_on_alone(fields, options, copied):
     there = steps(ours, its)
     assert (model.params.flat == before).all() and (params.flat == before).all() and (ours.params.flat != before).any()
     assert steps(model, optimizer) == there and (model.params.flat == ours.params.flat).all()
+    ours.forward(IDX, IDX)                      # whose cache is not copied
     with pytest.raises(UserError, match="forward with targets"):
         copied(ours).backward()
