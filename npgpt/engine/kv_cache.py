@@ -77,9 +77,8 @@ class KVCache:
             mask = None                                                 # the last position sees all keys
         elif self.length:                                               # (T, end): all earlier keys are visible
             mask = np.concatenate([np.zeros_like(mask, shape=(T, self.length)), mask], axis=1)
-        if self.pads.any():                                             # (B, 1, T, end): padding sees only itself
-            key, query = np.arange(end), np.arange(self.length, end)[:, None]
-            hidden = (key < self.pads[:, None, None, None]) & (key != query)
+        if self.pads.any():
+            hidden = is_padding(np.arange(end), np.arange(self.length, end)[:, None], self.pads)
             padding = self.params.xp.asarray(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
             mask = padding if mask is None else mask + padding
         return self.layer_ops.attention_forward(q, keys[:, :, :end], values[:, :, :end], scale, mask, dropout_mask)
@@ -87,6 +86,12 @@ class KVCache:
     def head_forward(self, x, weight, bias):
         """Compute the logits of the last position only: the head is the largest matmul."""
         return self.layer_ops.head_forward(x[:, -1:], weight, bias)
+
+
+def is_padding(key, query, pads):
+    """Return whether a position is padding, which only itself sees: key (S,), query (T, 1), pads (B,) -> (B, 1, T, S).
+    """
+    return (key < pads[:, None, None, None]) & (key != query)
 
 
 def latest(tokens, pads, block_size):

@@ -249,10 +249,10 @@ class XLAEngine(ReferenceEngine):
             shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
             program = jax.jit(program, donate_argnums=donated,
                               out_shardings=tuple(shardings if each == donated else None for each in results))
-        with warnings.catch_warnings(record=True) as unsaved:       # JAX does not say where
+        with warnings.catch_warnings(record=True) as said:      # on a full disk, but not where the cache is
             compiled = program.lower(*arguments).compile(options)
-        for each in unsaved:
-            self._say(f"npgpt: {one_line(each.message)} (in {jax.config.jax_compilation_cache_dir}; you may delete it)")
+        for each in said:
+            self._say(f"npgpt: JAX says: {one_line(each.message)} (its cache: {jax.config.jax_compilation_cache_dir})")
         memory = compiled.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)

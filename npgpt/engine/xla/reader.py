@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from npgpt.engine.kv_cache import latest
+from npgpt.engine.kv_cache import is_padding, latest
 from npgpt.engine.ops import table, without_caches
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
@@ -52,9 +52,8 @@ class Reader:
     def _program(self, p, idx, kept, places, pads):
         (length, last), T, layer_ops = places, idx.shape[1], without_caches(self.engine.lesson)
         key, query = jnp.arange(self.config.block_size), length + jnp.arange(T)[:, None]            # (T, 1)
-        pads = pads[:, None, None, None]
-        mask = jnp.where((key <= query) & ((key >= pads) | (key == query)), 0.0, -jnp.inf)          # (B, 1, T, S)
-        positions = jnp.maximum(query[:, 0] - pads[:, 0, 0], 0).reshape(-1)                         # (B T,)
+        mask = jnp.where((key <= query) & ~is_padding(key, query, pads), 0.0, -jnp.inf)             # (B, 1, T, S)
+        positions = jnp.maximum(query[:, 0] - pads[:, None], 0).reshape(-1)                         # (B T,)
         layers_left, now_kept = iter(kept), []
 
         def embedding_forward(idx, wte, wpe):       # as one row, because each token has its own position

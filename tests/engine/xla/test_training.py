@@ -47,7 +47,7 @@ NOBODY = "import pwd, sys; from npgpt.cli.main import main; pwd.getpwuid = {}.__
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("variables", "code", "says"), [
-    ({}, 0, "XLA compiles a training step"), ({"XDG_CACHE_HOME": "text.txt"}, 0, "(in text.txt/npgpt/xla; you"),
+    ({}, 0, "XLA compiles a training step"), ({"XDG_CACHE_HOME": "text.txt"}, 0, "(its cache: text.txt/npgpt/xla)"),
     ({"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}, 2, "npgpt: JAX finds no cpu ("),
     ({"JAX_ENABLE_X64": "maybe"}, 2, "npgpt: --kernels xla needs JAX (")])
 def test_without_a_home_a_cache_or_a_device(text_file, tmp_path, variables, code, says):
