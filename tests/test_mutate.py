@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from npgpt.layers import embedding, layernorm, linear
-from npgpt.study.exercises.mutants import mutants
+from npgpt.study.gradcheck.source import read_source
 from tests.cases import layer_cases
 
 pytestmark = pytest.mark.slow
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-mutate = importlib.import_module("mutate")
+mutate, mutants = map(importlib.import_module, ("mutate", "mutants"))
 
 
 def test_the_kinds_of_mistakes():
     made = {mutant.kind for function in (
         layernorm.layernorm_backward, linear.linear_backward, embedding.embedding_backward)
-        for mutant in mutants(function)}
+        for mutant in mutants.mutants(function)}
     assert made >= {"sign", "dropped term", "dropped factor", "wrong operator", "wrong axis", "dropped axis",
                     "mean for sum", "neighbouring variable", "condition", "swapped", "transposed operand",
                     "dropped argument", "dropped statement"}
@@ -34,7 +34,12 @@ def test_an_equivalent_mutant_must_have_a_reason_and_the_same_results(mutated, o
     def run():
         case.run(case.inputs, np.ones((3, 5, 7)))
 
-    mutant = next(each for each in mutants(linear.linear_backward) if each.mutated == mutated)
+    mutant = next(each for each in mutants.mutants(linear.linear_backward) if each.mutated == mutated)
     row = mutate.judge(mutant, linear.linear_backward, {"a test that sees nothing": run}, [run], "a reason")
     assert row["outcome"] == outcome and (row["difference"] == 0.0) == (outcome == "equivalent")
     assert mutate.judge(mutant, linear.linear_backward, {"run": run}, [run])["outcome"] == "missed"
+
+
+def test_mutants_are_made_of_every_statement():
+    statements = {each.first for each in read_source(linear.linear_backward).statements}
+    assert {mutant.line for mutant in mutants.mutants(linear.linear_backward)} == statements

@@ -15,7 +15,8 @@ import signal
 import sys
 import traceback
 
-from npgpt.study.exercises.mutants import mutants, swapped_in
+from mutants import mutants, swapped_in
+
 from npgpt.study.gradcheck.check import check, first_wrong, truth
 from npgpt.study.gradcheck.lessons import chosen_lessons
 from npgpt.study.gradcheck.source import read_source

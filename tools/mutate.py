@@ -3,7 +3,7 @@
     python tools/mutate.py                                  every line of every backward, and few_rows.py's loops
     python tools/mutate.py linear_backward head_backward    only these
 
-For every line of every backward it makes each small mistake that npgpt/study/exercises/mutants.py knows. Each mutant
+For every line of every backward it makes each small mistake that mutants.py knows. Each mutant
 replaces the function, and the tests that call the function run until one fails. A loop runs as Python, in its own
 tests. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the line computes the
 same. Equivalent mutants are listed in `equivalent.txt`, each with the reason, and must give the same results in these
@@ -153,7 +153,7 @@ def judge(mutant, function, some_tests, fast, reason=None):
 
     some_tests: name -> test. fast: the tests in which an equivalent mutant must give the same results.
     """
-    from npgpt.study.exercises.mutants import swapped_in
+    from mutants import swapped_in
     signal.alarm(TIME_LIMIT)
     warnings.simplefilter("ignore")
     row = {"mutant": dataclasses.replace(mutant, code=None)}        # code cannot be pickled
@@ -228,9 +228,8 @@ def main(arguments=None):
     functions = {name: functions[name] for name in args.function or functions}
 
     import torch
+    from mutants import mutants
     from tqdm import tqdm
-
-    from npgpt.study.exercises.mutants import mutants
 
     start = time.perf_counter()
     torch.set_num_threads(1)

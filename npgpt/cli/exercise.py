@@ -11,14 +11,16 @@ from pathlib import Path
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.bugs import bug_layers, bug_statement
-from npgpt.study.exercises.exercise import FOLDER, LAYERS, LEVELS, Step, levels_of, read_exercise, read_title
+from npgpt.study.exercises.exercise import FOLDER, LAYERS, Step, levels_of, read_exercise, read_title
 from npgpt.study.exercises.path import reset, write_new
 from npgpt.study.exercises.progress import Progress
+from npgpt.study.exercises.remarks import forward_remark
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import hunt_text, report_text
 
 TIME_LIMIT = 20.0
+COLUMNS = ["long way", "level 1", "level 2", "level 3"]
 CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "
                       "for one entry v and a small h.")
 
@@ -32,7 +34,8 @@ def add_arguments(parser):
     for layer in LAYERS:
         one = actions.add_parser(layer, help=f"write an exercise on {layer}_backward")
         one.set_defaults(action=write_level, layer=layer)
-        one.add_argument("--level", type=int, default=1, metavar="N", help="1: one line, 2: some lines, 3: all")
+        one.add_argument("--level", default="1", metavar="N",
+                         help="1: one line, 2: some lines, 3: all; long: each gradient that a shortcut skips")
         one.add_argument("--out", **out)
 
     one = actions.add_parser("reset", help="reset an exercise to its initial text; yours is kept as FILE.bak")
@@ -43,8 +46,8 @@ def add_arguments(parser):
     one.set_defaults(action=check)
     one.add_argument("file", metavar="FILE")
     question = one.add_mutually_exclusive_group()
-    question.add_argument("--hint", action="store_true", help="what the mistake is, then how to derive the line, "
-                          "then the line: one hint a call")
+    question.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
+                          "itself: one hint a call")
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
     one.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
     one.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
@@ -64,10 +67,10 @@ def run(args):
 def list_exercises(args):
     """Print the layers in learning order, and the learner's progress with each."""
     progress = Progress(FOLDER)
-    print(f"{'layer':<16}" + "".join(f"{f'level {level}':<22}" for level in LEVELS) + "bugs found")
+    print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
     for layer in LAYERS:
-        states = [state(progress.entry(f"{layer} level {level}")) if level in levels_of(layer) else ""
-                  for level in LEVELS]
+        states = [state(progress.entry(f"{layer} {level}")) if level in levels_of(layer) else ""
+                  for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(f"{layer:<16}" + "".join(f"{each:<22}" for each in states) + (f"{bugs}" if bugs else "-"))
     print("\nnpgpt learn leads through all of them")
@@ -82,11 +85,9 @@ def state(entry):
 
 def write_level(args):
     """Write the exercise file of a layer and a level."""
-    levels = levels_of(args.layer)
-    if args.level not in levels:
-        names = f"levels {', '.join(map(str, levels))}" if levels[1:] else f"level {levels[0]} only"
-        raise UserError(f"--level {args.level}: {args.layer} has {names}")
-    step = Step(args.layer, f"level {args.level}")
+    step = Step(args.layer, "long way" if args.level == "long" else f"level {args.level}")
+    if step.what not in (levels := levels_of(args.layer)):
+        raise UserError(f"--level {args.level}: {args.layer} has {', '.join(levels)}")
     path = Path(args.out or f"{FOLDER}/{step.file}")
     write_new(step, path)
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
@@ -128,7 +129,7 @@ def check(args):
         return None
     report, text = judged(exercise, progress, args.time_limit, args.seed)
     print(text)
-    if "central difference" in text and not any("solved" in entry for entry in progress.entries.values()):
+    if report.is_measured and not exercise.is_bug and not any("solved" in entry for entry in progress.entries.values()):
         print(CENTRAL_DIFFERENCE)
     if not report.right and not exercise.is_bug:
         seed = f" --seed {report.seed}" if report.case else ""      # other cases may all be right
@@ -145,7 +146,8 @@ def judged(exercise, progress, seconds, seed=None):
     report = run_child(exercise, seconds, seed)
     progress.tried(exercise.name, report.right)
     title = f"{exercise.path}: {exercise.name}"
-    return report, hunt_text(report, title) if exercise.is_bug else report_text(report, title, with_diagnosis=False)
+    text = hunt_text(report, title) if exercise.is_bug else report_text(report, title, with_mistakes=False)
+    return report, "\n".join([text, *filter(None, [forward_remark(exercise)])])
 
 
 def check_line(exercise, progress, line):

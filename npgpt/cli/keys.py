@@ -10,13 +10,15 @@ import time
 
 REDRAW = "redraw"       # instead of a key: the process continues after Ctrl-Z, and must draw the screen again
 ENTER = "\n"
+OTHER = "\x1b"          # any key that sends an escape sequence
 ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")       # what an arrow key, a function key or Alt sends
 
 
 def single_keys():
     """Return a context manager of read(seconds), which returns the next key in lower case, or None if none comes.
 
-    At the end of the input it returns "q". Ctrl-C raises KeyboardInterrupt, as always.
+    An arrow key, a function key, Escape or Alt with a key is `OTHER`. At the end of the input it returns "q". Ctrl-C
+    raises KeyboardInterrupt, as always.
     """
     return windows_keys() if os.name == "nt" else unix_keys()
 
@@ -41,7 +43,7 @@ def unix_keys():
             typed = os.read(terminal, 256)
             if not typed:
                 return "q"
-            waiting.extend(ESCAPE.sub("", typed.decode(errors="ignore")).lower().replace("\r", ENTER))
+            waiting.extend(ESCAPE.sub(OTHER, typed.decode(errors="replace")).lower().replace("\r", ENTER))
         return waiting.pop(0) if waiting else None
 
     ours = {signal.SIGTSTP: stop, signal.SIGTERM: lambda *_: sys.exit(128 + signal.SIGTERM)}
@@ -70,7 +72,7 @@ def windows_keys():
         key = msvcrt.getwch()
         if key in ("\0", "\xe0"):       # an arrow or function key, in two parts
             msvcrt.getwch()
-            return None
+            return OTHER
         if key == "\x03":
             raise KeyboardInterrupt
         return key.lower().replace("\r", ENTER)

@@ -22,16 +22,17 @@ from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.exercise import FOLDER, LAYERS, Step, blanks_left, read_exercise, read_title
+from npgpt.study.exercises.mathematics import derivation_text
 from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.judge.hints import key_in_question, next_hint, package_line
 from npgpt.study.judge.report import Report
 
 POLL = 0.2          # seconds between two looks at the file
 SETTLING = 0.05     # seconds in which a file that an editor is writing changes again
-KEYS = ("h_hint  n_next  p_previous  l_list  r_reset  c_check  o_open_the_page  12_Enter:_exercise_12  "
-        "q_quit").replace("_", UNBROKEN)
+KEYS = ("h_hint  m_mathematics  n_next  p_previous  NUMBER_Enter:_go_to_it  l_list  r_reset  c_check  "
+        "o_open_the_page  q_quit").replace("_", UNBROKEN)
 GRADIENT = ("dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes with that "
             "entry of v: d(loss)/d(v).")
 BAR = 10            # characters
@@ -54,6 +55,10 @@ class Session:
     @property
     def file(self):
         return self.folder / self.step.file
+
+    @property
+    def file_is_missing(self):
+        return self.step is not None and state(self.file) is None
 
     @property
     def solved(self):
@@ -86,8 +91,11 @@ def learn(session):
             return
         if key == REDRAW:
             draw(session)
-        elif key in ACTIONS:
+        elif key in ACTIONS and (key != ENTER or session.solved):
             attempt(session, ACTIONS[key])
+        elif key is not None:
+            name = "Enter" if key == ENTER else key if key.isprintable() and key.strip() else "this key"
+            draw(session, f"{name} does nothing here: press one of these\n{KEYS}")
         elif state(session.file) != session.seen:
             attempt(session, judge_saved)
 
@@ -97,16 +105,19 @@ def attempt(session, action):
     try:
         action(session)
     except OSError as error:
-        session.body.append(one_line(f"{error.filename}: {error.strerror}" if error.strerror else error))
+        if not session.file_is_missing or not isinstance(error, FileNotFoundError):     # draw says that
+            session.body.append(one_line(f"{error.filename}: {error.strerror}" if error.strerror else error))
     except (UserError, ImportError) as error:       # ImportError: a layer that needs SciPy
         session.body.append(one_line(error))
     draw(session)
 
 
 def begin(session):
-    """Show the first exercise, and what all of them are about."""
+    """Show the exercise that was shown last, or the first unsolved one, and what all of them are about."""
     try:
-        go_on(session)
+        progress = Progress(session.folder)
+        last = next((step for step in whole_path() if step.name == progress.at and unsolved(progress)), None)
+        arrive(session, last) if last else go_on(session)
     finally:
         session.body[:0] = [GRADIENT] if session.step else []
 
@@ -116,11 +127,6 @@ def go_on(session):
     steps, left = whole_path(), unsolved(Progress(session.folder))
     at = steps.index(session.step) + 1 if session.step else 0
     arrive(session, next((step for step in steps[at:] + steps[:at] if step in left), None))
-
-
-def go_on_if_solved(session):
-    if session.solved:
-        go_on(session)
 
 
 def ask_next(session):
@@ -171,6 +177,7 @@ def arrive(session, step):
         write_step(step, session.file)
     session.body = [task(session)]
     session.seen = state(session.file)
+    Progress(session.folder).arrived(step.name)
     if not is_untouched(step, session.file):
         judge(session)
 
@@ -194,10 +201,9 @@ def judge_saved(session):
 
 def check(session):
     """Judge the file, on a new screen."""
-    session.body = []
-    if session.seen is None and state(session.file) is None:
-        raise UserError(f"{session.file} is gone: save it again, or press r to reset it")
-    judge(session)
+    if not session.file_is_missing:
+        session.body = []
+        judge(session)
 
 
 def judge(session):
@@ -211,7 +217,7 @@ def judge(session):
     finally:
         session.body += [printed.getvalue().rstrip()] if printed.getvalue() else []
     session.body.append(text)
-    if "central difference" in text and not session.explained:
+    if session.report.is_measured and not session.step.is_bug and not session.explained:
         session.explained = True
         session.body.append(CENTRAL_DIFFERENCE)
     if session.solved:
@@ -232,6 +238,14 @@ def session_exercise(session):
 def give_hint(session):
     session.body.append(next_hint(session_exercise(session), Progress(session.folder), session.seconds,
                                   session.report))
+
+
+def show_mathematics(session):
+    """Show a derivation: its introduction and, but not in a bug hunt, the section on the line in question."""
+    key = line_in_question(session)
+    if not key and session.report and not session.step.is_bug:      # the learner's steps are not the package's
+        key = next((line.name for line in session.report.lines if line.verdict == WRONG), None)
+    session.body = derivation_text(session.step.layer, key)
 
 
 def show_list(session):
@@ -262,20 +276,23 @@ def open_page(session):
 
 def anchor(session):
     """Return the place on the page: the missing or wrong line of the backward, its answer hidden; or the layer."""
-    lesson = session.step.lesson
-    if session.step.is_bug:             # which line it is must be found
-        return lesson.name
+    key = line_in_question(session)
+    if not key or session.step.what == "long way":      # the page shows the package's backward
+        return session.step.layer
+    return f"{session.step.layer}:b{package_line(session.step.lesson, key)}:predict"
+
+
+def line_in_question(session):
+    """Return the key of the missing or wrong line; None if there is none, or if it is a bug, which must be found."""
     try:
-        exercise = session_exercise(session)
+        return None if session.step.is_bug else key_in_question(session_exercise(session), session.report)
     except (UserError, OSError):
-        return lesson.name
-    key = key_in_question(exercise, session.report)
-    line = package_line(lesson, key) if key else read_source(lesson.backward).first
-    return f"{lesson.name}:b{line}:predict"
+        return None
 
 
-ACTIONS = {"h": give_hint, "n": ask_next, ENTER: go_on_if_solved, "p": go_back, "l": show_list, "r": ask_reset,
-           "o": open_page, "c": check, **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
+ACTIONS = {"h": give_hint, "m": show_mathematics, "n": ask_next, ENTER: go_on, "p": go_back,
+           "l": show_list, "r": ask_reset, "o": open_page, "c": check,
+           **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
 
 
 def draw(session, question=KEYS):
@@ -285,6 +302,8 @@ def draw(session, question=KEYS):
     title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"
     if session.step is not None:
         title += f"   {session.step.name}"
+    if session.file_is_missing:
+        question = f"{session.file} is missing: save it again, or press r to reset it\n{question}"
     show(title, session.body, question if session.step is not None else None)
 
 

@@ -8,9 +8,8 @@ import pytest
 from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import cpu
 from npgpt.engine.threads import blas_threads, using_cores
-from npgpt.study.exercises.mutants import Neighbours, mutants, swapped_in
 from tests.cases import unchanged, uncompiled
-from tests.test_mutate import mutate
+from tests.test_mutate import mutants, mutate
 
 pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
 from npgpt.engine import few_rows
@@ -67,10 +66,10 @@ def test_a_model_reads_few_texts_by_these_loops(intel, matmuls):
 @pytest.mark.parametrize("loop", ["_times", "_times_transposed"])
 def test_small_mistakes_are_caught(loop):
     """tools/mutate.py also tries every other variable."""
-    with uncompiled() as loops, mock.patch.object(Neighbours, "of", lambda *_: []):
-        listed, made, missed = mutate.equivalent(), list(mutants(loops[loop])), []
+    with uncompiled() as loops, mock.patch.object(mutants.Neighbours, "of", lambda *_: []):
+        listed, made, missed = mutate.equivalent(), list(mutants.mutants(loops[loop])), []
         for mutant in made:
-            with swapped_in(mutant, loops[loop]):
+            with mutants.swapped_in(mutant, loops[loop]):
                 try:
                     test_matmuls_of_a_few_rows(5, np.float64)
                     test_the_weights_next_rows_are_prefetched_once(5)

@@ -12,14 +12,15 @@ import numpy as np
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LAYERS, file_text, key_of, statements
 from npgpt.study.exercises.mathematics import derivation_file, read_notes
-from npgpt.study.exercises.mutants import mutants
+from npgpt.study.exercises.repairs import mistakes
+from npgpt.study.exercises.walk import RESULT, made_at, package_walk
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.gradcheck.truth import cases
 
-# The kinds of mutants that are mistakes of people; the others, such as a constant that is 1e-6 larger, are for tests.
-PEOPLE_MAKE = {"sign", "transposed operand", "mean for sum", "dropped factor", "dropped term", "swapped", "wrong axis",
-               "neighbouring variable", "= for +="}
+# The kinds of small mistakes (see findings.py) that are not seen at once.
+PLANTED = {"sign", "term sign", "transposed", "not transposed", "matmul order", "reduction", "factor", "division",
+           "term", "swapped", "axis", "uses", "overwrites"}
 SEEN = 1e-3             # the smallest relative error of a bug, far above any rounding
 
 
@@ -58,15 +59,20 @@ def with_bug(lesson, seed):
 def planted(lesson):
     """Yield (line, kind, all lines of the backward with the bug in that line) for each possible bug.
 
-    The bugs are the common mistakes of the derivation, and those mutants of `tools/mutate.py` that people make.
+    The bugs are the common mistakes of the derivation, and the small ones that the judge knows by name.
     """
     source = read_source(lesson.backward)
     notes = read_notes(lesson.name)
-    body = statements(ast.parse("\n".join(source.lines)).body[0])
+    body = statements(backward_tree(lesson))
     wrong = [(each.lineno - 1, "common mistake", notes[key_of(each)].mistake) for each in body
              if key_of(each) in notes and notes[key_of(each)].mistake]
-    wrong += [(mutant.line - source.first, mutant.kind, mutant.mutated) for mutant in mutants(lesson.backward)
-              if mutant.kind in PEOPLE_MAKE and (mutant.kind == "swapped" or not mutant.original.startswith("return"))]
+    for _, line, finding, new in mistakes(package_walk(cases(lesson.name)[0])):
+        # A neighbouring variable: a gradient for another one, or another array for an array.
+        alike = finding.kind != "uses" or len({name.startswith("d") for name in finding.operands}) == 1 and all(
+            map(str.isidentifier, finding.operands))
+        text = ast.unparse(made_at(new, line)).replace(f"{RESULT} = ", "return ")
+        if finding.kind in PLANTED and alike and (finding.kind == "swapped" or not text.startswith("return")):
+            wrong.append((line - 1, finding.kind, text))
     for i, kind, text in wrong:
         # The first statement, which unpacks the cache, stays. Statements over several lines do, too.
         if any(each.lineno == each.end_lineno == i + 1 for each in body[1:]):
@@ -79,7 +85,7 @@ def replaced(line, text):
     """Return a line with another statement, and its comment in the same column; None if the form reveals the bug."""
     code, mark, comment = line.partition("  # ")
     new = code[:len(code) - len(code.lstrip())] + text.replace("'", '"')
-    if mark and len(new) > len(code) or len(new) > 120 or re.search(r"(?<!\w)\(\w+\)|= -|^ *\w+$", new):
+    if mark and len(new) > len(code) or len(new) > 120 or re.search(r"(?<!\w)\(\w+\)|= -|^ *\w+$|\* 1\.0\b", new):
         return None
     return new.ljust(len(code)) + mark + comment if mark else new
 
@@ -91,7 +97,7 @@ def is_bug(lesson, lines):
     try:
         exec(file_text(lesson, "", "", {}, "bug.py", lines), names)
         with np.errstate(all="ignore"):
-            results = lesson.run_backward(case.dy, copy.deepcopy(case.cache), names[lesson.backward.__name__])
+            results = lesson.run_backward(*copy.deepcopy((case.dy, case.cache)), names[lesson.backward.__name__])
         found = [relative_error(results[name], true) for name, true in case.results.items()]
     except Exception:               # it does not even run: too easy to find
         return False

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from npgpt.errors import UserError, one_line
 from npgpt.files import read_bytes
+from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import backward_tree, names_in, read_source, source_of
@@ -22,19 +23,22 @@ from npgpt.study.gradcheck.source import backward_tree, names_in, read_source, s
 LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
-TITLE = re.compile(r"# npgpt exercise: (\w+), (level [123]|bug \d+)\s*")
+TITLE = re.compile(r"# npgpt exercise: (\w+), (long way|level [123]|bug \d+)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An exercise. layer: the name of its lesson; what: "level 2" or "bug 7"."""
+    """An exercise. layer: the name of its lesson; what: "long way", "level 2" or "bug 7"."""
 
     layer: str
     what: str
 
     @functools.cached_property
     def lesson(self):
-        return basics_and_lessons()[self.layer]
+        """The lesson, with the backward whose lines the exercise shows and leaves out."""
+        lesson = basics_and_lessons()[self.layer]
+        long_way = LONG_WAYS.get(self.layer) if self.what == "long way" else None
+        return dataclasses.replace(lesson, backward=long_way or lesson.backward)
 
     @property
     def name(self):
@@ -52,8 +56,8 @@ class Step:
 
     @property
     def level(self):
-        """The level, or the seed of a bug."""
-        return int(self.what.split()[1])
+        """The level, 0 for the long way; or the seed of a bug."""
+        return 0 if self.what == "long way" else int(self.what.split()[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +85,15 @@ class Exercise(Step):
 
 
 def level_text(lesson, level, path, backward=None):
-    """Return the text of an exercise file at a level; path: what the header calls it.
+    """Return the text of an exercise file at a level, 0: the long way of `Step.lesson`; path: what the header calls it.
 
     backward: its lines, by default the package's with the lines of that level left out.
     """
     task = (f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called dv; it has the "
             "shape of v and holds d(loss)/d(v). All that you need is in the forward and in its cache.")
     commands = {"": "is it right? line by line", " --hint": "a hint, and the next one at each further call"}
-    return file_text(lesson, f"level {level}", task, commands, path, backward or blanked(lesson, level))
+    what = f"level {level}" if level else "long way"
+    return file_text(lesson, what, task, commands, path, backward or blanked(lesson, level))
 
 
 def file_text(lesson, what, task, commands, path, backward):
@@ -135,20 +140,23 @@ def blanked(lesson, level):
 
 def left_out(lesson, level):
     """Return the statements of the lesson's backward that a level leaves out, in order."""
-    keys = {key for key, note in read_notes(lesson.name).items() if note.level <= level}
+    keys = {key for key, note in notes_of(lesson).items() if note.level <= level}
     function = backward_tree(lesson)
     return [each for each in statements(function) if level == 3 or key_of(each) in keys]
 
 
+def notes_of(lesson):
+    """Return the derivation's notes on the lines of the lesson's backward, or of its long way, by their keys."""
+    return read_notes(lesson.name, long=lesson.backward is LONG_WAYS.get(lesson.name))
+
+
 @functools.cache
 def levels_of(layer):
-    """Return the levels of a layer: those that leave out more than the lower ones, apart from the `return`."""
-    levels, most = [], 0
-    for level in LEVELS:
-        number = sum(not isinstance(each, ast.Return) for each in left_out(basics_and_lessons()[layer], level))
-        if number > most:
-            levels, most = [*levels, level], number
-    return levels
+    """Return "long way" if a layer has one, and "level N" if it leaves out more than lower ones, beside `return`."""
+    numbers = [sum(not isinstance(each, ast.Return) for each in left_out(basics_and_lessons()[layer], level))
+               for level in LEVELS]
+    more = [f"level {level}" for level, n, less in zip(LEVELS, numbers, [0, *numbers], strict=False) if n > less]
+    return ["long way"] * (layer in LONG_WAYS) + more
 
 
 def docstring_of(lines):
@@ -180,9 +188,8 @@ def placeholder(lines, statement):
     value = statement.value
     last = lines[statement.end_lineno - 1]
     comment = last[statement.end_col_offset:].strip()
-    new = lines[value.lineno - 1][:value.col_offset] + "..."
-    if comment:
-        new = new.ljust(last.index(comment, statement.end_col_offset)) + comment
+    column = last.index(comment, statement.end_col_offset) if comment else 0
+    new = f"{lines[value.lineno - 1][:value.col_offset]}...".ljust(column) + comment
     return [*lines[statement.lineno - 1:value.lineno - 1], new]
 
 

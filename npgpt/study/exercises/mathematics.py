@@ -5,7 +5,7 @@ before the first heading introduces the pair; the section `v` derives the gradie
 followed by notes for the exercises on a line of the backward, which the page does not show:
 
     line: dv            the key of the line (see `exercise.key_of`); by default "d" and the heading
-    level: 2            the lowest level of exercises that leaves the line out
+    level: 2            the lowest level of exercises that leaves the line out; 0: it is a line of the long way
     hint: …             how to derive the line, in words; continued in indented lines
     mistake: dv = …     a common mistake, for `npgpt exercise bug`
     known: dv = … | …   another one, and its name, if the judge finds no name itself; there may be several
@@ -19,11 +19,15 @@ from npgpt.errors import UserError
 
 NAME = re.compile(r"\\mathrm\{((?:\w|\\_)+)\}")
 FIELD = re.compile(r"^(line|level|hint|mistake|known): ", re.MULTILINE)
+SYMBOLS = {"cdot": "·", "delta": "δ", "dots": "…", "infty": "∞", "int": "∫", "odot": "⊙", "partial": "∂", "Phi": "Φ",
+           "pi": "π", "prime": "′", "sum": "∑", "top": "ᵀ", "left": "", "right": "", "limits": "", "quad": "",
+           **{name: name for name in ("cos", "log", "sin", "tanh")}}
+PART = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}|(\\(?!frac)[a-z]+|[∑∫]_|[_^])\{([^{}]*)\}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """The notes on a line of a backward; level 3: only the whole function leaves it out.
+    """The notes on a line of a backward; level 0: of the long way; 3: only the whole function leaves it out.
 
     known: (code, name) of mistakes in the line that the judge recognises.
     """
@@ -64,18 +68,64 @@ def blocks(text):
         yield heading, block
 
 
-def read_notes(name):
-    """Return {key of a line of the backward: its `Note`} of the pair `name`."""
+def read_notes(name, long=False):
+    """Return {key of a line of the backward: its `Note`} of the pair `name`; long: of its long way."""
     notes = {}
     for heading, block in blocks(read_text(name)):
         if FIELD.match(block):
             _, *parts = FIELD.split(block)
             pairs = [(key, " ".join(value.split())) for key, value in zip(parts[::2], parts[1::2], strict=True)]
             fields = dict(pairs)
+            level = int(fields.get("level", 3))
             known = tuple(tuple(value.split(" | ")) for key, value in pairs if key == "known")
-            notes[fields.get("line", f"d{heading}")] = Note(
-                fields["hint"], int(fields.get("level", 3)), fields.get("mistake"), known)
+            if level > 0 or long:           # a line of the long way may have the key of one above it
+                notes[fields.get("line", f"d{heading}")] = Note(fields["hint"], level, fields.get("mistake"), known)
     return notes
+
+
+def derivation_text(name, key=None):
+    """Return the paragraphs of a pair's introduction, and of the section on a line of the backward, as text."""
+    found = [*blocks(read_text(name))]
+    wanted = {heading for heading, block in found if key == f"d{heading}" or f"line: {key}\n" in block}
+    return [block_text(block) for heading, block in found if heading in {None, *wanted} and not FIELD.match(block)]
+
+
+def block_text(block):
+    """Return a heading, a display formula or a paragraph as text."""
+    if block.startswith("## "):
+        return f"The gradient of {block[3:].strip()}:"
+    if block.startswith("$$"):
+        return "\n".join(f"    {formula_text(line)}" for line in block.strip("$\n ").split(r", \quad "))
+    return re.sub(r"\$([^$]+)\$", lambda match: formula_text(match[1]), " ".join(block.split()))
+
+
+def formula_text(latex):
+    """Return a formula in one line of Unicode, with indices as in NumPy: "dx[n,i] = ∑_j dy[n,j] weight[i,j]"."""
+    def factor(text):
+        return text if re.fullmatch(r"[^ +/·-]+", re.sub(r"\[[^]]*\]|√\([^()]*\)", "x", text)) else f"({text})"
+
+    def part(match):
+        above, below, kind, inside = match.groups()
+        match kind:
+            case None:
+                return f"{factor(above)}/{factor(below)}"
+            case r"\sqrt":
+                return f"√{factor(inside)}"
+            case "^":
+                return {"2": "²", "3": "³"}.get(inside, inside if inside[0] in "ᵀ′" else f"^{factor(inside)}")
+            case "_":
+                return f"[{','.join(inside if re.fullmatch('[a-z]+', inside) else re.split('[ ,]+', inside))}]"
+            case "∑_" | "∫_":
+                return kind + (inside if len(inside) == 1 else f"({inside})")
+        return inside
+
+    # "ˍ" stands for an underscore that is part of a name, as in dy_rows, n_in and J_A.
+    text = re.sub(r"_(\\mathrm\{(\w+)\}|[A-Z])", lambda match: f"ˍ{match[2] or match[1]}", latex.replace(r"\_", "ˍ"))
+    text = re.sub(r"\\([a-zA-Z]+)", lambda match: SYMBOLS.get(match[1], match[0]), text.replace(r"\,", " "))
+    text = re.sub(r"([_^])([\w′])", r"\1{\2}", text.replace("∂ ", "∂"))
+    while (simpler := PART.sub(part, text)) != text:       # from the innermost braces to the outermost
+        text = simpler
+    return re.sub(r"(?<=\() +| +(?=\))", "", " ".join(text.split())).replace("ˍ", "_")
 
 
 def parse_derivation(text):

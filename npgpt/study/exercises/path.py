@@ -15,7 +15,7 @@ BUG_SEED = 1
 @functools.cache
 def path_of(layer):
     """Return the steps of a layer: its levels, then a bug to be found. In lesson 0: one line, then all that compute."""
-    levels = [Step(layer, f"level {level}") for level in levels_of(layer)]
+    levels = [Step(layer, what) for what in levels_of(layer)]
     if layer in basics():
         return levels[:2]
     return levels + [Step(layer, f"bug {BUG_SEED}")] * (layer in bug_layers())

@@ -11,17 +11,18 @@ from npgpt.files import read_json, write_json
 class Progress:
     """The progress in one folder. `entries`: name of an exercise -> {"solved": date, "tries": n, "hints": {key: n}}.
 
-    An exercise that was never checked has no entry, one that was never solved has no "solved". Every change is saved at
-    once, atomically. Raises: UserError if the file is damaged; OSError.
+    An exercise that was never checked has no entry, one that was never solved has no "solved". `at`: the one that
+    `npgpt learn` has shown last, or None. Every change is saved at once, atomically. Raises: UserError if the file is
+    damaged; OSError.
     """
 
     def __init__(self, folder):
         check_path("the folder of exercises", folder)
         self.path = Path(folder) / "progress.json"
         try:
-            self.entries = checked(read_json(self.path))
+            self.entries, self.at = checked(read_json(self.path))
         except FileNotFoundError:
-            self.entries = {}
+            self.entries, self.at = {}, None
         except ValueError as error:
             raise UserError(f"{self.path} is damaged ({error}): repair it, or delete it to start again; it does not "
                             "hold the exercises themselves") from None
@@ -29,6 +30,11 @@ class Progress:
     def entry(self, name):
         """Return the entry of an exercise, read only."""
         return self.entries.get(name, {"tries": 0, "hints": {}})
+
+    def arrived(self, name):
+        """Note that `npgpt learn` shows an exercise."""
+        self.at = name
+        self.save()
 
     def tried(self, name, solved):
         """Count a check of an exercise, and note today's date if it was solved for the first time."""
@@ -47,11 +53,11 @@ class Progress:
         return number
 
     def save(self):
-        write_json(self.path, {"exercises": self.entries}, indent=1)
+        write_json(self.path, {"at": self.at, "exercises": self.entries}, indent=1)
 
 
 def checked(content):
-    """Return the entries of a progress file's content. Raises ValueError that says what is wrong with it."""
+    """Return the entries of a progress file's content, and its "at". Raises ValueError that says what is wrong."""
     entries = content.get("exercises") if isinstance(content, dict) else None
     if not isinstance(entries, dict):
         raise ValueError('it has no "exercises"')
@@ -59,7 +65,9 @@ def checked(content):
         if not isinstance(entry, dict) or not is_count(entry.get("tries")) or not isinstance(entry.get("hints"), dict) \
                 or not all(map(is_count, entry["hints"].values())) or not isinstance(entry.get("solved", ""), str):
             raise ValueError(f'the entry "{name}" is not one of an exercise')
-    return entries
+    if not isinstance(content.get("at"), str | None):
+        raise ValueError('"at" is not the name of an exercise')
+    return entries, content.get("at")
 
 
 def is_count(value):

@@ -16,16 +16,19 @@ from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import recording
 
 
-class Task:
-    """The arguments of a backward in one case, without the expected results.
+class Case:
+    """The arguments of a backward in one case, and the truth: `results` {"dx": array}, the gradients of all inputs.
 
-    lesson, setting; dy, cache: the arguments.
+    lesson, setting; dy, cache: the arguments. Computed on first use, to explain a mistake: `gradients` dv -> its values
+    in the order in which a backward computes them (several if v is assigned several times); `helpers`: the same for the
+    package's other intermediates.
     """
 
     def __init__(self, name, setting):
         self.name, self.setting, self.lesson = name, setting, basics_and_lessons(setting)[name]
         y, self.cache = self.lesson.run_forward(self.lesson.inputs)
         self.dy = np.asarray(np.random.default_rng(5 + setting.seed).standard_normal(np.shape(y)))
+        self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""
@@ -33,24 +36,12 @@ class Task:
         return [*copy.deepcopy((self.dy, self.cache)), *ops]
 
     def in_float32(self):
-        """Return the same task with all floating arrays in float32."""
+        """Return the same arguments with all floating arrays in float32, without the truth."""
         other = copy.copy(self)
         other.lesson = self.lesson.astype(np.float32)
         y, other.cache = other.lesson.run_forward(other.lesson.inputs)
         other.dy = np.ones_like(y)
         return other
-
-
-class Case(Task):
-    """A `Task` with the truth: `results` {"dx": array}, the gradients of all inputs.
-
-    Computed on first use, to explain a mistake: `gradients` dv -> its values in the order in which a backward computes
-    them (several if v is assigned several times); `helpers`: the same for the package's other intermediates.
-    """
-
-    def __init__(self, name, setting):
-        super().__init__(name, setting)
-        self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
 
     @functools.cached_property
     def known(self):

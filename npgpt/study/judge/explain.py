@@ -13,6 +13,8 @@ import sys
 import numpy as np
 
 from npgpt.errors import one_line
+from npgpt.study.exercises.findings import Finding
+from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import (
     WRONG,
     gradient_names,
@@ -22,53 +24,72 @@ from npgpt.study.gradcheck.check import (
     traced_forward,
 )
 from npgpt.study.gradcheck.lessons import map_arrays
+from npgpt.study.judge.counterpart import counterpart
 from npgpt.study.judge.names import NameSearch
-from npgpt.study.judge.outcome import silent
 from npgpt.study.judge.report import Fault, Line
-from npgpt.study.judge.shapes import by_shape, clash, close
+from npgpt.study.judge.shapes import EXACT, clash, close, missing_step, pattern
 
-UNKNOWN = "I don't recognise this mistake"
+UNKNOWN = Finding("unknown")
 
 
 class Explanation:
     """The explanation of a `Judgement` that found something wrong: `explain(lines)`.
 
-    cases: the judged one and all others, in which a name must hold; begun: a `Line` for the first NaN or infinity.
+    judge(case) -> the `Judgement` on another case; cases: the judged one and all others, in which a name must hold;
+    begun: a `Line` for the first NaN or infinity.
     """
 
-    def __init__(self, judgement, solution, cases):
-        self.case, self.record, self.results = judgement.case, judgement.record, judgement.results
-        self.faults, self.source, self.lesson = judgement.faults, judgement.source, judgement.lesson
-        self.solution = solution
+    def __init__(self, judgement, solution, cases, judge):
+        self.judgement, self.case, self.record = judgement, judgement.case, judgement.record
+        self.source, self.lesson, self.solution, self.judge, self.cases = (
+            judgement.source, judgement.lesson, solution, judge, cases)
         self.begun = self.not_finite() if self.record else None
         self.search = NameSearch(judgement, solution, cases, self.begun is not None)
 
     def explain(self, lines):
-        """Return the faults, and the lines with diagnosis and evidence.
+        """Return the faults, the lines with what the mistakes are and the evidence, and the package's key of the first.
 
         Of the wrong lines, one that may follow from another says only that.
         """
-        faults = [self.explained_fault(fault) for fault in self.faults]
+        faults = [self.explained_fault(fault) for fault in self.judgement.faults]
         if self.source is None:
-            return faults, [self.with_evidence(line) if line.verdict == WRONG else line for line in lines]
+            lines = [self.with_evidence(line) if line.verdict == WRONG else line for line in lines]
+            return faults, lines, self.key(lines)
         explained, causes = [], [*faults]
         for line in self.with_begin(lines):
             if line.verdict == WRONG:
                 cause = self.cause_of(line, causes)
                 if cause is None:
-                    line = dataclasses.replace(self.with_evidence(line), diagnosis=UNKNOWN)
+                    line = dataclasses.replace(self.with_evidence(line), mistakes=[UNKNOWN])
                     causes.append(line)
                 else:
                     line = following(line, cause.line)
             explained.append(line)
         first = next((each for each in causes if isinstance(each, Line)), None)
-        if first is None or any(fault.is_write for fault in faults):
-            return faults, explained
+        if first is None or any(fault.what.kind.startswith("writes") for fault in faults):
+            return faults, explained, self.key([])
         search = self.search
-        names = self.told_by_dtype(first) or search.repaired(first) or search.recognised(first) or self.told(first)
+        told = self.told(first)
+        names = self.told_by_dtype(first) or search.repaired(first) or search.recognised(first, known=True)
+        # A wrong shape is told by the numbers as well.
+        names = [*names, *(each for each in told if not names or first.evidence[:1] and
+                           first.evidence[0].kind == "shape" and each[0] == names[0][0])]
+        if not names and (names := search.recognised(first, known=False)) and names[0][0] == first.line:
+            placed = self.with_place(first)
+            explained, first = [placed if each is first else each for each in explained], placed
+        key = self.key([first])
         if names:
-            return faults, self.named(explained, first, names)
-        return faults, [self.with_place(each) if each is first else each for each in explained]
+            return faults, self.named(explained, first, names), key
+        return faults, [self.with_place(each) if each is first else each for each in explained], key
+
+    def key(self, lines):
+        """The key of the package's line that the first wrong line, or the exception, has its mistake in, or ""."""
+        wrong = [line.name for line in lines if line.verdict == WRONG][:1]
+        raised = [fault for fault in self.judgement.faults if fault.what.kind == "raised" and fault.line]
+        if raised and self.source and not wrong:
+            statement = self.source.statement_at(raised[0].line)
+            wrong = statement and statement.targets
+        return counterpart(self.judgement, self.search.walk, wrong) if wrong else ""
 
     def with_begin(self, lines):
         """The lines, with the line at which NaN or infinity begins, if that is above the first wrong one."""
@@ -84,23 +105,21 @@ class Explanation:
         if not self.search.walk or first.line is None:
             return first
         above = sorted(line for line in self.search.lines_before(first.line) if line < first.line)
-        if not above:
-            return first
-        lines_above = f"in line {' or '.join(map(str, above))}" if len(above) < 4 else "above it"
-        where = f"the mistake is in this line, or {lines_above}"
-        return dataclasses.replace(first, evidence=f"{first.evidence}; {where}" if first.evidence else where)
+        where = Finding("above", [], above) if 0 < len(above) < 4 else Finding("far above" if above else "here")
+        return dataclasses.replace(first, evidence=[*first.evidence, where])
 
     def named(self, lines, first, names):
         """The lines with each name at its line: at the wrong `Line` there, or at a new one above the first."""
-        for number, message in names:
+        for number, finding in names:
             i = next((i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG), None)
             if i is None and first in lines and number > (first.line or 0):
                 i = lines.index(first)      # the line that was said to be the first can be right
             if i is None:
-                lines = [Line(self.assigned_at(number), number, WRONG, message, first.evidence), *lines]
+                lines = [Line(self.assigned_at(number), number, WRONG, [finding], first.evidence), *lines]
             else:
-                lines = [*lines[:i], dataclasses.replace(lines[i], line=number, diagnosis=message), *lines[i + 1:]]
-        return [following(each, names[0][0]) if each.diagnosis == UNKNOWN else each for each in lines]
+                mistakes = [*(each for each in lines[i].mistakes if each.kind not in ("unknown", "follows")), finding]
+                lines = [*lines[:i], dataclasses.replace(lines[i], line=number, mistakes=mistakes), *lines[i + 1:]]
+        return [following(each, names[0][0]) if each.mistakes == [UNKNOWN] else each for each in lines]
 
     def assigned_at(self, line):
         """The name that a line assigns, for the report."""
@@ -114,7 +133,7 @@ class Explanation:
         """
         for cause in causes:
             above = isinstance(cause, Line) and cause.line is not None and (line.line or 0) <= cause.line
-            is_write = isinstance(cause, Fault) and cause.is_write
+            is_write = isinstance(cause, Fault) and cause.what.kind.startswith("writes")
             if cause.line is not None and (above or is_write or line.line in self.search.lines_after(cause.line)):
                 return cause
         return None
@@ -124,27 +143,30 @@ class Explanation:
     def with_evidence(self, line):
         """A wrong line with its numbers: the shape, or the worst value beside the central difference."""
         given, true = self.given(line)
-        evidence = line.evidence
-        if given is None or evidence:
+        if given is None or line.evidence:
             return line
+        sizes, found = self.case.setting.sizes, []
         if np.shape(given) != np.shape(true):
-            evidence = by_shape(given, true, self.case.setting.sizes)
+            found = [Finding("shape", [f"{np.shape(given)}", f"{np.shape(true)}"])]
+            if self.source is None:
+                found.append(missing_step(given, true, sizes))
         elif np.isfinite(given).all():
-            evidence = self.worst(line.name, given, true)
+            found = [self.worst(line.name, given, true), pattern(given, true)]
             if given.dtype != np.float64 and relative_error(given, true) < 1e-3:
-                evidence += f"; it is {given.dtype}, and so not exact: keep the dtype of the arguments"
-        return dataclasses.replace(line, evidence=evidence)
+                found.append(Finding("rounded", [f"{given.dtype}"]))
+        return dataclasses.replace(line, evidence=[*filter(None, found)])
 
-    def given(self, line):
+    def given(self, line, judgement=None):
         """(value, true value) of the gradient on a wrong line; None for a line that no gradient is known of."""
-        if line.name in self.results and line.name in self.case.results:
-            return self.results[line.name], self.case.results[line.name]
-        made = [each for each in self.record if each.line == line.line and each.name in gradient_names(line.name[1:])]
-        true = self.case.gradients.get(line.name) or [self.case.results.get(line.name)]
+        it = judgement or self.judgement
+        if line.name in it.results and line.name in it.case.results:
+            return it.results[line.name], it.case.results[line.name]
+        made = [each for each in it.record if each.line == line.line and each.name in gradient_names(line.name[1:])]
+        true = it.case.gradients.get(line.name) or [it.case.results.get(line.name)]
         return (made[-1].value if made else None), true[-1]
 
     def worst(self, name, given, true):
-        """The worst value of a gradient beside the central difference, in words."""
+        """A `Finding` of the worst value of a gradient, beside the central difference."""
         at = np.unravel_index(np.abs(given - true).argmax(), np.shape(true))
         difference = None
         if name in self.case.results:
@@ -155,9 +177,9 @@ class Explanation:
                 difference = float(intermediate_gradient(self.lesson, found[0], self.case.dy, at))
         place = f"{name}[{', '.join(map(str, at))}]" if at else name
         if difference is None:      # a variable that is assigned several times
-            return f"{place} is {float(given[at]):.5g}, the true value {float(true[at]):.5g}"
-        ratio = f", ratio {float(given[at]) / difference:.4g}" if difference else ""
-        return f"{place} is {float(given[at]):.5g}, the central difference {difference:.5g}{ratio}"
+            return Finding("worst of several", [place, *distinct(given[at], true[at])])
+        ratio = f", ratio {distinct(given[at] / difference, 1.0)[0]}" if difference else ""
+        return Finding("worst", [place, *distinct(given[at], difference), ratio])
 
     def not_finite(self):
         """A `Line` for the assignment with which NaN or infinity begins; or None.
@@ -170,7 +192,8 @@ class Explanation:
             if bad.any() and each.line != self.source.first:
                 at = np.argwhere(bad)[0]
                 place = f"{each.name}[{', '.join(map(str, at))}]" if at.size else each.name
-                return Line(each.name, each.line, WRONG, UNKNOWN, f"{place} is {each.value[tuple(at)]}: it begins here")
+                return Line(each.name, each.line, WRONG, [UNKNOWN],
+                            [Finding("begins", [place, f"{each.value[tuple(at)]}"])])
         return None
 
     def first_write(self):
@@ -199,54 +222,74 @@ class Explanation:
                 self.solution.function(*arguments)
         finally:
             sys.settrace(outer)
-        line, name = found or (None, "an argument")
+        line, name = found or (None, "")
         statement = self.source.statement_at(line) if line and self.source else None
-        text = f"`{one_line(statement.text, 100)}` changes" if statement else "it changes"
-        return Fault(f"{text} {name}, which belongs to the caller: make a new array", line, is_write=True)
+        what = Finding("writes", [one_line(statement.text, 100), name]) if statement else Finding("writes somewhere")
+        return Fault(what, line)
 
     def explained_fault(self, fault):
         """A fault with what is known of it: the line of a write, the shapes that do not fit, the mistake."""
-        if fault.is_write:
+        if fault.what.kind.startswith("writes"):
             return self.first_write()
         walk = self.search.walk
         if fault.line is None or walk is None:
             return fault
-        i, message = len(walk.before) - 1, fault.message
+        i, what = len(walk.before) - 1, fault.what
         if walk.after is None:
             if walk.index(fault.line) != i:
                 return fault
-            message = clash(walk.statements[i], walk.before[i]) or message
+            what = clash(walk.statements[i], walk.before[i]) or what
         found = self.search.smallest(min(i, len(walk.statements) - 1), self.search.all_right)
-        line, diagnosis, _ = found or (fault.line, fault.diagnosis, None)
+        if not found:
+            return Fault(what, fault.line, fault.mistakes)
+        line, finding, _ = found
         if line != fault.line and walk.after is None:
-            message = f"line {fault.line} fails: {message}"
-        return Fault(message, line, diagnosis=diagnosis)
+            what = Finding("fails", [str(what)], [fault.line])
+        return Fault(what, line, [finding])
 
     def told(self, first):
-        """[(line, message)] of what the numbers alone say for sure; else []."""
-        given, true = self.given(first)
-        if given is None or first.line is None:
-            return []
+        """[(line, finding)] of what the numbers alone say for sure, in all cases; else []."""
+        told = self.told_in(first, self.judgement)
+        for case in self.cases if told else ():
+            if (others := self.told_in(first, self.judge(case))) is not None:
+                told = [each for each in told if each.kind in [other.kind for other in others]
+                        and (each.kind != "still" or each in others)]
+        return [(first.line, told[0])] if told else []
+
+    def told_in(self, first, judgement):
+        """The `Finding`s on the numbers of a gradient in a case; None if it is right there, or was not computed."""
+        given, true = self.given(first, judgement)
+        if given is None or first.line is None or relative_error(given, true) <= EXACT:
+            return None
         if np.shape(given) != np.shape(true):
-            _, _, what = (first.evidence or "").partition(": ")
-            return [(first.line, what)] if what else []
-        if np.size(true) > 1 and close(np.sort(given, axis=None), np.sort(true, axis=None)):
-            return [(first.line, "the right numbers in another order: look at the reshape, the transpose or the index")]
-        for other, values in self.case.gradients.items():
-            if any(close(given, value) for value in values):
-                what = "before its last step" if other == first.name else "the gradient of another variable"
-                return [(first.line, f"it is still {other}, {what}")]
-        return []
+            return [*filter(None, [missing_step(given, true, judgement.case.setting.sizes)])]
+        found = [Finding("still", [other, "before its last step" if other == first.name else
+                                   "the gradient of another variable"])
+                 for other, values in judgement.case.gradients.items() if any(close(given, value) for value in values)]
+        if not found and np.size(true) > 1 and close(np.sort(given, axis=None), np.sort(true, axis=None)):
+            found = [Finding("another order")]
+        if not found and not np.any(given):
+            found = [Finding("zero")]
+        return found
 
     def told_by_dtype(self, first):
-        """[(line, message)] if the numbers are only rounded, by a line in a smaller dtype; else []."""
+        """[(line, finding)] if the numbers are only rounded, by a line in a smaller dtype; else []."""
         given, true = self.given(first)
         low = next((each for each in self.record if each.value.dtype.itemsize < 8), None)
         if low is None or given is None or low.line > (first.line or math.inf) or relative_error(given, true) > 0.05:
             return []
-        return [(low.line, f"computed in {low.value.dtype}, whose rounding is seen: keep the dtype of the arguments")]
+        return [(low.line, Finding("dtype", [f"{low.value.dtype}"]))]
 
 
 def following(line, cause):
     """A wrong line that may follow from the mistake in another; not above it, so that the cause is the first."""
-    return dataclasses.replace(line, diagnosis=f"may follow from line {cause}", line=max(line.line or 0, cause))
+    return dataclasses.replace(line, mistakes=[Finding("follows", [], [cause])], line=max(line.line or 0, cause))
+
+
+def distinct(a, b):
+    """Two different numbers as texts, with as many digits as it takes to tell them apart."""
+    for digits in range(5, 18):
+        texts = [f"{float(each):.{digits}g}" for each in (a, b)]
+        if texts[0] != texts[1]:
+            break
+    return texts

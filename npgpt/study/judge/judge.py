@@ -9,7 +9,17 @@ import secrets
 
 import numpy as np
 
-from npgpt.study.gradcheck.check import OK, TOLERANCE, WRONG, gradient_line, gradient_names, named_line, relative_error
+from npgpt.study.exercises.findings import Finding
+from npgpt.study.gradcheck.check import (
+    OK,
+    TOLERANCE,
+    WRONG,
+    gradient_line,
+    gradient_names,
+    named_line,
+    relative_error,
+    tree_line,
+)
 from npgpt.study.gradcheck.draws import CASES, in_words, smallest
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
@@ -65,7 +75,7 @@ def explained(name, solution, known, i):
 
     case = Case(name, smallest(name, known[i].setting, fails)) if i > 0 else known[0]
     found = judgement(case)
-    return found.report(Explanation(found, solution, [case, *known]))
+    return found.report(Explanation(found, solution, [case, *known], judgement))
 
 
 class Judgement:
@@ -79,14 +89,13 @@ class Judgement:
         if outcome.raised:
             # The names of the package's line may be the learner's to write.
             if not (outcome.line in self.to_do and outcome.raised.startswith("NameError")):
-                self.faults.append(Fault(outcome.raised, outcome.line))
+                self.faults.append(Fault(Finding("raised", [outcome.raised]), outcome.line))
         elif outcome.finished:
             self.faults = self.result_faults(outcome.value)
             if not self.faults:
                 self.results, self.finished = self.lesson.named(outcome.value), True
         if outcome.changed:
-            self.faults.insert(0, Fault("it changes an argument, which belongs to the caller: make a new array", None,
-                                        True))
+            self.faults.insert(0, Fault(Finding("writes somewhere"), None))
         self.lines = self.result_lines()
         # Whether the results are right, whatever the lines before them say.
         self.decided = self.finished and not self.faults and all(line.verdict == OK for line in self.lines)
@@ -109,18 +118,18 @@ class Judgement:
         number = len(result) if isinstance(result, tuple) else 1
         if result is None or number != len(names) or isinstance(result, tuple) != (len(names) > 1):
             what = f"{number} results" if isinstance(result, tuple) else kind_of(result)
-            return [Fault(f"{lesson.backward.__name__} returned {what}, not {wanted}", line)]
+            return [Fault(Finding("results", [lesson.backward.__name__, what, wanted]), line)]
         last = result[-1] if isinstance(result, tuple) else result
         if lesson.is_composite and isinstance(result, tuple) and isinstance(result[0], dict):
-            return [Fault("the results are returned in another order", line,
-                          diagnosis="the results are returned in another order")]
+            return [Fault(Finding("results order"), line)]
         if lesson.is_composite and not isinstance(last, dict):
-            return [Fault(f"dp is {kind_of(last)}, not a tree of gradients (a dict)", line)]
+            return [Fault(Finding("no tree", [kind_of(last)]), line)]
         named = lesson.named(result)
         missing = [name for name, true in self.case.results.items() if true is not None and name not in named]
         if missing:
             more = f", and {len(missing) - 1} more" if missing[1:] else ""
-            return [Fault(f"{missing[0]} is missing in dp{more}", self.named_line(missing[0]))]
+            return [Fault(Finding("missing", [missing[0], more]),
+                          self.source and tree_line(self.source, missing[0][1:]) or line)]
         return [fault for name in dict.fromkeys([*self.case.results, *named])
                 if (fault := self.type_fault(name, named.get(name))) is not None]
 
@@ -134,13 +143,13 @@ class Judgement:
         true = self.case.results.get(name)
         line = self.named_line(name)
         if name not in self.case.results:
-            return Fault(f"dp has {name[1:]}, which is no parameter", line)
+            return Fault(Finding("no parameter", [name[1:]]), line)
         if true is None:
-            return None if value is None else Fault(f"{name} must be None", line)
+            return None if value is None else Fault(Finding("not None", [name]), line)
         if not is_floating(value):
             if any(each.name in gradient_names(name[1:]) for each in self.record):
                 line = self.last_return()         # it was an array before
-            return Fault(f"{name} is {kind_of(value)}, not an array of floating numbers", line)
+            return Fault(Finding("no array", [name, kind_of(value)]), line)
         return None
 
     def report(self, explanation=None):
@@ -151,7 +160,7 @@ class Judgement:
                       for line in lines if line.verdict == WRONG]
             lines = [line for line in lines if line.verdict == OK]
         lines.sort(key=lambda line: line.line or 0)
-        faults, lines = explanation.explain(lines) if explanation else (self.faults, lines)
+        faults, lines, key = explanation.explain(lines) if explanation else (self.faults, lines, "")
         # What is wrong at a line of the package has its cause above it.
         caused = [each for each in [*faults, *(line for line in lines if line.verdict == WRONG)]
                   if each.line in self.to_do]
@@ -160,7 +169,7 @@ class Judgement:
         if caused and not faults and all(line.verdict == OK for line in lines):
             notes = [f"line {caused[0].line} is not right with the package's code either: look at the lines above it"]
         return Report(in_words(self.lesson, self.case.setting), lines, faults, notes, self.to_do,
-                      list(self.case.results), self.differing(), count=CASES + 1)
+                      list(self.case.results), key, count=CASES + 1)
 
     def result_lines(self):
         """A `Line` for each input: its gradient in the results, or without results the variable of that name."""
@@ -203,15 +212,6 @@ class Judgement:
                 lines.append(Line(name, made[found].line, OK))
                 at = found + 1
         return lines
-
-    def differing(self):
-        """The names whose last value is another than in the package's backward, in its order."""
-        differs = []
-        for name, values in (self.case.gradients | self.case.helpers).items() if self.record else []:
-            theirs = [each.value for each in self.record if each.name == name]
-            if theirs and relative_error(theirs[-1], values[-1]) > TOLERANCE:
-                differs.append(name)
-        return differs
 
 
 def compared(given, true, tolerance=TOLERANCE):

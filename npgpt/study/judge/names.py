@@ -5,18 +5,27 @@ import ast
 import numpy as np
 
 from npgpt.study.exercises.exercise import key_of
+from npgpt.study.exercises.findings import Finding, Rank
 from npgpt.study.exercises.mathematics import read_notes
+from npgpt.study.exercises.repairs import EDITS, hidden, mistakes, repairs
+from npgpt.study.exercises.walk import (
+    RESULT,
+    Walk,
+    can_walk,
+    changed_names,
+    is_text,
+    made_at,
+    package_walk,
+    stored_names,
+)
 from npgpt.study.gradcheck.check import WRONG, relative_error
 from npgpt.study.gradcheck.source import backward_tree, last_return, names_in
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import encode, run_case
-from npgpt.study.judge.repairs import hidden, repairs
 from npgpt.study.judge.report import Line
 from npgpt.study.judge.shapes import EXACT, close
-from npgpt.study.judge.walk import RESULT, Walk, can_walk, is_text, stored_names
 
 MOST = 3            # mistakes in one function that are named
-MOST_RANK = 5.5     # of an edit of another line that would do as well
 
 
 class NameSearch:
@@ -30,15 +39,18 @@ class NameSearch:
         self.case, self.lesson, self.record = judgement.case, judgement.lesson, judgement.record
         self.finished, self.source, self.to_do = judgement.finished, judgement.source, judgement.to_do
         self.solution, self.cases, self.not_finite = solution, cases, not_finite
-        self.terms, self.walks = {}, {}
+        self.terms, self.walks, self.unread = {}, {}, set()
         self.walk = None
         if solution.tree is not None and can_walk(solution.tree):
             self.walk = self.walk_in(self.case)
             if self.finished and encode((self.walk.after or {}).get(RESULT)) != encode(judgement.outcome.value):
                 self.walk = None        # something in it depends on more than its arguments
+            loaded = {node.id for node in ast.walk(solution.tree)
+                      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+            self.unread = {*stored_names(solution.tree)} - loaded - {"_"}
 
     def repaired(self, first):
-        """[(line, message)] of the edits that repair the whole function in all cases, from the first wrong line on."""
+        """[(line, finding)] of the edits that repair the whole function in all cases, from the first wrong line on."""
         if self.walk is None:
             return []
         found, original = [], self.walk
@@ -74,34 +86,32 @@ class NameSearch:
         return [*dict.fromkeys([*[j for j in above if j < i][:1], i, last])]
 
     def smallest(self, i, is_right, everywhere=True, tried=None):
-        """(line, message, edits) of the smallest edit before or in statement i that makes a walk right; or None.
+        """(line, finding, edits) of the likeliest edit before or in statement i that makes a walk right; or None.
 
         tried: the statements of earlier searches, which are left out, and noted. everywhere: the results must be right
-        in all cases. If an edit of another line would do as well, either may be meant: the message says both.
+        in all cases. If an edit of another line would do as well, either may be meant: the finding says both.
         """
         whole = self.window(i)
         window = [j for j in whole if j not in (tried or ())]
         if tried is not None:
             tried.update(window)
-        found = {}          # line -> (rank, line, message, edits) of the smallest edit there
-        for rank, line, message, edits in repairs(self.walk, window, whole, self.unfixed(), is_right, self.terms_for):
-            if self.not_finite and rank >= 2 or rank > MOST_RANK and found:
+        found = {}          # line -> (finding, edits) of the likeliest edit there
+        for rank, line, finding, edits in repairs(self.walk, window, whole, self.unfixed(), is_right, self.terms_for):
+            if self.not_finite and rank >= Rank.EXTRA or rank == Rank.FAR and found:
                 break       # what keeps NaN away need not be the mistake
             if line not in found and (not everywhere or self.holds_everywhere(edits)):
-                found[line] = rank, line, message, edits
+                found[line] = finding, edits
                 if len(edits) > 1 or len(whole) == 1 or not everywhere:
                     break
         if not found:
             return None
-        best, *others = found.values()      # the smallest, the nearest of them, come first
-        _, line, message, edits = best
-        same = [each for each in others if each[2] == message]
-        if same:
-            line, *rest = sorted([line, *(each[1] for each in same)])
-            message += f" (here, or in line {' or '.join(map(str, rest))})"
-        elif others:
-            message += f" (or, in line {others[0][1]}: {others[0][2]})"
-        return line, message, edits
+        line, (finding, edits) = next(iter(found.items()))
+        same = sorted(each for each in found if found[each][0] == finding)
+        if same[1:]:
+            line, finding = same[0], Finding("same in", [str(finding)], same[1:])
+        elif others := [each for each in found if each != line]:
+            finding = Finding("also", [str(finding), str(found[others[0]][0])], others[:1])
+        return line, finding, edits
 
     def terms_for(self, statement):
         """text -> value of the parts of the package's line for what a statement of the learner's assigns."""
@@ -116,11 +126,17 @@ class NameSearch:
         found, names, unfixed = [], None, self.unfixed()
         for j in range(min(i, len(self.walk.before) - 1), -1, -1):
             statement = self.walk.statements[j]
-            if names is None or changed_names(statement) & names:
+            if names is None or changed_names(statement) & names or self.is_loose(statement):
                 if names is None or j in unfixed or statement.lineno in self.to_do:
                     names = (names or set()) | names_in(statement)
                 found += [j] if j in unfixed else []
         return found
+
+    def is_loose(self, statement):
+        """Whether a statement may be wrong although its value is right: it changes a variable in place, which may be
+        another one too, or it assigns what nothing reads."""
+        return bool(stored_names(statement).keys() & self.unread) or any(
+            isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) for node in ast.walk(statement))
 
     def lines_before(self, line):
         """The lines that a mistake in the value of a line may come from."""
@@ -131,14 +147,14 @@ class NameSearch:
 
         Not those that give a true value, and not those that are not the learner's.
         """
-        known = self.case.gradients | self.case.helpers
+        known = {name: [value] for name, value in self.case.factors.items()} | self.case.gradients | self.case.helpers
         right, wrong = set(), set()
         for each in self.walk.record():
             if each.name in known:
                 (right if any(close(each.value, true) for true in known[each.name]) else wrong).add(each.line)
         fixed = right - wrong | set(self.to_do)
         return [i for i, each in enumerate(self.walk.statements[:len(self.walk.before)])
-                if not fixed.intersection(range(each.lineno, each.end_lineno + 1))]
+                if self.is_loose(each) or not fixed.intersection(range(each.lineno, each.end_lineno + 1))]
 
     def results_right(self, case, names, wanted=None):
         """Whether all results, or the one that is wanted, are right at the end of a walk."""
@@ -222,27 +238,44 @@ class NameSearch:
         names = {name: value for name, value in case.factors.items() if np.ndim(value)}
         return names | {f"{name}**{power}": value**power for name, value in names.items() for power in (2, 3)}
 
-    def recognised(self, first):
-        """[(line, message)] if the results are those of a mistake that the derivation knows (`Note.known`); else [].
+    def recognised(self, first, known):
+        """[(line, finding)] if the results are those of the package's backward with a mistake, in all cases; else [].
 
-        For functions that cannot be walked, or that no small edit repairs.
+        known: the mistakes that the derivation knows (`Note.known`), or else all small ones. For functions that cannot
+        be walked, or that no small edit repairs.
         """
-        left = known_mistakes(self.lesson) if self.finished else []
+        if not self.finished:
+            return []
+        left = known_mistakes(self.lesson) if known else [
+            ({i: new}, Finding("as if", [key_of(made_at(new, line)), str(finding)]))
+            for i, line, finding, new in mistakes(package_walk(self.case))][:EDITS]
         for case in self.cases:
-            outcome = run_case(self.solution, case) if left else None
+            outcome, walk = run_case(self.solution, case) if left else None, package_walk(case)
             left = [each for each in left if outcome.finished and not outcome.raised
-                    and self.gives(package_walk(case), each, outcome.value)]
+                    and self.gives(walk, each[0], outcome.value)]
         if not left:
             return []
-        # The line in which the learner assigns what the package's wrong line does, if there is one.
-        names, line = changed_names(left[0][1]), first.line or last_return(self.source)
-        same = [each.first for each in self.source.statements if names.intersection(each.targets)]
-        return [(same[-1] if same and same[-1] <= line else line, left[0][2])]
+        edits, finding = left[0]
+        last = first.line or last_return(self.source)
+        return [(min(self.line_like(edits) or last, last), finding)]
 
-    def gives(self, walk, mistake, given):
-        """Whether the package's backward with a mistake gives those results."""
-        i, statement, _ = mistake
-        given, made = self.named(given), self.named((walk.run(i, {i: statement}) or {}).get(RESULT))
+    def line_like(self, edits):
+        """The learner's line that assigns what a wrong line of the package does, by its value or its name; or None."""
+        seen, known = [], self.case.gradients | self.case.helpers
+        trues = [value for values in known.values() for value in values]
+        package_walk(self.case).run(0, edits, seen)
+        for i, statement in edits.items():
+            for name in changed_names(statement):
+                found = [each.line for each in self.record if close(each.value, seen[i].get(name))
+                         and not any(close(each.value, true) for true in trues)]
+                found += [each.line for each in self.record if each.name == name]
+                if found:
+                    return found[0]
+        return None
+
+    def gives(self, walk, edits, given):
+        """Whether the package's backward with edits gives those results."""
+        given, made = self.named(given), self.named((walk.run(0, edits) or {}).get(RESULT))
         same = (made.get(name) is None if given.get(name) is None else close(made.get(name), given[name])
                 for name in self.case.results)
         return bool(made) and all(same)
@@ -261,26 +294,10 @@ class NameSearch:
 
 
 def known_mistakes(lesson):
-    """[(number of the statement in the package's backward, the statement with a mistake, message), …]."""
+    """[(number of a statement in the package's backward -> that statement with a mistake, the `Finding`), …]."""
     keys = [key_of(each) for each in backward_tree(lesson).body if not is_text(each)]
-    return [(keys.index(key), ast.parse(text).body[0], message)
-            for key, note in read_notes(lesson.name).items() for text, message in note.known]
-
-
-def package_walk(case):
-    """The walk of the package's backward in a case."""
-    return Walk(backward_tree(case.lesson), case.lesson.backward.__globals__, case.arguments())
-
-
-def changed_names(statement):
-    """The names that a statement assigns or may change: of `np.add.at(dwte, …)` all, of `dx[0] = …` dx."""
-    names = {*stored_names(statement)}
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names |= names_in(node.value)
-        if isinstance(node, ast.Expr):
-            names |= names_in(node)
-    return names - {"np", "math"}
+    return [({keys.index(key_of(each)): each for each in ast.parse(text).body}, Finding("known", [message]))
+            for note in read_notes(lesson.name).values() for text, message in note.known]
 
 
 def parts_of(statement, names):

@@ -2,7 +2,9 @@
 
 import dataclasses
 import html
+import math
 
+from npgpt.study.exercises.findings import Finding
 from npgpt.study.gradcheck.check import OK, WRONG
 from npgpt.study.gradcheck.trace import Assignment
 
@@ -11,24 +13,23 @@ from npgpt.study.gradcheck.trace import Assignment
 class Line:
     """The check of one gradient, "dx", at a line of the learner's file (or None).
 
-    verdict: OK or WRONG; diagnosis: the mistake; evidence: its worst value beside the central difference.
+    verdict: OK or WRONG; mistakes: what the mistake is, [] if that was not asked; evidence: what shows it.
     """
 
     name: str
     line: int | None
     verdict: str
-    diagnosis: str | None = None
-    evidence: str | None = None
+    mistakes: list[Finding] = dataclasses.field(default_factory=list)
+    evidence: list[Finding] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """An error apart from the numbers, at a line of the learner's file (or None). diagnosis: the mistake behind it."""
+    """An error apart from the numbers, at a line of the learner's file (or None). mistakes: those behind it."""
 
-    message: str
+    what: Finding
     line: int | None
-    is_write: bool = False      # to an argument, in place
-    diagnosis: str | None = None
+    mistakes: list[Finding] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Report:
     """The verdict on a backward.
 
     case: the branch that it is about, "" for the lesson's own; notes: remarks that do not affect the
-    verdict; to_do: the lines that are still `...`; results: the gradients that are returned; differs: the names with
-    other values than in the package's backward, in its order; count, seed: the number of cases, and their seed; record:
-    the assignments of the learner's lines in the plain case, if they are known.
+    verdict; to_do: the lines that are still `...`; results: the gradients that are returned; key: of the package's line
+    that the first mistake is in, "" if the learner's steps have none like it; count, seed: the number of cases, and
+    their seed; record: the assignments of the learner's lines in the plain case, if they are known.
     """
 
     case: str
@@ -47,15 +48,21 @@ class Report:
     notes: list[str]
     to_do: list[int]
     results: list[str]
-    differs: list[str]
+    key: str = ""
     count: int = 0
     seed: int = 0
     record: list[Assignment] = dataclasses.field(default_factory=list)
 
     @property
+    def wrong(self) -> list[Line | Fault]:
+        """The faults and the wrong lines, from the first to the last; those without a line come last."""
+        found = [*self.faults, *(each for each in self.lines if each.verdict == WRONG)]
+        return sorted(found, key=lambda each: math.inf if each.line is None else each.line)
+
+    @property
     def sound(self) -> bool:
         """Whether nothing is wrong so far."""
-        return not self.faults and all(line.verdict != WRONG for line in self.lines)
+        return not self.wrong
 
     @property
     def right(self) -> bool:
@@ -64,29 +71,29 @@ class Report:
     @property
     def first(self) -> int | None:
         """The first line that is wrong, or None."""
-        wrong = [line.line for line in self.lines if line.verdict == WRONG] + [fault.line for fault in self.faults]
-        return min((line for line in wrong if line is not None), default=None)
+        return self.wrong[0].line if self.wrong else None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a central difference is shown beside a gradient."""
+        return any(each.kind == "worst" for line in self.lines for each in line.evidence)
+
+    def entries(self):
+        """[(line, name, verdict, the findings that show it, what the mistakes are)], in the order of the lines."""
+        found = [(each.line, each.name, each.verdict, each.evidence, each.mistakes) for each in self.lines]
+        found += [(each.line, "", WRONG, [each.what], each.mistakes) for each in self.faults]
+        return sorted([*found, *((line, "...", "", [], []) for line in self.to_do)], key=lambda each: each[0] or 0)
 
 
-def report_text(report, title, with_diagnosis=True) -> str:
+def report_text(report, title, with_mistakes=True) -> str:
     """A `Report` as lines of text: a line for each gradient with its line in the file, and then what to do.
 
-    with_diagnosis: say what the mistake is, too; otherwise only where it is, and its evidence.
+    with_mistakes: say what the mistake is, too; otherwise only where it is, and its evidence.
     """
-    width = max([len(line.name) for line in report.lines], default=0) + 2
-    entries = []
-    for each in report.lines:
-        evidence = each.evidence or ""
-        if not with_diagnosis and evidence.startswith("its shape is"):      # and after that, what the mistake is
-            evidence = evidence.partition(": ")[0]
-        head = f"{each.name:<{width}}{each.verdict}"
-        entries.append((each.line, head, [evidence, with_diagnosis and each.diagnosis]))
-    entries += [(each.line, WRONG, [each.message, with_diagnosis and each.diagnosis]) for each in report.faults]
-    entries += [(line, "...", []) for line in report.to_do]
-    text = [title]
-    for line, head, more in sorted(entries, key=lambda entry: entry[0] or 0):
-        text.append(f"  {f'line {line}' if line else '':<9}{head}")
-        text += [f"             {each}" for each in more if each]
+    width, text = max([len(line.name) for line in report.lines], default=0) + 2, [title]
+    for line, name, verdict, evidence, mistakes in report.entries():
+        text.append(f"  {f'line {line}' if line else '':<9}" + f"{name:<{width if name and verdict else 0}}{verdict}")
+        text += [f"             {each}" for each in [*evidence, *(mistakes if with_mistakes else [])]]
     text += [f"  note: {note}" for note in report.notes]
     return "\n".join([*text, summary(report)])
 
@@ -116,16 +123,14 @@ def hunt_text(report, title):
     said = f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}"
     if right and not report.faults:
         said += f"; right: {', '.join(right)}"
-    return "\n".join([said, *(f"  {fault.message}" for fault in report.faults)])
+    return "\n".join([said, *(f"  {fault.what}" for fault in report.faults)])
 
 
 def report_html(report, title) -> str:
     """A `Report` as an HTML table."""
-    rows = [(line.line, line.name, line.verdict, [line.diagnosis, line.evidence]) for line in report.lines]
-    rows += [(fault.line, "", WRONG, [fault.message, fault.diagnosis]) for fault in report.faults]
     cells = []
-    for line, name, verdict, more in sorted(rows, key=lambda row: row[0] or 0):
-        text = "<br>".join(html.escape(each) for each in more if each)
+    for line, name, verdict, evidence, mistakes in report.entries():
+        text = "<br>".join(html.escape(str(each)) for each in [*mistakes, *evidence])
         colour = "#1a7f37" if verdict == OK else "#cf222e"
         cells.append(f"<tr><td>{line or ''}</td><td><code>{html.escape(name)}</code></td>"
                      f'<td style="color: {colour}">{verdict}</td>'

@@ -1,10 +1,11 @@
-"""What is wrong with the shape of a gradient, or with the two shapes of an operation, in words."""
+"""What is wrong with the shape or the numbers of a gradient, or with the two shapes of an operation."""
 
 import ast
 import itertools
 
 import numpy as np
 
+from npgpt.study.exercises.findings import Finding
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.trace import is_floating
 
@@ -17,30 +18,50 @@ def close(a, b):
     return is_floating(a) and is_floating(b) and relative_error(a, b) <= CLOSE
 
 
-def by_shape(given, true, sizes):
-    """What is wrong with a gradient of a wrong shape: at least the shape, at best the missing step."""
-    given = np.asarray(given)
-    says = f"its shape is {given.shape}, not {np.shape(true)}"
+def missing_step(given, true, sizes):
+    """The step that is missing in a gradient of a wrong shape, as a `Finding`, or None."""
     extra = given.ndim - np.ndim(true)
     if given.ndim >= 2 and close(given.swapaxes(-1, -2), true):
-        return f"{says}: it is transposed"
+        return Finding("is transposed")
+    if extra == 0 and given.ndim < 6 and any(close(given.transpose(axes), true)
+                                             for axes in itertools.permutations(range(given.ndim))):
+        return Finding("axes order")
     if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):
-        if extra > 0 and 1 in given.shape:
-            return f"{says}: extra axis of length 1 (keepdims?)"
-        if extra < 0 and 1 in np.shape(true):
-            return f"{says}: keepdims=True is missing"
-        return f"{says}: the numbers are right, it needs a reshape"
+        if 1 in given.shape and extra > 0:
+            return Finding("keepdims")
+        return Finding("keepdims missing" if extra < 0 and 1 in np.shape(true) else "needs a reshape")
     keep = extra == 0       # a sum that keeps its axis
     for axes in itertools.combinations(range(max(given.ndim, np.ndim(true))), abs(extra) or 1):
         if extra <= 0 and close(given, true.sum(axis=axes, keepdims=keep)):
-            return f"{says}: it was summed over {' and '.join(sizes.letter(true.shape[i]) for i in axes)} too"
+            return Finding("summed over", [" and ".join(sizes.letter(true.shape[i]) for i in axes)])
         if extra >= 0 and close(given.sum(axis=axes, keepdims=keep), true):
-            return f"{says}: the sum over {' and '.join(sizes.letter(given.shape[i]) for i in axes)} is missing"
-    return says
+            return Finding("sum missing", [" and ".join(sizes.letter(given.shape[i]) for i in axes)])
+    return None
+
+
+def pattern(given, true):
+    """What a wrong gradient of the right shape has in common with the true one, as a `Finding`, or None."""
+    difference, ratio = given - true, given / np.where(true == 0.0, np.nan, true)       # no condition holds for NaN
+    if np.ptp(ratio) <= CLOSE * abs(ratio.flat[0]):
+        return Finding("times", [f"{ratio.flat[0]:.5g}"])
+    wrong = np.abs(difference) > CLOSE * np.abs(true).max()
+    for axis in range(true.ndim):
+        rest = tuple(i for i in range(true.ndim) if i != axis)
+        if true.shape[axis] in (1, true.size):
+            continue
+        by_index = wrong.any(axis=rest)
+        for kind, indexes in (("wrong at", np.flatnonzero(by_index)), ("right at", np.flatnonzero(~by_index))):
+            if len(indexes) == 1:
+                return Finding(kind, [f"{indexes[0]}", f"{axis}"])
+        if np.ptp(ratio, axis=rest).max() <= CLOSE * np.abs(ratio).max():
+            return Finding("times along", [f"{axis}"])
+        if np.ptp(difference, axis=axis).max() <= CLOSE * np.abs(difference).max():
+            return Finding("off by", [f"{axis}"])
+    return None
 
 
 def clash(statement, names):
-    """The innermost operation of a statement whose shapes do not fit, in words; None if there is none."""
+    """A `Finding` about the innermost operation of a statement whose shapes do not fit, or None."""
     signs = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/"}
 
     def value(node):
@@ -55,18 +76,19 @@ def clash(statement, names):
             continue
         for side, operand in ((node.left, left), (node.right, right)):
             if operand is None:
-                return f"`{ast.unparse(node)}`, but {ast.unparse(side)} is None here"
+                return Finding("is None", [ast.unparse(node), ast.unparse(side)])
         if not all(isinstance(operand, np.ndarray | np.number | float) for operand in (left, right)):
             continue
         try:
             value(node)
         except ValueError:
             a, b = np.shape(left), np.shape(right)
-            says = f"{ast.unparse(node.left)} {a} {signs[type(node.op)]} {ast.unparse(node.right)} {b}"
-            if isinstance(node.op, ast.MatMult) and len(a) > 1 and len(b) > 1 and a[-1] != b[-2]:
-                return f"{says}: {a[-1]} is not {b[-2]}"
-            pairs = [(i, j) for i, j in zip(reversed(a), reversed(b), strict=False) if i != j and 1 not in (i, j)]
-            return f"{says}: {pairs[0][0]} is not {pairs[0][1]}" if pairs else says
+            pairs = [*zip(reversed(a), reversed(b), strict=False)]
+            if isinstance(node.op, ast.MatMult) and len(a) > 1 and len(b) > 1:
+                pairs = [(a[-1], b[-2])] if a[-1] != b[-2] else pairs[2:]
+            i, j = next(((i, j) for i, j in pairs if i != j and (pairs[1:] == [] or 1 not in (i, j))), (a, b))
+            return Finding("clash", [ast.unparse(node.left), f"{a}", signs[type(node.op)], ast.unparse(node.right),
+                                     f"{b}", f"{i}", f"{j}"])
         except Exception:
             continue
     return None

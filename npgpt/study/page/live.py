@@ -17,8 +17,8 @@ import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.files import make_folder, write_atomically
-from npgpt.study.exercises.exercise import read_exercise
-from npgpt.study.exercises.path import Step, is_untouched
+from npgpt.study.exercises.exercise import Step, read_exercise
+from npgpt.study.exercises.path import is_untouched
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import check
 from npgpt.study.gradcheck.lessons import basics_and_lessons
@@ -26,8 +26,7 @@ from npgpt.study.gradcheck.trace import recording
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
 from npgpt.study.page.edits import asked_lines, edited
-from npgpt.study.page.long_way import ways
-from npgpt.study.page.steps import Steps, compared, known_truth
+from npgpt.study.page.steps import Steps, compared, known_truth, ways
 from npgpt.study.page.tiny_run import TinyRun
 from npgpt.study.page.whole_model import study_model
 
@@ -67,14 +66,14 @@ class Live:
                 text = (f"line {line}: " if line else "") + renumbered(text, own_lines)
                 return {"verdict": "error", "text": text, "first": key(line), "lines": [], "arrays": {},
                         "output": output.getvalue(), "solved": None}
-        messages = [each for fault in report.faults for each in (fault.message, fault.diagnosis) if each]
+        messages = [str(each) for fault in report.faults for each in (fault.what, *fault.mistakes)]
         solved = report.right and level and not shown and edits.keys() >= {*asked_lines(lesson, level)}
         return {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
             "text": "\n".join([verdict_of(report), *messages, *report.notes]),
             "first": key(report.first), "output": output.getvalue(), "seed": report.seed,
-            "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict, "evidence": each.evidence,
-                       "diagnosis": each.diagnosis} for each in report.lines],
+            "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict,
+                       "said": [*map(str, [*each.mistakes, *each.evidence])]} for each in report.lines],
             "arrays": {key(line): self.arrays(lesson.name, line, report.record) for line in edits},
             "solved": self.solved(lesson, level, edits) if solved else None}
 
@@ -170,7 +169,7 @@ def renumbered(value, lines, field=None):
         return [renumbered(each, lines, field) for each in value]
     if dataclasses.is_dataclass(value):
         return dataclasses.replace(value, **{name: renumbered(each, lines, name) for name, each in vars(value).items()})
-    return lines.get(value) if field in ("line", "to_do") else value
+    return lines.get(value) if field in ("line", "lines", "to_do") else value
 
 
 def key(line):

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import LEVELS, key_of
-from npgpt.study.exercises.mathematics import parse_derivation, read_notes, read_text
+from npgpt.study.exercises.exercise import LEVELS, key_of, notes_of
+from npgpt.study.exercises.mathematics import parse_derivation, read_text
 from npgpt.study.gradcheck.check import CONSTANT, SHORTCUT, WRONG, check
 from npgpt.study.gradcheck.lessons import basics
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
-from npgpt.study.page.long_way import ways
 from npgpt.study.page.partners import line_entries
-from npgpt.study.page.steps import Steps, compared, known_truth
+from npgpt.study.page.steps import Steps, compared, known_truth, ways
 
 WIDTH = 80      # characters that fit into a pane
 FIRST_SCREEN = "layernorm"      # the page starts with its gradient
@@ -60,9 +59,8 @@ def studied_layer(lesson):
     """
     known, typed = known_truth(lesson.name), typed_statements(lesson)
     derivation = parse_derivation(read_text(lesson.name))
-    about = [(read_notes(lesson.name), typed), ({}, {})]        # the long way has no exercises
-    backwards = [studied_way(each, known, derivation.sections, *more)
-                 for each, more in zip(ways(lesson), about, strict=False)]
+    backwards = [studied_way(each, known, derivation.sections, notes_of(each), {} if i else typed)
+                 for i, each in enumerate(ways(lesson))]        # the long way is not edited here
     checks, steps, entries = (backwards[0][key] for key in ("checks", "steps", "entries"))
     wrong = sum(each.verdict == WRONG for each in checks)
     largest = max(each.relative for each in checks if each.relative is not None)

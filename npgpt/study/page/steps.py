@@ -1,10 +1,12 @@
 """A forward and a backward in steps: the line, its arrays, and the partner of each array in the other function."""
 
 import ast
+import dataclasses
 import functools
 
 import numpy as np
 
+from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.gradcheck.check import gradient_names, matched, truth
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
@@ -16,6 +18,13 @@ from npgpt.study.page.flow import assignments
 def known_truth(name):
     """Return the `Truth` of a lesson, measured once: about two seconds for all lessons."""
     return truth(basics_and_lessons()[name])
+
+
+def ways(lesson):
+    """Return a lesson with each backward that the page shows: the package's, and the long way of layernorm."""
+    if lesson.name != "layernorm":      # with the others' long ways, the page is larger than 1 MB
+        return [lesson]
+    return [lesson, dataclasses.replace(lesson, backward=LONG_WAYS["layernorm"])]
 
 
 def traced_pass(lesson, known, lines):

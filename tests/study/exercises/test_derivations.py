@@ -12,11 +12,12 @@ from npgpt import layers
 from npgpt.errors import UserError
 from npgpt.model import transformer
 from npgpt.study.exercises import mathematics
-from npgpt.study.exercises.exercise import LAYERS, key_of, statements
+from npgpt.study.exercises.exercise import LAYERS, Step, key_of, notes_of, statements
+from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.gradcheck import basics
 from npgpt.study.gradcheck.check import traced_forward
 from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
-from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.source import backward_tree, read_source
 
 pytest.importorskip("latex2mathml", reason="converts the formulas")
 
@@ -86,16 +87,19 @@ def test_quoted_lines_are_in_the_source(name):
 
 @EACH_PAIR
 def test_notes_are_on_lines_of_the_backward(name):
-    notes = mathematics.read_notes(name)
-    function = ast.parse(inspect.getsource(basics_and_lessons()[name].backward)).body[0]
-    keys = [key_of(each) for each in statements(function)]
-    assert len(keys) == len(set(keys)), "the judge fills a blank with the package's statement of the same key"
-    assert notes and set(notes) <= set(keys)
-    assert all(note.level in (1, 2, 3) and note.hint.endswith(".") for note in notes.values())
-    assert [note.level for note in notes.values()].count(1) == 1
-    assert len(re.findall(r"^hint: ", text_of(name), re.MULTILINE)) == len(notes), "two notes on one line"
-    for key, note in notes.items():
-        assert note.mistake is None or key_of(ast.parse(note.mistake).body[0]) == key or key == "np.add.at"
+    number = 0
+    for what in ["long way"] * (name in LONG_WAYS) + ["level 3"]:
+        lesson, is_long = Step(name, what).lesson, what == "long way"
+        notes = {key: note for key, note in notes_of(lesson).items() if (note.level == 0) == is_long}
+        keys = [key_of(each) for each in statements(backward_tree(lesson))]
+        assert len(keys) == len(set(keys)), "the judge fills a blank with the package's statement of the same key"
+        assert notes and set(notes) <= set(keys)
+        assert all(note.level in (0, 1, 2, 3) and note.hint.endswith(".") for note in notes.values())
+        assert is_long or [note.level for note in notes.values()].count(1) == 1
+        number += len(notes)
+        for key, note in notes.items():
+            assert note.mistake is None or key_of(ast.parse(note.mistake).body[0]) == key or key == "np.add.at"
+    assert len(re.findall(r"^hint: ", text_of(name), re.MULTILINE)) == number, "two notes on one line"
 
 
 @EACH_PAIR

@@ -1,6 +1,7 @@
 """`npgpt exercise`: what it writes, what `check` says of good and bad files, hints, bugs and the progress."""
 
 import ast
+import dataclasses
 import json
 import random
 import re
@@ -13,17 +14,23 @@ from npgpt.study.exercises import bugs
 from npgpt.study.exercises.bugs import bug_layers, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.exercises.exercise import (
     LAYERS,
+    Step,
+    key_of,
+    left_out,
     level_text,
     levels_of,
     read_exercise,
     without_explanation,
     without_explanations,
 )
+from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.exercises.mathematics import read_notes
-from npgpt.study.exercises.mutants import mutants
+from npgpt.study.exercises.path import path_of
 from npgpt.study.exercises.progress import Progress
+from npgpt.study.gradcheck.check import OK, WRONG, check, relative_error, truth
 from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.child import read_answer
 from npgpt.study.judge.hints import hints, next_hint
 from npgpt.study.judge.report import report_text
@@ -36,30 +43,62 @@ slow = pytest.mark.slow         # starts many processes
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
-    lesson = basics_and_lessons()[layer]
-    backward = without_explanations(list(read_source(lesson.backward).lines))
     missing = []
-    for level in levels_of(layer):
+    for what in levels_of(layer):
+        lesson, level = Step(layer, what).lesson, Step(layer, what).level
+        backward = without_explanations(list(read_source(lesson.backward).lines))
         text = level_text(lesson, level, "file.py")
-        assert text.startswith(f"# npgpt exercise: {layer}, level {level}\n")
+        assert text.startswith(f"# npgpt exercise: {layer}, {what}\n")
         assert "\n".join(read_source(lesson.forward).lines) in text and "npgpt exercise check file.py --hint" in text
         written = text[text.index(f"def {lesson.backward.__name__}("):]
         missing.append(len([line for line in backward if line not in written.split("\n")]))
         comments = [line for line in backward if line.strip().startswith("# ")]
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
         assert not re.search("twice|derivative|both|broadcast", re.sub(r"\w+_(forward|backward)", "", written))
+        assert (layer, level) != ("layernorm", 2) or "mean_dxhat_xhat = ..." in written
+    if layer in LONG_WAYS:
+        assert path_of(layer)[:2] == [Step(layer, "long way"), Step(layer, "level 1")] and missing.pop(0) >= 4
     assert missing[0] == 1 and missing == sorted(set(missing))
     assert level < 3 or len(ast.parse(text).body[-1].body) == 2
 
 
+@pytest.mark.parametrize("layer", LONG_WAYS)
+def test_a_long_way_has_a_right_gradient_for_every_variable(layer):
+    """In all cases; the loss does not depend on probs, and count is a constant."""
+    for case in cases(layer, seed=2)[:9]:
+        long_way, known = dataclasses.replace(case.lesson, backward=LONG_WAYS[layer]), truth(case.lesson)
+        assert {each.variable for each in check(long_way, known=known) if each.verdict != OK} <= {"probs", "count"}
+        result = long_way.run_backward(known.dy, known.cache)
+        assert all(relative_error(result[f"d{name}"], true) < 1e-9 for name, true in known.inputs.items())
+
+
+@pytest.mark.parametrize("layer", LONG_WAYS)
+def test_each_line_of_a_long_way_is_judged_by_itself(layer, npgpt):
+    npgpt("exercise", layer, "--level", "long")
+    file, step = Path(f"exercises/{layer}-longway.py"), Step(layer, "long way")
+    text, names = solved(step.lesson, 0), [key_of(each) for each in left_out(step.lesson, 0)]
+    assert re.findall(r"(\w+) = \.\.\.", file.read_text()) == names
+    assert not {f"d{name}" for name in read_source(basics_and_lessons()[layer].backward).shortcut} - {*names, "dprobs"}
+    file.write_text(text)
+    assert read_exercise(file).name == f"{layer} long way" and judge_file(layer, file).right
+    for i, name in enumerate(names):
+        wrong = "+ 1.0" if name == "dlargest" else "* 2.0"      # dlargest is 0
+        file.write_text(re.sub(rf"(    {name} = )(.*?)(  +#)", rf"\1(\2) {wrong}\3", text))
+        report = judge_file(layer, file)
+        verdicts = {each.name: each.verdict for each in report.lines}
+        assert report.first == text[:text.index(f"    {name} = ")].count("\n") + 1
+        assert verdicts[name] == WRONG and {verdicts[each] for each in names[:i]} <= {OK}
+
+
 def test_a_level_that_does_not_exist_is_refused(npgpt):
-    refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1 only")
-    refused(npgpt("exercise", "linear", "--level", "4"), "--level 4: linear has levels 1, 2, 3")
+    refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1")
+    refused(npgpt("exercise", "linear", "--level", "long"), "--level long: linear has level 1, level 2, level 3")
     assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
 
 
 def test_reset_keeps_the_text_of_the_learner(npgpt):
     for arguments, name in ((("linear", "--level", "3"), "linear-level3"),
+                            (("attention", "--level", "long"), "attention-longway"),
                             (("bug", "layernorm", "--seed", "2"), "layernorm-bug2")):
         npgpt("exercise", *arguments)
         file = Path(f"exercises/{name}.py")
@@ -151,7 +190,7 @@ def test_the_first_hint_is_the_mistake_or_the_line_to_look_at(layer, changes, fi
     said = [next_hint(read_exercise(file), progress, 1.0, report) for _ in range(4)]
     assert said[0].startswith(first) and last in said[-1]
     mistake = said[0].partition(": ")[2]
-    assert "1 of 3" in said[0] or mistake not in report_text(report, "title", with_diagnosis=False)
+    assert "1 of 3" in said[0] or mistake not in report_text(report, "title", with_mistakes=False)
     assert "1 of 3" in said[0] or mistake in report_text(report, "title")
 
 
@@ -351,10 +390,6 @@ def test_a_planted_bug_is_in_one_known_line(layer, tmp_path):
         file.write_text(text.replace("\n".join(without_explanations(lines)), "\n".join(without_explanations(right))))
         assert bug_statement(read_exercise(file)) is None
 
-
-def test_mutants_are_made_of_every_statement():
-    statements = {each.first for each in read_source(LINEAR.backward).statements}
-    assert {mutant.line for mutant in mutants(LINEAR.backward)} == statements
 
 
 @pytest.mark.parametrize("layer", bug_layers())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -12,11 +13,17 @@ from pathlib import Path
 import pytest
 
 from npgpt.cli import learn, screen
-from npgpt.cli.keys import REDRAW
-from npgpt.study.exercises.path import Step, reset, unsolved, whole_path
+from npgpt.cli.keys import OTHER, REDRAW
+from npgpt.errors import UserError
+from npgpt.study.exercises.exercise import LAYERS, read_exercise
+from npgpt.study.exercises.findings import Finding
+from npgpt.study.exercises.mathematics import derivation_text, formula_text, read_notes, read_text
+from npgpt.study.exercises.path import Step, reset, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
+from npgpt.study.exercises.remarks import cache_remark
 from npgpt.study.gradcheck.lessons import lessons
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import Line, Report, report_text
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import solved
@@ -25,7 +32,7 @@ pty = pytest.importorskip("pty")            # not on Windows
 termios = pytest.importorskip("termios")
 LINEAR = lessons()["linear"]
 RIGHT = solved(LINEAR, 1)
-FIRST = next(step for step in whole_path() if step.layer == "linear")
+FIRST, BUG = Step("linear", "level 1"), Step("linear", "bug 1")
 PATIENCE = 60           # seconds, for a busy machine
 
 
@@ -81,9 +88,9 @@ def folder(tmp_path, monkeypatch):
     return Path("exercises")
 
 
-def note_solved(steps):
+def note_solved(steps, **more):
     entries = {step.name: {"solved": "2025-01-02", "tries": 1, "hints": {}} for step in steps}
-    Path("exercises/progress.json").write_text(json.dumps({"exercises": entries}))
+    Path("exercises/progress.json").write_text(json.dumps({"exercises": entries, **more}))
 
 
 @pytest.fixture
@@ -124,9 +131,13 @@ def test_from_the_start_to_another_day(terminal, folder):
     file.write_text("")                     # half written
     learn.wait(f"{file} is not an exercise file, because", "press r to reset it")
     file.unlink()
-    learn.wait(f"{file} is gone: save it again")
+    learn.wait(f"{file} is not an exercise file", f"{file} is missing: save it again, or press r to reset it\n")
+    assert learn.press("h", "missing").count(f"{file} is missing") == 1
+    save(file, RIGHT.replace("y_rows = rows @ weight", "y_rows = 2.0 * rows @ weight"))
+    shown = learn.wait("solved: press n", "the linear_forward in this file differs from npgpt's: the judge calls")
+    assert "missing" not in shown
     save(file, RIGHT)
-    learn.wait(f"{done + 1} of", "solved: press n")
+    assert "differs" not in learn.wait(f"{done + 1} of", "solved: press n")
     assert "solved" in Progress(folder).entry("linear level 1")
     learn.press("\n", "linear level 2", f"Open {folder}/linear-level2.py")
     learn.press("l", "linear         x 9 level 1 >10 level 2  11 level 3  12 bug\n")
@@ -148,8 +159,7 @@ def test_from_the_start_to_another_day(terminal, folder):
 
 @pytest.mark.slow
 def test_reset_hunt_page_and_end(terminal, folder):
-    bug = next(step for step in whole_path() if step.name == "linear bug 1")
-    note_solved([step for step in whole_path() if step not in (FIRST, bug)])
+    note_solved([step for step in whole_path() if step not in (FIRST, BUG)])
     file = folder / FIRST.file
     learn = terminal(BROWSER=f"{sys.executable} -c 'import sys;open(\"opened\",\"w\").write(sys.argv[1])' %s")
     learn.wait("linear level 1")
@@ -164,8 +174,8 @@ def test_reset_hunt_page_and_end(terminal, folder):
     assert Path("opened").read_text().endswith(f"study.html#linear:b{line}:predict")
     learn.ask("n", "skip it? y/n")
     learn.press("y", "one line of its backward is wrong. Correct it, and save")
-    lines = (folder / bug.file).read_text().split("\ndef linear_backward")[0]
-    save(folder / bug.file, lines + "\n" + "\n".join(read_source(LINEAR.backward).lines) + "\n")
+    lines = (folder / BUG.file).read_text().split("\ndef linear_backward")[0]
+    save(folder / BUG.file, lines + "\n" + "\n".join(read_source(LINEAR.backward).lines) + "\n")
     learn.wait("solved: press n")
     learn.press("n", "linear level 1", "begin with line")
     save(file, RIGHT.replace("    return", "    print('from the solution')\n    return"))
@@ -181,10 +191,10 @@ def test_errors_are_one_line_and_the_terminal_is_restored(terminal, folder):
     learn.wait("linear level 1")
     save(folder / FIRST.file, RIGHT.replace("linear, level 1", "linear, level 2"))
     learn.wait("its first line names another exercise, linear level 2")
+    learn.press("\x1b[A", "this key does nothing here: press one of these\n")
+    os.write(learn.here, b"\xe9")           # a key of a terminal that is not UTF-8
+    learn.wait("\ufffd does nothing here")
     (folder / "progress.json").write_text("{}")
-    learn.press("\x1b[A")                   # an arrow key does nothing,
-    os.write(learn.here, b"\xe9")           # nor a key of a terminal that is not UTF-8
-    time.sleep(1)                           # it is read alone
     learn.press("l")
     learn.read(lambda: "progress.json is damaged" in learn.shown)
     assert learn.ended() == 2
@@ -207,6 +217,100 @@ def keys(*pressed):
     return lambda seconds: pressed.pop(0) if pressed else "q"
 
 
+def arrived(folder, step, *pressed):
+    """A session in an exercise, after some keys."""
+    session = learn.Session(folder, 20.0, keys(*pressed), step=step)
+    Progress(folder).arrived(step.name)
+    learn.learn(session)
+    return session
+
+
+def test_it_begins_where_it_ended(folder):
+    level2, level3 = (Step("linear", f"level {level}") for level in (2, 3))
+    assert arrived(folder, level3).step == level3                   # although level 1 is not solved
+    assert arrived(folder, level3, "p").step == level2 and arrived(folder, FIRST, "7", "\n").step == whole_path()[6]
+    for at in ({}, {"at": None}, {"at": "linear level 9"}):         # an older file; an exercise of another version
+        note_solved(whole_path()[:2], **at)
+        session = learn.Session(folder, 20.0, keys())
+        learn.learn(session)
+        assert session.step == whole_path()[2]
+    note_solved(whole_path(), at="linear level 1")
+    learn.learn(session)
+    assert session.step is None and "exercises are solved" in session.body[0]
+    for damaged in (1, ["linear level 1"]):
+        note_solved([], at=damaged)
+        with pytest.raises(UserError, match='progress.json is damaged \\("at" is not the name of an exercise'):
+            Progress(folder)
+
+
+def test_a_key_that_is_not_asked_for_is_said_to_be_so_until_the_next_key(folder, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "dumb")
+    arrived(folder, FIRST, "x", None, OTHER, "\n", " ", REDRAW, "l", "q")
+    screens = [each for each in capsys.readouterr().out.split("npgpt learn  ")[1:] if "h hint" in each]
+    said = [re.findall(r"^(.*) does nothing here: press one of these$", each, re.MULTILINE) for each in screens]
+    assert said == [[], ["x"], ["this key"], ["Enter"], ["this key"], [], []]
+    assert "NUMBER Enter" in screens[0] and "linear level 1" in screens[1]
+
+
+def test_the_mathematics_of_the_line_in_question(folder):
+    body = arrived(folder, FIRST, "m").body
+    section = body.index("The gradient of weight:")
+    assert body[:section] == derivation_text("linear") and "    dweight = rowsᵀ dy_rows" in body[section:]
+    assert not any("dbias[j] =" in each for each in body)
+    (folder / FIRST.file).write_text(RIGHT.replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
+    assert "The gradient of rows:" in arrived(folder, FIRST, "m", "c", "m").body
+    (folder / FIRST.file).write_text("")
+    assert arrived(folder, FIRST, "m").body == derivation_text("linear")
+    assert arrived(folder, BUG, "m").body == derivation_text("linear")      # it must not say which line
+    layernorm = arrived(folder, Step("layernorm", "long way"), "m")
+    assert "The gradient of rstd:" in layernorm.body and learn.anchor(layernorm) == "layernorm"
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_derivation_becomes_text(name):
+    text = read_text(name)
+    for key in [None, *read_notes(name), *read_notes(name, long=True), *re.findall("^## (.*)$", text, re.MULTILINE)]:
+        key = f"d{key}" if key and f"## {key}\n" in text else key
+        shown = derivation_text(name, key)
+        assert len(shown) > len(derivation_text(name)) or key is None
+        formulas = re.sub("`[^`]*`", "code", "\n".join(shown))
+        assert not re.search(r"[\\{}$]|^(line|level|hint|mistake|known):|_[^\w(]|\( | \)", formulas, re.MULTILINE)
+        assert all(formulas.count(a) == formulas.count(b) for a, b in ("()", "[]"))
+
+
+@pytest.mark.parametrize(("latex", "text"), [
+    (r"\mathrm{dy\_rows}_{nj} = \mathrm{dy}_{\dots j}", "dy_rows[n,j] = dy[…,j]"),
+    (r"\frac{f(x + h) - f(x - h)}{2 h} = f^\prime(x) + \frac{h^2}{6} f^{\prime\prime}(x)",
+     "(f(x + h) - f(x - h))/(2 h) = f′(x) + h²/6 f′′(x)"),
+    (r"\left( \frac{x}{\sqrt{2 \pi}} \right)\,e^{-x^2/2}", "(x/√(2 π)) e^(-x²/2)"),
+    (r"\frac{1}{\sqrt{\mathrm{var}_n + \mathrm{eps}}}", "1/√(var[n] + eps)"),
+    (r"\sum_{t=0}^{T-1} \delta_{v\,\mathrm{idx}_{bt}}\,\mathrm{wte}_{\mathrm{idx}_{bt},\,c}",
+     "∑_(t=0)^(T-1) δ[v,idx[b,t]] wte[idx[b,t],c]"),
+    (r"\mathrm{merged}_{b,\,t,\,hD+d} = (I + J_A)^\top x_{k-1}", "merged[b,t,hD+d] = (I + J_A)ᵀ x[k-1]"),
+    (r"\frac{\partial\,\mathrm{loss}}{\partial x_j} \cdot 10^{-5} n_\mathrm{in}", "∂loss/∂x[j] · 10^(-5) n_in"),
+])
+def test_a_formula_as_text(latex, text):
+    assert formula_text(latex) == text
+
+
+def test_in_a_bug_hunt_each_hint_says_more(folder):
+    write_step(BUG, folder / BUG.file)
+    report = Report("", [Line("drows", 40, "WRONG", [Finding("sign")])], [], [], [], [], "drows")
+    said = [next_hint(read_exercise(folder / BUG.file), Progress(folder), 1.0, report) for _ in range(4)]
+    for number, (hint, begin) in enumerate(zip(said, ("look at the forward's line", "The gradient of one factor",
+                                                      "its sign is wrong", "the package writes"), strict=True), 1):
+        assert hint.startswith(f"hint {number} of 4: {begin}")
+
+
+def test_a_name_of_the_forward_that_the_cache_does_not_hold():
+    said = cache_remark("y_rows", LINEAR)
+    assert said == "y_rows is not in the cache, which holds x, weight, has_bias"
+    assert cache_remark("bias", LINEAR) == said.replace("y_rows", "bias")               # an argument
+    assert cache_remark("weight", LINEAR) is cache_remark("dy_row", LINEAR) is None     # held; in no forward
+    assert cache_remark("T", lessons()["self_attention"]) is None               # its cache holds (B, H, T, D)
+    assert cache_remark("y", lessons()["dropout"]) is None                      # its cache is the mask alone
+
+
 def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder):
     steps = [Step("linear", f"level {level}") for level in (1, 2, 3)]
     note_solved([step for step in whole_path() if step not in steps])
@@ -227,7 +331,7 @@ def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder
 
 @pytest.mark.parametrize(("pressed", "number"), [
     ("p", 8), ("7\n", 7), ("13\x7f2\n", 12), ("1\x7f\n", 9), ("1x\n", 9), ("99999\n", 9), ("0\n", 9),
-    ("7\np", 6), ("1\np", 1), ("ny", 10), (["n", None, REDRAW, "n"], 9), ("7\nn", 9),
+    ("7\np", 6), ("1\np", 1), ("ny", 10), (["n", None, REDRAW, "n"], 9), ("7\nn", 9), ("1\x1b\n", 9),
 ])
 def test_keys_go_to_an_exercise(folder, pressed, number):
     """From the ninth exercise, linear level 1; those before it are solved, those after it are not."""
@@ -239,7 +343,7 @@ def test_keys_go_to_an_exercise(folder, pressed, number):
 
 
 def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch, capsys):
-    for name, value in {"TERM": "dumb", "COLUMNS": "60", "LINES": "24"}.items():
+    for name, value in {"TERM": "dumb", "COLUMNS": "80", "LINES": "24"}.items():
         monkeypatch.setenv(name, value)
     for step in whole_path():
         session = learn.Session(folder, 20.0, keys(), step=step)
@@ -249,15 +353,15 @@ def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch,
         learn.attempt(session, learn.show_list)
         _, first, table = capsys.readouterr().out.split("npgpt learn  ")
         for shown in (first, table):
-            assert shown.count("\n") < 24 and max(map(len, shown.split("\n"))) <= 60 and "left out" not in shown
+            assert shown.count("\n") < 24 and max(map(len, shown.split("\n"))) <= 80 and "left out" not in shown
             assert shown.rstrip().endswith("q quit")
 
 
 def test_long_lines_are_wrapped_and_what_does_not_fit_is_left_out_with_a_note():
     text = f"  a bb ccc\n\x1b[1m123 5678\x1b[0m\na\tb\nab{screen.UNBROKEN}cd 12345"
     assert screen.wrapped(text, 8) == "  a bb\n  ccc\n\x1b[1m123 5678\x1b[0m\na\nb\nab cd\n12345"
-    lines = [Line("a", 1, "ok"), Line("b", 2, "WRONG", evidence="evidence"), Line("c", 3, "WRONG"), Line("d", 4, "ok")]
-    verdict = report_text(Report("", lines, [], [], [], [], []), "title").split("\n")
+    lines = [Line("a", 1, "ok"), Line("b", 2, "WRONG", [], ["evidence"]), Line("c", 3, "WRONG"), Line("d", 4, "ok")]
+    verdict = report_text(Report("", lines, [], [], [], []), "title").split("\n")
     assert screen.fitted(verdict, 7) == verdict
     assert screen.fitted(verdict, 6)[1:] == ["title", *verdict[2:5], verdict[-1]]
     assert screen.fitted(verdict, 5) == ["[3 lines are left out: the terminal is too small]", "title", *verdict[2:4],

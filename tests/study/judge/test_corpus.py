@@ -39,8 +39,8 @@ def test_right_solutions_are_right(layer, solution, tmp_path):
 def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(layer, solution, tmp_path):
     report, lines = judged(layer, solution, tmp_path / "mine.py")
     assert not report.right and not report.sound
-    said = [(fault.line, f"{fault.message}; {fault.diagnosis}") for fault in report.faults]
-    said += [(line.line, f"{line.diagnosis}; {line.evidence}") for line in report.lines if line.verdict == WRONG]
+    said = [(line, "; ".join(map(str, [*evidence, *mistakes])))
+            for line, _, verdict, evidence, mistakes in report.entries() if verdict == WRONG]
     assert any(solution.says in message for line, message in said if line == report.first), said
     assert solution.at is None or solution.at in "\n".join(lines[report.first - 1:report.first + 1])
 

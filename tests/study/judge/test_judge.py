@@ -18,7 +18,6 @@ from npgpt.errors import UserError
 from npgpt.layers import layernorm_backward
 from npgpt.study import check
 from npgpt.study.exercises.exercise import LAYERS, level_text, preamble, read_exercise
-from npgpt.study.exercises.mutants import Neighbours, variations
 from npgpt.study.gradcheck.check import OK, WRONG
 from npgpt.study.gradcheck.check import check as gradcheck
 from npgpt.study.gradcheck.draws import CASES, DEALT, SWITCHES, draw
@@ -26,15 +25,20 @@ from npgpt.study.gradcheck.lessons import PLAIN, SIZES, basics_and_lessons, less
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.child import ask, run_child
-from npgpt.study.judge.explain import UNKNOWN
 from npgpt.study.judge.judge import NO_LINES, verdict
 from npgpt.study.judge.outcome import Solution, load, run_cases
 from npgpt.study.judge.report import hunt_text, report_text
 from tests.study.judge.corpus import source
-from tests.study.judge.corpus.solution import wrong
+from tests.study.judge.corpus.solution import UNKNOWN, wrong
 from tests.study.judge.solutions import judge_file, solved
+from tests.test_mutate import mutants
 
 SEED = 7
+
+
+def said(each):
+    """What a `Line` or `Fault` says that the mistakes are."""
+    return [*map(str, each.mistakes)]
 
 
 def judged(layer, text, tmp_path):
@@ -98,18 +102,18 @@ def test_solved_files_are_right_and_untouched_ones_right_so_far(layer, tmp_path)
 
 def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     text = level_text(lessons()["layernorm"], 2, "mine.py")
-    text = text.replace("dxhat = ...", "dxhat = dy + weight")
+    text = text.replace("  dxhat = ...", "  dxhat = dy + weight")
     text = text.replace("dbias = ...", "dbias = dy.sum(axis=(0, 1)) if has_bias else None")
     report, line = judged("layernorm", text, tmp_path)
     assert report.first == line("dxhat = dy +") and not report.right
-    found = {each.name: (each.verdict, each.diagnosis) for each in report.lines}
-    assert found["dbias"] == (OK, None) and found["dxhat"] == (WRONG, "weight is added, not multiplied")
-    assert report.to_do == [line("dweight = ..."), line("dx = ...")]
+    found = {each.name: (each.verdict, said(each)) for each in report.lines}
+    assert found["dbias"] == (OK, []) and found["dxhat"] == (WRONG, ["weight is added, not multiplied"])
+    assert report.to_do == [*map(line, ("dweight = ...", "mean_dxhat = ...", "mean_dxhat_xhat = ...", "dx = ..."))]
     assert "...\n" in report_text(report, "title")
     text = level_text(lessons()["linear"], 3, "mine.py")
     text = text.replace("    ...\n", "    x, weight, has_bias = cache\n    dy_rows = dy.reshape(-1, 8)\n    ...\n")
     report, line = judged("linear", text, tmp_path)
-    assert report.case == "with x (1, 1, 1)" and "reshape" in report.faults[0].message      # the smallest that fails
+    assert report.case == "with x (1, 1, 1)" and "reshape" in str(report.faults[0].what)      # the smallest that fails
     report, line = judged("linear", text.replace("reshape(-1, 8)", "reshape(-1, dy.shape[-1])"), tmp_path)
     assert [(each.name, each.verdict) for each in report.lines] == [("dy_rows", OK)]
     assert report_text(report, "title").endswith(f"right so far; still to be written: line {line('    ...')}")
@@ -133,8 +137,8 @@ def test_a_mistake_that_only_spoils_a_missing_line_is_found(layer, old, new, at,
     if at is None:          # the cause has no name: that there is one is said
         assert report.sound and says in report.notes[0] and "right so far" not in report_text(report, "title")
     else:
-        said = [each.diagnosis for each in (*report.faults, *report.lines) if each.diagnosis]
-        assert report.first == line(at) and len(said) == 1 and said[0].startswith(says)
+        found = [text for each in (*report.faults, *report.lines) for text in said(each)]
+        assert report.first == line(at) and len(found) == 1 and found[0].startswith(says)
 
 
 def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path):
@@ -144,17 +148,17 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
     case = cases("linear")[0]
     true = case.results["dx"].reshape(20, 6)
     at = np.unravel_index(np.abs(true).argmax(), true.shape)
-    assert wrong.line == line("drows = 2.0") and wrong.diagnosis == "the factor 2.0 does not belong there"
-    assert wrong.evidence == (f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
-                              f"{true[at]:.5g}, ratio 2")
-    assert follows.diagnosis == f"may follow from line {wrong.line}"
+    assert wrong.line == line("drows = 2.0") and said(wrong) == ["the factor 2.0 does not belong there"]
+    assert [*map(str, wrong.evidence)] == [f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
+                                           f"{true[at]:.5g}, ratio 2", "every entry is 2 times the true one"]
+    assert said(follows) == [f"may follow from line {wrong.line}"]
 
 
 def test_two_mistakes_are_both_named_if_their_corrections_repair_the_function(tmp_path):
     text = solved(basics_and_lessons()["broadcast"], 3).replace("dy.sum(axis=0)", "dy.sum()")
     text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
     report, line = judged("broadcast", text, tmp_path)
-    assert [(each.line, each.diagnosis) for each in report.lines if each.verdict == WRONG] == [
+    assert [(each.line, said(each)[0]) for each in report.lines if each.verdict == WRONG] == [
         (line("dbias = "), "axis=0 is missing"), (line("dgain = "), "keepdims=True is missing")]
 
 
@@ -164,9 +168,9 @@ def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wron
     text = "import numpy as np\n" + source("layernorm", mistakes)
     report, line = judged("layernorm", text, tmp_path)
     first = next(each for each in report.lines if each.line == report.first)
-    assert report.first == line("dvar = ") and first.diagnosis == UNKNOWN
-    above = " or ".join(str(line(part)) for part in ("std = 1", "centred = ", "dstd = "))
-    assert first.evidence.endswith(f"the mistake is in this line, or in line {above}")
+    assert report.first == line("dvar = ") and said(first) == [UNKNOWN]
+    above = "{} or {}".format(*(line(part) for part in ("std = 1", "dstd = ")))        # centred is right
+    assert f"the mistake is in this line or in line {above}, or a line" in str(first.evidence[-1])
 
 
 @pytest.mark.parametrize(("layer", "old", "new"), [
@@ -251,9 +255,9 @@ def test_any_python_that_computes_it_is_right(form, tmp_path):
 ])
 def test_other_forms_that_are_wrong_are_told_in_one_line(form, says, tmp_path):
     report, _ = judged("chain", f"import numpy as np\n{FORMS}\n{form}\n", tmp_path)
-    assert not report.right and says in [None, *(fault.message[:len(says or "")] for fault in report.faults)], report
+    assert not report.right and says in [None, *(str(fault.what)[:len(says or "")] for fault in report.faults)], report
     if says is None:
-        assert "the central difference" in report.lines[0].evidence and report.lines[0].diagnosis is None
+        assert report.lines[0].evidence[0].kind == "worst" and report.lines[0].mistakes == []
     for text in (report_text(report, "title"), hunt_text(report, "title")):
         assert "Traceback" not in text and (says or "") in text
 
@@ -269,7 +273,7 @@ def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
     text = solved(lessons()["layernorm"], 3).replace("    C = xhat", "    print('here')\n    C = xhat")
     assert judged("layernorm", text, tmp_path)[0].right and capsys.readouterr().out == "here\n"
     report, _ = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy / weight"), tmp_path)
-    assert report.lines[2].diagnosis == "divided by weight instead of multiplied"
+    assert said(report.lines[2]) == ["divided by weight instead of multiplied"]
     assert capsys.readouterr().out == "here\n"
 
 
@@ -279,9 +283,9 @@ def test_functions_that_cannot_be_rerun_are_judged_by_their_numbers(statement, t
     text = solved(lessons()["dropout"], 3).replace("dy * mask", "dy + mask").replace(
         "    return dx", f"    {statement}\n    return dx")
     report, line = judged("dropout", text, tmp_path)
-    assert report.lines[0].line == line("dx = dy") and report.lines[0].diagnosis.startswith("I don't recognise")
+    assert report.lines[0].line == line("dx = dy") and said(report.lines[0]) == [UNKNOWN]
     text = text.replace("dy + mask", "-(dy * mask)")
-    assert "ratio -1" in judged("dropout", text, tmp_path)[0].lines[0].evidence
+    assert "ratio -1" in str(judged("dropout", text, tmp_path)[0].lines[0].evidence[0])
 
 
 def mine(gradient, kept):
@@ -362,7 +366,8 @@ def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
     """Every mistake of one node, whether people make it or not: the judge does not fail, and is never wrong."""
     lesson = basics_and_lessons()[layer]
     tree = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
-    texts = dict.fromkeys(ast.unparse(wrong) for _, wrong, _ in variations(tree, Neighbours(tree, lesson.backward)))
+    neighbours = mutants.Neighbours(tree, lesson.backward)
+    texts = dict.fromkeys(ast.unparse(wrong) for _, wrong, _ in mutants.variations(tree, neighbours))
     for i, text in enumerate([*texts][::10]):
         file = tmp_path / "mine.py"
         file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")

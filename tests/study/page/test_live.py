@@ -70,7 +70,7 @@ def test_a_wrong_edit_shows_each_name(check):
     answer = check(f"drstd = (dxhat * xhat / rstd).sum(axis=-1, keepdims=True)\nshape = drstd[0]\nd{RIGHT}\ndx = -ddx")
     assert (answer["verdict"], answer["first"]) == ("wrong", f"b{DX}") and f"line is {DX}" in answer["text"]
     [wrong] = [each for each in answer["lines"] if each["verdict"] == "WRONG" and each["name"] == "dx"]
-    assert wrong["line"] == f"b{DX}" and wrong["evidence"]
+    assert wrong["line"] == f"b{DX}" and wrong["said"]
     shown = arrays(answer, f"b{DX}")
     assert list(shown) == ["drstd", "dx", "shape", "ddx"] and shown["shape"][1:] == [None, None]
     for name in ("dx", "drstd"):
@@ -134,7 +134,7 @@ def test_each_level_of_each_layer_is_the_exercise(name, tmp_path):
     """The file has the same `...` as that of learn, and the package's own lines in them solve it."""
     lesson, path = LESSONS[name], tmp_path / "file.py"
     source = read_source(lesson.backward)
-    for level in levels_of(name):
+    for level in (int(what[-1]) for what in levels_of(name) if what != "long way"):
         lines = asked_lines(lesson, level)
         begun, _ = edited(lesson, level, {}, path)
         assert begun == level_text(lesson, level, path) or level == 3

@@ -17,15 +17,13 @@ from npgpt.cli.study import fresh_model
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
-from npgpt.study.gradcheck.check import OK, WRONG, check, relative_error, truth
+from npgpt.study.gradcheck.check import OK, WRONG, truth
 from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import recording
-from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.own_backward import uncalled
 from npgpt.study.page import page, steps, whole_model
 from npgpt.study.page.edits import asked_lines
-from npgpt.study.page.long_way import LONG_WAYS
 from npgpt.study.page.whole_model import study_model
 from tests.cli.test_train import refused
 
@@ -115,18 +113,6 @@ def test_the_derivation_has_the_order_of_the_backward(layers, name):
     assert lines == sorted(lines) and len(lines) >= 2
 
 
-@pytest.mark.parametrize("name", LONG_WAYS)
-def test_the_long_way_has_no_shortcut_and_is_right(layers, name):
-    """Every variable has its own gradient, in all cases."""
-    for case in cases(name, seed=2)[:9]:
-        each = case.lesson
-        long_way, known = dataclasses.replace(each, backward=LONG_WAYS[name]), truth(each)
-        assert {checked.verdict for checked in check(long_way, known=known)} == {OK}
-        result = long_way.run_backward(known.dy, known.cache)
-        assert all(relative_error(result[f"d{variable}"], true) < 1e-9 for variable, true in known.inputs.items())
-    assert len(layers[name]["ways"]) == 2
-
-
 @pytest.mark.parametrize(("name", "variable", "uses"), [
     ("gelu_tanh", "x", [("inner = ", "dx_inside = ", "dx_inside"), ("y = ", "dx_outside = ", "dx_outside")]),
     ("layernorm", "x", [("mean = ", "dx = ", "dx"), ("centred = ", "dx = ", "dx")]),
@@ -166,6 +152,7 @@ def test_the_factors_of_a_matmul_have_the_product(layers, name):
 @EACH
 def test_the_steps_are_the_pass(layers, name):
     """Forwards, then backwards; the last values of the inputs' gradients are those that the backward returns."""
+    assert len(layers[name]["ways"]) == 1 + (name == "layernorm")
     for way in layers[name]["ways"]:
         passed, arrays = way["steps"].steps, way["steps"].arrays
         sides = [step["line"][0] for step in passed]

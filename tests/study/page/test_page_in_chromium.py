@@ -76,8 +76,8 @@ def judged(body):
             "text": "A line is left." if left else f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
             "first": lines[0] if wrong else None, "output": "printed", "arrays": {lines[0]: [array]},
             "solved": f"{body['layer']} level {level}" if level and not left and not body["shown"] else None,
-            "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok", "diagnosis": None,
-                       "evidence": "All entries are 0.5 too large." if wrong else None} for line in lines]}
+            "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok",
+                       "said": ["All entries are 0.5 too large."] if wrong else []} for line in lines]}
 
 
 class Server:

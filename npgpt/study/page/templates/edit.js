@@ -209,8 +209,8 @@ class Editor {
     if (this.isPending) return [make("p", "verdict pending", "Checking …")];
     if (!answer) return [];
     const elements = [make("p", `verdict ${answer.verdict}`, answer.text)];
-    for (const {name, verdict, evidence, diagnosis} of answer.lines.filter((each) => each.line === line)) {
-      const text = [diagnosis, evidence].filter((each) => each && !answer.text.includes(each)).join("; ");
+    for (const {name, verdict, said} of answer.lines.filter((each) => each.line === line)) {
+      const text = said.filter((each) => !answer.text.includes(each)).join("; ");
       if (verdict === "WRONG" && text) elements.push(make("p", "evidence", `${name}: ${text}`));
     }
     if (answer.first && answer.first !== line) {

@@ -6,10 +6,22 @@ import textwrap
 
 from npgpt.study.exercises.exercise import key_of, statements
 from npgpt.study.gradcheck.lessons import basics_and_lessons
-from tests.study.judge.corpus import attention, basics, composites, embedding, gelu, layernorm, linear, lora, loss
+from tests.study.judge.corpus import (
+    attention,
+    basics,
+    composites,
+    embedding,
+    gelu,
+    layernorm,
+    linear,
+    lora,
+    loss,
+    once_misjudged,
+)
 
-SOLUTIONS = {layer: solutions for module in (basics, linear, gelu, layernorm, loss, embedding, attention, composites,
-                                             lora) for layer, solutions in module.SOLUTIONS.items()}
+SOLUTIONS = {layer: [*solutions, *once_misjudged.SOLUTIONS.get(layer, [])]
+             for module in (basics, linear, gelu, layernorm, loss, embedding, attention, composites, lora)
+             for layer, solutions in module.SOLUTIONS.items()}
 
 
 def source(layer, solution):

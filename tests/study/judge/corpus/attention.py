@@ -1,6 +1,5 @@
 """Attention. q, dmix (4, 2, 5, 3), k, v (4, 2, 7, 3), att (4, 2, 5, 7)."""
 
-from npgpt.study.judge.explain import UNKNOWN
 from tests.study.judge.corpus.solution import right, wrong
 
 ATTENTION = [
@@ -64,7 +63,7 @@ ATTENTION = [
     wrong("k not transposed back", "7 is not 3", "dq = dscores @ k.swapaxes(-1, -2)"),
     wrong("q for k", "uses q instead of k", "dq = dscores @ q"),
     wrong("dv without dropout", "uses att instead of kept", "dv = att.swapaxes(-1, -2) @ dmix"),
-    wrong("kept without dropout", UNKNOWN, "kept = att", at=None),
+    wrong("kept without dropout", "uses att instead of kept", "kept = att", at=None),
     wrong("dropout forgotten in datt", "it is still dkept, the gradient of another variable", "datt = dkept"),
     wrong("no branch without dropout", "`dkept * dropout_mask`, but dropout_mask is None here",
           "datt = dkept * dropout_mask"),
@@ -81,8 +80,8 @@ ATTENTION = [
     wrong("kept is att, changed in place", "changes att, which belongs to the caller",
           ("kept = att if dropout_mask is None else att * dropout_mask",
           "kept = att\n    if dropout_mask is not None:\n        kept *= dropout_mask"), at="kept *= dropout_mask"),
-    wrong("a loop over heads, scale forgotten", UNKNOWN, ("keepdims=True)) * scale", "keepdims=True))"),
-          of="a loop over heads", at="dq[b, h] = ds"),
+    wrong("a loop over heads, scale forgotten", "the factor scale is missing",
+          ("keepdims=True)) * scale", "keepdims=True))"), of="a loop over heads", at="dq[b, h] = ds"),
     wrong("cache unpacked without dropout_mask", "ValueError: too many values to unpack",
           ("scale, att, dropout_mask = cache", "scale, att = cache")),
     wrong("einsum with a wrong letter", "its shape is (4, 2, 7, 3), not (4, 2, 5, 3)",
@@ -91,8 +90,7 @@ ATTENTION = [
           "dexps = datt / total"), of="the long way of the softmax"),
     wrong("long way: total not squared in dtotal", "the division by total is missing",
           ("dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)",
-          "dtotal = -(datt * exps / total).sum(axis=-1, keepdims=True)"), of="the long way of the softmax",
-          at="exps = np.exp(masked - largest)"),
+          "dtotal = -(datt * exps / total).sum(axis=-1, keepdims=True)"), of="the long way of the softmax"),
 ]
 
 SOLUTIONS = {"attention": ATTENTION}

@@ -13,7 +13,8 @@ CHAIN = [
     wrong("the sign of the cosine", "its sign is wrong", "du = -dv * np.cos(u)"),
     wrong("cosine of the wrong variable", "uses x instead of u", "du = dv * np.cos(x)"),
     wrong("both with the same factor", "uses a instead of x", "da = du * a", at="da = du * a "),
-    wrong("the last lines swapped", "the right sides of lines", ("du * a ", "du * x "), ("da = du * x", "da = du * a"),
+    wrong("the last lines swapped", "its right side and that of line",
+          ("du * a ", "du * x "), ("da = du * x", "da = du * a"),
           at="dx = du * x"),
 ]
 

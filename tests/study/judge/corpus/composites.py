@@ -1,7 +1,6 @@
 """MLP, self-attention, transformer block, and the whole model. x (4, 5, 6), F = 9."""
 
-from npgpt.study.judge.explain import UNKNOWN
-from tests.study.judge.corpus.solution import right, wrong
+from tests.study.judge.corpus.solution import UNKNOWN, right, wrong
 
 MLP = [
     right("a tree made in steps", body="""
@@ -25,7 +24,7 @@ MLP = [
           "dactive, dc_proj_weight, dc_proj_bias = ops.linear_backward(dy, c_fc)",
           "dx, dc_fc_weight, dc_fc_bias = ops.linear_backward(dhidden, c_proj)",
           at="c_fc, gelu, c_proj, config = cache"),
-    wrong("always the tanh form", UNKNOWN, "gelu_backward = ops.gelu_tanh_backward", at=None),
+    wrong("always the tanh form", "always the tanh form", "gelu_backward = ops.gelu_tanh_backward", at=None),
     wrong("the weights in each other's slots", "dc_proj_weight and dc_fc_weight are swapped",
           ('"c_fc": {"weight": dc_fc_weight', '"c_fc": {"weight": dc_proj_weight'),
           ('"c_proj": {"weight": dc_proj_weight', '"c_proj": {"weight": dc_fc_weight')),
@@ -152,7 +151,8 @@ GPT = [
           at=None),
     wrong("a weight for a tied head", "dp has lm_head.weight, which is no parameter",
           'dp["lm_head"] = {"weight": dhead_weight, "bias": dhead_bias}', at=None),
-    wrong("dropout after the embedding skipped", UNKNOWN, ("    dx = ops.dropout_backward(dx, drop)\n", ""), at=None),
+    wrong("dropout after the embedding skipped", "the call of ops.dropout_backward is missing",
+          ("    dx = ops.dropout_backward(dx, drop)\n", ""), at=None),
     wrong("the final LayerNorm not asked for", "cannot unpack non-iterable NoneType", ("    if ln_f is not None:\n"
           "        dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)\n" "        ",
           "    dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)\n    "),

@@ -1,7 +1,6 @@
 """LayerNorm, in the short way of the package and in the long way that undoes every line. x (4, 5, 6)."""
 
-from npgpt.study.judge.explain import UNKNOWN
-from tests.study.judge.corpus.solution import right, wrong
+from tests.study.judge.corpus.solution import UNKNOWN, right, wrong
 
 LAYERNORM = [
     right("the long way", body="""
@@ -115,7 +114,7 @@ LAYERNORM = [
           "dvar = -drstd * rstd**3"), of="the long way"),
     wrong("long way: rstd squared in dvar", "2 instead of 3", ("dvar = drstd * -0.5 * rstd**3",
           "dvar = drstd * -0.5 * rstd**2"), of="the long way"),
-    wrong("long way: dcentred only by way of the variance", UNKNOWN,
+    wrong("long way: dcentred only by way of the variance", "the term dxhat - mean_dxhat is missing",
           ("dcentred = dxhat * rstd + dvar * 2.0 * centred / C", "dcentred = dvar * 2.0 * centred / C"),
           of="the long way"),
     wrong("long way: dmean forgotten in dx", "it is still dcentred, the gradient of another variable",
@@ -133,7 +132,8 @@ LAYERNORM = [
     wrong("a sum for the mean, by a matmul", "the division by C is missing", ("np.ones((C, 1)) / C", "np.ones((C, 1))"),
           of="the long way, a line for the square"),
     # The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C.
-    wrong("xhat squared for C", UNKNOWN, ("dx = dcentred - dcentred @ np.ones((C, 1)) / C",
+    wrong("xhat squared for C", "is divided by the squared length of xhat",
+          ("dx = dcentred - dcentred @ np.ones((C, 1)) / C",
           "size = (xhat * xhat).sum(axis=-1, keepdims=True)\n"
           "    along = (dxhat * xhat).sum(axis=-1, keepdims=True)\n"
           "    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)"),

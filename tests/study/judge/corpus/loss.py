@@ -1,7 +1,6 @@
 """Softmax cross-entropy. probs (4, 5, 8), column (4, 5, 1), dloss a number."""
 
-from npgpt.study.judge.explain import UNKNOWN
-from tests.study.judge.corpus.solution import right, wrong
+from tests.study.judge.corpus.solution import UNKNOWN, right, wrong
 
 CROSS_ENTROPY = [
     right("one-hot targets", body="""

@@ -1,12 +1,12 @@
-"""Mutants: every version of a function with one small mistake. For `tools/mutate.py` and `npgpt exercise bug`."""
+"""Mutants: every version of a function with one small mistake. For mutate.py and localise.py."""
 
 import ast
 import contextlib
 import dataclasses
 import inspect
-import itertools
 from types import CodeType
 
+from npgpt.study.exercises.repairs import changed, exchanged, negative
 from npgpt.study.gradcheck.source import parsed
 
 
@@ -189,15 +189,6 @@ class Neighbours:
                 if self.aliases.get(other, other) != self.aliases.get(name, name)]
 
 
-def changed(node, **fields):
-    """Return a copy of a node with other fields; the parts that stay are shared."""
-    return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
-
-
-def negative(node):
-    return ast.UnaryOp(ast.USub(), node)
-
-
 def transposed(node):
     """Return the node with its last two axes swapped; a transposed operand stays as it is."""
     match node:
@@ -205,14 +196,6 @@ def transposed(node):
             return node
     axes = [ast.Constant(-1), ast.Constant(-2)]
     return ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), axes, [])
-
-
-def exchanged(nodes):
-    """Yield (message, nodes with two of them swapped) for every two."""
-    for i, j in itertools.combinations(range(len(nodes)), 2):
-        order = list(nodes)
-        order[i], order[j] = nodes[j], nodes[i]
-        yield f"{ast.unparse(nodes[i])} and {ast.unparse(nodes[j])} are swapped", order
 
 
 def compiled(tree, file):

@@ -1,13 +1,16 @@
 """A function run statement by statement, so that one statement can be changed and only the rest runs again."""
 
 import ast
+import contextlib
 import copy
+import io
 import types
 
 import numpy as np
 
+from npgpt.study.exercises.exercise import statements
+from npgpt.study.gradcheck.source import backward_tree, names_in
 from npgpt.study.gradcheck.trace import Assignment, is_floating
-from npgpt.study.judge.outcome import silent
 
 RESULT = "__result__"
 
@@ -86,6 +89,14 @@ class Walk:
         return found
 
 
+@contextlib.contextmanager
+def silent():
+    """Print nothing, not even warnings, within it: the learner's lines have run once already."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), \
+            np.errstate(all="ignore"):
+        yield
+
+
 class Returns(ast.NodeTransformer):
     """Turns `return x` into an assignment to `RESULT` that ends the walk; not those of functions inside."""
 
@@ -128,3 +139,26 @@ def stored_names(statement):
 
 def compiled(statement):
     return compile(ast.fix_missing_locations(ast.Module([statement], [])), "<statement>", "exec")
+
+
+def made_at(statement, line):
+    """The simple statement on a line of a statement."""
+    return next((each for each in statements(statement) if each.lineno == line), statement)
+
+
+def package_walk(case):
+    """The walk of the package's backward in a case."""
+    return Walk(backward_tree(case.lesson), case.lesson.backward.__globals__, case.arguments())
+
+
+def changed_names(statement):
+    """The names that a statement assigns or may change: of `np.add.at(dwte, …)` all, of `dx[0] = …` dx."""
+    names = {*stored_names(statement)}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names |= names_in(node.value)
+        if isinstance(node, ast.Expr):
+            names |= names_in(node)
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+    return names - {"np", "math"}

@@ -1,0 +1,128 @@
+"""What the judge finds, as records: a kind and its operands. Their sentences stand here, one for each kind.
+
+Programs decide by the kinds. The sentences are for people: in the terminal, on the page, in a notebook.
+"""
+
+import dataclasses
+import enum
+
+# How likely a kind of mistake is, the likeliest first: of several repairs the first one names the mistake. SHAPE: also
+# of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a name
+# in place of a part of the line; FAR: what gives the right numbers by accident as often as not.
+Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
+    MISSING_NUMBER MISSING MISSING_TERM MISSING_DIVISION NAME MISSING_COUNT OTHER_NAME MISSING_COUNT_TERM
+    MISSING_COUNT_DIVISION PART MISSING_OTHER FAR""")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A mistake, or evidence of one.
+
+    kind: a key of `SENTENCES`; operands: what its sentence is about, as text; lines: of the learner's file, other than
+    the one that it is said of; where: the part of the line, if it is not clear.
+    """
+
+    kind: str
+    operands: list[str] = dataclasses.field(default_factory=list)
+    lines: list[int] = dataclasses.field(default_factory=list)
+    where: str = ""
+
+    def __str__(self):
+        lines = [*map(str, self.lines)]
+        said = SENTENCES[self.kind].format(*self.operands, lines=" or ".join(filter(None, [
+            ", ".join(lines[:-1]), *lines[-1:]])))
+        return f"{said}, in `{self.where}`" if self.where else said
+
+
+SENTENCES = {
+    # mistakes
+    "unknown": "I don't recognise this mistake",
+    "follows": "may follow from line {lines}",
+    "sign": "its sign is wrong",
+    "term sign": "the term {0} has the wrong sign",
+    "part sign": "the sign of {0} is wrong",
+    "divided": "divided by {0} instead of multiplied",
+    "multiplied": "multiplied by {0} instead of divided",
+    "reduction": "a {0} instead of a {1}",
+    "repeats": "only the last gradient is kept of an index that occurs several times: they have to be added",
+    "matmul order": "the factors are in the wrong order",
+    "order and transposed": "the factors are in the wrong order, and {0} should be transposed",
+    "order and not transposed": "the factors are in the wrong order, and {0} should not be transposed",
+    "transposed": "{0} should be transposed",
+    "not transposed": "{0} should not be transposed",
+    "axes": "the axes of {0} come out in the wrong order",
+    "matmul": "`{0}` is elementwise, a matmul belongs there",
+    "power": "the power {0} instead of {1}",
+    "keepdims missing": "keepdims=True is missing",
+    "keepdims": "extra axis of length 1 (keepdims?)",
+    "axis": "axis {0} instead of axis {1}",
+    "axis missing": "axis={0} is missing",
+    "loop order": "the loop runs in the wrong order: reversed is missing",
+    "results order": "the results are returned in another order",
+    "overwrites": "= instead of +=: it overwrites what was there before",
+    "overwrites in a loop": "= instead of +=: only the last gradient was kept",
+    "in place": "{0} is the same array as another variable, which changes too: make a new array",
+    "adds": "+= instead of =: it adds to what was there before",
+    "lines swapped": "its right side and that of line {lines} are swapped",
+    "swapped": "{0} and {1} are swapped",
+    "not assigned": "result {0} of `{1}` is not assigned to {2}",
+    "brackets": "brackets are missing: {0}",
+    "extra factor": "the factor {0} does not belong there",
+    "extra division": "divided by {0}, which does not belong there",
+    "extra term": "the term {0} does not belong there",
+    "extra call": "{0} does not belong there",
+    "not multiplied": "{0} is {1}, not {2}",
+    "no sum": "a {0} instead of a sum",
+    "one entry": "{0} is only one entry: the sum over axis 0 is missing",
+    "instead": "{0} instead of {1}",
+    "uses": "uses {0} instead of {1}",
+    "condition": "the condition {0} is the wrong way round",
+    "letter": "in the einsum {0} the letter {1} is wrong at one place",
+    "factor": "the factor {0} is missing",
+    "call": "the call of {0} is missing",
+    "division": "the division by {0} is missing",
+    "term": "the term {0} is missing",
+    "subtraction": "the term {0} is missing: it must be subtracted",
+    "subtracted from": "it must be subtracted from {0}",
+    "still": "it is still {0}, {1}",
+    "zero": "it is 0 everywhere: its gradient is missing",
+    "another order": "the right numbers in another order: look at the reshape, the transpose or the index",
+    "dtype": "computed in {0}, whose rounding is seen: keep the dtype of the arguments",
+    "known": "{0}",             # a common mistake that the derivation names
+    "as if": "the numbers are as if, in the line for {0}: {1}",
+    "also": "{0} (or, in line {lines}: {1})",
+    "same in": "{0} (here, or in line {lines})",
+    # faults, apart from the numbers
+    "raised": "{0}",
+    "clash": "{0} {1} {2} {3} {4}: {5} is not {6}",
+    "is None": "`{0}`, but {1} is None here",
+    "fails": "line {lines} fails: {0}",
+    "writes": "`{0}` changes {1}, which belongs to the caller: make a new array",
+    "writes somewhere": "it changes an argument, which belongs to the caller: make a new array",
+    "kept": "a result of an earlier call has changed: make a new array in each call",
+    "results": "{0} returned {1}, not {2}",
+    "no tree": "dp is {0}, not a tree of gradients (a dict)",
+    "missing": "{0} is missing in dp{1}",
+    "no parameter": "dp has {0}, which is no parameter",
+    "not None": "{0} must be None",
+    "no array": "{0} is {1}, not an array of floating numbers",
+    # evidence
+    "shape": "its shape is {0}, not {1}",
+    "is transposed": "it is transposed",
+    "axes order": "the numbers are right, its axes are in another order",
+    "needs a reshape": "the numbers are right, it needs a reshape",
+    "summed over": "it was summed over {0} too",
+    "sum missing": "the sum over {0} is missing",
+    "begins": "{0} is {1}: it begins here",
+    "worst": "{0} is {1}, the central difference {2}{3}",
+    "worst of several": "{0} is {1}, the true value {2}",
+    "rounded": "it is {0}, and so not exact: keep the dtype of the arguments",
+    "times": "every entry is {0} times the true one",
+    "times along": "it is a multiple of the true one, another at each index of axis {0}",
+    "off by": "the difference from the true one is the same along axis {0}",
+    "wrong at": "it is wrong only at index {0} of axis {1}",
+    "right at": "it is right only at index {0} of axis {1}",
+    "here": "the mistake is in this line, or a line before it is missing",
+    "above": "the mistake is in this line or in line {lines}, or a line between them is missing",
+    "far above": "the mistake is in this line or above it, or a line is missing",
+}

@@ -1,0 +1,473 @@
+"""Which small change makes a wrong line right? It names the mistake, because it says what the learner did instead.
+
+The learner's function runs statement by statement. Each small edit of a statement is tried on the learner's own values,
+until the results are the true ones. So a mistake is only named if its correction gives the true numbers.
+"""
+
+import ast
+import copy
+import dataclasses
+import itertools
+import re
+
+import numpy as np
+
+from npgpt.study.exercises.findings import Finding, Rank
+from npgpt.study.exercises.walk import RESULT, stored_names
+from npgpt.study.gradcheck.source import names_in
+
+EDITS, LOOP_EDITS = 6000, 2500      # how many are tried at most, and in a function with a loop, which takes longer
+NUMBERS = (-0.5, 0.5, 1.0, 2.0, 3.0)
+AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
+KEYS = ("weight", "bias", "c_fc", "c_proj", "c_attn", "ln_1", "ln_2", "attn", "mlp", "wte", "wpe")
+# Other arguments of these could fill the memory: in a loop, np.outer(dx, …) makes an ever larger dx.
+ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat", "outer", "kron", "tensordot"}
+CLIP = {"maximum", "minimum", "clip"}       # with other arguments they give 1, or 0, by accident
+FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
+text = ast.unparse
+
+
+def repairs(walk, window, whole, others, is_right, terms):
+    """Yield (rank, line, finding, edits) for each edit that makes the results of a `Walk` right, likeliest first.
+
+    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too; others: those
+    whose right sides may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text ->
+    value of the parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
+    """
+    tries = []
+    for nearness, i in enumerate(window):
+        after = walk.before[min(i + 1, len(walk.before) - 1)]
+        pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i], after)
+        tries += [(rank, nearness, line, finding, {i: statement})
+                  for rank, line, finding, statement in edited(walk.statements[i], pieces)]
+    tries += swaps(walk, whole, others)
+    tries.sort(key=lambda each: each[:2])
+    for rank, _, line, finding, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
+        if any(map(is_trivial, edits.values())):
+            continue
+        after = walk.run(min(edits), edits)
+        if after is not None and is_right(after):
+            yield rank, line, finding, edits
+
+
+# A repair of a kind, made in right code, is a mistake of another kind, or of the same with the operands reversed.
+INVERSE = {"extra factor": "factor", "extra division": "division", "extra term": "term", "transposed": "not transposed",
+           "not transposed": "transposed", "multiplied": "divided", "divided": "multiplied", "adds": "overwrites",
+           "overwrites": "adds", "keepdims": "keepdims missing", "extra call": "call",
+           "factor": "extra factor", "division": "extra division"}
+REVERSED = {"reduction", "axis", "instead", "power", "uses"}
+SAME = {"sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition", "loop order"}
+
+
+def mistakes(walk):
+    """Yield (number of the statement, line, finding, statement) of each small mistake in a `Walk`, from its end."""
+    for i, (statement, names) in reversed([*enumerate(zip(walk.statements, walk.before, strict=False))]):
+        for rank, line, finding, new in edited(statement, Pieces(names, walk.globals, {}, statement, {})):
+            operands = finding.operands[::-1] if finding.kind in REVERSED else finding.operands
+            kind = INVERSE.get(finding.kind, finding.kind)
+            few = rank in (Rank.MISSING_COUNT, Rank.MISSING_COUNT_DIVISION, Rank.MISSING_NUMBER)    # of all factors
+            if finding.kind in INVERSE.keys() | REVERSED | SAME and (few or kind[:5] != "extra") and (
+                    kind != "uses" or RESULT not in stored_names(new)):
+                yield i, line, dataclasses.replace(finding, kind=kind, operands=operands), new
+
+
+def swaps(walk, window, others):
+    """Yield the tries that swap the right sides of two lines, or two arrays of a line."""
+    statements = walk.statements
+    simple = [i for i in others if isinstance(statements[i], ast.Assign) and RESULT not in stored_names(statements[i])]
+    for i, j in itertools.combinations(simple, 2):
+        a, b = statements[i], statements[j]
+        if (i in window or j in window) and type(a.value) is type(b.value):     # others are not mistaken for each other
+            yield (Rank.LINES_SWAPPED, 0, a.lineno, Finding("lines swapped", [], [b.lineno]),
+                   {i: changed(a, value=b.value), j: changed(b, value=a.value)})
+    for a, b in itertools.permutations([name for name, value in walk.before[window[0]].items()
+                                        if isinstance(value, np.ndarray) and name[:2] != "__"] if window else [], 2):
+        lines = [i for i in window if a in names_in(statements[i])]
+        if lines[1:]:
+            yield (Rank.OTHER_NAME, 0, statements[lines[0]].lineno, Finding("uses", [a, b]),
+                   {i: renamed(statements[i], {a: b}) for i in lines})
+    for i in window:
+        used = [node.id for node in ast.walk(statements[i])
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+        arrays = [name for name, value in walk.before[i].items() if isinstance(value, np.ndarray) and name[:2] != "__"]
+        for a, b in itertools.permutations(arrays, 2):
+            if arrays.index(a) < arrays.index(b) and {a, b} <= {*used}:
+                yield Rank.SWAPPED, 0, statements[i].lineno, Finding("swapped", [a, b]), {
+                    i: renamed(statements[i], {a: b, b: a})}
+            elif used.count(a) > 1:
+                yield Rank.OTHER_NAME, 0, statements[i].lineno, Finding("uses", [a, b]), {
+                    i: renamed(statements[i], {a: b})}
+        for axis, other in itertools.permutations(map(str, AXES[:3]), 2):
+            spelling = text(statements[i])
+            if spelling.count(f"axis={axis}") > 1:
+                again = ast.parse(spelling.replace(f"axis={axis}", f"axis={other}")).body[0]
+                ast.copy_location(again, statements[i])
+                yield Rank.AXIS, 0, again.lineno, Finding("axis", [axis, other]), {i: again}
+
+
+def renamed(statement, names):
+    """A statement that reads other names."""
+    new = copy.deepcopy(statement)
+    for node in ast.walk(new):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            node.id = names.get(node.id, node.id)
+    return new
+
+
+class Pieces:
+    """What an edit may put into a line.
+
+    kinds: name -> type of all variables so far, and of those of the statement's loops; values: (text, node, ranks) of
+    what can be a factor, a term or a divisor; numbers: the same, of the package's line and a few that are often
+    forgotten; likely: the texts of the package's line; unwritten: its names that the learner has no line for; is_count:
+    whether the statement assigns integers.
+    """
+
+    def __init__(self, names, outer, terms, statement, after):
+        numbers = {term: value for term, value in terms.items() if re.fullmatch(r"[\d.e-]+", term)}
+        self.numbers = sorted({*NUMBERS, *numbers.values()})
+        self.likely = set(terms) - set(numbers)
+        self.is_count = any(isinstance(after.get(name), np.ndarray) and after[name].dtype.kind == "i"
+                            for name in stored_names(statement))
+        own = {name: value for name, value in names.items() if name not in outer
+               or isinstance(value, float) and not name.startswith("__")}
+        self.kinds = {name: "number" if isinstance(value, float | np.floating) else type(value)
+                      for name, value in own.items()}
+        for node in ast.walk(statement):
+            if isinstance(node, ast.For | ast.comprehension):
+                self.kinds |= dict.fromkeys(stored_names(node.target), int)
+            if isinstance(node, ast.FunctionDef):
+                own |= dict.fromkeys([*(each.arg for each in node.args.args), *stored_names(node)], np.empty(()))
+                self.kinds |= dict.fromkeys(own.keys() - self.kinds.keys(), np.ndarray)
+        lengths = {value: name for name, value in own.items() if type(value) is int and value > 1}
+        for name, value in own.items():
+            if isinstance(value, np.ndarray):
+                for i in range(-1, -value.ndim - 1, -1):
+                    lengths.setdefault(value.shape[i], f"{name}.shape[{i}]")
+        others = [name for name, value in own.items() if name not in self.likely
+                  and isinstance(value, np.ndarray | float | np.floating)]
+        self.unwritten = sorted(name for name in self.likely - self.kinds.keys()
+                                if name.isidentifier() and not name.startswith("d"))
+        self.values = [(term, ast.Name(hidden(term), ast.Load()), OF_THE_LINE) for term in terms if term not in numbers]
+        self.values += [(name, ast.Name(name, ast.Load()), OTHERS) for name in others]
+        self.values += [(term, ast.parse(term, mode="eval").body, COUNTS) for term in lengths.values()]
+
+
+# The ranks of a missing factor, term and divisor: of the package's line; a number of entries; another variable, which
+# gives the numbers by accident as often, so that it is no divisor.
+OF_THE_LINE = Rank.MISSING, Rank.MISSING_TERM, Rank.MISSING_DIVISION
+COUNTS = Rank.MISSING_COUNT, Rank.MISSING_COUNT_TERM, Rank.MISSING_COUNT_DIVISION
+OTHERS = Rank.MISSING_OTHER, Rank.MISSING_OTHER, None
+
+
+def hidden(term):
+    """The name that holds the value of a term among the learner's names."""
+    return "__" + "".join(char if char.isalnum() else f"_{ord(char)}_" for char in term) + "__"
+
+
+def edited(node, pieces, line=None, is_value=False):
+    """Yield (rank, line, finding, node with one edit) for the node and all below it."""
+    line = node.lineno if isinstance(node, ast.stmt) else line
+    found = edits(node, pieces)
+    for rank, kind, operands, new in itertools.chain(
+            found, insertions(node, pieces, is_value == "all") if is_value else ()):
+        yield rank, line, Finding(kind, [*map(str, operands)]), new
+    called = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+    if getattr(node, "arg", None) == "out" or called in ALLOCATE | CLIP:
+        return
+    for field, child in ast.iter_fields(node):
+        if isinstance(node, ast.Call) and field == "func" and not isinstance(child, ast.Attribute) \
+                or isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            continue
+        values = field in ("value", "left", "right", "body", "orelse", "args", "elts", "values")
+        if isinstance(node, ast.Assign):
+            values = "all" if field == "value" else False
+        parts = child if isinstance(child, list) else [child]
+        for i, part in reversed([*enumerate(parts)]):       # of a loop the last line first: it is nearer to the result
+            if isinstance(part, ast.AST):
+                for rank, at, finding, new in edited(part, pieces, line, isinstance(part, ast.expr) and values):
+                    if (finding := placed(finding, rank, node, field, part)) is not None:
+                        news = [*parts[:i], new, *parts[i + 1:]]
+                        yield rank, at, finding, changed(node, **{field: news if isinstance(child, list) else new})
+
+
+def placed(finding, rank, node, field, part):
+    """A finding about a part of a node, with what its place says of it; None if it holds by accident."""
+    if isinstance(node, ast.For) and finding.kind == "overwrites":
+        return Finding("overwrites in a loop")
+    if finding.where:
+        return finding
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right":
+        if finding.kind == "factor" and finding.operands[0] in names_in(node.left):
+            return None                         # x / (x * y) gives the numbers by accident
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub):
+            return dataclasses.replace(finding, where=text(part))
+        kind = {"factor": "division", "extra factor": "extra division"}.get(finding.kind, finding.kind)
+        return dataclasses.replace(finding, kind=kind)
+    if isinstance(node, ast.Call) and field == "args" and not isinstance(part, ast.Name) \
+            and rank not in (Rank.NAME, Rank.MISSING_COUNT):
+        return dataclasses.replace(finding, where=text(node))       # the sentence does not say where it is
+    return finding
+
+
+def edits(node, pieces):
+    """Yield (rank, kind, operands, replacement) for each small edit of this very node."""
+    for new in rebracketed(node) if isinstance(node, ast.BinOp) else ():
+        yield Rank.BRACKETS, "brackets", [text(new)], new
+    match node:
+        case ast.BinOp(left, ast.Mult() | ast.Div() as op, right):
+            a, b, divided = text(left), text(right), isinstance(op, ast.Div)
+            yield (Rank.SIGN, "divided" if divided else "multiplied", [b],
+                   changed(node, op=ast.Mult() if divided else ast.Div()))
+            yield Rank.EXTRA, "extra division" if divided else "extra factor", [b], left
+            if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mult | ast.Div):     # x * a / b
+                yield (Rank.EXTRA, "extra factor" if isinstance(left.op, ast.Mult) else "extra division",
+                       [f"{text(left.right)} {'/' if divided else '*'} {b}"], left.left)
+            yield Rank.EXTRA, "extra factor", [a], right
+            yield Rank.COUNT, "no sum", ["quotient" if divided else "product"], changed(node, op=ast.Add())
+            if not divided:
+                yield Rank.FAR, "matmul", [text(node)], changed(node, op=ast.MatMult())
+            for name in [name for name, kind in pieces.kinds.items() if kind == "number"] if divided else ():
+                yield (Rank.PART, "uses", [f"1 / {b}", name],
+                       changed(node, op=ast.Mult(), right=ast.Name(name, ast.Load())))
+        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
+            a, b, added = text(left), text(right), isinstance(op, ast.Add)
+            yield Rank.SIGN, "term sign", [b], changed(node, op=ast.Sub() if added else ast.Add())
+            yield Rank.SIGN, "term sign", [a], changed(node, left=negative(left))
+            yield Rank.EXTRA, "extra term", [b], left
+            yield Rank.EXTRA, "extra term", [a], right if added else negative(right)
+            for operator, word in ((ast.Mult(), "multiplied"), (ast.Div(), "divided")):
+                yield (Rank.EXTRA, "not multiplied", [b, "added" if added else "subtracted", word],
+                       changed(node, op=operator))
+        case ast.BinOp(left, ast.MatMult(), right):
+            yield Rank.SHAPE, "matmul order", [], changed(node, left=right, right=left)
+            for old, other, field, other_field in ((left, right, "left", "right"), (right, left, "right", "left")):
+                kind, operands, new = transposed(old)
+                yield Rank.SHAPE, kind, operands, changed(node, **{field: new})
+                yield Rank.CACHE, f"order and {kind}", operands, changed(node, **{other_field: new, field: other})
+            kind, operands, new = transposed(node)
+            yield Rank.CACHE, kind, operands, new
+        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
+            for other in (power - 1, power + 1):
+                yield Rank.SHAPE, "power", [power, other], changed(node, right=ast.Constant(other))
+        case ast.Attribute(value, "T"):
+            yield Rank.SHAPE, "not transposed", [text(value)], value
+        case ast.Call():
+            yield from call_edits(node)
+        case ast.Tuple(items) | ast.List(items) if len(items) < 7:
+            for names, order in exchanged(items):
+                yield Rank.NAME, "swapped", names, changed(node, elts=order)
+        case ast.Name(name, ast.Load()):
+            for other, kind in pieces.kinds.items():
+                if other not in (name, "_") and kind == pieces.kinds.get(name):
+                    rank = Rank.CACHE if kind not in (np.ndarray, "number") else \
+                        Rank.NAME if other in pieces.likely else Rank.OTHER_NAME
+                    yield rank, "uses", [name, other], ast.Name(other, ast.Load())
+            for other in pieces.unwritten:
+                yield Rank.OTHER_NAME, "uses", [name, other], ast.Name(hidden(other), ast.Load())
+        case ast.Constant(float(number)):
+            for other in pieces.numbers:
+                yield Rank.COUNT, "instead", [number, other], ast.Constant(other)
+            for other, kind in pieces.kinds.items():
+                yield (Rank.NAME if kind == "number" else Rank.PART, "uses", [number, other],
+                       ast.Name(other, ast.Load()))
+        case ast.Constant(int(number)) if type(number) is int:
+            for other, kind in pieces.kinds.items():
+                if kind is int:
+                    yield Rank.COUNT, "instead", [number, other], ast.Name(other, ast.Load())
+            for other in (number + 1, number - 1):
+                yield Rank.COUNT, "instead", [number, other], ast.Constant(other)
+        case ast.UnaryOp(ast.USub(), operand):
+            yield Rank.SIGN, "sign", [], operand
+        case ast.For(_, order):
+            yield (Rank.SHAPE, "loop order", [],
+                   changed(node, iter=ast.Call(ast.Name("reversed", ast.Load()), [order], [])))
+        case ast.AugAssign():
+            yield from augmented_edits(node)
+        case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
+            for order in itertools.permutations(items) if len(items) < 5 else ():
+                yield Rank.SHAPE, "results order", [], changed(node, value=ast.Tuple([*order], ast.Load()))
+        case ast.Assign([target], value) if not isinstance(target, ast.Tuple):
+            if not pieces.is_count:
+                yield Rank.SIGN, "sign", [], changed(node, value=negative(value))
+            if isinstance(target, ast.Subscript) or pieces.kinds.get(getattr(target, "id", None)) is np.ndarray:
+                yield Rank.SHAPE, "overwrites", [], ast.copy_location(ast.AugAssign(target, ast.Add(), value), node)
+            if isinstance(target, ast.Subscript):
+                yield Rank.SIGN, "repeats", [], added_at(node)
+        case ast.Assign([ast.Tuple(targets)]):
+            for names, order in exchanged(targets):
+                yield Rank.SHAPE, "swapped", names, changed(node, targets=[ast.Tuple(order, ast.Store())])
+            called = [each.id for each in getattr(node.value, "args", []) if isinstance(each, ast.Name)]
+            for i, name in itertools.product(range(len(targets)), called):
+                order = [*targets[:i], ast.Name(name, ast.Store()), *targets[i + 1:]]
+                yield (Rank.AXIS, "not assigned", [i + 1, text(node.value), name],
+                       changed(node, targets=[ast.Tuple(order, ast.Store())]))
+        case ast.Subscript(value, ast.Constant(int())):
+            yield (Rank.EXTRA, "one entry", [text(node)],
+                   ast.parse(f"({text(value)}).sum(axis=0)", mode="eval").body)
+        case ast.Dict(values=values):
+            for names, order in exchanged(values):
+                yield Rank.AXIS, "swapped", names, changed(node, values=order)
+        case ast.IfExp(test) | ast.If(test):
+            yield Rank.FAR, "condition", [text(test)], changed(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.Constant(str(key)):
+            for other in KEYS:
+                yield Rank.FAR, "uses", [repr(key), repr(other)], ast.Constant(other)
+
+
+def augmented_edits(node):
+    """The edits of `x += y` and its like."""
+    kind, other = {ast.Add: ("term sign", ast.Sub), ast.Sub: ("term sign", ast.Add), ast.Mult: ("multiplied", ast.Div),
+                   ast.Div: ("divided", ast.Mult)}.get(type(node.op), (None, None))
+    if other:
+        extra = {"multiplied": "extra factor", "divided": "extra division"}.get(kind, "extra term")
+        yield Rank.SIGN, kind, [text(node.value)], changed(node, op=other())
+        yield Rank.EXTRA, extra, [text(node.value)], ast.copy_location(ast.Pass(), node)
+    if isinstance(node.target, ast.Name):
+        again = ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)
+        yield Rank.SHAPE, "in place", [node.target.id], ast.copy_location(ast.Assign([node.target], again), node)
+    if isinstance(node.op, ast.Add):
+        yield Rank.SHAPE, "adds", [], ast.copy_location(ast.Assign([node.target], node.value), node)
+        if isinstance(node.target, ast.Subscript):
+            yield Rank.SIGN, "repeats", [], added_at(node)
+
+
+def added_at(node):
+    """`x[i] += y` or `x[i] = y` as np.add.at(x, i, y)."""
+    [target] = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+    call = changed(ast.parse("np.add.at()", mode="eval").body, args=[target.value, target.slice, node.value])
+    return ast.copy_location(ast.Expr(call), node)
+
+
+def call_edits(node):
+    """The edits of a call: of a reduction, of a transposition, and of the order of the arguments."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    of_module = isinstance(node.func, ast.Attribute) and text(node.func.value) == "np"
+    if name in ("sum", "mean"):
+        yield from reduction_edits(node, name, of_module)
+    elif name in ("swapaxes", "transpose") and not of_module:
+        yield Rank.SHAPE, "not transposed", [text(node.func.value)], node.func.value
+        for order in itertools.permutations(node.args) if 2 < len(node.args) < 6 else ():
+            yield Rank.NAME, "axes", [text(node.func.value)], changed(node, args=[*order])
+    if node.args and isinstance(node.args[0], ast.Name) or of_module and len(node.args) == 1:
+        yield Rank.EXTRA, "extra call", [text(node.func)], node.args[0]
+        for other in FUNCTIONS if of_module and not node.keywords else ():
+            yield (Rank.MISSING, "instead", [text(node.func), f"np.{other}"],
+                   changed(node, func=changed(node.func, attr=other)))
+    if name == "einsum" and isinstance(node.args[0], ast.Constant):
+        spelling = node.args[0].value
+        for i, letter in itertools.product(range(len(spelling)), sorted({*filter(str.isalpha, spelling)})):
+            if spelling[i].isalpha() and spelling[i] != letter:
+                right = ast.Constant(spelling[:i] + letter + spelling[i + 1:])
+                yield Rank.AXIS, "letter", [spelling, spelling[i]], changed(node, args=[right, *node.args[1:]])
+    for names, order in exchanged(node.args[:5]):
+        yield Rank.NAME, "swapped", names, changed(node, args=order + node.args[5:])
+
+
+def reduction_edits(node, name, of_module):
+    """The edits of a sum or mean: over which axes, whether the axis stays, and which of the two it is."""
+    value = node.args[0] if of_module and node.args else node.func.value
+    rest = node.args[1:] if of_module else node.args
+    given = {each.arg: each.value for each in node.keywords}
+    axis = text(given.get("axis", rest[0] if rest else ast.Constant(None)))
+    kept = "keepdims" in given and text(given["keepdims"]) == "True"
+    arguments = [value] if of_module else []
+
+    def call(name, axis, kept):
+        keywords = [ast.keyword("axis", ast.parse(axis, mode="eval").body)]
+        keywords += [ast.keyword("keepdims", ast.Constant(True))] * kept
+        return ast.Call(changed(node.func, attr=name), arguments, keywords)
+
+    other = "mean" if name == "sum" else "sum"
+    yield Rank.SIGN, "reduction", [name, other], call(other, axis, kept)
+    yield Rank.SHAPE, "keepdims" if kept else "keepdims missing", [], call(name, axis, not kept)
+    for right in map(str, AXES):
+        if right != axis:
+            kind, operands = ("axis missing", [right]) if axis == "None" else ("axis", [axis, right])
+            yield Rank.AXIS, kind, operands, call(name, right, kept)
+
+
+def insertions(node, pieces, is_all):
+    """Yield (rank, kind, operands, replacement) for each factor or term that may be missing at a node.
+
+    is_all: whether the node is all that a statement assigns.
+    """
+    is_module = getattr(node, "id", None) in ("np", "math", "ops", "layers")
+    if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module:
+        return
+    # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
+    # something gives the numbers by accident: it may only be a factor, or a term of a sum.
+    is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
+    for term, value, (as_factor, as_term, as_divisor) in pieces.values:
+        yield as_factor, "factor", [term], ast.BinOp(node, ast.Mult(), value)
+        # x / x gives the numbers by accident, and so do the powers.
+        if as_divisor and "**" not in term and not names_in(node) & {*re.findall(r"[^\W\d]\w*", term)}:
+            yield as_divisor, "division", [term], ast.BinOp(node, ast.Div(), value)
+        if is_sum or is_all or as_divisor:
+            rank = as_term if is_sum or is_all else Rank.MISSING_OTHER if as_term == Rank.MISSING_TERM else Rank.FAR
+            yield rank, "term", [term], ast.BinOp(node, ast.Add(), value)
+            yield rank, "subtraction", [term], ast.BinOp(node, ast.Sub(), value)
+    for number in pieces.numbers:
+        for kind, operator in (("factor", ast.Mult()), ("term", ast.Add()), ("subtracted from", ast.Sub())):
+            if (kind, number) != ("factor", 1.0):
+                yield Rank.MISSING_NUMBER, kind, [number], ast.BinOp(ast.Constant(number), operator, node)
+    if not pieces.is_count:
+        yield Rank.PART_SIGN, "part sign", [text(node)], negative(node)
+    if not isinstance(node, ast.Name):
+        far = Rank.FAR if is_all else Rank.PART
+        for name in pieces.unwritten:
+            yield far, "uses", [text(node), name], ast.Name(hidden(name), ast.Load())
+        for name, kind in pieces.kinds.items():
+            if kind in (np.ndarray, "number"):
+                yield far, "uses", [text(node), name], ast.Name(name, ast.Load())
+
+
+def rebracketed(node):
+    """Yield `a * (b - c)` for `a * b - c`, at each place where the brackets can open."""
+    lefts, inner = [], node.left
+    while isinstance(inner, ast.BinOp):
+        lefts.append(inner)
+        inner = inner.left
+    for depth, each in enumerate(lefts):
+        # `each` is x op y: what follows y up to the end of the node goes into the brackets, of y if it is a call.
+        call = each.right if isinstance(each.right, ast.Call) and len(each.right.args) == 1 else None
+        rest = call.args[0] if call else each.right
+        for outer in [*reversed(lefts[:depth]), node]:
+            rest = changed(outer, left=rest)
+        yield changed(each, right=changed(call, args=[rest]) if call else rest)
+
+
+def changed(node, **fields):
+    """Return a copy of a node with other fields; the parts that stay are shared."""
+    return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
+
+
+def negative(node):
+    return ast.UnaryOp(ast.USub(), node)
+
+
+def exchanged(nodes):
+    """Yield (the texts of two nodes, all nodes with these two swapped) for every two."""
+    for i, j in itertools.combinations(range(len(nodes)), 2):
+        order = list(nodes)
+        order[i], order[j] = nodes[j], nodes[i]
+        yield [ast.unparse(nodes[i]), ast.unparse(nodes[j])], order
+
+
+def is_trivial(statement):
+    """Whether a statement computes x / x, x - x or x * y / y, which gives the numbers by accident."""
+    def same(node, other):
+        times = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)       # x * y / y
+        return ast.dump(node) == ast.dump(other) or times and any(same(each, other) for each in (node.left, node.right))
+
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Sub)
+               and same(node.left, node.right) for node in ast.walk(statement))
+
+
+def transposed(node):
+    """(kind, operands, the node with its last two axes swapped; one that is transposed already, without that)."""
+    match node:
+        case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes")):
+            return "not transposed", [text(value)], value
+    swapped = ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), [ast.Constant(-1), ast.Constant(-2)], [])
+    return "transposed", [text(node)], swapped
