@@ -11,10 +11,9 @@ from pathlib import Path
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.bugs import bug_layers, bug_statement
-from npgpt.study.exercises.exercise import FOLDER, LAYERS, Step, levels_of, read_exercise, read_title
-from npgpt.study.exercises.path import reset, write_new
+from npgpt.study.exercises.exercise import FOLDER, LAYERS, Step, forward_remark, levels_of, read_exercise, read_title
+from npgpt.study.exercises.path import reset, write_step
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.exercises.remarks import forward_remark
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import hunt_text, report_text
@@ -89,7 +88,7 @@ def write_level(args):
     if step.what not in (levels := levels_of(args.layer)):
         raise UserError(f"--level {args.level}: {args.layer} has {', '.join(levels)}")
     path = Path(args.out or f"{FOLDER}/{step.file}")
-    write_new(step, path)
+    write_step(step, path, new=True)
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
 
 
@@ -99,7 +98,7 @@ def write_bug(args):
     check_whole("--seed", seed)
     step = Step(args.layer or bug_layers()[seed % len(bug_layers())], f"bug {seed}")
     path = Path(args.out or f"{FOLDER}/{step.file}")
-    write_new(step, path)
+    write_step(step, path, new=True)
     print(f"{path}: one line of {step.lesson.backward.__name__} is wrong; answer with: "
           f"npgpt exercise check {path} --line N")
 

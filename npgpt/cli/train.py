@@ -99,7 +99,11 @@ def add_arguments(parser):
 
 def run(args):
     check_path("--out-dir", args.out_dir)
-    backwards = own_backwards(args)             # raises before anything is downloaded or written
+    return train(args) if args.backward is None else train_with_own_functions(args)
+
+
+def train(args, backwards=None):
+    """Train, with the learner's `Backwards` if there are any. Return the exit code of --overfit, else None."""
     if args.overfit:        # 500 steps at a constant rate, no dropout, no folder
         constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
         args = argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
@@ -134,18 +138,18 @@ def run(args):
         print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
 
 
-def own_backwards(args):
-    """Return the learner's `Backwards`, checked; None without --backward. Raises UserError if one is wrong."""
-    if args.backward is None:
-        return None
+def train_with_own_functions(args):
+    """Check the learner's functions, and train with them. Raises UserError before anything is downloaded or written."""
     check_path("--backward", args.backward)
     if args.kernels == "xla" or array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
     if join():
         raise UserError("--backward trains in one process: start it without mpiexec or srun")
-    from npgpt.study.judge.own_backward import exercise_files, read_backwards
+    from npgpt.study.judge.own_backward import blaming, read_backwards
 
-    return read_backwards(args.backward, exercise_files(args.backward))
+    backwards = read_backwards(args.backward)
+    with blaming(args.backward, backwards.files.values()):
+        return train(args, backwards)
 
 
 def choose_engine(model, args, backwards):
@@ -195,8 +199,8 @@ def sample(trainer, out_dir, picture, backwards):
     """Print the result of the training, and a sample. backwards: the learner's `Backwards`, or None."""
     best = "best validation loss" if "val" in trainer.crops else "train loss"
     print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}{picture}\n")
-    if number := len(backwards.called(trainer.model.config)) if backwards else 0:
-        print(f"the text of a model that your {number} function{'s have' if number > 1 else ' has'} trained:\n")
+    if backwards:
+        print("the text of a model that your functions have trained:\n")
     try:
         print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer),
                      max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)

@@ -53,7 +53,7 @@ def gelu_exact_backward(dy, cache):
     """Undo `gelu_exact_forward`: dy -> dx, same shape. The derivative of Phi is the density of the normal.
 
     Shortcut: dphi is skipped. It is dy * x, and dx_inside = dphi * density. But dy * x can overflow to infinity for a
-    huge |x|; the density is 0 there, and infinity times 0 is NaN. x * density is never large, so it is computed first.
+    large dy; x * density is never large, so it is computed first.
     """
     x, phi = cache
     # y = x * phi

@@ -13,12 +13,12 @@ import re
 import textwrap
 from pathlib import Path
 
-from npgpt.errors import UserError, one_line
+from npgpt.errors import UserError
 from npgpt.files import read_bytes
 from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.gradcheck.lessons import basics_and_lessons
-from npgpt.study.gradcheck.source import backward_tree, names_in, read_source, source_of
+from npgpt.study.gradcheck.source import backward_tree, names_in, parsed, read_source
 
 LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
@@ -72,13 +72,6 @@ class Exercise(Step):
     function: ast.FunctionDef | None
 
     @property
-    def source(self):
-        """The `Source` of the learner's backward, or None."""
-        tree = self.function
-        lines = self.text.split("\n")
-        return tree and source_of(tree, str(self.path), tree.lineno, lines[tree.lineno - 1:tree.end_lineno])
-
-    @property
     def statements(self):
         """The simple statements of the learner's backward, in order."""
         return statements(self.function) if self.function else []
@@ -110,22 +103,15 @@ def file_text(lesson, what, task, commands, path, backward):
 
 
 def preamble(lesson):
-    """Return the lines that import NumPy, and the imports, constants and layers that a lesson's two functions need."""
+    """Return the imports of a lesson's module, NumPy, and the functions and constants that the lesson uses."""
     module = inspect.getmodule(lesson.forward)
-    tree = ast.parse(inspect.getsource(module))
-    pair = {lesson.forward.__name__, lesson.backward.__name__}
-    needed = set().union(*(names_in(node) for node in tree.body if getattr(node, "name", None) in pair)) - pair
-    constants = [node for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id in needed]
-    needed = needed.union(*map(names_in, constants))
-    groups = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)
-              and (node.names[0].asname or node.names[0].name) in needed - {"np"}]
-    groups.append("import numpy as np")         # a solution may need it if the forward does not
-    others = sorted(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in needed)
-    if others:
-        groups.append(f"from {module.__name__} import {', '.join(others)}")
-    if constants:
-        groups.append("\n".join(map(ast.unparse, constants)))
-    return "\n\n".join(groups)
+    nodes = ast.parse(inspect.getsource(module)).body
+    imports = {ast.unparse(node) for node in nodes if isinstance(node, ast.Import)} | {"import numpy as np"}
+    used = names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward))
+    functions = sorted(node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name in used)
+    layers = [f"from {module.__name__} import {', '.join(functions)}"] if functions else []
+    constants = [ast.unparse(node) for node in nodes if isinstance(node, ast.Assign) and node.targets[0].id in used]
+    return "\n\n".join([*sorted(imports), *layers, "\n".join(constants)]).rstrip()
 
 
 def blanked(lesson, level):
@@ -185,21 +171,16 @@ def without_explanation(line):
 
 def placeholder(lines, statement):
     """Return the lines that replace a statement: its right side becomes `...`, its comment stays where it was."""
-    value = statement.value
-    last = lines[statement.end_lineno - 1]
-    comment = last[statement.end_col_offset:].strip()
-    column = last.index(comment, statement.end_col_offset) if comment else 0
-    new = f"{lines[value.lineno - 1][:value.col_offset]}...".ljust(column) + comment
-    return [*lines[statement.lineno - 1:value.lineno - 1], new]
+    value, last = statement.value, lines[statement.end_lineno - 1]
+    comment = last[statement.end_col_offset:].lstrip()
+    new = f"{lines[value.lineno - 1][:value.col_offset]}...".ljust(len(last) - len(comment)) + comment
+    return [*lines[statement.lineno - 1:value.lineno - 1], new.rstrip()]
 
 
 def statements(function):
-    """Return the simple statements of a function's tree that compute or return something, in order."""
-    def is_text(node):
-        return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is not ...
-
-    found = [node for node in ast.walk(function)
-             if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return) and not is_text(node)]
+    """Return the simple statements of a function's tree, without docstrings, in order."""
+    found = [node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.AugAssign | ast.Return)
+             or isinstance(node, ast.Expr) and not isinstance(getattr(node.value, "value", None), str)]
     return sorted(found, key=lambda node: node.lineno)
 
 
@@ -228,10 +209,7 @@ def is_blank(statement):
 
 
 def read_title(path):
-    """Return the `Step` and the whole text of a learner's file.
-
-    Raises: UserError if it is not an exercise file; OSError as open does.
-    """
+    """Return the `Step` and the text of a learner's file. Raises UserError if it is no exercise; OSError as open."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -244,29 +222,19 @@ def read_title(path):
 
 
 def read_exercise(path):
-    """Return the `Exercise` in a learner's file.
-
-    Raises: UserError, with the line, if it cannot be parsed; as `read_title`.
-    """
+    """Return the `Exercise` in a learner's file. Raises UserError, with the line, if it cannot be parsed."""
     path = Path(path)
     step, text = read_title(path)
     try:
         tree = ast.parse(text)
-    except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else ""         # none for a null byte
-        raise UserError(f"{path}{line}: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:      # null bytes in older Pythons; deep brackets
-        longest = max(enumerate(text.split("\n"), 1), key=lambda each: len(each[1]))
-        raise UserError(f"{path} cannot be parsed ({one_line(error) or type(error).__name__}): its longest line is "
-                        f"{longest[0]}: {one_line(longest[1], 80)}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
+        line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
+        raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
     return Exercise(step.layer, step.what, path, text, find_function(tree, step.lesson.backward))
 
 
 def find_function(tree, backward):
-    """Return the tree of the last `def` of a lesson's backward in a file, or None.
-
-    It may be inside an `if`. The judge calls whatever has the name after the file has run.
-    """
+    """Return the tree of the last `def` of a lesson's backward in a file, also inside an `if`, or None."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == backward.__name__]
     return max(found, key=lambda node: node.lineno, default=None)
 
@@ -274,3 +242,22 @@ def find_function(tree, backward):
 def blanks_left(exercise):
     """Return the statements of a learner's backward that are still to be written, in order."""
     return [statement for statement in exercise.statements if is_blank(statement)]
+
+
+def forward_remark(exercise):
+    """Return a sentence if the forward in an exercise's file is not the package's, or None. Comments do not count."""
+    forward = exercise.lesson.forward
+    theirs = find_function(ast.parse(exercise.text), forward)
+    if theirs is None or ast.dump(theirs) == ast.dump(parsed(forward)):
+        return None
+    return f"the {forward.__name__} in this file differs from npgpt's: the judge calls npgpt's own"
+
+
+def cache_remark(name, lesson):
+    """Return a sentence if a lesson's forward has a variable `name`, but its cache does not hold it; or None."""
+    forward = {*inspect.signature(lesson.forward).parameters,
+               *(each for statement in read_source(lesson.forward).statements for each in statement.targets)}
+    held, _, right = read_source(lesson.backward).statements[0].text.partition(" = ")
+    if right != "cache" or name not in forward or name in re.findall(r"\w+", held):
+        return None
+    return f"{name} is not in the cache, which holds {held}"

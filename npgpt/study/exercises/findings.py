@@ -10,8 +10,7 @@ import enum
 # of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a name
 # in place of a part of the line; FAR: what gives the right numbers by accident as often as not.
 Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
-    MISSING_NUMBER MISSING MISSING_TERM MISSING_DIVISION NAME MISSING_COUNT OTHER_NAME MISSING_COUNT_TERM
-    MISSING_COUNT_DIVISION PART MISSING_OTHER FAR""")
+    MISSING_NUMBER MISSING NAME MISSING_COUNT OTHER_NAME PART MISSING_OTHER FAR""")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +45,8 @@ SENTENCES = {
     "reduction": "a {0} instead of a {1}",
     "repeats": "only the last gradient is kept of an index that occurs several times: they have to be added",
     "matmul order": "the factors are in the wrong order",
-    "order and transposed": "the factors are in the wrong order, and {0} should be transposed",
-    "order and not transposed": "the factors are in the wrong order, and {0} should not be transposed",
     "transposed": "{0} should be transposed",
     "not transposed": "{0} should not be transposed",
-    "axes": "the axes of {0} come out in the wrong order",
     "matmul": "`{0}` is elementwise, a matmul belongs there",
     "power": "the power {0} instead of {1}",
     "keepdims missing": "keepdims=True is missing",

@@ -22,15 +22,21 @@ FIELD = re.compile(r"^(line|level|hint|mistake|known): ", re.MULTILINE)
 SYMBOLS = {"cdot": "·", "delta": "δ", "dots": "…", "infty": "∞", "int": "∫", "odot": "⊙", "partial": "∂", "Phi": "Φ",
            "pi": "π", "prime": "′", "sum": "∑", "top": "ᵀ", "left": "", "right": "", "limits": "", "quad": "",
            **{name: name for name in ("cos", "log", "sin", "tanh")}}
-PART = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}|(\\(?!frac)[a-z]+|[∑∫]_|[_^])\{([^{}]*)\}")
+IN = r"\{([^{}]*)\}"
+RULES = {       # of formulas as text, in this order; each is about innermost braces
+    rf"\\frac{IN}{IN}": lambda m: f"{factor(m[1])}/{factor(m[2])}",
+    rf"\\sqrt{IN}": lambda m: f"√{factor(m[1])}",
+    rf"\\(?:mathrm|operatorname|text){IN}": r"\1",
+    rf"([∑∫]_){IN}": lambda m: m[1] + (m[2] if len(m[2]) == 1 else f"({m[2]})"),
+    rf"_{IN}": lambda m: f"[{','.join(re.findall('[a-z]' if m[1].islower() and m[1].isalpha() else '[^ ,]+', m[1]))}]",
+    r"\^\{([ᵀ′]+)\}": r"\1",
+    rf"\^{IN}": lambda m: {"2": "²", "3": "³"}.get(m[1]) or f"^{factor(m[1])}",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """The notes on a line of a backward; level 0: of the long way; 3: only the whole function leaves it out.
-
-    known: (code, name) of mistakes in the line that the judge recognises.
-    """
+    """The notes on a line of a backward, as described above; known: (code, name) of mistakes."""
 
     hint: str
     level: int = 3
@@ -101,31 +107,20 @@ def block_text(block):
 
 def formula_text(latex):
     """Return a formula in one line of Unicode, with indices as in NumPy: "dx[n,i] = ∑_j dy[n,j] weight[i,j]"."""
-    def factor(text):
-        return text if re.fullmatch(r"[^ +/·-]+", re.sub(r"\[[^]]*\]|√\([^()]*\)", "x", text)) else f"({text})"
-
-    def part(match):
-        above, below, kind, inside = match.groups()
-        match kind:
-            case None:
-                return f"{factor(above)}/{factor(below)}"
-            case r"\sqrt":
-                return f"√{factor(inside)}"
-            case "^":
-                return {"2": "²", "3": "³"}.get(inside, inside if inside[0] in "ᵀ′" else f"^{factor(inside)}")
-            case "_":
-                return f"[{','.join(inside if re.fullmatch('[a-z]+', inside) else re.split('[ ,]+', inside))}]"
-            case "∑_" | "∫_":
-                return kind + (inside if len(inside) == 1 else f"({inside})")
-        return inside
-
     # "ˍ" stands for an underscore that is part of a name, as in dy_rows, n_in and J_A.
     text = re.sub(r"_(\\mathrm\{(\w+)\}|[A-Z])", lambda match: f"ˍ{match[2] or match[1]}", latex.replace(r"\_", "ˍ"))
     text = re.sub(r"\\([a-zA-Z]+)", lambda match: SYMBOLS.get(match[1], match[0]), text.replace(r"\,", " "))
-    text = re.sub(r"([_^])([\w′])", r"\1{\2}", text.replace("∂ ", "∂"))
-    while (simpler := PART.sub(part, text)) != text:       # from the innermost braces to the outermost
-        text = simpler
+    text, before = re.sub(r"([_^])([\w′])", r"\1{\2}", text.replace("∂ ", "∂")), None
+    while text != before:       # from the innermost braces to the outermost
+        before = text
+        for pattern, new in RULES.items():
+            text = re.sub(pattern, new, text)
     return re.sub(r"(?<=\() +| +(?=\))", "", " ".join(text.split())).replace("ˍ", "_")
+
+
+def factor(text):
+    """Return a part of a formula, in brackets if it is a sum, a product or a quotient."""
+    return text if re.fullmatch(r"[^ +/·-]+", re.sub(r"\[[^]]*\]|√\([^()]*\)", "x", text)) else f"({text})"
 
 
 def parse_derivation(text):
@@ -134,9 +129,8 @@ def parse_derivation(text):
     from markupsafe import Markup, escape  # comes with Jinja2
 
     def formula(latex, display):
-        # A name of the code becomes one word, because \mathrm would make an element of each letter. It becomes <mi>:
-        # for MathML <mtext> is a space, and an operator between two spaces loses its own. The converter does not
-        # escape the content of \text, so "<" must not reach it.
+        # A name of the code becomes one <mi>: \mathrm would make an element of each letter, and beside <mtext> an
+        # operator loses its spaces. The converter does not escape the content of \text, so "<" must not reach it.
         latex = NAME.sub(lambda match: rf"\text{{{match[1]}}}".replace(r"\_", "_"), latex).replace("<", r"\lt ")
         return Markup(re.sub(r"<mtext>(\w+)</mtext>", r"<mi>\1</mi>", convert(latex, display=display)))
 

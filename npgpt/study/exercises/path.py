@@ -37,17 +37,12 @@ def initial(step, path):
     return text(step.lesson, step.level, path).encode("utf-8", "replace")
 
 
-def write_step(step, path):
-    """Write a step's file with its initial text."""
+def write_step(step, path, new=False):
+    """Write a step's file with its initial text. new: raises UserError if the path exists, the learner's work maybe."""
+    if new and os.path.lexists(path):
+        raise UserError(f"{path} exists: choose another name with --out, or delete it")
     make_folder(path.parent)
     write_atomically(path, initial(step, path))
-
-
-def write_new(step, path):
-    """Write a step's file. Raises UserError if the path exists, because that may be the learner's work."""
-    if os.path.lexists(path):
-        raise UserError(f"{path} exists: choose another name with --out, or delete it")
-    write_step(step, path)
 
 
 def is_untouched(step, path):

@@ -57,18 +57,17 @@ class Progress:
 
 
 def checked(content):
-    """Return the entries of a progress file's content, and its "at". Raises ValueError that says what is wrong."""
-    entries = content.get("exercises") if isinstance(content, dict) else None
-    if not isinstance(entries, dict):
-        raise ValueError('it has no "exercises"')
-    for name, entry in entries.items():
-        if not isinstance(entry, dict) or not is_count(entry.get("tries")) or not isinstance(entry.get("hints"), dict) \
-                or not all(map(is_count, entry["hints"].values())) or not isinstance(entry.get("solved", ""), str):
-            raise ValueError(f'the entry "{name}" is not one of an exercise')
-    if not isinstance(content.get("at"), str | None):
-        raise ValueError('"at" is not the name of an exercise')
-    return entries, content.get("at")
+    """Return the entries of a progress file's content, and its "at". Raises ValueError if it is damaged."""
+    match content:
+        case {"exercises": dict(entries)} if all(map(is_entry, entries.values())):
+            if not isinstance(content.get("at"), str | None):
+                raise ValueError('"at" is not the name of an exercise')
+            return entries, content.get("at")
+    raise ValueError("these are not the entries of exercises")
 
 
-def is_count(value):
-    return type(value) is int and value >= 0
+def is_entry(value):
+    match value:
+        case {"tries": tries, "hints": dict(hints), **others} if isinstance(others.get("solved", ""), str):
+            return all(type(count) is int and count >= 0 for count in (tries, *hints.values()))
+    return False

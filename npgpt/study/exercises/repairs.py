@@ -7,6 +7,7 @@ until the results are the true ones. So a mistake is only named if its correctio
 import ast
 import copy
 import dataclasses
+import functools
 import itertools
 import re
 
@@ -43,32 +44,26 @@ def repairs(walk, window, whole, others, is_right, terms):
     tries += swaps(walk, whole, others)
     tries.sort(key=lambda each: each[:2])
     for rank, _, line, finding, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
-        if any(map(is_trivial, edits.values())):
-            continue
-        after = walk.run(min(edits), edits)
+        after = None if any(map(is_trivial, edits.values())) else walk.run(min(edits), edits)
         if after is not None and is_right(after):
             yield rank, line, finding, edits
 
 
-# A repair of a kind, made in right code, is a mistake of another kind, or of the same with the operands reversed.
-INVERSE = {"extra factor": "factor", "extra division": "division", "extra term": "term", "transposed": "not transposed",
-           "not transposed": "transposed", "multiplied": "divided", "divided": "multiplied", "adds": "overwrites",
-           "overwrites": "adds", "keepdims": "keepdims missing", "extra call": "call",
-           "factor": "extra factor", "division": "extra division"}
-REVERSED = {"reduction", "axis", "instead", "power", "uses"}
-SAME = {"sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition", "loop order"}
+# A repair of a kind, made in right code, is a mistake of this kind; its operands are the other way round.
+MISTAKES = {"extra factor": "factor", "extra division": "division", "extra term": "term", "extra call": "call",
+            "transposed": "not transposed", "not transposed": "transposed", "keepdims": "keepdims missing",
+            "multiplied": "divided", "divided": "multiplied", "adds": "overwrites", "overwrites": "adds"} | {
+    kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition",
+                            "loop order", "reduction", "axis", "instead", "power", "uses")}
 
 
 def mistakes(walk):
     """Yield (number of the statement, line, finding, statement) of each small mistake in a `Walk`, from its end."""
     for i, (statement, names) in reversed([*enumerate(zip(walk.statements, walk.before, strict=False))]):
-        for rank, line, finding, new in edited(statement, Pieces(names, walk.globals, {}, statement, {})):
-            operands = finding.operands[::-1] if finding.kind in REVERSED else finding.operands
-            kind = INVERSE.get(finding.kind, finding.kind)
-            few = rank in (Rank.MISSING_COUNT, Rank.MISSING_COUNT_DIVISION, Rank.MISSING_NUMBER)    # of all factors
-            if finding.kind in INVERSE.keys() | REVERSED | SAME and (few or kind[:5] != "extra") and (
-                    kind != "uses" or RESULT not in stored_names(new)):
-                yield i, line, dataclasses.replace(finding, kind=kind, operands=operands), new
+        for _, line, finding, new in edited(statement, Pieces(names, walk.globals, {}, statement, {})):
+            kind = MISTAKES.get(finding.kind)
+            if kind and i > 0 and (kind != "uses" or RESULT not in stored_names(new)):      # 0 unpacks the cache
+                yield i, line, dataclasses.replace(finding, kind=kind, operands=finding.operands[::-1]), new
 
 
 def swaps(walk, window, others):
@@ -80,23 +75,18 @@ def swaps(walk, window, others):
         if (i in window or j in window) and type(a.value) is type(b.value):     # others are not mistaken for each other
             yield (Rank.LINES_SWAPPED, 0, a.lineno, Finding("lines swapped", [], [b.lineno]),
                    {i: changed(a, value=b.value), j: changed(b, value=a.value)})
-    for a, b in itertools.permutations([name for name, value in walk.before[window[0]].items()
-                                        if isinstance(value, np.ndarray) and name[:2] != "__"] if window else [], 2):
-        lines = [i for i in window if a in names_in(statements[i])]
-        if lines[1:]:
-            yield (Rank.OTHER_NAME, 0, statements[lines[0]].lineno, Finding("uses", [a, b]),
-                   {i: renamed(statements[i], {a: b}) for i in lines})
+    arrays = [name for name, value in walk.before[window[0]].items()
+              if isinstance(value, np.ndarray) and name[:2] != "__"] if window else []
+    for a, b in itertools.permutations(arrays, 2):
+        users = [i for i in window if a in names_in(statements[i])]
+        for lines in [users, *([i] for i in users)]:
+            if sum(getattr(node, "id", "") == a for i in lines for node in ast.walk(statements[i])) > 1:
+                yield (Rank.OTHER_NAME, 0, statements[lines[0]].lineno, Finding("uses", [a, b]),
+                       {i: renamed(statements[i], {a: b}) for i in lines})
     for i in window:
-        used = [node.id for node in ast.walk(statements[i])
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-        arrays = [name for name, value in walk.before[i].items() if isinstance(value, np.ndarray) and name[:2] != "__"]
-        for a, b in itertools.permutations(arrays, 2):
-            if arrays.index(a) < arrays.index(b) and {a, b} <= {*used}:
-                yield Rank.SWAPPED, 0, statements[i].lineno, Finding("swapped", [a, b]), {
-                    i: renamed(statements[i], {a: b, b: a})}
-            elif used.count(a) > 1:
-                yield Rank.OTHER_NAME, 0, statements[i].lineno, Finding("uses", [a, b]), {
-                    i: renamed(statements[i], {a: b})}
+        for a, b in itertools.combinations([name for name in arrays if name in names_in(statements[i])], 2):
+            yield (Rank.SWAPPED, 0, statements[i].lineno, Finding("swapped", [a, b]),
+                   {i: renamed(statements[i], {a: b, b: a})})
         for axis, other in itertools.permutations(map(str, AXES[:3]), 2):
             spelling = text(statements[i])
             if spelling.count(f"axis={axis}") > 1:
@@ -117,10 +107,10 @@ def renamed(statement, names):
 class Pieces:
     """What an edit may put into a line.
 
-    kinds: name -> type of all variables so far, and of those of the statement's loops; values: (text, node, ranks) of
-    what can be a factor, a term or a divisor; numbers: the same, of the package's line and a few that are often
-    forgotten; likely: the texts of the package's line; unwritten: its names that the learner has no line for; is_count:
-    whether the statement assigns integers.
+    kinds: name -> type of all variables so far, and of those of the statement's loops; floating: the names of arrays
+    and numbers; values: (text, node, rank) of what can be a factor, a term or a divisor; numbers: those of the
+    package's line and a few that are often forgotten; likely: the texts of the package's line; unwritten: its names
+    that the learner has no line for; is_count: whether the statement assigns integers.
     """
 
     def __init__(self, names, outer, terms, statement, after):
@@ -137,27 +127,19 @@ class Pieces:
             if isinstance(node, ast.For | ast.comprehension):
                 self.kinds |= dict.fromkeys(stored_names(node.target), int)
             if isinstance(node, ast.FunctionDef):
-                own |= dict.fromkeys([*(each.arg for each in node.args.args), *stored_names(node)], np.empty(()))
-                self.kinds |= dict.fromkeys(own.keys() - self.kinds.keys(), np.ndarray)
-        lengths = {value: name for name, value in own.items() if type(value) is int and value > 1}
+                inner = [*(each.arg for each in node.args.args), *stored_names(node)]
+                self.kinds = dict.fromkeys(inner, np.ndarray) | self.kinds
+        counts = {value: name for name, value in own.items() if type(value) is int and value > 1}
         for name, value in own.items():
-            if isinstance(value, np.ndarray):
-                for i in range(-1, -value.ndim - 1, -1):
-                    lengths.setdefault(value.shape[i], f"{name}.shape[{i}]")
-        others = [name for name, value in own.items() if name not in self.likely
-                  and isinstance(value, np.ndarray | float | np.floating)]
+            for i in range(-1, -np.ndim(value) - 1, -1) if isinstance(value, np.ndarray) else ():
+                counts.setdefault(value.shape[i], f"{name}.shape[{i}]")
+        self.floating = [name for name, kind in self.kinds.items() if kind in (np.ndarray, "number")]
         self.unwritten = sorted(name for name in self.likely - self.kinds.keys()
                                 if name.isidentifier() and not name.startswith("d"))
-        self.values = [(term, ast.Name(hidden(term), ast.Load()), OF_THE_LINE) for term in terms if term not in numbers]
-        self.values += [(name, ast.Name(name, ast.Load()), OTHERS) for name in others]
-        self.values += [(term, ast.parse(term, mode="eval").body, COUNTS) for term in lengths.values()]
-
-
-# The ranks of a missing factor, term and divisor: of the package's line; a number of entries; another variable, which
-# gives the numbers by accident as often, so that it is no divisor.
-OF_THE_LINE = Rank.MISSING, Rank.MISSING_TERM, Rank.MISSING_DIVISION
-COUNTS = Rank.MISSING_COUNT, Rank.MISSING_COUNT_TERM, Rank.MISSING_COUNT_DIVISION
-OTHERS = Rank.MISSING_OTHER, Rank.MISSING_OTHER, None
+        self.values = [(term, expression(hidden(term)), Rank.MISSING) for term in terms if term not in numbers]
+        self.values += [(name, expression(name), Rank.MISSING_OTHER) for name in self.floating
+                        if name not in self.likely]
+        self.values += [(term, expression(term), Rank.MISSING_COUNT) for term in counts.values()]
 
 
 def hidden(term):
@@ -168,38 +150,34 @@ def hidden(term):
 def edited(node, pieces, line=None, is_value=False):
     """Yield (rank, line, finding, node with one edit) for the node and all below it."""
     line = node.lineno if isinstance(node, ast.stmt) else line
-    found = edits(node, pieces)
-    for rank, kind, operands, new in itertools.chain(
-            found, insertions(node, pieces, is_value == "all") if is_value else ()):
+    missing = insertions(node, pieces, is_value == "all") if is_value else ()
+    for rank, kind, operands, new in itertools.chain(edits(node, pieces), missing):
         yield rank, line, Finding(kind, [*map(str, operands)]), new
     called = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
     if getattr(node, "arg", None) == "out" or called in ALLOCATE | CLIP:
         return
     for field, child in ast.iter_fields(node):
         if isinstance(node, ast.Call) and field == "func" and not isinstance(child, ast.Attribute) \
-                or isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                or isinstance(child, ast.Name) and (isinstance(child.ctx, ast.Store) or field == "test"):
             continue
         values = field in ("value", "left", "right", "body", "orelse", "args", "elts", "values")
         if isinstance(node, ast.Assign):
             values = "all" if field == "value" else False
         parts = child if isinstance(child, list) else [child]
         for i, part in reversed([*enumerate(parts)]):       # of a loop the last line first: it is nearer to the result
-            if isinstance(part, ast.AST):
-                for rank, at, finding, new in edited(part, pieces, line, isinstance(part, ast.expr) and values):
-                    if (finding := placed(finding, rank, node, field, part)) is not None:
-                        news = [*parts[:i], new, *parts[i + 1:]]
-                        yield rank, at, finding, changed(node, **{field: news if isinstance(child, list) else new})
+            for rank, at, finding, new in edited(part, pieces, line, isinstance(part, ast.expr) and values) \
+                    if isinstance(part, ast.AST) else ():
+                news = [*parts[:i], new, *parts[i + 1:]] if isinstance(child, list) else new
+                yield rank, at, placed(finding, rank, node, field, part), changed(node, **{field: news})
 
 
 def placed(finding, rank, node, field, part):
-    """A finding about a part of a node, with what its place says of it; None if it holds by accident."""
+    """A finding about a part of a node, with what its place says of it."""
     if isinstance(node, ast.For) and finding.kind == "overwrites":
         return Finding("overwrites in a loop")
     if finding.where:
         return finding
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right":
-        if finding.kind == "factor" and finding.operands[0] in names_in(node.left):
-            return None                         # x / (x * y) gives the numbers by accident
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add | ast.Sub):
             return dataclasses.replace(finding, where=text(part))
         kind = {"factor": "division", "extra factor": "extra division"}.get(finding.kind, finding.kind)
@@ -214,6 +192,8 @@ def edits(node, pieces):
     """Yield (rank, kind, operands, replacement) for each small edit of this very node."""
     for new in rebracketed(node) if isinstance(node, ast.BinOp) else ():
         yield Rank.BRACKETS, "brackets", [text(new)], new
+    if value := transposed(node):
+        yield Rank.SHAPE, "not transposed", [text(value)], value
     match node:
         case ast.BinOp(left, ast.Mult() | ast.Div() as op, right):
             a, b, divided = text(left), text(right), isinstance(op, ast.Div)
@@ -228,12 +208,10 @@ def edits(node, pieces):
             if not divided:
                 yield Rank.FAR, "matmul", [text(node)], changed(node, op=ast.MatMult())
             for name in [name for name, kind in pieces.kinds.items() if kind == "number"] if divided else ():
-                yield (Rank.PART, "uses", [f"1 / {b}", name],
-                       changed(node, op=ast.Mult(), right=ast.Name(name, ast.Load())))
+                yield Rank.PART, "uses", [f"1 / {b}", name], changed(node, op=ast.Mult(), right=expression(name))
         case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
             a, b, added = text(left), text(right), isinstance(op, ast.Add)
             yield Rank.SIGN, "term sign", [b], changed(node, op=ast.Sub() if added else ast.Add())
-            yield Rank.SIGN, "term sign", [a], changed(node, left=negative(left))
             yield Rank.EXTRA, "extra term", [b], left
             yield Rank.EXTRA, "extra term", [a], right if added else negative(right)
             for operator, word in ((ast.Mult(), "multiplied"), (ast.Div(), "divided")):
@@ -241,49 +219,36 @@ def edits(node, pieces):
                        changed(node, op=operator))
         case ast.BinOp(left, ast.MatMult(), right):
             yield Rank.SHAPE, "matmul order", [], changed(node, left=right, right=left)
-            for old, other, field, other_field in ((left, right, "left", "right"), (right, left, "right", "left")):
-                kind, operands, new = transposed(old)
-                yield Rank.SHAPE, kind, operands, changed(node, **{field: new})
-                yield Rank.CACHE, f"order and {kind}", operands, changed(node, **{other_field: new, field: other})
-            kind, operands, new = transposed(node)
-            yield Rank.CACHE, kind, operands, new
+            for field, old in ("left", left), ("right", right):
+                if not transposed(old):
+                    new = changed(expression("x.swapaxes(-1, -2)"), func=ast.Attribute(old, "swapaxes", ast.Load()))
+                    yield Rank.SHAPE, "transposed", [text(old)], changed(node, **{field: new})
         case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
             for other in (power - 1, power + 1):
                 yield Rank.SHAPE, "power", [power, other], changed(node, right=ast.Constant(other))
-        case ast.Attribute(value, "T"):
-            yield Rank.SHAPE, "not transposed", [text(value)], value
         case ast.Call():
             yield from call_edits(node)
-        case ast.Tuple(items) | ast.List(items) if len(items) < 7:
-            for names, order in exchanged(items):
-                yield Rank.NAME, "swapped", names, changed(node, elts=order)
         case ast.Name(name, ast.Load()):
             for other, kind in pieces.kinds.items():
                 if other not in (name, "_") and kind == pieces.kinds.get(name):
                     rank = Rank.CACHE if kind not in (np.ndarray, "number") else \
                         Rank.NAME if other in pieces.likely else Rank.OTHER_NAME
-                    yield rank, "uses", [name, other], ast.Name(other, ast.Load())
+                    yield rank, "uses", [name, other], expression(other)
             for other in pieces.unwritten:
-                yield Rank.OTHER_NAME, "uses", [name, other], ast.Name(hidden(other), ast.Load())
+                yield Rank.OTHER_NAME, "uses", [name, other], expression(hidden(other))
         case ast.Constant(float(number)):
             for other in pieces.numbers:
                 yield Rank.COUNT, "instead", [number, other], ast.Constant(other)
             for other, kind in pieces.kinds.items():
-                yield (Rank.NAME if kind == "number" else Rank.PART, "uses", [number, other],
-                       ast.Name(other, ast.Load()))
+                yield Rank.NAME if kind == "number" else Rank.PART, "uses", [number, other], expression(other)
         case ast.Constant(int(number)) if type(number) is int:
-            for other, kind in pieces.kinds.items():
-                if kind is int:
-                    yield Rank.COUNT, "instead", [number, other], ast.Name(other, ast.Load())
-            for other in (number + 1, number - 1):
-                yield Rank.COUNT, "instead", [number, other], ast.Constant(other)
-        case ast.UnaryOp(ast.USub(), operand):
-            yield Rank.SIGN, "sign", [], operand
+            counts = [name for name, kind in pieces.kinds.items() if kind is int]
+            for other in map(str, [*counts, number + 1, number - 1]):
+                yield Rank.COUNT, "instead", [number, other], expression(other)
         case ast.For(_, order):
-            yield (Rank.SHAPE, "loop order", [],
-                   changed(node, iter=ast.Call(ast.Name("reversed", ast.Load()), [order], [])))
+            yield Rank.SHAPE, "loop order", [], changed(node, iter=ast.Call(expression("reversed"), [order], []))
         case ast.AugAssign():
-            yield from augmented_edits(node)
+            yield from augmented_edits(node, pieces)
         case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
             for order in itertools.permutations(items) if len(items) < 5 else ():
                 yield Rank.SHAPE, "results order", [], changed(node, value=ast.Tuple([*order], ast.Load()))
@@ -303,8 +268,7 @@ def edits(node, pieces):
                 yield (Rank.AXIS, "not assigned", [i + 1, text(node.value), name],
                        changed(node, targets=[ast.Tuple(order, ast.Store())]))
         case ast.Subscript(value, ast.Constant(int())):
-            yield (Rank.EXTRA, "one entry", [text(node)],
-                   ast.parse(f"({text(value)}).sum(axis=0)", mode="eval").body)
+            yield Rank.EXTRA, "one entry", [text(node)], expression(f"({text(value)}).sum(axis=0)")
         case ast.Dict(values=values):
             for names, order in exchanged(values):
                 yield Rank.AXIS, "swapped", names, changed(node, values=order)
@@ -315,16 +279,14 @@ def edits(node, pieces):
                 yield Rank.FAR, "uses", [repr(key), repr(other)], ast.Constant(other)
 
 
-def augmented_edits(node):
+def augmented_edits(node, pieces):
     """The edits of `x += y` and its like."""
-    kind, other = {ast.Add: ("term sign", ast.Sub), ast.Sub: ("term sign", ast.Add), ast.Mult: ("multiplied", ast.Div),
-                   ast.Div: ("divided", ast.Mult)}.get(type(node.op), (None, None))
-    if other:
-        extra = {"multiplied": "extra factor", "divided": "extra division"}.get(kind, "extra term")
-        yield Rank.SIGN, kind, [text(node.value)], changed(node, op=other())
-        yield Rank.EXTRA, extra, [text(node.value)], ast.copy_location(ast.Pass(), node)
+    for rank, kind, operands, new in edits(ast.BinOp(node.target, node.op, node.value), pieces):
+        if operands == [text(node.value)]:
+            yield rank, kind, operands, ast.copy_location(ast.Pass(), node) if new is node.target else changed(
+                node, op=new.op)
     if isinstance(node.target, ast.Name):
-        again = ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)
+        again = ast.BinOp(expression(node.target.id), node.op, node.value)
         yield Rank.SHAPE, "in place", [node.target.id], ast.copy_location(ast.Assign([node.target], again), node)
     if isinstance(node.op, ast.Add):
         yield Rank.SHAPE, "adds", [], ast.copy_location(ast.Assign([node.target], node.value), node)
@@ -335,20 +297,16 @@ def augmented_edits(node):
 def added_at(node):
     """`x[i] += y` or `x[i] = y` as np.add.at(x, i, y)."""
     [target] = [node.target] if isinstance(node, ast.AugAssign) else node.targets
-    call = changed(ast.parse("np.add.at()", mode="eval").body, args=[target.value, target.slice, node.value])
+    call = changed(expression("np.add.at()"), args=[target.value, target.slice, node.value])
     return ast.copy_location(ast.Expr(call), node)
 
 
 def call_edits(node):
-    """The edits of a call: of a reduction, of a transposition, and of the order of the arguments."""
+    """The edits of a call: of a reduction, of the function, and of the order of the arguments."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     of_module = isinstance(node.func, ast.Attribute) and text(node.func.value) == "np"
     if name in ("sum", "mean"):
         yield from reduction_edits(node, name, of_module)
-    elif name in ("swapaxes", "transpose") and not of_module:
-        yield Rank.SHAPE, "not transposed", [text(node.func.value)], node.func.value
-        for order in itertools.permutations(node.args) if 2 < len(node.args) < 6 else ():
-            yield Rank.NAME, "axes", [text(node.func.value)], changed(node, args=[*order])
     if node.args and isinstance(node.args[0], ast.Name) or of_module and len(node.args) == 1:
         yield Rank.EXTRA, "extra call", [text(node.func)], node.args[0]
         for other in FUNCTIONS if of_module and not node.keywords else ():
@@ -366,17 +324,13 @@ def call_edits(node):
 
 def reduction_edits(node, name, of_module):
     """The edits of a sum or mean: over which axes, whether the axis stays, and which of the two it is."""
-    value = node.args[0] if of_module and node.args else node.func.value
-    rest = node.args[1:] if of_module else node.args
     given = {each.arg: each.value for each in node.keywords}
-    axis = text(given.get("axis", rest[0] if rest else ast.Constant(None)))
-    kept = "keepdims" in given and text(given["keepdims"]) == "True"
-    arguments = [value] if of_module else []
+    axis = text(given.get("axis", [*node.args[of_module:], ast.Constant(None)][0]))
+    kept = text(given.get("keepdims", ast.Constant(False))) == "True"
 
     def call(name, axis, kept):
-        keywords = [ast.keyword("axis", ast.parse(axis, mode="eval").body)]
-        keywords += [ast.keyword("keepdims", ast.Constant(True))] * kept
-        return ast.Call(changed(node.func, attr=name), arguments, keywords)
+        return changed(node, func=changed(node.func, attr=name), args=node.args[:of_module], keywords=[
+            ast.keyword("axis", expression(axis)), ast.keyword("keepdims", ast.Constant(kept))])
 
     other = "mean" if name == "sum" else "sum"
     yield Rank.SIGN, "reduction", [name, other], call(other, axis, kept)
@@ -396,30 +350,27 @@ def insertions(node, pieces, is_all):
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module:
         return
     # A term is missing in a sum; anywhere else it is less likely. What neither the package's line has nor counts
-    # something gives the numbers by accident: it may only be a factor, or a term of a sum.
+    # something gives the numbers by accident: it is no divisor.
     is_sum = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
-    for term, value, (as_factor, as_term, as_divisor) in pieces.values:
-        yield as_factor, "factor", [term], ast.BinOp(node, ast.Mult(), value)
+    for term, value, rank in pieces.values:
+        yield rank, "factor", [term], ast.BinOp(node, ast.Mult(), value)
         # x / x gives the numbers by accident, and so do the powers.
-        if as_divisor and "**" not in term and not names_in(node) & {*re.findall(r"[^\W\d]\w*", term)}:
-            yield as_divisor, "division", [term], ast.BinOp(node, ast.Div(), value)
-        if is_sum or is_all or as_divisor:
-            rank = as_term if is_sum or is_all else Rank.MISSING_OTHER if as_term == Rank.MISSING_TERM else Rank.FAR
+        if rank != Rank.MISSING_OTHER and "**" not in term and not names_in(node) & {*re.findall(r"[^\W\d]\w*", term)}:
+            yield rank, "division", [term], ast.BinOp(node, ast.Div(), value)
+        if rank != Rank.MISSING_COUNT and (is_sum or is_all or rank == Rank.MISSING):
+            rank = rank if is_sum or is_all else Rank.MISSING_OTHER
             yield rank, "term", [term], ast.BinOp(node, ast.Add(), value)
             yield rank, "subtraction", [term], ast.BinOp(node, ast.Sub(), value)
     for number in pieces.numbers:
         for kind, operator in (("factor", ast.Mult()), ("term", ast.Add()), ("subtracted from", ast.Sub())):
             if (kind, number) != ("factor", 1.0):
                 yield Rank.MISSING_NUMBER, kind, [number], ast.BinOp(ast.Constant(number), operator, node)
-    if not pieces.is_count:
+    if not pieces.is_count and not isinstance(node, ast.UnaryOp):
         yield Rank.PART_SIGN, "part sign", [text(node)], negative(node)
     if not isinstance(node, ast.Name):
         far = Rank.FAR if is_all else Rank.PART
-        for name in pieces.unwritten:
-            yield far, "uses", [text(node), name], ast.Name(hidden(name), ast.Load())
-        for name, kind in pieces.kinds.items():
-            if kind in (np.ndarray, "number"):
-                yield far, "uses", [text(node), name], ast.Name(name, ast.Load())
+        for name in pieces.floating:
+            yield far, "uses", [text(node), name], expression(name)
 
 
 def rebracketed(node):
@@ -442,6 +393,12 @@ def changed(node, **fields):
     return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
 
 
+@functools.cache
+def expression(text):
+    """The tree of an expression."""
+    return ast.parse(text, mode="eval").body
+
+
 def negative(node):
     return ast.UnaryOp(ast.USub(), node)
 
@@ -455,19 +412,13 @@ def exchanged(nodes):
 
 
 def is_trivial(statement):
-    """Whether a statement computes x / x, x - x or x * y / y, which gives the numbers by accident."""
-    def same(node, other):
-        times = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)       # x * y / y
-        return ast.dump(node) == ast.dump(other) or times and any(same(each, other) for each in (node.left, node.right))
-
+    """Whether a statement computes x / x or x - x, which gives the numbers by accident."""
     return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Sub)
-               and same(node.left, node.right) for node in ast.walk(statement))
+               and text(node.left) == text(node.right) for node in ast.walk(statement))
 
 
 def transposed(node):
-    """(kind, operands, the node with its last two axes swapped; one that is transposed already, without that)."""
+    """The x of `x.T`, `x.swapaxes(…)` or `x.transpose(…)`; None of another node."""
     match node:
-        case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes")):
-            return "not transposed", [text(value)], value
-    swapped = ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), [ast.Constant(-1), ast.Constant(-2)], [])
-    return "transposed", [text(node)], swapped
+        case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes" | "transpose")):
+            return value

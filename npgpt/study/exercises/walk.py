@@ -57,9 +57,7 @@ class Walk:
                     if seen is not None:
                         seen.append(names)
                     return names
-                except KeyboardInterrupt:
-                    raise
-                except BaseException:       # SystemExit too
+                except (Exception, SystemExit):
                     return None
                 if seen is not None:
                     seen.append(names)
@@ -81,12 +79,9 @@ class Walk:
 
     def record(self):
         """The `Assignment`s of the statements, as the line tracer has them."""
-        found = []
-        for statement, names in zip(self.statements, self.before[1:], strict=False):
-            for name in stored_names(statement):
-                if is_floating(names.get(name)) and name != RESULT:
-                    found.append(Assignment("", statement.lineno, name, np.array(names[name])))
-        return found
+        return [Assignment("", statement.lineno, name, np.array(names[name]))
+                for statement, names in zip(self.statements, self.before[1:], strict=False)
+                for name in stored_names(statement) if is_floating(names.get(name)) and name != RESULT]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import random
 
 from npgpt.study.gradcheck.lessons import PLAIN, Setting, Sizes
 
-CASES = 24          # random ones, in addition to the plain one
 # Switches that change a line of a layer's backward or its arguments -> the case in words if it is off.
 OFF = {"bias": "without biases", "dropout": "without dropout", "mask": "without a mask", "causal": "with another mask",
        "tanh": "with the exact GELU", "ln_e": "without ln_e", "ln_f": "without ln_f", "tied": "with an untied head",
@@ -21,54 +20,64 @@ SWITCHES = {"linear": ["bias"], "layernorm": ["bias"], "cross_entropy": ["ignore
             "block": ["bias", "mask", "dropout", "tanh"],
             "gpt": ["ln_e", "ln_f", "tied", "head_bias", "bias", "dropout", "causal", "tanh"]}
 DEALT = 4           # every combination of this many first switches occurs
-LEAST = {"B": 2, "T": 2, "V": 3, "S": 2, "F": 2, "P": 2}
-MOST = {"B": 5, "T": 7, "V": 19, "S": 9, "F": 17, "P": 12}
+RANGES = {"B": (2, 5), "T": (2, 7), "H": (2, 4), "D": (2, 6), "V": (3, 19), "S": (2, 9), "F": (2, 17), "P": (2, 12)}
+ONES = ["B", "T", "SPT", "H", "DF", "HD", "V"]      # the sizes that are 1 in one case, which has every switch on
+CASES = 1 + 2**DEALT + len(ONES)                    # in addition to the plain one
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
 
 
 def draw(name, seed, config=None):
-    """Draw the `Setting`s of a check of the lesson `name`: the plain one, then `CASES` random ones.
+    """Draw the `Setting`s of a check of the lesson `name`: the plain one, the same with other numbers, random ones.
 
-    config: of a model, for one more case.
+    In one of these a size is 1, in some a switch is on, in others it is off. config: of a model, for one more case.
     """
     rng = random.Random(f"{name} {seed}")
     switches = SWITCHES.get(name, [])
     combinations = [*itertools.product([True, False], repeat=min(len(switches), DEALT))]
+    others = [rng.sample([True, False] * 2**(DEALT - 1), 2**DEALT) for _ in switches[DEALT:]]
     layers = [1, 2, 3, 4]
-    settings = [PLAIN]
+    settings = [PLAIN, dataclasses.replace(PLAIN, seed=rng.randrange(1, 1 << 30))]
     if config is not None:
         sizes = PLAIN.sizes._replace(C=3 * config.n_head, H=config.n_head)
         settings.append(Setting(sizes, config.n_layer, off=frozenset() if config.causal else frozenset({"mask"}),
                                 eps=config.layer_norm_epsilon, seed=rng.randrange(1, 1 << 30), config=config))
-    for i in range(CASES):
+    for i, ones in enumerate([""] * 2**DEALT + ONES):
         if i % len(combinations) == 0:
             rng.shuffle(combinations)
         if i % len(layers) == 0:
             rng.shuffle(layers)
-        on = combinations[i % len(combinations)]
-        off = {switch for switch, is_on in itertools.zip_longest(switches, on) if not (
-            rng.random() < 0.5 if is_on is None else is_on)}
+        on = [True] * len(switches) if ones else [*combinations[i % len(combinations)], *(each[i] for each in others)]
+        off = {switch for switch, is_on in zip(switches, on, strict=True) if not is_on}
         numbers = {field: rng.uniform(*limits) for field, limits in OF_RANGE.items()}
-        sizes = draw_sizes(rng, least_tokens=33 if "repeated" in off else 0)
+        sizes = draw_sizes(rng, ones, least_tokens=33 if "repeated" in off else 0)
         settings.append(Setting(sizes, n_layer=layers[i % len(layers)], layer=rng.randrange(4), off=frozenset(off),
                                 seed=rng.randrange(1, 1 << 30), **numbers))
     return settings
 
 
-def draw_sizes(rng, least_tokens=0):
-    """Draw `Sizes` that all differ, also from D, 3 C and B T. least_tokens: added to the vocabulary size."""
+def draw_sizes(rng, ones="", least_tokens=0):
+    """Draw `Sizes` that `fit`. ones: letters of those that are 1; least_tokens: added to the vocabulary size."""
     while True:
-        found = {name: rng.randint(LEAST[name], MOST[name]) for name in LEAST}
-        H, D = rng.randint(2, 4), rng.randint(2, 6)
-        found |= {"H": H, "C": H * D, "V": found["V"] + least_tokens}
-        sizes = Sizes(**found)
-        every = [*sizes, D, 3 * sizes.C, sizes.B * sizes.T]
-        if len({*every}) == len(every) and sizes.P > sizes.T <= sizes.S:
+        drawn = {name: 1 if name in ones else rng.randint(*limits) for name, limits in RANGES.items()}
+        sizes = Sizes(C=drawn["H"] * drawn.pop("D"), **drawn)
+        sizes = sizes._replace(V=sizes.V + least_tokens)
+        if fit(sizes):
             return sizes
 
 
+def fit(sizes):
+    """Whether all sizes above 1 differ, also from D, 3 C and B T, and T is not too large."""
+    B, T, C, H, V, S, F, P = sizes
+    every = [B, T, H, C // H, V, S, F, P, 3 * C, *[C] * (1 < H < C), *[B * T] * (B > 1 < T)]
+    every = [size for size in every if size > 1]
+    return len({*every}) == len(every) and P >= T <= S
+
+
 def smallest(name, setting, fails):
-    """Return a smaller setting that also fails, by a greedy search over its parts. fails: setting -> bool."""
+    """Return a simpler setting that also fails, by a greedy search over its parts. fails: setting -> bool.
+
+    Sizes stay above 1, and differ, if it fails then too: at 1, sums and roots of sizes tell nothing.
+    """
     def attempt(**fields):
         nonlocal setting
         simpler = dataclasses.replace(setting, **fields)
@@ -77,18 +86,17 @@ def smallest(name, setting, fails):
             return True
         return False
 
-    for field in ("p", "eps", "scale", "step", "spread", "layer"):
+    def resized(sizes):
+        return fit(sizes) and (setting.has("repeated") or sizes.V >= sizes.B * sizes.T) and attempt(sizes=sizes)
+
+    for field in ("p", "eps", "scale", "step", "spread", "layer", "n_layer"):
         attempt(**{field: getattr(PLAIN, field)})
     for switch in SWITCHES.get(name, []):
         attempt(off=setting.off - {switch})
-    any(attempt(n_layer=n) for n in range(1, setting.n_layer))
-    for size in ("B", "T", "S", "H", "D", "V", "F", "P"):
-        sizes = setting.sizes
-        for n in range(1, getattr(sizes, size, sizes.C // sizes.H)):
-            other = with_size(sizes, size, n)
-            if other.P >= other.T <= other.S and (setting.has("repeated") or other.V >= other.B * other.T) \
-                    and attempt(sizes=other):
-                break
+    if not resized(PLAIN.sizes):
+        for size in "SPBTSPHDVF":       # S and P before T, which they bound, and after it
+            now = getattr(setting.sizes, size, setting.sizes.C // setting.sizes.H)
+            any(resized(with_size(setting.sizes, size, n)) for n in range(2, now if now > 1 else 8))
     return setting
 
 
@@ -107,10 +115,13 @@ def in_words(lesson, setting):
         return ""
     if setting.config is not None:
         return "with the model's own config"
-    sizes, (first, array) = setting.sizes, next(iter(lesson.inputs.items()))
-    words = [f"with {first} {array.shape}"]
+    words = [f"{each} {array.shape}" for i, (each, array) in enumerate(lesson.inputs.items())
+             if i == 0 or 1 in array.shape]
     if lesson.name == "gpt":
-        words = [f"with B = {sizes.B}, T = {sizes.T}, C = {sizes.C}, n_layer = {setting.n_layer}"]
+        sizes = setting.sizes._asdict() | {"n_layer": setting.n_layer}
+        words = [f"{each} = {size}" for each, size in sizes.items()
+                 if each in ("B", "T", "C", "n_layer") or size == 1 and each != "S"]
+    words[0] = f"with {words[0]}"
     words += [OFF[switch] for switch in SWITCHES.get(lesson.name, []) if not setting.has(switch)
               and not (switch == "causal" and lesson.name != "gpt" and not setting.has("mask"))]
     return ", ".join(words)

@@ -33,6 +33,11 @@ class Sizes(NamedTuple):
     F: int
     P: int
 
+    @property
+    def smallest(self):
+        """The smallest size of an axis, also of D."""
+        return min(*self, self.C // self.H)
+
     def letter(self, size):
         """Return the letter of an axis of that size: "T"."""
         more = {"D": self.C // self.H, "N": self.B * self.T, "3C": 3 * self.C}

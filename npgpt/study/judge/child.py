@@ -1,152 +1,158 @@
-"""Run a learner's file in processes with limits, so that nothing of the file runs in the calling process.
+"""Judge a learner's file in a process with limits, so that nothing of the file runs in the calling process.
 
-The first process calls the learner's function in every case and sends the results back, as JSON. It does not know the
-true gradients: the results are compared here. If they are wrong, a second process finds out where and why, and sends a
-`Report`, of which only the words count.
+The process judges the file and writes what it finds as JSON. A verdict "right" is checked here: the results of every
+case are compared again, so code that has changed NumPy or the judge is not believed.
 
-This protects from accidents: endless loops, processes left behind, too much memory, files or output, a damaged answer,
-escape codes. It is no sandbox: the code runs as the user, and can delete the user's files and use the network. Do not
-check files of people whom you do not trust. All limits hold on Linux (for root, the number of processes has no limit;
-they are still killed at the end). macOS may not limit memory, and a process that leaves its process group survives
-there. On Windows there is only the time limit, and processes that the code started survive. Limits hold for each
-process and each file, not for their sum.
+This protects from accidents, such as endless loops, too much memory or output, and a damaged answer. It is no sandbox:
+the code runs as the user, can delete files and use the network, and what leaves its process group survives. Do not
+check files of people whom you do not trust. All limits hold on Linux, macOS may not limit memory, and on Windows there
+is only the time limit. They hold for each process and each file, not for their sum.
 """
 
 import contextlib
 import dataclasses
 import json
 import os
+import signal
+import subprocess
 import sys
+import tempfile
+
+import numpy as np
 
 from npgpt.errors import UserError, one_line, printable
 from npgpt.model.config import GPTConfig
-from npgpt.study.gradcheck.draws import draw
-from npgpt.study.gradcheck.truth import Task, cases
+from npgpt.study.exercises.exercise import Step
+from npgpt.study.exercises.walk import silent
+from npgpt.study.gradcheck.check import relative_error
+from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.judge import explained, new_seed, verdict
-from npgpt.study.judge.outcome import LearnerError, Outcomes, checked, load, run_cases, silent, to_json
-from npgpt.study.judge.process import run
+from npgpt.study.judge.outcome import checked, describe, load, raised_at, to_json
 from npgpt.study.judge.report import Report
+from npgpt.study.judge.shapes import EXACT
 
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
-FILE_SIZE = 16 << 20        # bytes of a file that the learner's code writes
-OPEN_FILES = 64
+FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
-ANSWER = 64 << 20           # bytes of an answer; that of the whole GPT-2 has a few million
 
 
 @dataclasses.dataclass(frozen=True)
-class Refusal:
-    """Why there is no `Report`: a sentence, and the line of the learner's file, or None."""
+class Answer:
+    """A report, with the results of each case if all are right; or why there is none, and the line of the file."""
 
+    report: Report | None
+    results: list[list[np.ndarray | None]]
     error: str
     line: int | None
 
 
 def run_child(exercise, seconds, seed=None, config=None):
-    """The `Report` on an exercise, from child processes. After `seconds` each is killed, with all that it started.
+    """The `Report` on an exercise, from a process that may run for `seconds`.
 
-    seed: of the random cases; by default another one at each call; config: of a model, for one more case. Raises
+    seed: of the random cases, by default another one at each call; config: of a model, for one more case. Raises
     UserError if the learner's file does not run, runs too long or ends the process.
     """
-    seed = new_seed() if seed is None else seed
-    answer = ask(exercise, seconds, seed, config, "run")
-    if isinstance(answer, Refusal):
-        line = f", line {answer.line}" if answer.line else ""
-        raise UserError(f"{exercise.path}{line}: {answer.error}")
-    wrong, report = verdict(cases(exercise.lesson.name, seed, config), answer,
-                            exercise.source if answer.followed else None)
-    if wrong is not None:
-        with contextlib.suppress(UserError):        # this time it disturbed its process: no words
-            words = ask(exercise, seconds, seed, config, str(wrong))
-            if not words.sound:
-                report = dataclasses.replace(words, record=report.record)
-    return dataclasses.replace(report, seed=seed)
-
-
-def ask(exercise, seconds, seed, config, what):
-    """The answer of a child process.
-
-    what: "run", for `Outcomes` or a `Refusal`, which shows what the code prints; or the number of a wrong case, for a
-    `Report`. Raises UserError if there is no answer.
-    """
+    seed, path = new_seed() if seed is None else seed, exercise.path
     # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
-    command = [sys.executable, "-P", "-u", "-m", __name__, str(exercise.path), exercise.lesson.name, str(seconds),
-               str(seed), what, *([json.dumps(dataclasses.asdict(config))] if config else [])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+    command = [sys.executable, "-P", "-u", "-m", __name__, str(path), exercise.name, str(seconds), str(seed),
+               *([json.dumps(dataclasses.asdict(config))] if config else [])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
                    "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    how, answer, output = run(command, environment, seconds, (ANSWER, OUTPUT + 1))
-    if what == "run":
-        show(output)
-    if how is None:
-        raise UserError(f"{exercise.path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} "
-                        "seconds: is there an endless loop? (--time-limit gives it longer)")
-    try:
-        answer = read_answer(answer, len(draw(exercise.lesson.name, seed, config)))
-        if isinstance(answer, Report) == (what == "run"):
-            raise ValueError("an answer to the other question")
-        return answer
-    except (ValueError, RecursionError):
-        did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
-        raise UserError(f"{exercise.path}: the code {did} before it could be checked") from None
-
-
-def show(output):
-    """Print the output of the learner's code, up to `OUTPUT` bytes and without escape codes."""
+    how, data, output = run(command, environment, seconds)
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
     print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
     if len(output) > OUTPUT:
         print("[more output left out]", file=sys.stderr)
+    try:
+        answer = read_answer(data)
+        if answer.report and answer.report.right:
+            confirm(answer.results, cases(exercise.lesson.name, seed, config))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        if how is None:
+            raise UserError(f"{path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} seconds: "
+                            "is there an endless loop? (--time-limit gives it longer)") from None
+        did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
+        raise UserError(f"{path}: the code {did} before it could be checked") from None
+    if answer.report is None:
+        line = f", line {answer.line}" if answer.line else ""
+        raise UserError(f"{path}{line}: {answer.error}")
+    return answer.report
 
 
-def read_answer(data, count):
-    """The `Outcomes` of `count` cases, the `Report` or the `Refusal` in a child's answer.
+def run(command, environment, seconds):
+    """Run a command for at most `seconds`, and kill its process group. Returns how it ended, and its two outputs.
 
-    The learner's code may have written to it, so everything is validated. Raises ValueError or RecursionError if it is
-    none of them.
+    How it ended is "exit code 3" or "signal 9", or None if its time was up.
     """
-    answer = json.loads(data)
-    names = answer if isinstance(answer, dict) else ()
-    answer = checked(answer, Outcomes if "outcomes" in names else Report if "lines" in names else Refusal)
-    if isinstance(answer, Outcomes) and len(answer.outcomes) != count:
-        raise ValueError("another number of cases")
-    return answer
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+                                 start_new_session=True)
+        how = None
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = child.wait(seconds)
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        finally:
+            with contextlib.suppress(AttributeError, OSError):      # Windows has no groups; all of the group has ended
+                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
+            child.wait()
+        output.seek(0)
+        errors.seek(0)
+        return how, output.read(FILE_SIZE), errors.read(OUTPUT + 1)
+
+
+def read_answer(data):
+    """The `Answer` in the last whole line of a process, which the learner's code may have written: see `checked`."""
+    *_, last, _ = data.split(b"\n")
+    return checked(json.loads(last), Answer)
+
+
+def confirm(results, known):
+    """Raise ValueError unless results are the true ones of all `Case`s."""
+    for given, case in zip(results, known, strict=True):
+        for value, true in zip(given, case.results.values(), strict=True):
+            if value is not None if true is None else relative_error(value, true) > EXACT:
+                raise ValueError("a wrong result")
 
 
 def limit(seconds):
-    """Limit the resources of this process, as far as the system can."""
-    try:
-        import resource
-    except ImportError:         # Windows
-        return
-    time = int(seconds) + 5     # more than its supervisor allows
-    for name, most in (("CPU", time), ("AS", MEMORY), ("FSIZE", FILE_SIZE), ("NOFILE", OPEN_FILES), ("CORE", 0),
-                       ("NPROC", 0)):       # it counts all processes of the user: 0 means that no other may be added
-        with contextlib.suppress(AttributeError, ValueError, OSError):      # no system has all of them
+    """Limit the resources of this process, as far as the system can; on Linux, let it end with its parent."""
+    # CPU: more than the parent allows; NPROC counts all processes of the user, so with 0 none may be added.
+    for name, most in {"CPU": int(seconds) + 5, "AS": MEMORY, "FSIZE": FILE_SIZE, "NOFILE": 64, "CORE": 0,
+                       "NPROC": 0}.items():
+        with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):     # no system has all of them
+            import resource
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    if sys.platform == "linux":
+        import ctypes
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)         # 1 is PR_SET_PDEATHSIG
 
 
-def main(file, name, seconds, seed, what, config=None):
-    """The child: load a file, do what it was started for, and write the answer to the original standard output.
-
-    what: "run", or the number of the wrong case that is to be explained; config: a model's, as JSON.
-    """
+def main(file, name, seconds, seed, config=None):
+    """The process: judge a file, and answer on the original standard output with the verdict, then with the mistake."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)           # what the learner's code prints goes to standard error
-    seed, config = int(seed), config and GPTConfig(**json.loads(config))
+
+    def send(report, results=(), error="", line=None):
+        print(json.dumps(Answer(report, results, error, line), default=to_json), file=answers, flush=True)
+
     try:
-        # Before the learner's code runs, which could change the package. Only the second process knows the truth.
-        tasks = cases(name, seed, config) if what != "run" else [
-            Task(name, setting) for setting in draw(name, seed, config)]
+        step = Step(*name.split(" ", 1))
+        known = cases(step.layer, int(seed), config and GPTConfig(**json.loads(config)))        # before the code runs
         limit(float(seconds))
-        solution = load(name, file)
-        if what == "run":
-            answer = run_cases(solution, tasks)
-        else:
-            with silent():
-                answer = explained(name, solution, tasks, int(what))
-    except (LearnerError, ImportError) as error:        # ImportError: SciPy is missing
-        answer = Refusal(one_line(error), getattr(error, "line", None))
-    print(json.dumps(answer, default=to_json), file=answers, flush=True)
+        numpy = dict(vars(np))
+        solution = load(step.lesson, file)
+        vars(np).update(numpy)      # a file may change NumPy, with which the judge computes
+        wrong, report, results = verdict(known, solution, int(seed))
+        send(report, [[*map(each.get, case.results)] for each, case in zip(results, known, strict=True)]
+             if report.right else [])
+        if wrong is not None:
+            with silent(), contextlib.suppress(Exception):      # no words if the code ends otherwise this time
+                send(explained(solution, known, wrong, report))
+    except BaseException as error:          # also SystemExit, and an ImportError of the package's if SciPy is missing
+        line = raised_at(error, file)
+        send(None, [], describe(error) if line else one_line(error), line)
     os._exit(0)             # without the learner's threads and exit handlers
 
 

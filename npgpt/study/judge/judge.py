@@ -4,6 +4,7 @@ It is right if it returns the true gradients in every `Case` and writes to none 
 free: what is called dv is compared with the true dv to find the first wrong line, but only the results decide.
 """
 
+import ast
 import dataclasses
 import secrets
 
@@ -25,7 +26,7 @@ from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.explain import Explanation
-from npgpt.study.judge.outcome import Strange, article, run_case, run_cases
+from npgpt.study.judge.outcome import Strange, contents, run_case
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.judge.shapes import EXACT
 
@@ -40,56 +41,56 @@ def new_seed():
 def judge(name, solution, seed):
     """The `Report` on a `Solution`, called in this process, with what its first mistake is."""
     known = cases(name, seed)           # before the learner's function runs
-    source = read_source(solution.function) if solution.tree else None
-    ran = run_cases(solution, known)
-    if any(each.raised and each.raised.startswith("KeyboardInterrupt") for each in ran.outcomes):
-        raise KeyboardInterrupt
-    wrong, report = verdict(known, ran, source)
-    if wrong is not None:
-        report = dataclasses.replace(explained(name, solution, known, wrong), record=report.record)
-    return dataclasses.replace(report, seed=seed)
+    wrong, report, _ = verdict(known, solution, seed)
+    return report if wrong is None else explained(solution, known, wrong, report)
 
 
-def verdict(known, ran, source):
-    """(number of the first wrong case or None, the `Report` without an explanation) from what a backward did.
-
-    known: the `Case`s; ran: its `Outcomes` in them; source: of the learner's function, or None.
-    """
-    judgements = [Judgement(case, outcome, source, ran.to_do)
-                  for case, outcome in zip(known, ran.outcomes, strict=True)]
+def verdict(known, solution, seed):
+    """Run a `Solution` in all `Case`s: (number of the first wrong one or None, the `Report` without an explanation,
+    for each case {"dx": array, …})."""
+    outcomes = [run_case(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
+    judgements = [Judgement(case, outcome, solution) for case, outcome in zip(known, outcomes, strict=True)]
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
-    report = judgements[wrong or 0].report()
-    notes = report.notes + (float32_notes(ran.float32, known[0].lesson) if report.right else [])
-    return wrong, dataclasses.replace(report, notes=notes, record=ran.outcomes[0].record)
+    report, faults = judgements[wrong or 0].report(), []
+    if report.right:
+        notes = report.notes + float32_notes(run_case(solution, known[0].in_float32()), known[0].lesson)
+        if any(contents(each.result) != contents(each.value) for each in outcomes):
+            faults = [Fault(Finding("kept"), judgements[0].last_return())]
+        report = dataclasses.replace(report, notes=notes, faults=faults)
+    report = dataclasses.replace(report, record=outcomes[0].record, seed=seed)
+    return wrong, report, [each.results for each in judgements]
 
 
-def explained(name, solution, known, i):
-    """The `Report` on case number i of the known ones, which is wrong, with the mistake in words. Runs the function."""
-    source = read_source(solution.function) if solution.tree else None
+def explained(solution, known, i, report):
+    """The `Report` on case number i of the known ones, which is wrong, with the mistake in words. Runs the function.
 
+    report: that without the words, which stays if the mistake does not occur again.
+    """
     def judgement(case):
-        return Judgement(case, run_case(solution, case, traced=True), source, solution.to_do)
+        return Judgement(case, run_case(solution, case, traced=True), solution)
 
     def fails(setting):
         return not judgement(Case(name, setting)).sound
 
+    name = known[i].name
     case = Case(name, smallest(name, known[i].setting, fails)) if i > 0 else known[0]
     found = judgement(case)
-    return found.report(Explanation(found, solution, [case, *known], judgement))
+    others = [each for each in known if each.setting.sizes.smallest > 1]     # at 1 different mistakes look the same
+    words = found.report(Explanation(found, solution, [case, *others], judgement))
+    return report if words.sound else dataclasses.replace(words, record=report.record, seed=report.seed)
 
 
 class Judgement:
     """The comparison of one `Outcome` with the truth of its `Case`: `sound`, and `report()`."""
 
-    def __init__(self, case, outcome, source, to_do):
-        self.case, self.outcome, self.source, self.to_do = case, outcome, source, list(to_do)
+    def __init__(self, case, outcome, solution):
+        self.case, self.outcome, self.tree, self.to_do = case, outcome, solution.tree, solution.to_do
+        self.source = read_source(solution.function) if solution.tree else None
         self.lesson, self.record = case.lesson, outcome.record
         self.results, self.faults = {}, []
         self.finished = False
         if outcome.raised:
-            # The names of the package's line may be the learner's to write.
-            if not (outcome.line in self.to_do and outcome.raised.startswith("NameError")):
-                self.faults.append(Fault(Finding("raised", [outcome.raised]), outcome.line))
+            self.faults.append(Fault(Finding("raised", [outcome.raised]), outcome.line))
         elif outcome.finished:
             self.faults = self.result_faults(outcome.value)
             if not self.faults:
@@ -180,12 +181,23 @@ class Judgement:
                 line = None
                 if self.source:
                     line = gradient_line(self.source, self.record, name, true, given)
-                    line = last_return(self.source) if line == self.source.first else line      # it has no name
+                    line = self.returned_line(name) if line == self.source.first else line      # it has another name
                 lines.append(Line(f"d{name}", line, compared(given, true, EXACT)))
             elif not self.finished and self.record and not self.case.gradients.keys() & {*gradient_names(name)}:
                 made = [each for each in self.record if each.name in gradient_names(name)]
                 lines += [Line(f"d{name}", made[-1].line, compared(made[-1].value, true))] if made else []
         return lines
+
+    def returned_line(self, name):
+        """The last line that assigns or fills the variable that is returned as a result, or of the last `return`."""
+        last = self.last_return()
+        node = next((each for each in ast.walk(self.tree) if isinstance(each, ast.Return) and each.lineno == last),
+                    None)
+        values = getattr(node.value, "elts", [node.value]) if node else []
+        given = dict(zip(self.lesson.results, values, strict=False)).get(name)
+        variable = getattr(given, "id", None)
+        lines = [each.first for each in self.source.statements if variable in each.targets]
+        return max([*lines, self.source.filled.get(variable, 0)]) or last
 
     def intermediate_lines(self):
         """A `Line` for each gradient that the learner computes under its name, except those of the inputs.
@@ -202,7 +214,7 @@ class Judgement:
                 continue        # a part of it in each turn of a loop
             at = 0
             for true in values:
-                found = next((i for i in range(at, len(made)) if compared(made[i].value, true) == OK), None)
+                found = next((i for i in range(at, len(made)) if same(made[i].value, true)), None)
                 if found is None and at == len(made) and not self.finished:
                     break               # it did not get so far
                 if found is None:
@@ -212,6 +224,13 @@ class Judgement:
                 lines.append(Line(name, made[found].line, OK))
                 at = found + 1
         return lines
+
+
+def same(given, true):
+    """Whether a gradient is the true one, perhaps as rows, but not without an axis of length 1."""
+    if np.size(given) == np.size(true) and np.squeeze(given).shape != np.squeeze(true).shape:
+        given = np.reshape(given, np.shape(true))
+    return compared(given, true) == OK
 
 
 def compared(given, true, tolerance=TOLERANCE):
@@ -225,7 +244,7 @@ def kind_of(value):
         return f"an array of {value.dtype}"
     kind = value.kind if isinstance(value, Strange) else "array" if isinstance(value, np.ndarray) else \
         type(value).__name__
-    return "None" if kind == "NoneType" else article(kind)
+    return "None" if kind == "NoneType" else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def float32_notes(outcome, lesson):

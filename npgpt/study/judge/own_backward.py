@@ -6,9 +6,9 @@ functions in every step. There the code runs as the user, without limits, and th
 train with files of people whom you do not trust.
 """
 
+import contextlib
 import dataclasses
-import inspect
-import traceback
+import os
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt import layers
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
@@ -25,7 +24,8 @@ from npgpt.errors import BackwardError, UserError
 from npgpt.files import read_bytes
 from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
-from npgpt.study.exercises.exercise import LEVELS, blanks_left, read_exercise
+from npgpt.study.exercises.exercise import blanks_left, read_exercise
+from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.lessons import lessons
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.outcome import describe, raised_at
@@ -37,62 +37,56 @@ TIME_LIMIT = 20.0       # seconds for the check of one file
 class Backwards:
     """All backward functions that training may call.
 
-    folder: of the learner's files; files: layer -> the learner's file, if there is one; functions: layer -> function,
-    the learner's or else the package's.
+    files: layer -> the learner's file; functions: name of a backward -> function, the learner's or else the package's.
     """
 
     folder: Path
     files: dict[str, Path]
     functions: dict[str, Callable]
 
-    def called(self, config):
-        """The layers whose backward is the learner's, and is called by a model."""
-        return [layer for layer in self.files if layer not in uncalled(config)]
-
     def summary(self, config):
         """One line about whose functions train a model."""
-        ours = [layer for layer in self.functions if layer not in self.files]
-        yours = f" ({', '.join(self.files)})" if ours else ""
-        return (f"backward: {len(self.files)} of {len(self.functions)} functions are yours{yours}, from {self.folder}"
-                + (f"; npgpt's own: {', '.join(ours)}" if ours else "")
-                + f"; this model does not call {', '.join(uncalled(config))}")
+        return (f"backward: {len(self.files)} of {len(lessons())} functions are yours, from {self.folder} "
+                f"({', '.join(self.files)}); this model does not call {', '.join(uncalled(config))}")
 
 
 def uncalled(config):
-    """The layers that a model does not have: one of the two GELUs, and those that the transformer does not name."""
-    named = {name for each in vars(transformer).values() if inspect.isfunction(each) for name in each.__code__.co_names}
-    other = "gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh"
-    return [layer for layer in lessons() if layer == other
-            or layer not in ("gpt", "cross_entropy") and f"{layer}_backward" not in named]
+    """The layers that a model does not call: the other GELU, and LoRA, which --backward does not train."""
+    return ["gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh", "lora"]
 
 
-def exercise_files(folder):
-    """layer -> its exercise files in a folder, by their names, higher levels first; UserError if there are none."""
-    there = {path.name: path for path in Path(folder).iterdir()}
-    names = {layer: [f"{layer}-level{level}.py" for level in reversed(LEVELS)] for layer in lessons()}
-    found = {layer: [there[name] for name in names[layer] if name in there] for layer in names}
-    found = {layer: paths for layer, paths in found.items() if paths}
-    if not found:
-        raise UserError(f"{folder} has no exercise on a layer: `npgpt exercise linear` writes one, "
-                        f"{Path(folder) / 'linear-level1.py'}")
-    return found
+@contextlib.contextmanager
+def blaming(folder, files):
+    """Turn whatever the learner's code raises, or makes npgpt raise, into a BackwardError with its file and line.
 
-
-def read_backwards(folder, files):
-    """Check and load the `Backwards`. files: what `exercise_files` found; of each layer, the highest right one is used.
-
-    If a layer has only unfinished files, the package's function is used. Raises UserError if a layer has a
-    wrong file and no right one, and if no layer is left.
+    files: the innermost first, as in learning order. Without a line of theirs, what the command reports itself remains.
     """
+    try:
+        yield
+    except BaseException as error:          # also SystemExit
+        places = [f"{file}, line {line}" for file in files if (line := raised_at(error, file))]
+        if isinstance(error, KeyboardInterrupt) or not places and isinstance(error, UserError | OSError | MemoryError):
+            raise
+        places.append(f"{folder}: npgpt cannot use what your functions have returned or changed")
+        raise BackwardError(f"{places[0]}: {describe(error)}") from None
+
+
+def read_backwards(folder):
+    """Check and load the `Backwards` in a folder: of each layer the highest level that is right, else the package's.
+
+    Raises UserError if a layer has a wrong file and no right one, if no layer is left, or if a file cannot be loaded.
+    """
+    there = os.listdir(folder)
+    steps = {layer: [step for step in reversed(path_of(layer)) if not step.is_bug] for layer in lessons()}
+    files = {layer: [Path(folder, step.file) for step in steps[layer] if step.file in there] for layer in steps}
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process
-        checks = pool.map(lambda layer: right_file(layer, files[layer]), files)
-        found = dict(zip(files, tqdm(checks, "checking your functions", len(files), leave=False, disable=HIDE_BARS),
-                         strict=True))
-    right = {layer: path for layer, path in found.items() if path is not None}
+        found = pool.map(right_file, files, files.values())
+        found = tqdm(found, "checking your functions", len(files), leave=False, disable=HIDE_BARS)
+        right = {layer: path for layer, path in zip(files, found, strict=True) if path}
     if not right:
-        raise UserError(f"no exercise on a layer is finished in {folder}: continue with npgpt learn {folder}")
-    names = {layer: load(path) for layer, path in right.items()}
-    return Backwards(Path(folder), right, linked(names))
+        raise UserError(f"no exercise on a layer is finished in {folder}: do some with npgpt learn {folder}")
+    with blaming(folder, right.values()):
+        return Backwards(Path(folder), right, linked({layer: load(path) for layer, path in right.items()}))
 
 
 def right_file(layer, paths):
@@ -101,59 +95,49 @@ def right_file(layer, paths):
     for path in paths:
         try:
             exercise = read_exercise(path)
-            if exercise.lesson.name != layer:
-                raise UserError(f"{path} is an exercise on {exercise.lesson.name}, not on {layer}")
-            if blanks_left(exercise):
-                continue
-            check_right(exercise, run_child(exercise, TIME_LIMIT))
+            if exercise.layer != layer:
+                raise UserError(f"{path} is an exercise on {exercise.layer}, not on {layer}")
+            if not blanks_left(exercise):
+                check_right(exercise)
+                for problem in wrong:
+                    tqdm.write(f"{problem}: {path} is used")
+                return path
         except UserError as error:
-            wrong.append(str(error))
-        else:
-            for problem in wrong:
-                tqdm.write(f"{problem}: {path} is used")
-            return path
+            wrong.append(error)
     if wrong:
         raise UserError(f"{wrong[0]}; see npgpt exercise check {paths[0]}, or move the file away: then npgpt's own "
                         f"{layer}_backward is used")
-    return None
 
 
-def check_right(exercise, report):
-    """Raise UserError, with the line, if a report says that an exercise is not right."""
+def check_right(exercise, config=None):
+    """Raise UserError, with the line, if an exercise is not right; config: of a model, for one more case."""
+    report = run_child(exercise, TIME_LIMIT, config=config)
     if not report.right:
         line = f", line {report.first}" if report.first else ""
-        raise UserError(f"{exercise.path}{line}: {exercise.lesson.backward.__name__} is not right"
-                        + (f" {report.case}" if report.case else ""))
+        raise UserError(f"{exercise.path}{line}: {exercise.layer}_backward is not right {report.case}".rstrip())
 
 
 def load(path):
-    """Run a file in this process: a dict of its names. Raises UserError, with the line, if that raises something."""
+    """Run a file in this process: a dict of its names."""
     names = {"__name__": "exercise", "__file__": str(path)}
-    try:
-        exec(compile(read_bytes(path), str(path), "exec"), names)
-    except (Exception, SystemExit) as error:
-        line = raised_at(error, path)
-        raise UserError(f"{path}{f', line {line}' if line else ''}: {describe(error)}") from None
+    exec(compile(read_bytes(path), str(path), "exec"), names)
     return names
 
 
 def linked(names):
-    """layer -> the function that training calls. names: layer -> the names of the learner's file, which are changed.
+    """Name of a backward -> the function that training calls. names: layer -> its file's, which are changed here.
 
     Whichever of them calls another by its name, `mlp_backward(…)` in a block's backward, gets the learner's. The
     package's modules stay as they are: those of its functions that call others are copied, with other globals.
     """
-    package = {layer: lesson.backward for layer, lesson in lessons().items()}
-    copied = dict(vars(transformer))
-    functions = {}
-    for layer, backward in package.items():
+    copied, functions, instead = dict(vars(transformer)), {}, {}
+    for layer, lesson in lessons().items():
+        package = function = lesson.backward
         if layer in names:
-            functions[layer] = names[layer][backward.__name__]
-        elif backward.__module__ == transformer.__name__:
-            functions[layer] = types.FunctionType(backward.__code__, copied, backward.__name__)
-        else:
-            functions[layer] = backward
-    instead = {id(backward): functions[layer] for layer, backward in package.items()}
+            function = names[layer][package.__name__]
+        elif package.__module__ == transformer.__name__:
+            function = types.FunctionType(package.__code__, copied, package.__name__)
+        functions[package.__name__] = instead[id(package)] = function
     for each in (copied, *names.values()):
         each.update({name: instead[id(value)] for name, value in each.items() if id(value) in instead})
     return functions
@@ -164,52 +148,29 @@ class OwnBackwardEngine(ReferenceEngine):
 
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
-        self.backwards, self.gpt_backward = backwards, self.own_backward
-        functions = {f"{layer}_backward": function for layer, function in backwards.functions.items()}
-        self.ops = table(**{name: function for name, function in functions.items() if hasattr(layers, name)})
-
-    @property
-    def where(self):
-        return f"{super().where}, backward functions from {self.backwards.folder}"
+        self.backwards, self.gpt_backward, self.ops = backwards, self.own_backward, table(**backwards.functions)
 
     def run(self, idx, targets, rng, count, mask):
-        try:
+        with blaming(self.backwards.folder, self.backwards.files.values()):
             return super().run(idx, targets, rng, count, mask)
-        except (Exception, SystemExit) as error:
-            place = place_in(error, self.backwards.files.values())
-            if place is None:
-                raise
-            raise BackwardError(f"{place}: {describe(error)}") from None
 
     def own_backward(self, dlogits, cache, ops):
         """Return the tree of gradients of the learner's or the package's `gpt_backward`, each a new array."""
-        grads = flatten(self.backwards.functions["gpt"](dlogits, cache, ops))
+        grads = flatten(self.backwards.functions["gpt_backward"](dlogits, cache, ops))
         for name, shape in self.params.shapes.items():
             if np.shape(grads.get(name)) != shape:
                 has = f"has shape {np.shape(grads[name])}, not {shape}" if name in grads else "is missing"
                 raise BackwardError(f"the gradient of {name} {has}: one of the functions in {self.backwards.folder} is "
                                     "wrong for this model")
-        return nest({name: np.array(grads[name], self.params.dtype) for name in self.params})
-
-
-def place_in(error, files):
-    """ "FILE, line N" of the last call in one of the files that led to an exception, or None."""
-    calls = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    places = [f"{file}, line {line}" for file, line in calls if file in map(str, files)]
-    return places[-1] if places else None
+        return nest({name: np.asarray(grads[name]).astype(self.params.dtype, casting="same_kind")
+                     for name in self.params})
 
 
 def use(backwards, model):
-    """Let a model train with the `Backwards`.
-
-    Those that depend on the config are checked on that of the model, which is only made narrower. Raises UserError,
-    with the line, for the first that is wrong there.
-    """
+    """Let a model train with the `Backwards`. Raises UserError if one is wrong with its config, but for the width."""
     if model.params.frozen:
         raise UserError("--backward trains every parameter: leave --freeze and --lora out")
     exercises = [read_exercise(path) for layer, path in backwards.files.items() if lessons()[layer].is_composite]
     with ThreadPoolExecutor(available_cores()) as pool:
-        reports = pool.map(lambda exercise: run_child(exercise, TIME_LIMIT, config=model.config), exercises)
-        for exercise, report in zip(exercises, reports, strict=True):
-            check_right(exercise, report)
+        list(pool.map(lambda exercise: check_right(exercise, model.config), exercises))
     model.use_engine(OwnBackwardEngine(model.params, model.engine.threads, backwards))

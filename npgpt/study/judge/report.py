@@ -56,7 +56,7 @@ class Report:
     @property
     def wrong(self) -> list[Line | Fault]:
         """The faults and the wrong lines, from the first to the last; those without a line come last."""
-        found = [*self.faults, *(each for each in self.lines if each.verdict == WRONG)]
+        found: list[Line | Fault] = [*self.faults, *(each for each in self.lines if each.verdict == WRONG)]
         return sorted(found, key=lambda each: math.inf if each.line is None else each.line)
 
     @property

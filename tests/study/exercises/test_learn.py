@@ -15,12 +15,11 @@ import pytest
 from npgpt.cli import learn, screen
 from npgpt.cli.keys import OTHER, REDRAW
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import LAYERS, read_exercise
+from npgpt.study.exercises.exercise import LAYERS, cache_remark, read_exercise
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import derivation_text, formula_text, read_notes, read_text
 from npgpt.study.exercises.path import Step, reset, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.exercises.remarks import cache_remark
 from npgpt.study.gradcheck.lessons import lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.hints import next_hint

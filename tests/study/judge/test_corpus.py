@@ -42,6 +42,7 @@ def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(la
     said = [(line, "; ".join(map(str, [*evidence, *mistakes])))
             for line, _, verdict, evidence, mistakes in report.entries() if verdict == WRONG]
     assert any(solution.says in message for line, message in said if line == report.first), said
+    assert solution.key in (None, report.key)
     assert solution.at is None or solution.at in "\n".join(lines[report.first - 1:report.first + 1])
 
 

@@ -6,7 +6,8 @@ LINEAR = [
     wrong("a buffer that is returned in each call", "has changed: make a new array in each call", ("drows = dy_rows @ "
           "weight.T", "drows = np.matmul(dy_rows, weight.T, out=linear_backward.__dict__.setdefault(x.shape, "
           "np.empty_like(rows)))"), at=None, key=""),
-    wrong("squeeze", "its shape is", ("dx = drows.reshape(x.shape)", "dx = drows.reshape(x.shape).squeeze()"), key=""),
+    wrong("squeeze", "its shape is",
+          ("dx = drows.reshape(x.shape)", "dx = drows.reshape(x.shape).squeeze()"), key="dx"),
     wrong("dbias bound in one branch only", "dbias", ("dbias = dy_rows.sum(axis=0) if has_bias else None",
           "if has_bias:\n        dbias = dy_rows.sum(axis=0)"), at="return dx, dweight, dbias", key=""),
 ]
