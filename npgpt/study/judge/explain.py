@@ -6,6 +6,7 @@ those of a mistake that the derivation lists (`names.py`), or if the numbers alo
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import sys
 
@@ -62,7 +63,8 @@ class Explanation:
         causes = [each for each in causes if isinstance(each, Line)]
         if not causes or any(fault.what.kind.startswith("writes") for fault in faults):
             return faults, explained, self.key(None)
-        names = (self.rounded(causes[0]) or self.search.repaired([each for each in explained if each.verdict == WRONG])
+        wrong = [each for each in explained if each.verdict == WRONG]
+        names = (self.rounded(causes[0]) or self.in_another_order(causes[0].name) or self.search.repaired(wrong)
                  or self.still(causes[0]) or self.search.recognised(causes[0]))
         return faults, self.named(explained, causes[0], names), self.key(causes[0].name)
 
@@ -233,6 +235,18 @@ class Explanation:
         same = [name for name in equal[0] if all(name in each for each in equal)] if equal else []
         what = "before its last step" if same == [first.name] else "the gradient of another variable"
         return [(first.line, Finding("still", [same[0], what]))] if same else []
+
+    def in_another_order(self, first):
+        """[(line, finding)] if the results are the true ones, but in another order; else [].
+
+        first: the first wrong gradient; if the learner has a variable of that name, its line may be meant.
+        """
+        it = self.judgement
+        given, true = ([values.get(f"d{name}") for name in self.lesson.results]
+                       for values in (it.results, it.case.results))
+        is_free = it.finished and self.source and first not in {each.name for each in self.judgement.record}
+        found = is_free and true and any(all(map(close, order, true)) for order in [*itertools.permutations(given)][1:])
+        return [(it.last_return(), Finding("results order"))] if found else []
 
     def rounded(self, first):
         """[(line, finding)] if the numbers are only rounded, by a line in a smaller dtype; else []."""

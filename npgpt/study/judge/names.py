@@ -217,7 +217,7 @@ class NameSearch:
                 found = [each.line for each in record if close(each.value, seen[i].get(name))
                          and not any(close(each.value, true) for true in trues)]
                 found += reversed([each.line for each in record if each.name == name])
-                if found:
+                if found := [line for line in found if line != self.judgement.source.first]:
                     return found[0]
         return None
 
