@@ -112,7 +112,6 @@ SENTENCES = {
     "begins": "{0} is {1}: it begins here",
     "worst": "{0} is {1}, the central difference {2}{3}",
     "worst of several": "{0} is {1}, the true value {2}",
-    "rounded": "it is {0}, and so not exact: keep the dtype of the arguments",
     "times": "every entry is {0} times the true one",
     "times along": "it is a multiple of the true one, another at each index of axis {0}",
     "off by": "the difference from the true one is the same along axis {0}",

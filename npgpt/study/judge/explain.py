@@ -7,7 +7,6 @@ those of a mistake that the derivation lists (`names.py`), or if the numbers alo
 import contextlib
 import dataclasses
 import itertools
-import math
 import sys
 
 import numpy as np
@@ -16,7 +15,6 @@ from npgpt.errors import one_line
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import (
-    OK,
     WRONG,
     gradient_names,
     input_gradient,
@@ -37,7 +35,7 @@ class Explanation:
     """The explanation of a `Judgement` that found something wrong: `explain(lines)`.
 
     judge(case) -> the `Judgement` on another case; cases: the judged one and all others, in which a name must hold;
-    begun: a `Line` for the first NaN or infinity.
+    begun: a `Finding` on the first NaN or infinity.
     """
 
     def __init__(self, judgement, solution, cases, judge):
@@ -54,36 +52,25 @@ class Explanation:
         """
         faults = [self.explained_fault(fault) for fault in self.judgement.faults]
         explained, causes = [], [*faults]
-        for line in self.with_begin(lines):
+        for line in lines:
             if line.verdict == WRONG:
                 cause = next((each for each in causes if self.follows(line, each)), None)
                 line = following(line, cause.line) if cause else self.with_evidence(line)
                 causes += [] if cause else [line]
             explained.append(line)
         causes = [each for each in causes if isinstance(each, Line)]
-        if not causes or any(fault.what.kind.startswith("writes") for fault in faults):
-            return faults, explained, self.key(None)
-        wrong = [each for each in explained if each.verdict == WRONG]
-        names = (self.rounded(causes[0]) or self.in_another_order(causes[0].name) or self.search.repaired(wrong)
-                 or self.still(causes[0]) or self.search.recognised(causes[0]))
-        return faults, self.named(explained, causes[0], names), self.key(causes[0].name)
-
-    def key(self, wrong):
-        """The key of the package's line that the wrong gradient, or the exception, has its mistake in, or ""."""
-        wrong = [wrong] if wrong else []
-        raised = [fault for fault in self.judgement.faults if fault.what.kind == "raised" and fault.line]
-        if raised and self.source and not wrong:
-            statement = self.source.statement_at(raised[0].line)
-            wrong = statement and statement.targets
-        return counterpart(self.judgement, self.search.walk, wrong) if wrong else ""
-
-    def with_begin(self, lines):
-        """The lines, with the line at which NaN or infinity begins, if that is not below the first wrong one."""
-        first = next((line for line in lines if line.verdict == WRONG), None)
-        if first is None or not self.begun or self.begun.line > (first.line or math.inf):
-            return lines
-        others = [line for line in lines if line.verdict == OK or line.line != self.begun.line]
-        return sorted([*others, self.begun], key=lambda line: line.line or 0)
+        wrote = any(fault.what.kind.startswith("writes") for fault in faults)
+        first = causes[0] if causes and not wrote else None
+        raised = [self.source.statement_at(fault.line) for fault in self.judgement.faults
+                  if self.source and fault.what.kind == "raised" and fault.line]
+        wrong = [first.name] if first else raised[0].targets if any(raised) else ()
+        key = counterpart(self.judgement, self.search.walk, wrong) if wrong else ""
+        if first:
+            names = (self.rounded(first) or self.in_another_order(first.name)
+                     or self.search.repaired([each for each in explained if each.verdict == WRONG])
+                     or self.still(first) or self.search.recognised(first))
+            explained = self.named(explained, first, names)
+        return faults, explained, key
 
     def follows(self, line, cause):
         """Whether a wrong line may follow from a cause: a `Fault` or a `Line` that was found before it.
@@ -127,12 +114,14 @@ class Explanation:
         """A wrong line with its numbers: the shape, or the worst value beside the central difference; and with what
         they say of the mistake."""
         given, true = self.given(line)
-        mistakes, found = [UNKNOWN] if self.source else [], line.evidence
-        if given is not None and not found:
+        mistakes, found = [UNKNOWN] if self.source else [], []
+        if given is not None:
             if np.shape(given) != np.shape(true):
                 found = [Finding("shape", [f"{np.shape(given)}", f"{np.shape(true)}"])]
             elif np.isfinite(given).all():
                 found = [*filter(None, [self.worst(line.name, given, true), pattern(given, true)])]
+            elif self.begun:
+                found = [self.begun]
             if mistake := told(given, true, self.case.setting.sizes):
                 mistakes = [mistake]
         return dataclasses.replace(line, evidence=found, mistakes=mistakes)
@@ -161,7 +150,7 @@ class Explanation:
         return Finding("worst", [place, *distinct(given[at], difference), ratio])
 
     def not_finite(self):
-        """A `Line` for the assignment with which NaN or infinity begins; or None.
+        """A `Finding` on the assignment with which NaN or infinity begins; or None.
 
         A mask may hold -inf, so infinity counts only in a gradient.
         """
@@ -170,8 +159,7 @@ class Explanation:
             bad = np.isnan(each.value) if each.name not in known else ~np.isfinite(each.value)
             if bad.any() and each.line != self.source.first:
                 at = [*map(int, np.argwhere(bad)[0])]
-                return Line(each.name, each.line, WRONG, [UNKNOWN], [
-                    Finding("begins", [f"{each.name}{at or ''}", f"{each.value[tuple(at)]}"])])
+                return Finding("begins", [f"line {each.line}: {each.name}{at or ''}", f"{each.value[tuple(at)]}"])
         return None
 
     def first_write(self):
@@ -224,16 +212,10 @@ class Explanation:
 
     def still(self, first):
         """[(line, finding)] if the first wrong gradient is that of another variable, in all cases; else []."""
-        equal = []
-        for it in (self.judgement, *map(self.judge, self.cases[1:])):
-            given, true = self.given(first, it)
-            if given is not None and relative_error(given, true) > EXACT:
-                if np.shape(given) != np.shape(true):
-                    return []           # the shape says more
-                equal.append([name for name, values in it.case.gradients.items()
-                              if any(close(given, value) for value in values)])
-                if not equal[-1]:
-                    return []
+        judgements = [self.judgement, *map(self.judge, self.cases[1:])]
+        equal = [[name for name, values in it.case.gradients.items() if any(close(given, value) for value in values)]
+                 for it in judgements for given, true in [self.given(first, it)] if given is not None
+                 and np.shape(given) == np.shape(true) and relative_error(given, true) > EXACT]
         same = [name for name in equal[0] if all(name in each for each in equal)] if equal else []
         what = "before its last step" if same == [first.name] else "the gradient of another variable"
         return [(first.line, Finding("still", [same[0], what]))] if same else []
@@ -254,7 +236,7 @@ class Explanation:
         """[(line, finding)] if the numbers are only rounded, by a line in a smaller dtype; else []."""
         given, true = self.given(first)
         low = next((each for each in self.judgement.record if each.value.dtype.itemsize < 8), None)
-        if low is None or given is None or low.line > (first.line or math.inf) or relative_error(given, true) > 0.05:
+        if low is None or given is None or low.line > (first.line or low.line) or relative_error(given, true) > 0.05:
             return []
         return [(low.line, Finding("dtype", [f"{low.value.dtype}"]))]
 

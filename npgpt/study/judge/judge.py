@@ -4,7 +4,6 @@ It is right if it returns the true gradients in every `Case` and writes to none 
 free: what is called dv is compared with the true dv to find the first wrong line, but only the results decide.
 """
 
-import ast
 import dataclasses
 import secrets
 
@@ -26,7 +25,7 @@ from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.explain import Explanation
-from npgpt.study.judge.outcome import Strange, contents, run_case
+from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.judge.shapes import EXACT
 
@@ -84,7 +83,7 @@ class Judgement:
     """The comparison of one `Outcome` with the truth of its `Case`: `sound`, and `report()`."""
 
     def __init__(self, case, outcome, solution):
-        self.case, self.outcome, self.tree, self.to_do = case, outcome, solution.tree, solution.to_do
+        self.case, self.outcome, self.to_do = case, outcome, solution.to_do
         self.source = read_source(solution.function) if solution.tree else None
         self.lesson, self.record = case.lesson, outcome.record
         self.results, self.faults = {}, []
@@ -112,19 +111,18 @@ class Judgement:
 
     def result_faults(self, result):
         """The `Fault`s of the results apart from their numbers: how many there are, and their types."""
-        lesson, line = self.lesson, self.last_return()
+        lesson, line, is_tuple = self.lesson, self.last_return(), isinstance(result, tuple)
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
             f"one {'tree' if lesson.is_composite else 'array'} ({names[0]})"
-        number = len(result) if isinstance(result, tuple) else 1
-        if result is None or number != len(names) or isinstance(result, tuple) != (len(names) > 1):
-            what = f"{number} results" if isinstance(result, tuple) else kind_of(result)
+        if result is None or is_tuple != (len(names) > 1) or is_tuple and len(result) != len(names):
+            what = f"{len(result)} results" if is_tuple else kind_of(result)
             return [Fault(Finding("results", [lesson.backward.__name__, what, wanted]), line)]
-        last = result[-1] if isinstance(result, tuple) else result
-        if lesson.is_composite and isinstance(result, tuple) and isinstance(result[0], dict):
+        if lesson.is_composite and is_tuple and isinstance(result[0], dict):
             return [Fault(Finding("results order"), line)]
-        if lesson.is_composite and not isinstance(last, dict):
-            return [Fault(Finding("no tree", [kind_of(last)]), line)]
+        tree = result[-1] if is_tuple else result
+        if lesson.is_composite and not isinstance(tree, dict):
+            return [Fault(Finding("no tree", [kind_of(tree)]), line)]
         named = lesson.named(result)
         missing = [name for name, true in self.case.results.items() if true is not None and name not in named]
         if missing:
@@ -134,24 +132,19 @@ class Judgement:
         return [fault for name in dict.fromkeys([*self.case.results, *named])
                 if (fault := self.type_fault(name, named.get(name))) is not None]
 
-    def named_line(self, name):
-        """The line that should make a gradient, or None."""
-        line = named_line(self.source, name[1:]) if self.source else None
-        return line if line and line != self.source.first else self.last_return()
-
     def type_fault(self, name, value):
         """A `Fault` for a result that is unexpected, or not a float array; or None."""
-        true = self.case.results.get(name)
-        line = self.named_line(name)
+        true, last = self.case.results.get(name), self.last_return()
+        if name in self.case.results and (value is None if true is None else is_floating(value)):
+            return None
+        line = named_line(self.source, name[1:]) if self.source else None
+        line = last if not line or line == self.source.first else line
         if name not in self.case.results:
             return Fault(Finding("no parameter", [name[1:]]), line)
         if true is None:
-            return None if value is None else Fault(Finding("not None", [name]), line)
-        if not is_floating(value):
-            if any(each.name in gradient_names(name[1:]) for each in self.record):
-                line = self.last_return()         # it was an array before
-            return Fault(Finding("no array", [name, kind_of(value)]), line)
-        return None
+            return Fault(Finding("not None", [name]), line)
+        was_array = any(each.name in gradient_names(name[1:]) for each in self.record)
+        return Fault(Finding("no array", [name, kind_of(value)]), last if was_array else line)
 
     def report(self, explanation=None):
         """The `Report` of this case; explanation: adds what the first mistake is."""
@@ -162,13 +155,11 @@ class Judgement:
             lines = [line for line in lines if line.verdict == OK]
         lines.sort(key=lambda line: line.line or 0)
         faults, lines, key = explanation.explain(lines) if explanation else (self.faults, lines, "")
-        # What is wrong at a line of the package has its cause above it.
-        caused = [each for each in [*faults, *(line for line in lines if line.verdict == WRONG)]
-                  if each.line in self.to_do]
+        wrong = [each for each in [*faults, *lines] if isinstance(each, Fault) or each.verdict == WRONG]
+        if wrong and all(each.line in self.to_do for each in wrong):
+            notes = [f"line {wrong[0].line} is not right with the package's code either: look at the lines above it"]
         lines = [line for line in lines if line.line not in self.to_do]
         faults = [fault for fault in faults if fault.line not in self.to_do]
-        if caused and not faults and all(line.verdict == OK for line in lines):
-            notes = [f"line {caused[0].line} is not right with the package's code either: look at the lines above it"]
         return Report(in_words(self.lesson, self.case.setting), lines, faults, notes, self.to_do,
                       list(self.case.results), key, count=CASES + 1)
 
@@ -191,11 +182,9 @@ class Judgement:
     def returned_line(self, name):
         """The last line that assigns or fills the variable that is returned as a result, or of the last `return`."""
         last = self.last_return()
-        node = next((each for each in ast.walk(self.tree) if isinstance(each, ast.Return) and each.lineno == last),
-                    None)
-        values = getattr(node.value, "elts", [node.value]) if node else []
-        given = dict(zip(self.lesson.results, values, strict=False)).get(name)
-        variable = getattr(given, "id", None)
+        statement = self.source.statement_at(last)
+        values = statement.text.removeprefix("return ").strip("()").split(", ") if statement else []
+        variable = dict(zip(self.lesson.results, values, strict=False)).get(name)
         lines = [each.first for each in self.source.statements if variable in each.targets]
         return max([*lines, self.source.filled.get(variable, 0)]) or last
 
@@ -240,11 +229,8 @@ def compared(given, true, tolerance=TOLERANCE):
 
 def kind_of(value):
     """What a result is, in words: "None", "an array of int64", "a list"."""
-    if isinstance(value, np.ndarray) and value.dtype.kind != "f":
-        return f"an array of {value.dtype}"
-    kind = value.kind if isinstance(value, Strange) else "array" if isinstance(value, np.ndarray) else \
-        type(value).__name__
-    return "None" if kind == "NoneType" else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else getattr(value, "kind", type(value).__name__)
+    return "None" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def float32_notes(outcome, lesson):

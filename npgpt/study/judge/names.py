@@ -25,7 +25,7 @@ from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import backward_tree, last_return, names_in
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import contents, run_case
-from npgpt.study.judge.shapes import EXACT, close
+from npgpt.study.judge.shapes import EXACT, close, value_of
 
 UNKNOWN = Finding("unknown")
 
@@ -69,8 +69,12 @@ class NameSearch:
         first, *rest = wrong
         if self.walk is None:
             return []
-        tried = []
-        for i in self.starts(first):
+        helpers, tried = self.case.helpers, []
+        # The search begins at the line, at a line above it with a wrong value of the package's names, and at the last.
+        above = [self.walk.index(each.line) for each in self.walk.record() if each.name in helpers
+                 and not any(close(each.value, true) for true in helpers[each.name])]
+        start = self.number(first)
+        for i in dict.fromkeys([min([*above, start]), start, len(self.walk.statements) - 1]):
             if found := self.smallest(i, tried=tried):
                 return [found[:2]]
             tried += self.window(i)
@@ -88,17 +92,6 @@ class NameSearch:
         """The number of the statement that a wrong `Line` is about: the last one if that is not known."""
         i = self.walk.index(wrong.line) if wrong.line is not None else None
         return len(self.walk.statements) - 1 if i is None else i
-
-    def starts(self, first):
-        """The numbers of the statements from which a search goes back.
-
-        They are the wrong line's, that of a wrong value of the package's names above it, and the last one.
-        """
-        i, helpers = self.number(first), self.case.helpers
-        wrong = {each.name: each for each in reversed(self.walk.record()) if each.name in helpers
-                 and not any(close(each.value, true) for true in helpers[each.name])}
-        above = sorted(self.walk.index(each.line) for each in wrong.values())
-        return [*dict.fromkeys([*[j for j in above if j < i][:1], i, len(self.walk.statements) - 1])]
 
     def smallest(self, i, wanted=None, tried=()):
         """(line, finding, edits) of the likeliest edit before or in statement i that makes all results right; or None.
@@ -129,9 +122,7 @@ class NameSearch:
 
     def terms_for(self, statement):
         """text -> value of the parts of the package's line for what a statement of the learner's assigns."""
-        found = {}
-        for name in changed_names(statement):
-            found |= self.terms.get(name, {})
+        found = {text: value for name in changed_names(statement) for text, value in self.terms.get(name, {}).items()}
         return found or self.terms[""]
 
     def window(self, i):
@@ -209,17 +200,13 @@ class NameSearch:
 
     def line_like(self, edits):
         """The learner's line that assigns what a wrong line of the package does, by its value or its name; or None."""
-        seen, known, record = [], self.case.gradients | self.case.helpers, self.judgement.record
-        trues = [value for values in known.values() for value in values]
+        seen, record = [], [each for each in self.judgement.record if each.line != self.judgement.source.first]
         package_walk(self.case).run(0, edits, seen)
-        for i, statement in edits.items():
-            for name in changed_names(statement):
-                found = [each.line for each in record if close(each.value, seen[i].get(name))
-                         and not any(close(each.value, true) for true in trues)]
-                found += reversed([each.line for each in record if each.name == name])
-                if found := [line for line in found if line != self.judgement.source.first]:
-                    return found[0]
-        return None
+        made = {name: seen[i].get(name) for i, statement in edits.items() for name in changed_names(statement)}
+        trues = [true for trues in (self.case.gradients | self.case.helpers).values() for true in trues]
+        found = [each.line for each in record if any(close(each.value, value) for value in made.values())
+                 and not any(close(each.value, true) for true in trues)]
+        return next(iter(found + [each.line for each in reversed(record) if each.name in made]), None)
 
     def depends(self, line, on):
         """Whether the value of a line may depend on that of another; always, if the function cannot be walked."""
@@ -260,15 +247,11 @@ def package_terms(case):
 
 def parts_of(statement, names):
     """text -> value of the floating parts of a statement's right side: names, products, sums, calls."""
-    value = getattr(statement, "value", None)
-    parts = {}
-    for node in ast.walk(value) if value else []:
+    whole, parts = getattr(statement, "value", None), {}
+    for node in ast.walk(whole) if whole else []:
         is_number = isinstance(node, ast.Constant) and type(node.value) is float
-        if is_number or isinstance(node, ast.BinOp | ast.Name | ast.Call | ast.UnaryOp) and node is not value:
-            try:
-                found = eval(compile(ast.Expression(node), "<part>", "eval"), names)
-            except Exception:
-                continue
-            if is_floating(found) or isinstance(found, float):
-                parts.setdefault(ast.unparse(node), found)
+        if is_number or isinstance(node, ast.BinOp | ast.Name | ast.Call | ast.UnaryOp) and node is not whole:
+            value = value_of(node, names)
+            if is_floating(value) or isinstance(value, float):
+                parts.setdefault(ast.unparse(node), value)
     return parts

@@ -11,6 +11,7 @@ from npgpt.study.gradcheck.trace import is_floating
 
 EXACT = 1e-9        # relative error of a right result: any order of the operations is far below it
 CLOSE = 1e-6        # of a gradient that is recognised
+SIGNS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/"}
 
 
 def close(a, b):
@@ -33,8 +34,7 @@ def missing_step(given, true, sizes):
     extra = given.ndim - np.ndim(true)
     if given.ndim >= 2 and close(given.swapaxes(-1, -2), true):
         return Finding("is transposed")
-    if extra == 0 and given.ndim < 6 and any(close(given.transpose(axes), true)
-                                             for axes in itertools.permutations(range(given.ndim))):
+    if given.ndim < 6 and any(close(given.transpose(axes), true) for axes in itertools.permutations(range(given.ndim))):
         return Finding("axes order")
     if given.size == np.size(true) and close(given.reshape(np.shape(true)), true):
         if 1 in given.shape and extra > 0:
@@ -42,10 +42,9 @@ def missing_step(given, true, sizes):
         return Finding("keepdims missing" if extra < 0 and 1 in np.shape(true) else "needs a reshape")
     keep = extra == 0       # a sum that keeps its axis
     for axes in itertools.combinations(range(max(given.ndim, np.ndim(true))), abs(extra) or 1):
-        if extra <= 0 and close(given, true.sum(axis=axes, keepdims=keep)):
-            return Finding("summed over", [" and ".join(sizes.letter(true.shape[i]) for i in axes)])
-        if extra >= 0 and close(given.sum(axis=axes, keepdims=keep), true):
-            return Finding("sum missing", [" and ".join(sizes.letter(given.shape[i]) for i in axes)])
+        for kind, whole, part in (("summed over", true, given), ("sum missing", given, true)):
+            if whole.ndim >= part.ndim and close(part, whole.sum(axis=axes, keepdims=keep)):
+                return Finding(kind, [" and ".join(sizes.letter(whole.shape[i]) for i in axes)])
     return None
 
 
@@ -55,10 +54,8 @@ def pattern(given, true):
     if np.ptp(ratio) <= CLOSE * abs(ratio.flat[0]):
         return Finding("times", [f"{ratio.flat[0]:.5g}"])
     wrong = np.abs(difference) > CLOSE * np.abs(true).max()
-    for axis in range(true.ndim):
+    for axis in [i for i in range(true.ndim) if true.shape[i] not in (1, true.size)]:
         rest = tuple(i for i in range(true.ndim) if i != axis)
-        if true.shape[axis] in (1, true.size):
-            continue
         by_index = wrong.any(axis=rest)
         for kind, indexes in (("wrong at", np.flatnonzero(by_index)), ("right at", np.flatnonzero(~by_index))):
             if len(indexes) == 1:
@@ -70,35 +67,28 @@ def pattern(given, true):
     return None
 
 
-def clash(statement, names):
-    """A `Finding` about the innermost operation of a statement whose shapes do not fit, or None."""
-    signs = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/"}
-
-    def value(node):
+def value_of(node, names):
+    """The value of an expression, or the exception that it raises."""
+    try:
         return eval(compile(ast.fix_missing_locations(ast.Expression(node)), "<part>", "eval"), dict(names))
+    except Exception as error:
+        return error
 
+
+def clash(statement, names):
+    """A `Finding` about the innermost operation of a statement whose operands do not fit, or None."""
     for node in reversed([*ast.walk(statement)]):
-        if not isinstance(node, ast.BinOp) or type(node.op) not in signs:
+        error = value_of(node, names) if isinstance(node, ast.BinOp) and type(node.op) in SIGNS else None
+        if not isinstance(error, TypeError | ValueError):
             continue
-        try:
-            left, right = value(node.left), value(node.right)
-        except Exception:
-            continue
-        for side, operand in ((node.left, left), (node.right, right)):
-            if operand is None:
-                return Finding("is None", [ast.unparse(node), ast.unparse(side)])
-        if not all(isinstance(operand, np.ndarray | np.number | float) for operand in (left, right)):
-            continue
-        try:
-            value(node)
-        except ValueError:
-            a, b = np.shape(left), np.shape(right)
-            pairs = [*zip(reversed(a), reversed(b), strict=False)]
-            if isinstance(node.op, ast.MatMult) and len(a) > 1 and len(b) > 1:
-                pairs = [(a[-1], b[-2])] if a[-1] != b[-2] else pairs[2:]
-            i, j = next(((i, j) for i, j in pairs if i != j and (pairs[1:] == [] or 1 not in (i, j))), (a, b))
-            return Finding("clash", [ast.unparse(node.left), f"{a}", signs[type(node.op)], ast.unparse(node.right),
-                                     f"{b}", f"{i}", f"{j}"])
-        except Exception:
-            continue
+        (left, a), (right, b) = [(ast.unparse(each), value_of(each, names)) for each in (node.left, node.right)]
+        if a is None or b is None:
+            return Finding("is None", [ast.unparse(node), left if a is None else right])
+        if isinstance(error, ValueError):
+            a, b = np.shape(a), np.shape(b)
+            pairs = zip(reversed(a), reversed(b), strict=False)
+            if isinstance(node.op, ast.MatMult) and len(a) > 1 < len(b):
+                pairs = [(a[-1], b[-2])]
+            i, j = next(((i, j) for i, j in pairs if i != j and 1 not in (i, j)), (a, b))
+            return Finding("clash", [left, f"{a}", SIGNS[type(node.op)], right, f"{b}", f"{i}", f"{j}"])
     return None
