@@ -84,8 +84,8 @@ def clash(statement, names):
         (left, a), (right, b) = [(ast.unparse(each), value_of(each, names)) for each in (node.left, node.right)]
         if a is None or b is None:
             return Finding("is None", [ast.unparse(node), left if a is None else right])
-        if isinstance(error, ValueError):
-            a, b = np.shape(a), np.shape(b)
+        if isinstance(error, ValueError) and isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            a, b = a.shape, b.shape
             pairs = zip(reversed(a), reversed(b), strict=False)
             if isinstance(node.op, ast.MatMult) and len(a) > 1 < len(b):
                 pairs = [(a[-1], b[-2])]
