@@ -15,10 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from npgpt import study
 from npgpt.errors import UserError
 from npgpt.layers import layernorm_backward
 from npgpt.study import check
 from npgpt.study.exercises.exercise import LAYERS, level_text, preamble, read_exercise
+from npgpt.study.exercises.findings import SENTENCES
 from npgpt.study.gradcheck.check import OK, WRONG
 from npgpt.study.gradcheck.check import check as gradcheck
 from npgpt.study.gradcheck.draws import CASES, DEALT, ONES, SWITCHES, draw
@@ -47,6 +49,13 @@ def judged(layer, text, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(text, encoding="utf-8")
     return judge_file(layer, file, SEED), lambda part: text[:text.index(part)].count("\n") + 1
+
+
+def test_every_kind_of_finding_has_a_sentence_and_the_other_way_round():
+    code = "".join(path.read_text() for path in Path(study.__file__).parent.rglob("*.py") if path.stem != "findings")
+    made = {*re.findall(r'Finding\("([^"]+)"', code), *re.findall(r'Rank\.\w+, "([^"]+)"', code)}
+    assert len(made) > 40 and made <= SENTENCES.keys()
+    assert [kind for kind in SENTENCES if f'"{kind}"' not in code] == []
 
 
 @pytest.mark.parametrize("layer", [pytest.param(layer, marks=[pytest.mark.slow] * (layer in ("block", "gpt")))
