@@ -18,8 +18,8 @@ import traceback
 from mutants import mutants, swapped_in
 
 from npgpt.study.gradcheck.check import check, first_wrong, truth
-from npgpt.study.gradcheck.lessons import chosen_lessons
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.lessons.table import chosen_lessons
 
 PLACES = ("exactly", "next", "elsewhere", "unseen")
 TIME_LIMIT = 5      # seconds; a mutant may loop forever

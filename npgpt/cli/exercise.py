@@ -11,12 +11,13 @@ from pathlib import Path
 from npgpt.checks import check_real, check_whole
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.bugs import bug_layers, bug_statement
-from npgpt.study.exercises.exercise import FOLDER, LAYERS, Step, forward_remark, levels_of, read_exercise, read_title
+from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
 from npgpt.study.exercises.path import reset, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import hunt_text, report_text
+from npgpt.study.lessons.table import LESSONS
 
 TIME_LIMIT = 20.0
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
@@ -30,7 +31,7 @@ def add_arguments(parser):
     actions.add_parser("list", help="list the exercises and your progress (the default)")
     out = {"metavar": "FILE", "help": f"the file to write; by default one in {FOLDER}"}
 
-    for layer in LAYERS:
+    for layer in LESSONS:
         one = actions.add_parser(layer, help=f"write an exercise on {layer}_backward")
         one.set_defaults(action=write_level, layer=layer)
         one.add_argument("--level", default="1", metavar="N",
@@ -67,7 +68,7 @@ def list_exercises(args):
     """Print the layers in learning order, and the learner's progress with each."""
     progress = Progress(FOLDER)
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
-    for layer in LAYERS:
+    for layer in LESSONS:
         states = [state(progress.entry(f"{layer} {level}")) if level in levels_of(layer) else ""
                   for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))

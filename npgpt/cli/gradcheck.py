@@ -8,7 +8,7 @@ import sys
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, check, first_wrong
-from npgpt.study.gradcheck.lessons import chosen_lessons
+from npgpt.study.lessons.table import chosen_lessons
 
 
 def add_arguments(parser):

@@ -21,13 +21,14 @@ from npgpt.cli.exercise import CENTRAL_DIFFERENCE, TIME_LIMIT, check_time_limit,
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
-from npgpt.study.exercises.exercise import FOLDER, LAYERS, Step, blanks_left, read_exercise, read_title
+from npgpt.study.exercises.exercise import FOLDER, Step, blanks_left, read_exercise, read_title
 from npgpt.study.exercises.mathematics import derivation_text
 from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.judge.hints import key_in_question, next_hint, package_line
 from npgpt.study.judge.report import Report
+from npgpt.study.lessons.table import LESSONS
 
 POLL = 0.2          # seconds between two looks at the file
 SETTLING = 0.05     # seconds in which a file that an editor is writing changes again
@@ -245,7 +246,7 @@ def show_mathematics(session):
     key = line_in_question(session)
     if not key and session.report and not session.step.is_bug:      # the learner's steps are not the package's
         key = next((line.name for line in session.report.lines if line.verdict == WRONG), None)
-    session.body = derivation_text(session.step.layer, key)
+    session.body = derivation_text(session.step.lesson, key)
 
 
 def show_list(session):
@@ -324,7 +325,7 @@ def table(progress, present):
     """Return the list of exercises by number, a row for each layer; x: solved, >: the present one."""
     numbers = {step: number for number, step in enumerate(whole_path(), 1)}
     return "\n".join(f"{layer:<15}" + " ".join(entry(progress, step, present, numbers[step]) for step in path_of(layer))
-                     for layer in LAYERS)
+                     for layer in LESSONS)
 
 
 def entry(progress, step, present, number):

@@ -19,7 +19,7 @@ def show_loops(name):
     """
     cpu_kernels("numba")            # or it says what to install
     from npgpt.engine.loops.lines import Run, compiled
-    from npgpt.study.gradcheck.lessons import chosen_lessons
+    from npgpt.study.lessons.table import chosen_lessons
 
     lesson, = chosen_lessons(name)
     if lesson.is_composite:

@@ -18,7 +18,7 @@ from npgpt.files import write_atomically
 from npgpt.model.config import GPTConfig
 from npgpt.study.exercises.exercise import FOLDER
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.lessons import chosen_lessons
+from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.server import Server

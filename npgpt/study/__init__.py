@@ -7,11 +7,11 @@ import types
 from collections.abc import Callable
 
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import LAYERS
 from npgpt.study.gradcheck.source import parsed
 from npgpt.study.judge.judge import judge, new_seed
 from npgpt.study.judge.outcome import Solution
 from npgpt.study.judge.report import Report, report_html, report_text
+from npgpt.study.lessons.table import lesson_named
 
 
 class Check:
@@ -43,8 +43,7 @@ def check(layer: str, backward: Callable, seed: int | None = None) -> Check:
     show; a script prints it. Without the function's source (in a plain REPL, or for a lambda) only its results are
     compared. Raises UserError for an unknown layer, or if `backward` cannot be called.
     """
-    if layer not in LAYERS:
-        raise UserError(f'there is no layer "{layer}": choose one of {", ".join(LAYERS)}')
+    lesson_named(layer)           # for an unknown layer this raises
     if not callable(backward):
         raise UserError(f"{layer} needs a function, not {type(backward).__name__}")
     tree = None

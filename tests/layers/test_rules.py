@@ -7,7 +7,7 @@ import pytest
 
 from npgpt import layers
 from npgpt.model import transformer
-from npgpt.study.gradcheck import basics
+from npgpt.study.lessons import basics
 
 FILES = sorted(path for path in Path(layers.__file__).parent.glob("*.py") if path.name != "__init__.py")
 EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

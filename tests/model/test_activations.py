@@ -55,8 +55,8 @@ def torchs(model, edit, rng=None):
     """Return torch's activations of the same forward, their gradients, and those of the parameters."""
     torch = pytest.importorskip("torch", reason="the oracle")
     from npgpt.model.parameters import flatten
-    from npgpt.study.gradcheck.lessons import map_arrays
     from npgpt.study.gradcheck.torch_oracle import as_tensor
+    from npgpt.study.lessons.lesson import map_arrays
 
     p = map_arrays(lambda array: as_tensor(array).requires_grad_(), model.params.tree)
     masks = map_arrays(as_tensor, draw_masks(model.config, B, T, np.float64, rng))

@@ -10,13 +10,14 @@ import re
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import LAYERS, file_text, key_of, statements
-from npgpt.study.exercises.mathematics import derivation_file, read_notes
+from npgpt.study.exercises.exercise import file_text, key_of, statements
+from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.repairs import mistakes
 from npgpt.study.exercises.walk import RESULT, made_at, package_walk
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.gradcheck.truth import cases
+from npgpt.study.lessons.table import LESSONS
 
 # The kinds of small mistakes (see findings.py) that are not seen at once.
 PLANTED = {"sign", "term sign", "transposed", "not transposed", "matmul order", "reduction", "factor", "division",
@@ -30,7 +31,7 @@ def bug_layers():
 
     A layer without a derivation has none, so that a new layer can be checked before it is derived.
     """
-    return [name for name in LAYERS if derivation_file(name).is_file() and len(read_notes(name)) > 1]
+    return [name for name, lesson in LESSONS.items() if len(read_notes(lesson)) > 1]
 
 
 def bug_text(lesson, seed, path):
@@ -62,7 +63,7 @@ def planted(lesson):
     The bugs are the common mistakes of the derivation, and the small ones that the judge knows by name.
     """
     source = read_source(lesson.backward)
-    notes = read_notes(lesson.name)
+    notes = read_notes(lesson)
     body = statements(backward_tree(lesson))
     wrong = [(each.lineno - 1, "common mistake", notes[key_of(each)].mistake) for each in body
              if key_of(each) in notes and notes[key_of(each)].mistake]

@@ -15,12 +15,10 @@ from pathlib import Path
 
 from npgpt.errors import UserError
 from npgpt.files import read_bytes
-from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.exercises.mathematics import read_notes
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import backward_tree, names_in, parsed, read_source
+from npgpt.study.lessons.table import LESSONS, lesson_named
 
-LAYERS = list(basics_and_lessons())     # in learning order
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
 TITLE = re.compile(r"# npgpt exercise: (\w+), (long way|level [123]|bug \d+)\s*")
@@ -36,9 +34,8 @@ class Step:
     @functools.cached_property
     def lesson(self):
         """The lesson, with the backward whose lines the exercise shows and leaves out."""
-        lesson = basics_and_lessons()[self.layer]
-        long_way = LONG_WAYS.get(self.layer) if self.what == "long way" else None
-        return dataclasses.replace(lesson, backward=long_way or lesson.backward)
+        found = lesson_named(self.layer)
+        return dataclasses.replace(found, backward=found.long_way) if self.what == "long way" else found
 
     @property
     def name(self):
@@ -133,16 +130,16 @@ def left_out(lesson, level):
 
 def notes_of(lesson):
     """Return the derivation's notes on the lines of the lesson's backward, or of its long way, by their keys."""
-    return read_notes(lesson.name, long=lesson.backward is LONG_WAYS.get(lesson.name))
+    return read_notes(lesson, long=lesson.backward is lesson.long_way)
 
 
 @functools.cache
 def levels_of(layer):
     """Return "long way" if a layer has one, and "level N" if it leaves out more than lower ones, beside `return`."""
-    numbers = [sum(not isinstance(each, ast.Return) for each in left_out(basics_and_lessons()[layer], level))
+    numbers = [sum(not isinstance(each, ast.Return) for each in left_out(lesson_named(layer), level))
                for level in LEVELS]
     more = [f"level {level}" for level, n, less in zip(LEVELS, numbers, [0, *numbers], strict=False) if n > less]
-    return ["long way"] * (layer in LONG_WAYS) + more
+    return ["long way"] * (lesson_named(layer).long_way is not None) + more
 
 
 def docstring_of(lines):
@@ -216,7 +213,7 @@ def read_title(path):
         line = error.object[:error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
     title = TITLE.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
-    if title is None or title[1] not in LAYERS:
+    if title is None or title[1] not in LESSONS:
         raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
     return Step(title[1], title[2]), text
 

@@ -1,4 +1,4 @@
-"""The derivations, `derivations/*.md`: for each pair of functions the mathematics of its gradients, and its exercises.
+"""The derivations, `lessons/*.md`: for each pair of functions the mathematics of its gradients, and its exercises.
 
 A file has paragraphs separated by blank lines, `## v` headings, `code`, $inline$ and $$display$$ formulas. The text
 before the first heading introduces the pair; the section `v` derives the gradient of the variable v. A heading may be
@@ -13,9 +13,6 @@ followed by notes for the exercises on a line of the backward, which the page do
 
 import dataclasses
 import re
-from importlib import resources
-
-from npgpt.errors import UserError
 
 NAME = re.compile(r"\\mathrm\{((?:\w|\\_)+)\}")
 FIELD = re.compile(r"^(line|level|hint|mistake|known): ", re.MULTILINE)
@@ -52,17 +49,9 @@ class Derivation:
     sections: dict[str, list[str]]
 
 
-def derivation_file(name):
-    """Return where the derivation of the pair `name`, such as "linear", is."""
-    return resources.files(__package__) / "derivations" / f"{name}.md"
-
-
-def read_text(name):
-    """Return the text of the derivation of a pair. Raises UserError if it has none."""
-    file = derivation_file(name)
-    if not file.is_file():
-        raise UserError(f'there is no derivation of "{name}": write npgpt/study/exercises/derivations/{name}.md')
-    return file.read_text(encoding="utf-8")
+def read_text(lesson):
+    """Return the text of a lesson's derivation; "" if it has none."""
+    return lesson.derivation.read_text(encoding="utf-8") if lesson.derivation.is_file() else ""
 
 
 def blocks(text):
@@ -74,10 +63,10 @@ def blocks(text):
         yield heading, block
 
 
-def read_notes(name, long=False):
-    """Return {key of a line of the backward: its `Note`} of the pair `name`; long: of its long way."""
+def read_notes(lesson, long=False):
+    """Return {key of a line of the backward: its `Note`} of a lesson's derivation; long: of its long way."""
     notes = {}
-    for heading, block in blocks(read_text(name)):
+    for heading, block in blocks(read_text(lesson)):
         if FIELD.match(block):
             _, *parts = FIELD.split(block)
             pairs = [(key, " ".join(value.split())) for key, value in zip(parts[::2], parts[1::2], strict=True)]
@@ -89,9 +78,9 @@ def read_notes(name, long=False):
     return notes
 
 
-def derivation_text(name, key=None):
+def derivation_text(lesson, key=None):
     """Return the paragraphs of a pair's introduction, and of the section on a line of the backward, as text."""
-    found = [*blocks(read_text(name))]
+    found = [*blocks(read_text(lesson))]
     wanted = {heading for heading, block in found if key == f"d{heading}" or f"line: {key}\n" in block}
     return [block_text(block) for heading, block in found if heading in {None, *wanted} and not FIELD.match(block)]
 

@@ -6,8 +6,8 @@ import os
 from npgpt.errors import UserError
 from npgpt.files import make_folder, read_bytes, write_atomically
 from npgpt.study.exercises.bugs import bug_layers, bug_text
-from npgpt.study.exercises.exercise import LAYERS, Step, level_text, levels_of
-from npgpt.study.gradcheck.lessons import basics
+from npgpt.study.exercises.exercise import Step, level_text, levels_of
+from npgpt.study.lessons.table import LESSON_0, LESSONS
 
 BUG_SEED = 1
 
@@ -16,14 +16,14 @@ BUG_SEED = 1
 def path_of(layer):
     """Return the steps of a layer: its levels, then a bug to be found. In lesson 0: one line, then all that compute."""
     levels = [Step(layer, what) for what in levels_of(layer)]
-    if layer in basics():
+    if layer in LESSON_0:
         return levels[:2]
     return levels + [Step(layer, f"bug {BUG_SEED}")] * (layer in bug_layers())
 
 
 def whole_path():
     """Return all steps, in order."""
-    return [step for layer in LAYERS for step in path_of(layer)]
+    return [step for layer in LESSONS for step in path_of(layer)]
 
 
 def unsolved(progress):

@@ -11,10 +11,10 @@ import re
 
 import numpy as np
 
-from npgpt.study.gradcheck.lessons import Lesson
 from npgpt.study.gradcheck.probe import with_probes
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import is_floating, recording
+from npgpt.study.lessons.lesson import Lesson
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
@@ -169,7 +169,6 @@ def check(lesson, backward=None, known=None, torch=False):
             error = raised
     forward_source, backward_source = read_source(lesson.forward), read_source(backward)
     found = matched(known.variables, [each for each in record if each.name not in backward_source.filled])
-    skipped = read_source(lesson.backward).shortcut         # the package's: a learner's docstring may say anything
     checks, by_torch = [], {}
     if torch:
         from npgpt.study.gradcheck.torch_oracle import gradients
@@ -195,7 +194,7 @@ def check(lesson, backward=None, known=None, torch=False):
     previous = next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
         name, place = variable.name, ((variable.name, variable.occurrence), variable.line, variable.value)
-        if name in skipped:
+        if name in lesson.skipped and i not in found:
             add(*place, true, verdict=SHORTCUT, through=f"d{previous}")
         elif variable.constant:
             add(*place, None, verdict=CONSTANT)

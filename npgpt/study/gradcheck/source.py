@@ -1,10 +1,9 @@
-"""The source of a function, statement by statement: assigned names, lines, and gradients the docstring skips."""
+"""The source of a function, statement by statement: assigned names and lines."""
 
 import ast
 import dataclasses
 import functools
 import inspect
-import re
 import textwrap
 
 
@@ -27,7 +26,6 @@ class Source:
     first: int
     lines: tuple[str, ...]
     statements: tuple[Statement, ...]
-    shortcut: frozenset[str]        # forward variables whose gradients are skipped, by the docstring
     filled: dict[str, int]          # arrays that are filled part by part -> the last line that does
 
     def statement_at(self, line):
@@ -49,8 +47,7 @@ def source_of(tree, file, first, lines):
                                                            | ast.Return)
                   and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
     return Source(tree.name, file, first, tuple(line.rstrip("\n") for line in lines),
-                  tuple(sorted(statements, key=lambda each: each.first)), shortcut(ast.get_docstring(tree) or ""),
-                  filled_names(tree))
+                  tuple(sorted(statements, key=lambda each: each.first)), filled_names(tree))
 
 
 def parsed(function):
@@ -82,12 +79,6 @@ def filled_names(tree):
             if isinstance(part, ast.Name):      # not `made()[0] = …`
                 lines[part.id] = max(node.lineno, lines.get(part.id, 0))
     return lines
-
-
-def shortcut(docstring):
-    """Return the variables v that a docstring names in "Shortcut: dv, dw and dx are skipped"."""
-    found = re.search(r"Shortcut: ([\w\s,]+?) (?:is|are) skipped", docstring)
-    return frozenset(name[1:] for name in re.findall(r"\bd\w+", found[1])) if found else frozenset()
 
 
 def last_return(source):

@@ -9,8 +9,8 @@ import dataclasses
 import numpy as np
 import torch
 
-from npgpt.study.gradcheck.lessons import map_arrays
 from npgpt.study.gradcheck.probe import with_probes
+from npgpt.study.lessons.lesson import map_arrays
 
 
 class Array(torch.Tensor):

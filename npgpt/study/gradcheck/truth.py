@@ -10,10 +10,9 @@ import functools
 import numpy as np
 
 from npgpt.study.gradcheck.check import gradient_names, intermediate_gradient, traced_forward
-from npgpt.study.gradcheck.draws import draw
-from npgpt.study.gradcheck.lessons import basics_and_lessons
-from npgpt.study.gradcheck.source import read_source
-from npgpt.study.gradcheck.trace import recording
+from npgpt.study.gradcheck.trace import is_floating, recording
+from npgpt.study.lessons.draws import draw
+from npgpt.study.lessons.table import lesson_named
 
 
 class Case:
@@ -25,7 +24,7 @@ class Case:
     """
 
     def __init__(self, name, setting):
-        self.name, self.setting, self.lesson = name, setting, basics_and_lessons(setting)[name]
+        self.name, self.setting, self.lesson = name, setting, lesson_named(name, setting)
         y, self.cache = self.lesson.run_forward(self.lesson.inputs)
         self.dy = np.asarray(np.random.default_rng(5 + setting.seed).standard_normal(np.shape(y)))
         self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
@@ -38,7 +37,7 @@ class Case:
     def in_float32(self):
         """Return the same arguments with all floating arrays in float32, without the truth."""
         other = copy.copy(self)
-        other.lesson = self.lesson.astype(np.float32)
+        other.lesson = self.lesson.mapped(lambda array: array.astype(np.float32) if is_floating(array) else array)
         y, other.cache = other.lesson.run_forward(other.lesson.inputs)
         other.dy = np.ones_like(y)
         return other
@@ -57,7 +56,7 @@ class Case:
                 kind = gradients if each.name in of_variables | of_inputs else helpers
                 kind.setdefault(each.name, []).append(each.value)
         for each in variables:
-            if each.name in read_source(self.lesson.backward).shortcut:
+            if each.name in self.lesson.skipped:
                 gradients[f"d{each.name}"] = [intermediate_gradient(self.lesson, each, self.dy)]
         return gradients, helpers
 
@@ -75,4 +74,4 @@ class Case:
 @functools.lru_cache(8)
 def cases(name, seed=0, config=None):
     """Return all `Case`s of a check of the lesson `name`, the plain one first; config: see `draw`."""
-    return [Case(name, setting) for setting in draw(name, seed, config)]
+    return [Case(name, setting) for setting in draw(lesson_named(name), seed, config)]

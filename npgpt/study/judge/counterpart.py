@@ -5,11 +5,11 @@ import numpy as np
 from npgpt.study.exercises.exercise import key_of, statements
 from npgpt.study.exercises.walk import RESULT, changed_names, package_walk
 from npgpt.study.gradcheck.check import gradient_names, tree_line
-from npgpt.study.gradcheck.lessons import map_arrays
 from npgpt.study.gradcheck.source import names_in, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.names import parts_of
 from npgpt.study.judge.shapes import CLOSE, close
+from npgpt.study.lessons.lesson import map_arrays
 
 
 def counterpart(judgement, walk, wrong):

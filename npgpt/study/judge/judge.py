@@ -20,7 +20,6 @@ from npgpt.study.gradcheck.check import (
     relative_error,
     tree_line,
 )
-from npgpt.study.gradcheck.draws import CASES, in_words, smallest
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
@@ -28,6 +27,7 @@ from npgpt.study.judge.explain import Explanation
 from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.judge.shapes import EXACT
+from npgpt.study.lessons.draws import CASES, in_words, smallest
 
 SEEDS = 100000
 NO_LINES = "its lines cannot be followed in this form: only its results are compared"
@@ -72,7 +72,7 @@ def explained(solution, known, i, report):
         return not judgement(Case(name, setting)).sound
 
     name = known[i].name
-    case = Case(name, smallest(name, known[i].setting, fails)) if i > 0 else known[0]
+    case = Case(name, smallest(known[0].lesson, known[i].setting, fails)) if i > 0 else known[0]
     found = judgement(case)
     others = [each for each in known if each.setting.sizes.smallest > 1]     # at 1 different mistakes look the same
     words = found.report(Explanation(found, solution, [case, *others], judgement))

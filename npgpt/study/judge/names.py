@@ -226,7 +226,7 @@ def known_mistakes(lesson):
     """[(number of a statement in the package's backward -> that statement with a mistake, the `Finding`), …]."""
     keys = [key_of(each) for each in backward_tree(lesson).body if not is_text(each)]
     return [({keys.index(key_of(each)): each for each in ast.parse(text).body}, Finding("known", [message]))
-            for note in read_notes(lesson.name).values() for text, message in note.known]
+            for note in read_notes(lesson).values() for text, message in note.known]
 
 
 def package_terms(case):

@@ -26,9 +26,9 @@ from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
 from npgpt.study.exercises.exercise import blanks_left, read_exercise
 from npgpt.study.exercises.path import path_of
-from npgpt.study.gradcheck.lessons import lessons
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.outcome import describe, raised_at
+from npgpt.study.lessons.table import LAYERS
 
 TIME_LIMIT = 20.0       # seconds for the check of one file
 
@@ -46,7 +46,7 @@ class Backwards:
 
     def summary(self, config):
         """One line about whose functions train a model."""
-        return (f"backward: {len(self.files)} of {len(lessons())} functions are yours, from {self.folder} "
+        return (f"backward: {len(self.files)} of {len(LAYERS)} functions are yours, from {self.folder} "
                 f"({', '.join(self.files)}); this model does not call {', '.join(uncalled(config))}")
 
 
@@ -77,7 +77,7 @@ def read_backwards(folder):
     Raises UserError if a layer has a wrong file and no right one, if no layer is left, or if a file cannot be loaded.
     """
     there = os.listdir(folder)
-    steps = {layer: [step for step in reversed(path_of(layer)) if not step.is_bug] for layer in lessons()}
+    steps = {layer: [step for step in reversed(path_of(layer)) if not step.is_bug] for layer in LAYERS}
     files = {layer: [Path(folder, step.file) for step in steps[layer] if step.file in there] for layer in steps}
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process
         found = pool.map(right_file, files, files.values())
@@ -131,7 +131,7 @@ def linked(names):
     package's modules stay as they are: those of its functions that call others are copied, with other globals.
     """
     copied, functions, instead = dict(vars(transformer)), {}, {}
-    for layer, lesson in lessons().items():
+    for layer, lesson in LAYERS.items():
         package = function = lesson.backward
         if layer in names:
             function = names[layer][package.__name__]
@@ -170,7 +170,7 @@ def use(backwards, model):
     """Let a model train with the `Backwards`. Raises UserError if one is wrong with its config, but for the width."""
     if model.params.frozen:
         raise UserError("--backward trains every parameter: leave --freeze and --lora out")
-    exercises = [read_exercise(path) for layer, path in backwards.files.items() if lessons()[layer].is_composite]
+    exercises = [read_exercise(path) for layer, path in backwards.files.items() if LAYERS[layer].is_composite]
     with ThreadPoolExecutor(available_cores()) as pool:
         list(pool.map(lambda exercise: check_right(exercise, model.config), exercises))
     model.use_engine(OwnBackwardEngine(model.params, model.engine.threads, backwards))

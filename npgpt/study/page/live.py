@@ -21,10 +21,10 @@ from npgpt.study.exercises.exercise import Step, read_exercise
 from npgpt.study.exercises.path import is_untouched
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import check
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.trace import recording
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
+from npgpt.study.lessons.table import lesson_named
 from npgpt.study.page.edits import asked_lines, edited
 from npgpt.study.page.steps import Steps, compared, known_truth, ways
 from npgpt.study.page.tiny_run import TinyRun
@@ -39,7 +39,6 @@ class Live:
 
     def __init__(self, folder, model, tokenizer, description):
         self.folder, self.model, self.tokenizer, self.description = Path(folder), model, tokenizer, description
-        self.lessons = basics_and_lessons()
         self.run = TinyRun()
         self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
         self.actions = {"/check": self.check, "/progress": self.progress, "/move": self.move, "/text": self.text,
@@ -50,7 +49,7 @@ class Live:
 
         shown: the lines of the level that the learner has asked to see.
         """
-        lesson, level, shown = self.lessons[request["layer"]], request["level"], request["shown"]
+        lesson, level, shown = lesson_named(request["layer"]), request["level"], request["shown"]
         edits = {int(line[1:]): text for line, text in request["edits"].items()}
         with in_turn(self.checking), tempfile.TemporaryDirectory() as folder:
             path, output = Path(folder) / f"{lesson.name}.py", io.StringIO()
@@ -102,7 +101,7 @@ class Live:
 
     def move(self, request):
         """Change one entry of a layer's input: return all arrays, the loss, its slope, and the curve around it."""
-        lesson, name, index = self.lessons[request["layer"]], request["name"], tuple(request["index"])
+        lesson, name, index = lesson_named(request["layer"]), request["name"], tuple(request["index"])
         value, known = float(request["value"]), known_truth(request["layer"])
 
         def moved(value):

@@ -11,8 +11,8 @@ from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LEVELS, key_of, notes_of
 from npgpt.study.exercises.mathematics import parse_derivation, read_text
 from npgpt.study.gradcheck.check import CONSTANT, SHORTCUT, WRONG, check
-from npgpt.study.gradcheck.lessons import basics
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.lessons.table import LESSON_0
 from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
 from npgpt.study.page.partners import line_entries
 from npgpt.study.page.steps import Steps, compared, known_truth, ways
@@ -45,8 +45,8 @@ def study_page(lessons, model, live=None):
     data = {"live": live, "layers": [layer["data"] for layer in studied.values()], "first": first and first["first"],
             "model": model.data}
     page = environment.get_template("page.html").render(
-        rules=[layer for name, layer in studied.items() if name in basics()],
-        layers=[layer for name, layer in studied.items() if name not in basics()],
+        rules=[layer for name, layer in studied.items() if name in LESSON_0],
+        layers=[layer for name, layer in studied.items() if name not in LESSON_0],
         model=model, data=data, first=first, names=set(studied), version=npgpt.__version__)
     return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
 
@@ -58,7 +58,7 @@ def studied_layer(lesson):
     "b42"; first: the line of the first input's gradient, for the first screen; data: for the script.
     """
     known, typed = known_truth(lesson.name), typed_statements(lesson)
-    derivation = parse_derivation(read_text(lesson.name))
+    derivation = parse_derivation(read_text(lesson))
     backwards = [studied_way(each, known, derivation.sections, notes_of(each), {} if i else typed)
                  for i, each in enumerate(ways(lesson))]        # the long way is not edited here
     checks, steps, entries = (backwards[0][key] for key in ("checks", "steps", "entries"))

@@ -6,25 +6,24 @@ import functools
 
 import numpy as np
 
-from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.gradcheck.check import gradient_names, matched, truth
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import Assignment, recording
+from npgpt.study.lessons.table import lesson_named
 from npgpt.study.page.flow import assignments
 
 
 @functools.cache
 def known_truth(name):
     """Return the `Truth` of a lesson, measured once: about two seconds for all lessons."""
-    return truth(basics_and_lessons()[name])
+    return truth(lesson_named(name))
 
 
 def ways(lesson):
     """Return a lesson with each backward that the page shows: the package's, and the long way of layernorm."""
     if lesson.name != "layernorm":      # with the others' long ways, the page is larger than 1 MB
         return [lesson]
-    return [lesson, dataclasses.replace(lesson, backward=LONG_WAYS["layernorm"])]
+    return [lesson, dataclasses.replace(lesson, backward=lesson.long_way)]
 
 
 def traced_pass(lesson, known, lines):

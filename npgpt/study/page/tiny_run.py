@@ -11,8 +11,8 @@ import numpy as np
 from npgpt.api import GPT
 from npgpt.data.tokenizers import ByteTokenizer
 from npgpt.model.config import GPTConfig
-from npgpt.study.exercises.exercise import LAYERS
 from npgpt.study.exercises.mathematics import read_text
+from npgpt.study.lessons.table import LESSONS
 from npgpt.training.adamw import AdamW
 
 STEPS = 2000            # at most
@@ -33,7 +33,7 @@ class TinyRun:
         self.model = GPT(config, seed=0, threads=1)
         self.optimizer = AdamW(self.model.params, lr=1e-3, engine=self.model.engine)    # 3e-3 makes the curve jump
         self.rng = np.random.default_rng(0)
-        self.tokens = ByteTokenizer().encode("\n".join(map(read_text, LAYERS))).astype(np.int64)
+        self.tokens = ByteTokenizer().encode("\n".join(map(read_text, LESSONS.values()))).astype(np.int64)
         self.losses, self.norms = [], {part_of(name): [] for name in self.model.params}
 
     def since(self, step):

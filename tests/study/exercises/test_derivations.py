@@ -9,19 +9,17 @@ from xml.etree import ElementTree
 import pytest
 
 from npgpt import layers
-from npgpt.errors import UserError
 from npgpt.model import transformer
 from npgpt.study.exercises import mathematics
-from npgpt.study.exercises.exercise import LAYERS, Step, key_of, notes_of, statements
-from npgpt.study.exercises.long_way import LONG_WAYS
-from npgpt.study.gradcheck import basics
+from npgpt.study.exercises.exercise import Step, key_of, notes_of, statements
 from npgpt.study.gradcheck.check import traced_forward
-from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
 from npgpt.study.gradcheck.source import backward_tree, read_source
+from npgpt.study.lessons import basics
+from npgpt.study.lessons.table import LAYERS, LESSONS, lesson_named
 
 pytest.importorskip("latex2mathml", reason="converts the formulas")
 
-FOLDER = Path(mathematics.__file__).parent / "derivations"
+FOLDER = Path(basics.__file__).parent
 MATHML = {"math", "mrow", "mi", "mo", "mn", "mtext", "mspace", "msub", "msup", "msubsup", "mfrac", "msqrt", "munder",
           "mover", "munderover", "mstyle"}
 PAIRS = {name.removesuffix("_forward"): getattr(module, name) for module in (basics, layers, transformer)
@@ -32,7 +30,7 @@ WORDS = {"loss", "gelu", "mean", "ones", "onehot", "mask", "in", "out", "W_fc", 
 
 
 def text_of(name):
-    return (FOLDER / f"{name}.md").read_text()
+    return LESSONS[name].derivation.read_text()
 
 
 def variables_with_gradient(name):
@@ -40,17 +38,16 @@ def variables_with_gradient(name):
 
     The tree of parameters, `p`, is the variable of the parameters' gradients.
     """
-    lesson = basics_and_lessons()[name]
+    lesson = lesson_named(name)
     variables = {each.name for each in traced_forward(lesson)[3] if not each.constant}
     arguments = {each for each in lesson.inputs if "." not in each}
     return variables | arguments | {"p"} if lesson.is_composite else variables | arguments
 
 
 def test_every_pair_has_a_file_and_a_lesson():
-    assert {file.stem for file in FOLDER.iterdir()} == set(PAIRS) == set(basics_and_lessons())
-    assert list(basics_and_lessons())[4:] == list(lessons())
-    assert LAYERS == list(basics_and_lessons())
-    assert all(lesson.forward is PAIRS[name] for name, lesson in basics_and_lessons().items())
+    assert {file.stem for file in FOLDER.glob("*.md")} == set(PAIRS) == set(LESSONS)
+    assert list(LESSONS)[4:] == list(LAYERS)
+    assert all(lesson.forward is PAIRS[name] for name, lesson in LESSONS.items())
 
 
 @EACH_PAIR
@@ -64,7 +61,7 @@ def test_a_section_for_every_variable_that_has_a_gradient(name):
 @EACH_PAIR
 def test_names_are_those_of_the_layer(name):
     """Each upright name in a formula is one of the code, or v or dv of a variable v of the forward."""
-    lesson = basics_and_lessons()[name]
+    lesson = lesson_named(name)
     source = "\n".join(read_source(lesson.forward).lines + read_source(lesson.backward).lines)
     variables = set(re.findall(r"\w+", source))
     variables |= {f"d{each}" for each in variables}
@@ -88,7 +85,7 @@ def test_quoted_lines_are_in_the_source(name):
 @EACH_PAIR
 def test_notes_are_on_lines_of_the_backward(name):
     number = 0
-    for what in ["long way"] * (name in LONG_WAYS) + ["level 3"]:
+    for what in ["long way"] * (LESSONS[name].long_way is not None) + ["level 3"]:
         lesson, is_long = Step(name, what).lesson, what == "long way"
         notes = {key: note for key, note in notes_of(lesson).items() if (note.level == 0) == is_long}
         keys = [key_of(each) for each in statements(backward_tree(lesson))]
@@ -124,8 +121,3 @@ def test_markdown_becomes_html_and_text_is_escaped():
     assert 'display="inline"' in first and first.endswith(".</p>") and 'display="block"' in second
     assert "<msub><mi>dy_rows</mi><mrow><mi>n</mi><mi>j</mi></mrow></msub>" in second and "<script" not in second
     assert derivation.sections == {"dy": [], "y": ["<p><code>y</code>.</p>"]}
-
-
-def test_what_is_missing_is_one_line():
-    with pytest.raises(UserError, match='no derivation of "../setup"'):
-        mathematics.read_text("../setup")

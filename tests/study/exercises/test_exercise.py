@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from npgpt.errors import UserError
-from npgpt.study.exercises import bugs
 from npgpt.study.exercises.bugs import bug_layers, bug_statement, bug_text, is_bug, planted, with_bug
 from npgpt.study.exercises.exercise import (
-    LAYERS,
     Step,
     key_of,
     left_out,
@@ -23,25 +21,26 @@ from npgpt.study.exercises.exercise import (
     without_explanation,
     without_explanations,
 )
-from npgpt.study.exercises.long_way import LONG_WAYS
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.path import path_of
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import OK, WRONG, check, relative_error, truth
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.child import read_answer
 from npgpt.study.judge.hints import hints, next_hint
 from npgpt.study.judge.report import report_text
+from npgpt.study.lessons.lesson import Lesson
+from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import judge_file, solved
 
-LINEAR = basics_and_lessons()["linear"]
+LINEAR = lesson_named("linear")
+LONG_WAYS = {name: lesson.long_way for name, lesson in LESSONS.items() if lesson.long_way}
 slow = pytest.mark.slow         # starts many processes
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", LESSONS)
 def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
     missing = []
     for what in levels_of(layer):
@@ -78,7 +77,7 @@ def test_each_line_of_a_long_way_is_judged_by_itself(layer, npgpt):
     file, step = Path(f"exercises/{layer}-longway.py"), Step(layer, "long way")
     text, names = solved(step.lesson, 0), [key_of(each) for each in left_out(step.lesson, 0)]
     assert re.findall(r"(\w+) = \.\.\.", file.read_text()) == names
-    assert not {f"d{name}" for name in read_source(basics_and_lessons()[layer].backward).shortcut} - {*names, "dprobs"}
+    assert not {f"d{name}" for name in LESSONS[layer].skipped} - {*names, "dprobs"}
     file.write_text(text)
     assert read_exercise(file).name == f"{layer} long way" and judge_file(layer, file).right
     for i, name in enumerate(names):
@@ -113,7 +112,7 @@ def test_reset_keeps_the_text_of_the_learner(npgpt):
 
 def test_from_the_list_to_the_solution_and_back(npgpt):
     def state():
-        return npgpt("exercise", "list")[1].split("\n")[1 + LAYERS.index("linear")].split()
+        return npgpt("exercise", "list")[1].split("\n")[1 + [*LESSONS].index("linear")].split()
 
     assert npgpt("exercise")[1] == npgpt("exercise", "list")[1] and state() == ["linear", "-", "-", "-", "-"]
     code, out, _ = npgpt("exercise", "linear")
@@ -149,7 +148,7 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     file = Path("exercises/linear-level2.py")
     found = [npgpt("exercise", "check", file, "--hint")[1] for _ in range(4)]
     assert found[0] == "hint 1 of 3: look at the forward's line: y_rows = y_rows + bias\n"
-    assert found[1] == f"hint 2 of 3: {read_notes('linear')['dbias'].hint}\n"
+    assert found[1] == f"hint 2 of 3: {read_notes(LINEAR)['dbias'].hint}\n"
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
     file.write_text(solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
     assert "sign" not in npgpt("exercise", "check", file)[1]
@@ -181,7 +180,7 @@ DROWS = "drows = dy_rows @ weight.T"
 ])
 def test_the_first_hint_is_the_mistake_or_the_line_to_look_at(layer, changes, first, last, tmp_path):
     """The verdict does not tell the mistake."""
-    lesson, file, progress = basics_and_lessons()[layer], tmp_path / "mine.py", Progress(tmp_path)
+    lesson, file, progress = lesson_named(layer), tmp_path / "mine.py", Progress(tmp_path)
     text = level_text(lesson, 2, "mine.py")
     for old, new in changes.items():
         text = (text if old in text else solved(lesson, 2)).replace(old, new)
@@ -286,7 +285,7 @@ def test_a_missing_package_is_named_in_one_line(npgpt, tmp_path, monkeypatch):
     (tmp_path / "without").mkdir()
     (tmp_path / "without/scipy.py").write_text("raise ImportError('there is no SciPy')")
     monkeypatch.syspath_prepend(tmp_path / "without")
-    Path("mine.py").write_text(solved(basics_and_lessons()["gelu_exact"], 1))
+    Path("mine.py").write_text(solved(lesson_named("gelu_exact"), 1))
     refused(npgpt("exercise", "check", "mine.py"), "mine.py: there is no SciPy")
 
 
@@ -358,22 +357,22 @@ def test_damaged_progress_is_refused_and_kept(npgpt, content):
 
 
 def test_the_first_hint_on_a_shortcut_has_all_lines_that_it_undoes():
-    assert hints(basics_and_lessons()["layernorm"], "dx")[0] == (
+    assert hints(lesson_named("layernorm"), "dx")[0] == (
         "look at the forward's lines: mean = x.mean(axis=-1, keepdims=True); centred = x - mean; "
         "var = (centred * centred).mean(axis=-1, keepdims=True); rstd = 1.0 / np.sqrt(var + eps); "
         "xhat = centred * rstd")
-    assert hints(basics_and_lessons()["layernorm"], "dxhat")[0] == "look at the forward's line: y = xhat * weight"
+    assert hints(lesson_named("layernorm"), "dxhat")[0] == "look at the forward's line: y = xhat * weight"
 
 
 def test_a_layer_without_a_derivation_stops_no_command(tmp_path, monkeypatch):
     """All commands list the layers that have bugs; a new layer can be checked before it is derived."""
-    monkeypatch.setattr(bugs, "derivation_file", lambda name: tmp_path / name)
+    monkeypatch.setattr(Lesson, "derivation", tmp_path / "none.md")
     assert bug_layers.__wrapped__() == []
 
 
 @pytest.mark.parametrize("layer", bug_layers())
 def test_a_planted_bug_is_in_one_known_line(layer, tmp_path):
-    lesson, file = basics_and_lessons()[layer], tmp_path / "bug.py"
+    lesson, file = lesson_named(layer), tmp_path / "bug.py"
     right = list(read_source(lesson.backward).lines)
     for seed in range(2):
         lines = with_bug(lesson, seed)
@@ -392,9 +391,9 @@ def test_a_planted_bug_is_in_one_known_line(layer, tmp_path):
 
 @pytest.mark.parametrize("layer", bug_layers())
 def test_the_mistakes_of_the_derivations_can_be_planted(layer):
-    mistakes = [lines for _, kind, lines in planted(basics_and_lessons()[layer]) if kind == "common mistake"]
-    assert len(mistakes) == sum(note.mistake is not None for note in read_notes(layer).values()) > 0
-    assert all(is_bug(basics_and_lessons()[layer], lines) for lines in mistakes)
+    mistakes = [lines for _, kind, lines in planted(lesson_named(layer)) if kind == "common mistake"]
+    assert len(mistakes) == sum(note.mistake is not None for note in read_notes(LESSONS[layer]).values()) > 0
+    assert all(is_bug(lesson_named(layer), lines) for lines in mistakes)
 
 
 def test_a_bug_is_found_by_its_line_or_fixed(npgpt):

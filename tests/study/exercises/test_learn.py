@@ -15,21 +15,21 @@ import pytest
 from npgpt.cli import learn, screen
 from npgpt.cli.keys import OTHER, REDRAW
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import LAYERS, cache_remark, read_exercise
+from npgpt.study.exercises.exercise import cache_remark, read_exercise
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import derivation_text, formula_text, read_notes, read_text
 from npgpt.study.exercises.path import Step, reset, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.lessons import lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import Line, Report, report_text
+from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import solved
 
 pty = pytest.importorskip("pty")            # not on Windows
 termios = pytest.importorskip("termios")
-LINEAR = lessons()["linear"]
+LINEAR = lesson_named("linear")
 RIGHT = solved(LINEAR, 1)
 FIRST, BUG = Step("linear", "level 1"), Step("linear", "bug 1")
 PATIENCE = 60           # seconds, for a busy machine
@@ -254,24 +254,25 @@ def test_a_key_that_is_not_asked_for_is_said_to_be_so_until_the_next_key(folder,
 def test_the_mathematics_of_the_line_in_question(folder):
     body = arrived(folder, FIRST, "m").body
     section = body.index("The gradient of weight:")
-    assert body[:section] == derivation_text("linear") and "    dweight = rowsᵀ dy_rows" in body[section:]
+    assert body[:section] == derivation_text(LINEAR) and "    dweight = rowsᵀ dy_rows" in body[section:]
     assert not any("dbias[j] =" in each for each in body)
     (folder / FIRST.file).write_text(RIGHT.replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
     assert "The gradient of rows:" in arrived(folder, FIRST, "m", "c", "m").body
     (folder / FIRST.file).write_text("")
-    assert arrived(folder, FIRST, "m").body == derivation_text("linear")
-    assert arrived(folder, BUG, "m").body == derivation_text("linear")      # it must not say which line
+    assert arrived(folder, FIRST, "m").body == derivation_text(LINEAR)
+    assert arrived(folder, BUG, "m").body == derivation_text(LINEAR)      # it must not say which line
     layernorm = arrived(folder, Step("layernorm", "long way"), "m")
     assert "The gradient of rstd:" in layernorm.body and learn.anchor(layernorm) == "layernorm"
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", LESSONS)
 def test_every_derivation_becomes_text(name):
-    text = read_text(name)
-    for key in [None, *read_notes(name), *read_notes(name, long=True), *re.findall("^## (.*)$", text, re.MULTILINE)]:
+    text = read_text(LESSONS[name])
+    for key in [None, *read_notes(LESSONS[name]), *read_notes(LESSONS[name], long=True),
+                *re.findall("^## (.*)$", text, re.MULTILINE)]:
         key = f"d{key}" if key and f"## {key}\n" in text else key
-        shown = derivation_text(name, key)
-        assert len(shown) > len(derivation_text(name)) or key is None
+        shown = derivation_text(LESSONS[name], key)
+        assert len(shown) > len(derivation_text(LESSONS[name])) or key is None
         formulas = re.sub("`[^`]*`", "code", "\n".join(shown))
         assert not re.search(r"[\\{}$]|^(line|level|hint|mistake|known):|_[^\w(]|\( | \)", formulas, re.MULTILINE)
         assert all(formulas.count(a) == formulas.count(b) for a, b in ("()", "[]"))
@@ -306,8 +307,8 @@ def test_a_name_of_the_forward_that_the_cache_does_not_hold():
     assert said == "y_rows is not in the cache, which holds x, weight, has_bias"
     assert cache_remark("bias", LINEAR) == said.replace("y_rows", "bias")               # an argument
     assert cache_remark("weight", LINEAR) is cache_remark("dy_row", LINEAR) is None     # held; in no forward
-    assert cache_remark("T", lessons()["self_attention"]) is None               # its cache holds (B, H, T, D)
-    assert cache_remark("y", lessons()["dropout"]) is None                      # its cache is the mask alone
+    assert cache_remark("T", lesson_named("self_attention")) is None               # its cache holds (B, H, T, D)
+    assert cache_remark("y", lesson_named("dropout")) is None                      # its cache is the mask alone
 
 
 def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder):

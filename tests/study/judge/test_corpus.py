@@ -5,7 +5,7 @@ import pytest
 from npgpt.study.exercises.exercise import preamble
 from npgpt.study.exercises.path import whole_path
 from npgpt.study.gradcheck.check import WRONG
-from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import SOLUTIONS, source
 from tests.study.judge.solutions import judge_file
 from tests.test_readme import README
@@ -24,7 +24,7 @@ def cases_of(which, slow=()):
 
 def judged(layer, solution, path):
     """The `Report` on a solution, and the lines of its file."""
-    path.write_text(f"{preamble(basics_and_lessons()[layer])}\n\n\n{source(layer, solution)}")
+    path.write_text(f"{preamble(lesson_named(layer))}\n\n\n{source(layer, solution)}")
     return judge_file(layer, path, SEED), path.read_text().split("\n")
 
 
@@ -47,7 +47,7 @@ def test_wrong_solutions_are_refused_at_their_line_by_the_name_of_the_mistake(la
 
 
 def test_the_readme_says_what_the_tests_show():
-    assert set(SOLUTIONS) == set(basics_and_lessons()), "a layer has no solutions in tests/study/judge/corpus"
+    assert set(SOLUTIONS) == set(LESSONS), "a layer has no solutions in tests/study/judge/corpus"
     readme = " ".join(README.read_text(encoding="utf-8").split())
     right, wrong = len(CASES) - len(WRONG_ONES), len(WRONG_ONES)
     for text in (f"{right + wrong} solutions: none of the {right} right ones is refused, none of the {wrong} wrong "

@@ -19,18 +19,19 @@ from npgpt import study
 from npgpt.errors import UserError
 from npgpt.layers import layernorm_backward
 from npgpt.study import check
-from npgpt.study.exercises.exercise import LAYERS, level_text, preamble, read_exercise
+from npgpt.study.exercises.exercise import level_text, preamble, read_exercise
 from npgpt.study.exercises.findings import SENTENCES
 from npgpt.study.gradcheck.check import OK, WRONG
 from npgpt.study.gradcheck.check import check as gradcheck
-from npgpt.study.gradcheck.draws import CASES, DEALT, ONES, SWITCHES, draw
-from npgpt.study.gradcheck.lessons import PLAIN, SIZES, basics_and_lessons, lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.judge import NO_LINES, verdict
 from npgpt.study.judge.outcome import Solution, load
 from npgpt.study.judge.report import hunt_text, report_text
+from npgpt.study.lessons.draws import CASES, DEALT, ONES, draw
+from npgpt.study.lessons.setting import PLAIN, SIZES
+from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import source
 from tests.study.judge.corpus.solution import UNKNOWN, wrong
 from tests.study.judge.solutions import judge_file, solved
@@ -59,25 +60,25 @@ def test_every_kind_of_finding_has_a_sentence_and_the_other_way_round():
 
 
 @pytest.mark.parametrize("layer", [pytest.param(layer, marks=[pytest.mark.slow] * (layer in ("block", "gpt")))
-                                   for layer in basics_and_lessons()])
+                                   for layer in LESSONS])
 def test_the_true_values_are_those_of_the_central_differences_on_every_branch(layer):
     """The judge compares with the package's backward; here that is verified, with every switch on and off."""
-    switches = SWITCHES.get(layer, [])
+    switches = LESSONS[layer].switches
     small = dataclasses.replace(PLAIN, sizes=SIZES._replace(B=2, T=3, C=4, V=7, S=5, F=5, P=5), scale=0.3, seed=5)
     offs = [set(), set(switches), *({switch} for switch in switches)] + [{"mask"}] * ("mask" in switches)
     for off in [PLAIN, *(dataclasses.replace(small, off=frozenset(off)) for off in offs)]:
-        lesson = basics_and_lessons(off)[layer]
+        lesson = lesson_named(layer, off)
         wrong = {each.variable for each in gradcheck(lesson) if each.verdict == WRONG}
         assert wrong <= {name for name in lesson.results if name not in lesson.inputs}, off
 
 
-@pytest.mark.parametrize("layer", basics_and_lessons())
+@pytest.mark.parametrize("layer", LESSONS)
 def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_switch_combination_and_size_of_1(layer):
-    settings = draw(layer, 1)
-    assert settings[0] == PLAIN and len(settings) == CASES + 1 and settings == draw(layer, 1)
+    settings = draw(LESSONS[layer], 1)
+    assert settings[0] == PLAIN and len(settings) == CASES + 1 and settings == draw(LESSONS[layer], 1)
     assert settings[1].seed != PLAIN.seed and dataclasses.replace(settings[1], seed=PLAIN.seed) == PLAIN
-    assert not {*settings[1:]} & {*draw(layer, 2)}
-    switches = SWITCHES.get(layer, [])
+    assert not {*settings[1:]} & {*draw(LESSONS[layer], 2)}
+    switches = LESSONS[layer].switches
     dealt = {tuple(each.has(switch) for switch in switches[:DEALT]) for each in settings[1:]}
     assert len(dealt) == 2 ** len(switches[:DEALT])
     assert all({each.has(switch) for each in settings} == {True, False} for switch in switches)
@@ -97,16 +98,16 @@ def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_switch_combinatio
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(layer=st.sampled_from(list(basics_and_lessons())), seed=st.integers(0, 2**31))
+@given(layer=st.sampled_from(list(LESSONS)), seed=st.integers(0, 2**31))
 def test_the_packages_own_backwards_are_right_in_any_case(layer, seed):
-    lesson = basics_and_lessons()[layer]
+    lesson = lesson_named(layer)
     wrong, report, _ = verdict(cases(layer, seed), Solution(lesson.backward, None, [], ""), seed)
     assert wrong is None and report.right
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", LESSONS)
 def test_solved_files_are_right_and_untouched_ones_right_so_far(layer, tmp_path):
-    lesson = basics_and_lessons()[layer]
+    lesson = lesson_named(layer)
     for level in (1, 2, 3):
         report, _ = judged(layer, solved(lesson, level), tmp_path)
         assert report.right and not report.notes and report.lines, (level, report)
@@ -119,7 +120,7 @@ def test_solved_files_are_right_and_untouched_ones_right_so_far(layer, tmp_path)
 
 
 def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
-    text = level_text(lessons()["layernorm"], 2, "mine.py")
+    text = level_text(lesson_named("layernorm"), 2, "mine.py")
     text = text.replace("  dxhat = ...", "  dxhat = dy + weight")
     text = text.replace("dbias = ...", "dbias = dy.sum(axis=(0, 1)) if has_bias else None")
     report, line = judged("layernorm", text, tmp_path)
@@ -128,7 +129,7 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
     assert found["dbias"] == (OK, []) and found["dxhat"] == (WRONG, ["weight is added, not multiplied"])
     assert report.to_do == [*map(line, ("dweight = ...", "mean_dxhat = ...", "mean_dxhat_xhat = ...", "dx = ..."))]
     assert "...\n" in report_text(report, "title")
-    text = level_text(lessons()["linear"], 3, "mine.py")
+    text = level_text(lesson_named("linear"), 3, "mine.py")
     text = text.replace("    ...\n", "    x, weight, has_bias = cache\n    dy_rows = dy.reshape(-1, 8)\n    ...\n")
     report, line = judged("linear", text, tmp_path)
     assert report.case.startswith("with x (") and "reshape" in str(report.faults[0].what)
@@ -148,8 +149,8 @@ def test_finished_lines_are_judged_while_others_are_missing(tmp_path):
 ])
 def test_a_mistake_that_only_spoils_a_missing_line_is_found(layer, old, new, at, says, tmp_path):
     """The package's code in place of the missing line gets wrong values: from which of the finished lines?"""
-    text = level_text(lessons()[layer], 1, "mine.py")
-    begin = text.index("def " + lessons()[layer].backward.__name__)
+    text = level_text(lesson_named(layer), 1, "mine.py")
+    begin = text.index("def " + lesson_named(layer).backward.__name__)
     assert text.count(old, begin) == 1
     report, line = judged(layer, text[:begin] + text[begin:].replace(old, new), tmp_path)
     if at is None:          # the cause has no name: that there is one is said
@@ -160,7 +161,7 @@ def test_a_mistake_that_only_spoils_a_missing_line_is_found(layer, old, new, at,
 
 
 def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path):
-    text = solved(lessons()["linear"], 3).replace("dy_rows @ weight.T", "2.0 * (dy_rows @ weight.T)")
+    text = solved(lesson_named("linear"), 3).replace("dy_rows @ weight.T", "2.0 * (dy_rows @ weight.T)")
     report, line = judged("linear", text, tmp_path)
     [wrong, follows] = [each for each in report.lines if each.verdict == WRONG]
     case = cases("linear")[0]
@@ -173,7 +174,7 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
 
 
 def test_two_mistakes_are_both_named_if_their_corrections_repair_the_function(tmp_path):
-    text = solved(basics_and_lessons()["broadcast"], 3).replace("dy.sum(axis=0)", "dy.sum()")
+    text = solved(lesson_named("broadcast"), 3).replace("dy.sum(axis=0)", "dy.sum()")
     text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
     report, line = judged("broadcast", text, tmp_path)
     assert [(each.line, said(each)[0]) for each in report.lines if each.verdict == WRONG] == [
@@ -209,7 +210,7 @@ def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wron
 ])
 def test_what_is_right_in_the_plain_case_only_is_refused_in_the_case_that_it_needs(layer, old, new, case, tmp_path):
     """Sizes of 1 are shown only if the mistake needs one."""
-    text = solved(basics_and_lessons()[layer], 3)
+    text = solved(lesson_named(layer), 3)
     for seed in (SEED, SEED + 1):
         (tmp_path / "mine.py").write_text(text.replace(old, new))
         report = judge_file(layer, tmp_path / "mine.py", seed)
@@ -227,14 +228,14 @@ def test_what_is_right_in_the_plain_case_only_is_refused_in_the_case_that_it_nee
     ("linear", "return dx, dweight, dbias", "return KEPT.setdefault(x.shape, (dx, dweight, dbias))\nKEPT = {}", "dx["),
 ])
 def test_a_function_that_works_once_only_is_refused(layer, old, new, says, tmp_path):
-    report, _ = judged(layer, solved(lessons()[layer], 3).replace(old, new), tmp_path)
+    report, _ = judged(layer, solved(lesson_named(layer), 3).replace(old, new), tmp_path)
     assert not report.right and says in report_text(report, "title")
     assert report.first is not None
 
 
 def test_a_patched_numpy_does_not_fool_the_judge(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    right = solved(lessons()["linear"], 3)
+    right = solved(lesson_named("linear"), 3)
     text = right.replace("dy_rows @ weight.T", "dy_rows @ weight.T * 2.0")
     Path("mine.py").write_text(text + "\nnp.abs = np.isfinite = np.array_equal = lambda *a, **k: np.zeros(1)\n")
     report = run_child(read_exercise("mine.py"), 60.0, SEED)
@@ -293,14 +294,15 @@ def test_other_forms_that_are_wrong_are_told_in_one_line(form, says, tmp_path):
 
 
 def test_the_names_are_free_and_only_the_results_decide(tmp_path):
-    text = solved(lessons()["head"], 3).replace("drows = dlogit_rows @ weight", "drows = 3.0 * (dlogit_rows @ weight)")
+    old = "drows = dlogit_rows @ weight"
+    text = solved(lesson_named("head"), 3).replace(old, "drows = 3.0 * (dlogit_rows @ weight)")
     report, line = judged("head", text.replace("dx = drows.reshape", "dx = (drows / 3.0).reshape"), tmp_path)
     assert report.right and report.notes == [
         f"line {line('drows = 3.0')}: drows is not the gradient of rows, but the results are right"]
 
 
 def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
-    text = solved(lessons()["layernorm"], 3).replace("    C = xhat", "    print('here')\n    C = xhat")
+    text = solved(lesson_named("layernorm"), 3).replace("    C = xhat", "    print('here')\n    C = xhat")
     assert judged("layernorm", text, tmp_path)[0].right and capsys.readouterr().out == "here\n"
     report, _ = judged("layernorm", text.replace("dxhat = dy * weight", "dxhat = dy / weight"), tmp_path)
     assert said(report.lines[2]) == ["divided by weight instead of multiplied"]
@@ -310,7 +312,7 @@ def test_prints_are_seen_once_although_the_lines_run_often(tmp_path, capsys):
 @pytest.mark.parametrize("statement", [
     "while dx is None:\n        pass", "import os", "from os import path", "global made\n    made = None"])
 def test_functions_that_cannot_be_rerun_are_judged_by_their_numbers(statement, tmp_path):
-    text = solved(lessons()["dropout"], 3).replace("dy * mask", "dy + mask").replace(
+    text = solved(lesson_named("dropout"), 3).replace("dy * mask", "dy + mask").replace(
         "    return dx", f"    {statement}\n    return dx")
     report, line = judged("dropout", text, tmp_path)
     assert report.lines[0].line == line("dx = dy") and said(report.lines[0]) == [UNKNOWN]
@@ -391,10 +393,10 @@ def equal(given, true):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", basics_and_lessons())
+@pytest.mark.parametrize("layer", LESSONS)
 def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
     """Every mistake of one node, whether people make it or not: the judge does not fail, and is never wrong."""
-    lesson = basics_and_lessons()[layer]
+    lesson = lesson_named(layer)
     tree = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
     neighbours = mutants.Neighbours(tree, lesson.backward)
     texts = dict.fromkeys(ast.unparse(wrong) for _, wrong, _ in mutants.variations(tree, neighbours))

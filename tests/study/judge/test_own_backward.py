@@ -14,13 +14,13 @@ from npgpt.engine import reference
 from npgpt.errors import BackwardError
 from npgpt.study.exercises.exercise import level_text
 from npgpt.study.exercises.path import path_of
-from npgpt.study.gradcheck.lessons import lessons
 from npgpt.study.judge import own_backward
 from npgpt.study.judge.own_backward import Backwards, OwnBackwardEngine, linked, uncalled
+from npgpt.study.lessons.table import LAYERS, lesson_named
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import solved
 
-LESSONS = lessons()
+LESSONS = {name: lesson_named(name) for name in LAYERS}
 UNCALLED = uncalled(GPTConfig())
 STEPS = ["--max-iters", 20, "--eval-interval", 20]
 UNCHECKED = pytest.mark.usefixtures("unchecked")
@@ -104,7 +104,7 @@ def test_each_of_the_functions_is_called(layer):
     engine, batch, _ = engine_with({layer: failing}, activation="gelu" if layer == "gelu_exact" else "gelu_tanh")
     with pytest.raises(BackwardError, match="it was called"):
         engine.loss_and_grads(*batch)
-    assert all(lesson.backward is LESSONS[name].backward for name, lesson in lessons().items())
+    assert all(lesson.backward is LESSONS[name].backward for name, lesson in LAYERS.items())
 
 
 @UNCHECKED

@@ -12,8 +12,8 @@ from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import level_text, levels_of, read_exercise
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import truth
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page import live, tiny_run
 from npgpt.study.page.edits import asked_lines, edited
 from npgpt.study.page.live import Live
@@ -25,7 +25,7 @@ for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
 PATIENCE = 60.0         # seconds, for a busy machine
-LESSONS = basics_and_lessons()
+LESSONS = {each.name: each for each in chosen_lessons("all")}
 NORM = LESSONS["layernorm"]
 RIGHT = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
 

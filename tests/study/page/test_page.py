@@ -18,10 +18,10 @@ from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
 from npgpt.study.gradcheck.check import OK, WRONG, truth
-from npgpt.study.gradcheck.lessons import basics_and_lessons, lessons
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import recording
 from npgpt.study.judge.own_backward import uncalled
+from npgpt.study.lessons.table import LAYERS, chosen_lessons
 from npgpt.study.page import page, steps, whole_model
 from npgpt.study.page.edits import asked_lines
 from npgpt.study.page.whole_model import study_model
@@ -30,7 +30,7 @@ from tests.cli.test_train import refused
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
-LESSONS = basics_and_lessons()
+LESSONS = {each.name: each for each in chosen_lessons("all")}
 EACH = pytest.mark.parametrize("name", LESSONS)
 
 
@@ -60,7 +60,7 @@ def test_the_whole_page(npgpt, tmp_path):
     assert code == 0 and out == f"study.html: {(tmp_path / 'study.html').stat().st_size / 1e6:.2f} MB\n"
     assert len(text.encode()) < 1e6 and data_of(text)["live"] is None and "connect-src" not in text
     assert [each["name"] for each in data_of(text)["layers"]] == list(LESSONS)
-    for name in lessons().keys() - uncalled(GPTConfig()):
+    for name in LAYERS.keys() - uncalled(GPTConfig()):
         assert f'href="#{name}"' in text.partition('id="map"')[2].partition("</section>")[0], name
     assert not re.search(r'(?:src|href|action)="(?!#|data:,)|url\(|@import|https?://(?!www\.w3\.org/)', text)
 

@@ -12,8 +12,8 @@ import pytest
 from npgpt.cli.study import PRINTABLE, fresh_model
 from npgpt.errors import UserError
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.lessons import basics_and_lessons
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page.flow import assigned_line
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import study_page
@@ -29,7 +29,7 @@ CHROMIUM, expect = Path("/usr/bin/chromium"), playwright.expect
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(
     not CHROMIUM.exists(), reason="needs Debian's chromium: apt-get install chromium")]
 
-LESSONS = basics_and_lessons()
+LESSONS = {each.name: each for each in chosen_lessons("all")}
 PLANTED = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 ADDRESS = "http://study.test/?token=secret"
 START = "npgpt study --open"

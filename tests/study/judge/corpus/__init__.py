@@ -5,7 +5,7 @@ import inspect
 import textwrap
 
 from npgpt.study.exercises.exercise import key_of, statements
-from npgpt.study.gradcheck.lessons import basics_and_lessons
+from npgpt.study.lessons.table import lesson_named
 from tests.study.judge.corpus import (
     attention,
     basics,
@@ -26,7 +26,7 @@ SOLUTIONS = {layer: [*solutions, *once_misjudged.SOLUTIONS.get(layer, [])]
 
 def source(layer, solution):
     """The source of a solution's function, without docstring and comments, which quote lines of code."""
-    text = inspect.getsource(basics_and_lessons()[layer].backward)
+    text = inspect.getsource(lesson_named(layer).backward)
     body = solution.body or next((each.body for each in SOLUTIONS[layer] if each.name == solution.of), None)
     if body:
         text = text[:text.index("\n") + 1] + textwrap.indent(textwrap.dedent(body).strip("\n") + "\n", "    ")

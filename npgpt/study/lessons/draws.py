@@ -7,18 +7,13 @@ import dataclasses
 import itertools
 import random
 
-from npgpt.study.gradcheck.lessons import PLAIN, Setting, Sizes
+from npgpt.study.lessons.setting import PLAIN, Setting, Sizes
 
-# Switches that change a line of a layer's backward or its arguments -> the case in words if it is off.
+# Switches of lessons -> the case in words if it is off.
 OFF = {"bias": "without biases", "dropout": "without dropout", "mask": "without a mask", "causal": "with another mask",
        "tanh": "with the exact GELU", "ln_e": "without ln_e", "ln_f": "without ln_f", "tied": "with an untied head",
        "head_bias": "without a bias of the head", "ignored": "if every target counts",
        "repeated": "if no token repeats"}
-SWITCHES = {"linear": ["bias"], "layernorm": ["bias"], "cross_entropy": ["ignored"], "embedding": ["repeated"],
-            "head": ["bias"], "dropout": ["dropout"], "attention": ["mask", "causal", "dropout"],
-            "mlp": ["bias", "tanh"], "self_attention": ["bias", "mask", "causal", "dropout"],
-            "block": ["bias", "mask", "dropout", "tanh"],
-            "gpt": ["ln_e", "ln_f", "tied", "head_bias", "bias", "dropout", "causal", "tanh"]}
 DEALT = 4           # every combination of this many first switches occurs
 RANGES = {"B": (2, 5), "T": (2, 7), "H": (2, 4), "D": (2, 6), "V": (3, 19), "S": (2, 9), "F": (2, 17), "P": (2, 12)}
 ONES = ["B", "T", "SPT", "H", "DF", "HD", "V"]      # the sizes that are 1 in one case, which has every switch on
@@ -26,13 +21,13 @@ CASES = 1 + 2**DEALT + len(ONES)                    # in addition to the plain o
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
 
 
-def draw(name, seed, config=None):
-    """Draw the `Setting`s of a check of the lesson `name`: the plain one, the same with other numbers, random ones.
+def draw(lesson, seed, config=None):
+    """Draw the `Setting`s of a check of a lesson: the plain one, the same with other numbers, random ones.
 
     In one of these a size is 1, in some a switch is on, in others it is off. config: of a model, for one more case.
     """
-    rng = random.Random(f"{name} {seed}")
-    switches = SWITCHES.get(name, [])
+    rng = random.Random(f"{lesson.name} {seed}")
+    switches = lesson.switches
     combinations = [*itertools.product([True, False], repeat=min(len(switches), DEALT))]
     others = [rng.sample([True, False] * 2**(DEALT - 1), 2**DEALT) for _ in switches[DEALT:]]
     layers = [1, 2, 3, 4]
@@ -73,7 +68,7 @@ def fit(sizes):
     return len({*every}) == len(every) and P >= T <= S
 
 
-def smallest(name, setting, fails):
+def smallest(lesson, setting, fails):
     """Return a simpler setting that also fails, by a greedy search over its parts. fails: setting -> bool.
 
     Sizes stay above 1, and differ, if it fails then too: at 1, sums and roots of sizes tell nothing.
@@ -91,7 +86,7 @@ def smallest(name, setting, fails):
 
     for field in ("p", "eps", "scale", "step", "spread", "layer", "n_layer"):
         attempt(**{field: getattr(PLAIN, field)})
-    for switch in SWITCHES.get(name, []):
+    for switch in lesson.switches:
         attempt(off=setting.off - {switch})
     if not resized(PLAIN.sizes):
         for size in "SPBTSPHDVF":       # S and P before T, which they bound, and after it
@@ -122,6 +117,6 @@ def in_words(lesson, setting):
         words = [f"{each} = {size}" for each, size in sizes.items()
                  if each in ("B", "T", "C", "n_layer") or size == 1 and each != "S"]
     words[0] = f"with {words[0]}"
-    words += [OFF[switch] for switch in SWITCHES.get(lesson.name, []) if not setting.has(switch)
+    words += [OFF[switch] for switch in lesson.switches if not setting.has(switch)
               and not (switch == "causal" and lesson.name != "gpt" and not setting.has("mask"))]
     return ", ".join(words)

@@ -1,0 +1,112 @@
+"""A lesson: a pair of functions, and in one record all that the programs know of it."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from npgpt.model.parameters import flatten, nest, parameter_shapes
+from npgpt.study.lessons.setting import PLAIN
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lesson:
+    """A pair of functions and its facts; with `at`, also the arrays to call it with.
+
+    title: in words; shapes: argument -> sizes by letters, "B T C", of each array that gets a gradient, in the order of
+    the backward's results. An argument whose name is a switch may be missing: then it and its gradient are None.
+    others(setting, rng): the forward's other arguments. switches: what may be off in a `Setting`. skipped: variables
+    whose gradients the backward skips by a shortcut. params: of a composite layer, the prefix of its parameters in a
+    model's, "h.0.mlp."; they are its argument `p`. torch(torch, **arguments): the same function in torch, if it has
+    one. long_way: a backward without the shortcut.
+
+    inputs: name -> array for all that gets a gradient; those with a dot in their name, such as "c_fc.weight", are the
+    leaves of `p`. constants: the other arguments.
+    """
+
+    title: str
+    forward: Callable
+    backward: Callable
+    shapes: dict[str, str]
+    others: Callable[..., dict] = lambda setting, rng: {}
+    switches: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    params: str | None = None
+    torch: Callable | None = None
+    long_way: Callable | None = None
+    inputs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    constants: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self):
+        """The name in commands, that of the functions."""
+        return self.forward.__name__.removesuffix("_forward")
+
+    @property
+    def derivation(self):
+        """The file of its derivation."""
+        return Path(__file__).with_name(f"{self.name}.md")
+
+    @property
+    def is_composite(self):
+        """Whether it calls other layers. If so, it has a parameter tree, and its backward takes `ops`."""
+        return self.params is not None
+
+    @property
+    def results(self):
+        """The inputs whose gradients the backward returns beside a tree; None for one that is not in `inputs`."""
+        return tuple(self.shapes)
+
+    @property
+    def upstream(self):
+        """The name of the backward's first argument: the gradient of the output."""
+        return self.backward.__code__.co_varnames[0]
+
+    def at(self, setting=PLAIN):
+        """Return the lesson with arrays for a setting, the same ones every time."""
+        rng = np.random.default_rng([setting.seed, *self.name.encode()])
+        inputs = {name: setting.spread * rng.standard_normal(setting.sizes.of(letters))
+                  for name, letters in self.shapes.items()}
+        if self.is_composite:
+            inputs |= {name.removeprefix(self.params): setting.spread * rng.standard_normal(shape) / len(shape)
+                       for name, shape in parameter_shapes(setting.model).items() if name.startswith(self.params)}
+        missing = [name for name in inputs if name in self.switches and not setting.has(name)]
+        constants = self.others(setting, rng) | dict.fromkeys(missing)
+        return dataclasses.replace(self, constants=constants, inputs={
+            name: value for name, value in inputs.items() if name not in missing})
+
+    def run_forward(self, inputs, forward=None):
+        """Return (y, cache) of the forward, or of another function called like it."""
+        arguments = {name: value for name, value in inputs.items() if "." not in name}
+        if self.is_composite:
+            arguments["p"] = nest({name: value for name, value in inputs.items() if "." in name})
+        return (forward or self.forward)(**arguments, **self.constants)
+
+    def run_backward(self, dy, cache, backward=None):
+        """Return {"dx": …}, a gradient for each of `inputs`, from the backward or another function called like it."""
+        ops = [self.constants["ops"]] if self.is_composite else []
+        return self.named((backward or self.backward)(dy, cache, *ops))
+
+    def named(self, result):
+        """Name the results of a backward: arrays, and the leaves of a tree."""
+        result = result if isinstance(result, tuple) else (result,)
+        named = {f"d{name}": gradient for name, gradient in zip(self.results, result, strict=False)}
+        return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
+
+    def mapped(self, function):
+        """Return the lesson with function(array) for each array."""
+        return dataclasses.replace(self, inputs=map_arrays(function, self.inputs),
+                                   constants=map_arrays(function, self.constants))
+
+
+def map_arrays(function, value):
+    """Apply `function` to each array in nested dicts, lists and (named) tuples."""
+    if isinstance(value, np.ndarray):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: map_arrays(function, each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        mapped = [map_arrays(function, each) for each in value]
+        return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
+    return value
