@@ -1,5 +1,9 @@
 """UserError, and functions that make text from outside safe to print."""
 
+import traceback
+
+EXCEPTION = 200             # characters of an exception's text that are shown
+
 
 class UserError(ValueError):
     """An error that the user can correct. Its message says what is wrong and what to do.
@@ -31,3 +35,18 @@ def one_line(text, most=1000):
 def printable(text, kept=""):
     """Replace characters that cannot be printed by escapes such as "\\x1b", except those in `kept`."""
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
+def raised_at(error, file):
+    """The line of a file that raised an exception: the innermost, of an endless recursion the outermost; or None."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
+    return lines[0 if isinstance(error, RecursionError) else -1] if lines else None
+
+
+def describe(error):
+    """An exception as one short line: its type and the first line of its text."""
+    try:
+        text = str(error).strip().split("\n", 1)[0]
+    except BaseException:       # an exception whose __str__ fails
+        text = ""
+    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, EXCEPTION)

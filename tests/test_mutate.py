@@ -32,7 +32,7 @@ def test_an_equivalent_mutant_must_have_a_reason_and_the_same_results(mutated, o
     case = next(case for case in layer_cases() if case.name == "linear")
 
     def run():
-        case.run(case.inputs, np.ones((3, 5, 7)))
+        case.run(case.inputs, np.ones((3, 5, 11)))
 
     mutant = next(each for each in mutants.mutants(linear.linear_backward) if each.mutated == mutated)
     row = mutate.judge(mutant, linear.linear_backward, {"a test that sees nothing": run}, [run], "a reason")

@@ -1,6 +1,7 @@
 """GPT-2 in torch, with our parameter names, as the oracle of the composite layers and of the whole model.
 
-torch is imported inside the functions: the tests that need no oracle run without it.
+The elementary layers are the lessons' counterparts in torch. torch is imported inside the functions: the tests that
+need no oracle run without it.
 """
 
 import math
@@ -8,73 +9,61 @@ import math
 import numpy as np
 import pytest
 
-from npgpt.model.masks import BlockMasks, dropout_mask
+from npgpt.model.masks import BlockMasks, Masks, dropout_mask
 from npgpt.model.parameters import nest
+from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.lessons.table import LAYERS
 
 
-def torch_attention(q, k, v, scale, mask=None, dropout_mask=None):
-    """Compute torch's own attention. A query that sees no key gets 0 from it."""
+def by_torch(layer, *arguments):
+    """Compute an elementary layer."""
     import torch
 
-    # Applied to unit vectors as values it gives the attention weights, on which dropout acts.
-    units = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-    mask = None if mask is None else torch.tensor(mask)
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        att = torch.nn.functional.scaled_dot_product_attention(q, k, units, mask, scale=scale)
-    return times(att, dropout_mask) @ v
+    return LAYERS[layer].torch(torch, *arguments)
 
 
 def torch_self_attention(x, p, config, layer, mask, dropout_mask):
     """Compute self-attention as in nanoGPT; the head size is that of the weights, not of x."""
     B, T, _ = x.shape
-    qkv = (x @ p["c_attn"]["weight"] + p["c_attn"].get("bias", 0.0)).chunk(3, dim=-1)
+    qkv = linear(x, p["c_attn"]).chunk(3, dim=-1)
     q, k, v = (each.reshape(B, T, config.n_head, -1).transpose(1, 2) for each in qkv)
     scale = 1.0 / math.sqrt(q.shape[-1]) if config.scale_attn_weights else 1.0
     if config.scale_attn_by_inverse_layer_idx:
         scale /= layer + 1
-    mix = torch_attention(q, k, v, scale, mask, dropout_mask)
-    return mix.transpose(1, 2).reshape(B, T, -1) @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
+    mix = by_torch("attention", q, k, v, scale, mask, dropout_mask)
+    return linear(mix.transpose(1, 2).reshape(B, T, -1), p["c_proj"])
 
 
 def torch_mlp(x, p, config):
-    import torch
-
-    hidden = x @ p["c_fc"]["weight"] + p["c_fc"].get("bias", 0.0)
-    active = torch.nn.functional.gelu(hidden, approximate="tanh" if config.activation == "gelu_tanh" else "none")
-    return active @ p["c_proj"]["weight"] + p["c_proj"].get("bias", 0.0)
+    active = by_torch({"gelu": "gelu_exact"}.get(config.activation, config.activation), linear(x, p["c_fc"]))
+    return linear(active, p["c_proj"])
 
 
-def torch_block(x, p, config, layer, mask, drop):
-    attended = torch_self_attention(norm(x, p["ln_1"], config), p["attn"], config, layer, mask, drop.att)
-    x = x + times(attended, drop.attn)
-    return x + times(torch_mlp(norm(x, p["ln_2"], config), p["mlp"], config), drop.mlp)
+def torch_block(x, p, config, layer, mask, dropout_masks):
+    att, attn, mlp = dropout_masks
+    attended = torch_self_attention(norm(x, p["ln_1"], config), p["attn"], config, layer, mask, att)
+    x = x + by_torch("dropout", attended, attn)
+    return x + by_torch("dropout", torch_mlp(norm(x, p["ln_2"], config), p["mlp"], config), mlp)
 
 
-def torch_gpt(parameters, config, idx, rng=None, mask=None, headless=False):
-    """Compute logits (B, T, V) for tensors named as ours are; rng draws the dropout masks in our model's order.
+def torch_gpt(p, config, idx, dropout_masks=None, mask=None, headless=False):
+    """Compute logits (B, T, V) for tensors named as ours are, or nested by their names.
 
-    headless: what the head reads instead, (B, T, C).
+    dropout_masks: a `Masks` of tensors; headless: what the head reads instead, (B, T, C).
     """
     import torch
 
-    p, (B, T), C = nest(parameters), idx.shape, config.n_embd
-    embd, att, resid = (config.dropout if own is None else own
-                        for own in (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop))
-    mlp = resid if config.mlp_pdrop is None else config.mlp_pdrop
-
-    def draw(p_drop, *shape):
-        return dropout_mask(rng, shape, p_drop, parameters["wte.weight"].detach().numpy().dtype)
-
-    x = p["wte"]["weight"][torch.from_numpy(idx)] + p["wpe"]["weight"][:T]
+    p, T = nest(p), idx.shape[1]
+    dropout_masks = dropout_masks or Masks(None, [BlockMasks()] * config.n_layer)
+    x = by_torch("embedding", torch.as_tensor(idx), p["wte"]["weight"], p["wpe"]["weight"])
     if config.embedding_layer_norm:
         x = norm(x, p["ln_e"], config)
-    x = times(x, draw(embd, B, T, C))
+    x = by_torch("dropout", x, dropout_masks.embd)
+    mask = None if mask is None else torch.tensor(np.asarray(mask))
     if config.causal:
-        mask = np.zeros((T, T)) if mask is None else mask
-        mask = np.where(np.tri(T, dtype=bool), mask, -np.inf).astype(parameters["wpe.weight"].detach().numpy().dtype)
+        mask = torch.full((T, T), -math.inf, dtype=x.dtype).triu(1) + (0.0 if mask is None else mask)
     for i in range(config.n_layer):
-        drop = BlockMasks(draw(att, B, config.n_head, T, T), draw(resid, B, T, C), draw(mlp, B, T, C))
-        x = torch_block(x, p["h"][i], config, i, mask, drop)
+        x = torch_block(x, p["h"][i], config, i, mask, dropout_masks.blocks[i])
     if config.final_layer_norm:
         x = norm(x, p["ln_f"], config)
     if headless:
@@ -82,16 +71,12 @@ def torch_gpt(parameters, config, idx, rng=None, mask=None, headless=False):
     return torch.nn.functional.linear(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
 
 
-def times(x, mask):
-    import torch
-
-    return x if mask is None else x * torch.from_numpy(mask)
+def linear(x, p):
+    return by_torch("linear", x, p["weight"], p.get("bias"))
 
 
 def norm(x, p, config):
-    import torch
-
-    return torch.nn.functional.layer_norm(x, x.shape[-1:], p["weight"], p.get("bias"), config.layer_norm_epsilon)
+    return by_torch("layernorm", x, p["weight"], p.get("bias"), config.layer_norm_epsilon)
 
 
 def torch_parameters(params):
@@ -104,15 +89,29 @@ def torch_loss(logits, targets):
     """Compute the mean cross-entropy over the targets that are not -1."""
     import torch
 
-    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), torch.from_numpy(targets).flatten().long(),
-                                             ignore_index=-1)
+    return by_torch("cross_entropy", logits, torch.from_numpy(targets).long())
+
+
+def drawn(config, B, T, dtype, rng):
+    """Draw dropout masks in our model's order, as tensors."""
+    import torch
+
+    embd, att, resid = (config.dropout if own is None else own
+                        for own in (config.embd_pdrop, config.attn_pdrop, config.resid_pdrop))
+    mlp = resid if config.mlp_pdrop is None else config.mlp_pdrop
+    shape, scores = (B, T, config.n_embd), (B, config.n_head, T, T)
+    masks = dropout_mask(rng, shape, embd, dtype), [
+        BlockMasks(*(dropout_mask(rng, *each, dtype) for each in ((scores, att), (shape, resid), (shape, mlp))))
+        for _ in range(config.n_layer)]
+    return map_arrays(torch.from_numpy, Masks(*masks))
 
 
 def ours_and_torchs(model, idx, targets):
     """Return (logits, loss, grads) of a model, and torch's logits, loss and leaf tensors (.grad); same dropout."""
     logits, loss = model.forward(idx, targets, rng=np.random.default_rng(5))
     tensors = torch_parameters(model.params)
-    reference = torch_gpt(tensors, model.config, idx, rng=np.random.default_rng(5))
+    masks = drawn(model.config, *idx.shape, logits.dtype, np.random.default_rng(5))
+    reference = torch_gpt(tensors, model.config, idx, masks)
     reference_loss = torch_loss(reference, targets)
     reference_loss.backward()
     return (logits, loss, model.backward()), (reference, reference_loss, tensors)

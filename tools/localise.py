@@ -17,7 +17,8 @@ import traceback
 
 from mutants import mutants, swapped_in
 
-from npgpt.study.gradcheck.check import check, first_wrong, truth
+from npgpt.study.gradcheck.check import check, first_wrong
+from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.lessons.table import chosen_lessons
 

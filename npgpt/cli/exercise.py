@@ -1,10 +1,13 @@
 """Write the missing lines of a backward yourself, and have them checked line by line.
 
-Without an argument it lists the exercises. With a layer's name it writes an exercise file; `check FILE` checks a
-solution, `reset FILE` starts over, and `bug` plants a bug to be found. Solutions run in their own process. The
+Without an argument it lists the exercises. With a layer's name it writes an exercise file, with a file my_layer.py one
+for each pair x_forward and x_backward in it (see npgpt gradcheck --help); `check FILE` checks a solution, `reset FILE`
+starts over, and `bug` plants a bug to be found. Solutions run in their own process. So does a layer of your own, but
+once it was found to be right it runs in this one, too: that is no sandbox, so use only files that you trust. The
 progress is kept in progress.json beside the files.
 """
 
+import argparse
 import secrets
 from pathlib import Path
 
@@ -14,12 +17,14 @@ from npgpt.study.exercises.bugs import bug_layers, bug_statement
 from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
 from npgpt.study.exercises.path import reset, write_step
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.judge.child import run_child
+from npgpt.study.gradcheck.check import first_wrong
+from npgpt.study.judge.child import check_layer, run_child
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import hunt_text, report_text
-from npgpt.study.lessons.table import LESSONS
+from npgpt.study.lessons.table import LESSONS, chosen_lessons, lesson_named
 
 TIME_LIMIT = 20.0
+OWN = "file"        # the subcommand that `npgpt exercise my_layer.py` stands for, see main.py
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
 CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "
                       "for one entry v and a small h.")
@@ -27,15 +32,20 @@ CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a back
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    actions = parser.add_subparsers(metavar="LAYER | check | reset | bug | list")
+    parser.formatter_class, parser.description = argparse.RawDescriptionHelpFormatter, __doc__
+    actions = parser.add_subparsers(metavar="LAYER | my_layer.py | check | reset | bug | list")
     actions.add_parser("list", help="list the exercises and your progress (the default)")
     out = {"metavar": "FILE", "help": f"the file to write; by default one in {FOLDER}"}
 
-    for layer in LESSONS:
-        one = actions.add_parser(layer, help=f"write an exercise on {layer}_backward")
-        one.set_defaults(action=write_level, layer=layer)
-        one.add_argument("--level", default="1", metavar="N",
-                         help="1: one line, 2: some lines, 3: all; long: each gradient that a shortcut skips")
+    for layer in [*LESSONS, OWN]:
+        one = actions.add_parser(layer, help="write exercises on the layers in a file: npgpt exercise my_layer.py"
+                                 if layer == OWN else f"write an exercise on {layer}_backward")
+        one.set_defaults(action=write_own if layer == OWN else write_level, layer=layer)
+        if layer == OWN:
+            one.add_argument("file", metavar="my_layer.py")
+            one.add_argument("name", nargs="?", help="one of the layers in the file: swish, for swish_forward")
+        one.add_argument("--level", metavar="N", help="1: one line (the default), 2: some lines, 3: all; long: each "
+                         "gradient that a shortcut skips")
         one.add_argument("--out", **out)
 
     one = actions.add_parser("reset", help="reset an exercise to its initial text; yours is kept as FILE.bak")
@@ -84,13 +94,41 @@ def state(entry):
 
 
 def write_level(args):
-    """Write the exercise file of a layer and a level."""
-    step = Step(args.layer, "long way" if args.level == "long" else f"level {args.level}")
-    if step.what not in (levels := levels_of(args.layer)):
-        raise UserError(f"--level {args.level}: {args.layer} has {', '.join(levels)}")
+    """Write the exercise file of a layer and a level, by default the lowest."""
+    levels = levels_of(args.layer)
+    level = args.level or next(each for each in levels if each != "long way")[-1]
+    step = Step(args.layer, "long way" if level == "long" else f"level {level}")
+    if step.what not in levels:
+        raise UserError(f"--level {level}: {args.layer} has {', '.join(levels)}")
     path = Path(args.out or f"{FOLDER}/{step.file}")
     write_step(step, path, new=True)
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
+
+
+def write_own(args):
+    """Write the exercise files of the layers in a file."""
+    pairs = own_pairs(args.file, args.name, right=True)
+    if args.out and len(pairs) > 1:
+        raise UserError(f"--out is one file: name one of {', '.join(each.name for each in pairs)} after {args.file}")
+    for pair in pairs:
+        write_level(argparse.Namespace(layer=pair.key, level=args.level, out=args.out))
+
+
+def own_pairs(file, name=None, right=False):
+    """Check a file in a process with limits, then run it here: return its pairs, or the one of a name.
+
+    Raises UserError as `check_layer`, without a pair, and if all lines must be `right` but one is not.
+    """
+    wrong = first_wrong([each for checks in check_layer(file, name).checks for each in checks])
+    if wrong and right:
+        where, what = f"{file}, line {wrong.backward_line}", f"d{wrong.variable} is not right"
+        raise UserError(f"{where}: {what}: see npgpt gradcheck {file}")
+    found = [lesson_named(f"{file}:{name}")] if name else chosen_lessons(file)
+    pairs = [each for each in found if not each.is_one_function]
+    if not pairs:
+        raise UserError(f"{file}: {found[0].name} is one function: a pair {found[0].name}_forward and "
+                        f"{found[0].name}_backward is needed here")
+    return pairs
 
 
 def write_bug(args):
@@ -106,7 +144,16 @@ def write_bug(args):
 
 def reset_file(args):
     """Reset an exercise file."""
-    print(reset_text(read_title(args.file)[0], Path(args.file)))
+    print(reset_text(checked_title(args.file), Path(args.file)))
+
+
+def checked_title(file):
+    """Return the `Step` of an exercise file; if it is on a layer of one's own, check that first. Raises UserError."""
+    step, _ = read_title(file)
+    own, _, name = step.layer.rpartition(":")
+    if own:
+        own_pairs(own, name, right=True)
+    return step
 
 
 def reset_text(step, path):
@@ -120,6 +167,7 @@ def check(args):
     check_time_limit(args.time_limit)
     if args.seed is not None:
         check_whole("--seed", args.seed)
+    checked_title(args.file)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
     if args.line is not None:

@@ -1,75 +1,102 @@
-"""Verify the gradient of every line of every layer by central differences, and by torch if it is installed."""
+"""Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits and by torch.
 
+Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and a cache; swish_backward
+(dy, cache), with a gradient for each result, returns a gradient for each input. A function x_loss may return the loss
+and its gradients. What the inputs are is said by --input, by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"},
+or by shapes such as "x (N, D)" in the docstring. A gradient is checked if it is called dv for a variable v of the
+forward; the results always are. With a function swish_torch, torch is asked too. The code runs in a process with
+limits on time, memory and output. That is no sandbox: check only files that you trust.
+"""
+
+import argparse
 import dataclasses
 import importlib.util
 import json
 import os
 import sys
+from collections import Counter
 
+from npgpt.checks import check_real
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, check, first_wrong
-from npgpt.study.lessons.table import chosen_lessons
+from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, check
+from npgpt.study.gradcheck.measure import exact
+from npgpt.study.gradcheck.tables import table_text
+from npgpt.study.judge.child import check_layer
+from npgpt.study.judge.own_layer import TIME_LIMIT
+from npgpt.study.lessons.setting import Setting
+from npgpt.study.lessons.table import chosen_lessons, is_file
+
+EXACT = Setting(step=1e-20)     # also the difference of lesson 0 has 40 digits then
+FULL = 30                       # digits of a gradient in whose line no constant is rounded
 
 
 def add_arguments(parser):
-    parser.add_argument("layer", nargs="?", default="all", help="a layer, or all (the default)")
+    parser.formatter_class, parser.description = argparse.RawDescriptionHelpFormatter, __doc__
+    parser.add_argument("layer", nargs="?", default="all", help="a layer, all (the default), or a file my_layer.py")
+    parser.add_argument("name", nargs="?", help="one of the layers in the file: swish, for swish_forward")
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=SHAPE",
+                        help="of your file: x=4,5,6 for a shape, y=4:0..9 for integers below 9, p=4,5:0.1..0.9 for "
+                             "numbers in a range, mask=4,5:constant for what has no gradient, eps=1e-5 for a value")
+    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
+                        help=f"how long the code of your file may run; by default {TIME_LIMIT:g}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(args):
-    torch = importlib.util.find_spec("torch") is not None
-    checks = []
-    for lesson in chosen_lessons(args.layer):
-        try:
-            found = check(lesson, torch=torch)
-        except ImportError:             # the others need only NumPy
-            needs = f'{lesson.name} needs SciPy: pip install "npgpt[gelu]"'
-            if args.layer != "all":
-                raise UserError(needs) from None
-            print(f"{needs}; skipped", file=sys.stderr)
-            continue
-        checks += found
-        if not args.json:
-            print_table(lesson, found)
+    if is_file(args.layer):
+        check_real("--time-limit", args.time_limit, above=0.0, below=1e6)
+        answer = check_layer(args.layer, args.name, args.input, args.time_limit)
+        found, remarks = answer.checks, answer.remarks
+    elif args.name or args.input:
+        raise UserError(f"{args.layer} is a layer of npgpt: leave {args.name or '--input'} out")
+    else:
+        found, remarks = checked_lessons(args.layer)
+    checks = [each for one in found for each in one]
+    for remark in remarks:
+        print(remark, file=sys.stderr)
     if args.json:
         json.dump([dataclasses.asdict(each) | {"file": os.path.basename(each.file)} for each in checks], sys.stdout,
                   indent=1)
         print()
     else:
+        for one in found:
+            print(f"\n{table_text(one)}")
         print_summary(checks)
     return 1 if any(each.verdict == WRONG for each in checks) else 0
 
 
-def print_table(lesson, checks):
-    """Print the checks of one layer, one line per variable."""
-    print(f"\n{lesson.name}: {lesson.title} ({os.path.basename(checks[0].file)})")
-    print(f"  {'variable':<24} {'shape':<14} {'line':>5} {'dv at':>6} {'relative':>9} {'to torch':>9}  verdict")
-    for each in checks:
-        print(f"  {each.variable:<24} {'x'.join(map(str, each.shape)) or 'number':<14} {each.forward_line:>5} "
-              f"{each.backward_line or '':>6} {number(each.relative):>9} "
-              f"{number(each.torch):>9}  {each.verdict}" + (f", {each.through}" if each.through else ""))
-    wrong = first_wrong(checks)
-    if wrong is not None:
-        text = wrong.backward_text or f"there is no d{wrong.variable}"
-        print(f"  the first wrong line is {wrong.backward_line}: {text}")
+def checked_lessons(name):
+    """Return the checks of npgpt's own layers, and remarks."""
+    is_exact, torch = importlib.util.find_spec("mpmath") is not None, importlib.util.find_spec("torch") is not None
+    remarks = [] if is_exact else ['measured in float64: pip install "npgpt[study]" for 30 digits']
+    found = []
+    for lesson in chosen_lessons(name, EXACT if is_exact else Setting()):
+        try:
+            found.append(check(exact(lesson) if is_exact else lesson, torch=torch))
+        except ImportError:             # the others need only NumPy
+            needs = f'{lesson.name} needs SciPy: pip install "npgpt[gelu]"'
+            if name != "all":
+                raise UserError(needs) from None
+            remarks.append(f"{needs}; skipped")
+    return found, remarks
 
 
 def print_summary(checks):
-    """Print the number of variables and their verdicts."""
+    """Print the number of variables and their verdicts, and how exact the gradients are."""
     inputs = [each for each in checks if each.forward_text == "(argument)"]
-    lines = [each for each in checks if each.forward_text != "(argument)"]
-
-    def count(verdict):
-        return sum(each.verdict == verdict for each in lines)
-
-    print(f"\n{len(lines)} floating intermediates in all forwards: {count(OK)} verified by their own dv, "
-          f"{count(SHORTCUT)} as part of a shortcut, {count(CONSTANT)} constant, {count(WRONG)} wrong")
+    count = Counter(each.verdict for each in checks if each.forward_text != "(argument)")
+    print(f"\n{sum(count.values())} floating intermediates in all forwards: {count[OK]} verified by their own dv, "
+          f"{count[SHORTCUT]} as part of a shortcut, {count[CONSTANT]} constant, {count[WRONG]} wrong")
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
-    errors = [each.relative for each in checks if each.relative is not None]
-    to_torch = [each.torch for each in checks if each.torch is not None]
-    print(f"largest relative error {max(errors):.1e} to the central differences"
-          + (f", {max(to_torch):.1e} to torch" if to_torch else ""))
-
-
-def number(value):
-    return "" if value is None else f"{value:.1e}"
+    right = [each for each in checks if each.verdict == OK]
+    rounded = [f"{each.layer}'s d{each.variable}" for each in right if each.digits is not None and each.digits < FULL]
+    exact = [each.digits for each in right if each.digits is not None and each.digits >= FULL]
+    if exact:
+        fewest = min(each.digits for each in right if each.digits is not None)
+        print(f"right to {min(exact)} digits or more" + (
+            f", but for {len(rounded)} that a rounded constant in the code limits to {fewest}: "
+            f"{', '.join(rounded[:4])}{', …' * (len(rounded) > 4)}" if rounded else ""))
+    elif right:
+        print(f"largest relative error {max(each.relative for each in right):.1e} to the central differences")
+    if to_torch := [each.torch for each in checks if each.torch is not None]:
+        print(f"largest relative error {max(to_torch):.1e} to torch")

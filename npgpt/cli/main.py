@@ -114,6 +114,8 @@ def parse(arguments):
         summary = module.__doc__.splitlines()[0]
         module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
+        arguments = ["exercise", exercise.OWN, *arguments[1:]]
     for argument in arguments:          # argparse would take this -- for the end of the options
         if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
             raise UserError(f"{argument} has no value: give it one that is not --")

@@ -2,8 +2,13 @@
 
 The page is one HTML file that needs no network. It shows the arrays of every line, the derivation of its gradient, and
 the gradient check. With --open a local server shows the page, and its lines, numbers and text can be edited.
+
+The page of a file my_layer.py has the pairs of functions x_forward and x_backward in it (see npgpt gradcheck --help).
+They are checked in a process with limits, and then run in this one, too. That is no sandbox: the code can do what you
+can, so use only files that you trust.
 """
 
+import argparse
 import os
 import signal
 import threading
@@ -12,13 +17,14 @@ from pathlib import Path
 
 from npgpt.api import GPT, load
 from npgpt.checkpoints.run import step_folders
+from npgpt.cli.exercise import own_pairs
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.model.config import GPTConfig
 from npgpt.study.exercises.exercise import FOLDER
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.lessons.table import chosen_lessons
+from npgpt.study.lessons.table import chosen_lessons, is_file
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.server import Server
@@ -30,7 +36,9 @@ PROMPT = "To be, or not to be, that is the question"
 
 
 def add_arguments(parser):
-    parser.add_argument("layer", nargs="?", default="all", metavar="LAYER", help="linear, attention, …; by default all")
+    parser.formatter_class, parser.description = argparse.RawDescriptionHelpFormatter, __doc__
+    parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
+                        help="linear, attention, …, or a file my_layer.py; by default all")
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
                                              "by default a tiny untrained model of the prompt's characters, or "
                                              f"with --open the run in {RUN}, if it exists")
@@ -45,7 +53,7 @@ def add_arguments(parser):
 
 def run(args):
     require_extra()
-    lessons = chosen_lessons(args.layer)
+    lessons = own_pairs(args.layer) if is_file(args.layer) else chosen_lessons(args.layer)
     if not args.open:
         out = page_file(args.out or FILE)
     elif args.out:
@@ -61,7 +69,7 @@ def run(args):
     if not args.open:
         return write_page(out, study_page(lessons, study), follow=bool(args.out))
     Progress(args.exercises)                # a damaged file is reported before the page is made
-    server = Server(Live(args.exercises, model, tokenizer, description).actions)
+    server = Server(Live(args.exercises, model, tokenizer, description, lessons).actions)
     page = study_page(lessons, study, {"token": server.token, "exercises": args.exercises})
     print(f"{server.address} (press Ctrl-C to stop)", flush=True)
     for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:      # Windows has no SIGHUP

@@ -1,7 +1,7 @@
 """Look inside a model: run the lesson's own lines, and record or edit every array that they name.
 
-The files of the layers and of the transformer are loaded a second time. After each line that assigns a name, that copy
-calls `seen` (in a forward) or `graded` (in a backward), which may replace the array.
+The files of the layers and of the transformer are loaded a second time. After each line that assigns a name of NAMES,
+that copy calls `seen` (in a forward) or `graded` (in a backward), which may replace the array.
 """
 
 import ast
@@ -9,7 +9,6 @@ import difflib
 import fnmatch
 import functools
 import inspect
-from collections import Counter
 from collections.abc import Mapping
 from types import SimpleNamespace
 
@@ -22,8 +21,23 @@ from npgpt.display import table
 from npgpt.errors import UserError
 from npgpt.model import transformer
 
-# What a call's cache is named -> the part of the model that the call is, if it has another name.
-PARTS = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
+# A layer -> the public names that its forward assigns; the gradients, and arrays computed again, of its backward; and
+# the parts of the model that it calls, in the forward's order, each with its layer. ("=attention" adds no part.)
+NAMES = {
+    "linear": ("x rows y", "dy rows drows dx"), "head": ("x rows logits", "dlogits rows drows dx"),
+    "lora": ("x rows low update y_rows y", "dy rows dy_rows dupdate dlow drows dx"), "dropout": ("x y", "dy dx"),
+    "gelu_tanh": ("x inner tanh y", "dy dtanh dinner dx"), "gelu_exact": ("x phi y", "dy dx"),
+    "layernorm": ("x mean centred var rstd xhat", "dxhat dx"), "embedding": ("token position x", "dx dtoken dposition"),
+    "attention": ("q scores scaled masked largest exps total att kept mix",
+                  "dmix kept dkept dv datt dmasked dscaled dscores dq dk"),
+    "mlp": ("x hidden active y", "dy dactive dhidden dx", "c_fc=linear gelu=gelu c_proj=linear"),
+    "self_attention": ("x qkv heads q k v mix merged y", "dy dmerged dmix dq dk dv dheads dqkv dx",
+                       "c_attn=linear =attention c_proj=linear"),
+    "block": ("x norm_1 attended dropped_1 x_mid norm_2 mlp_out dropped_2 x_out",
+              "dx_out ddropped_2 dmlp_out dnorm_2 dx_mid ddropped_1 dattended dnorm_1 dx",
+              "ln_1=layernorm attn=self_attention drop_1=dropout ln_2=layernorm mlp=mlp drop_2=dropout"),
+    "gpt": ("head_weight head_bias mask logits", "dlogits dhead_weight dhead_bias",
+            "embedding=embedding ln_e=layernorm drop=dropout h.{}=block ln_f=layernorm head=head")}
 
 
 class Arrays(dict[str, np.ndarray]):
@@ -36,8 +50,8 @@ class Arrays(dict[str, np.ndarray]):
 class Activations(Arrays):
     """The arrays of a forward by name, such as "h.3.attn.att". grads: their gradients by the same names.
 
-    A name is the layer's place among the parameters and the name in its lines; `x` is what a layer is given. A name
-    that a function assigns twice is left out, and so are gradients that a shortcut of the backward skips.
+    A name is the layer's place among the parameters and the name in its lines; `x` is what a layer is given. NAMES says
+    which lines; gradients that a shortcut of the backward skips are left out.
     """
 
     def __init__(self) -> None:
@@ -76,35 +90,45 @@ def plain(value):
 
 
 class Looks(ast.NodeTransformer):
-    """Add the calls of `seen` and `graded` to a syntax tree, and to each call of a layer its place in the model."""
+    """Add the calls of `seen` and `graded` to a syntax tree, and to each call of a layer its place in the model.
 
-    forward, once = True, ()        # whether the function is a forward, and the names that it assigns once
+    Raises UserError if a function does not assign or call what NAMES says.
+    """
+
+    def __init__(self, file):
+        self.file, self.names, self.made = file, (), []
 
     def visit_FunctionDef(self, node):
-        if not node.name.endswith(("_forward", "_backward")):
+        layer, _, kind = node.name.rpartition("_")
+        if layer not in NAMES or kind not in ("forward", "backward"):
             return node
-        names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-        self.forward = node.name.endswith("_forward")
-        self.once = {name for name, n in Counter(names).items() if n == 1}
-        given = node.args.args[0].arg           # x, or the gradient of what the forward returned
-        looks = self.looks([given] * (given not in names), node)
+        self.look, order = ("seen", 1) if kind == "forward" else ("graded", -1)
+        parts = [part.split("=") for part in "".join(NAMES[layer][2:]).split()][::order]
+        loop = "".join(ast.unparse(each.target) for each in ast.walk(node) if isinstance(each, ast.For))
+        self.parts = iter([repr(part) + f".format({loop})" * ("{" in part) for part, _ in parts])
+        self.names, self.made, self.called = NAMES[layer][order < 0].split(), [], []
         self.generic_visit(node)
-        node.body[:0] = looks
+        node.body[:0] = self.looks([each.arg for each in node.args.args[:1] if each.arg not in self.made], node)
+        wrong = [f"assign `{name}` once" for name in self.names if self.made.count(name) != 1]
+        if self.called != [called for _, called in parts]:
+            wrong.append(f"call {', '.join(called for _, called in parts) or 'no layer'}")
+        if wrong:
+            raise UserError(f"{self.file}: {node.name} must {wrong[0]}, for the public names of run_with_cache: after "
+                            "a renaming, change NAMES of npgpt/model/activations.py too")
         return node
 
     def visit_Assign(self, node):
-        names = [each.id for target in node.targets for each in ast.walk(target)
-                 if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-        call = node.value
-        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(("_forward", "_backward")):
-            cache = names.pop() if self.forward else ast.unparse(call.args[1])
-            part = PARTS.get(cache, repr(cache))
-            call.func = placed(ast.parse(f"inside({part}, {ast.unparse(call.func)})", mode="eval").body, node)
-        return [node, *self.looks([name for name in names if name in self.once], node)]
+        call, names = node.value, [each.id for target in node.targets for each in ast.walk(target)
+                                   if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        if isinstance(call, ast.Call) and (function := ast.unparse(call.func)).endswith(("_forward", "_backward")):
+            self.called.append(function.rpartition(".")[2].rpartition("_")[0])
+            call.func = placed(ast.parse(f"inside({next(self.parts, '0')}, {function})", mode="eval").body, node)
+        return [node, *self.looks(names, node)]
 
     def looks(self, names, node):
-        look = "seen" if self.forward else "graded"
-        return [placed(ast.parse(f"{name} = {look}({name!r}, {name})").body[0], node) for name in names]
+        names = [name for name in names if name in self.names]
+        self.made += names
+        return [placed(ast.parse(f"{name} = {self.look}({name!r}, {name})").body[0], node) for name in names]
 
 
 def placed(tree, node):
@@ -118,7 +142,8 @@ def placed(tree, node):
 def compiled():
     """Return the code of the layers' files and of the transformer's, with these calls added."""
     modules = {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None} | {transformer}
-    return [compile(Looks().visit(ast.parse(inspect.getsource(each))), each.__file__, "exec") for each in modules]
+    return [compile(Looks(f"{each.__name__.replace('.', '/')}.py").visit(ast.parse(inspect.getsource(each))),
+                    each.__file__, "exec") for each in modules]
 
 
 class Looking:

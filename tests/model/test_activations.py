@@ -1,11 +1,17 @@
 """Looking inside a model: every array and gradient by its name against torch, and edits of arrays on their way."""
 
+import ast
+import re
+from contextlib import suppress
+from inspect import getsource, isfunction
+
 import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError, layers
 from npgpt.engine.ops import with_lora
-from npgpt.model.activations import Arrays, Looking
+from npgpt.model import transformer
+from npgpt.model.activations import Arrays, Looking, Looks, compiled
 from npgpt.model.masks import draw_masks
 from tests import strict_cupy
 from tests.cases import SMALL, B, T, V
@@ -55,8 +61,8 @@ def torchs(model, edit, rng=None):
     """Return torch's activations of the same forward, their gradients, and those of the parameters."""
     torch = pytest.importorskip("torch", reason="the oracle")
     from npgpt.model.parameters import flatten
-    from npgpt.study.gradcheck.torch_oracle import as_tensor
     from npgpt.study.lessons.lesson import map_arrays
+    from tests.torch_arrays import as_tensor
 
     p = map_arrays(lambda array: as_tensor(array).requires_grad_(), model.params.tree)
     masks = map_arrays(as_tensor, draw_masks(model.config, B, T, np.float64, rng))
@@ -85,14 +91,12 @@ def test_every_array_and_its_gradient_is_torchs(fields):
     assert made == values.keys() and len(made) > 100
     for name in made:
         close(activations[name], values[name].detach().numpy(), name)
-    skipped = {name for name in made if name not in activations.grads}
-    assert {name.rpartition(".")[2] for name in skipped} <= {
+    assert {name.rpartition(".")[2] for name in made - activations.grads.keys()} <= {
         "mean", "centred", "var", "rstd", "largest", "exps", "total", "phi"}
     for name, gradient in activations.grads.items():
         close(gradient, gradients[name], name)
     again, loss = model.forward(IDX, TARGETS, rng())
-    assert (again == logits).all() and loss == pytest.approx(
-        layers.cross_entropy_forward(logits, TARGETS)[0], rel=1e-15)
+    assert (again == logits).all() and loss == pytest.approx(layers.cross_entropy_forward(logits, TARGETS)[0], 1e-15)
     for name, gradient in model.backward().items():
         assert (grads[name] == gradient).all()              # the same lines
         close(gradient, of_parameters[name], name)
@@ -106,6 +110,25 @@ def test_names_say_the_place_in_the_model():
                             ("h.0.mlp.x", "h.0.norm_2"), ("h.0.mlp.c_proj.x", "h.0.mlp.active"),
                             ("h.1.x", "h.0.x_out"), ("h.1.attn.x", "h.1.norm_1"), ("ln_f.x", "h.1.x_out")):
         np.testing.assert_array_equal(found[given], found[returned])
+
+
+def test_renaming_a_local_is_an_error_with_words_or_renames_no_array(monkeypatch):
+    def names(fields):
+        found = (model := unit_model(**fields)).run_with_cache(IDX, TARGETS)[1]
+        return [*found, *(model.backward() and found.grads)]
+
+    before, codes = [*map(names, CONFIGS.values())], compiled().copy()
+    for function in filter(isfunction, (vars(layers) | vars(transformer)).values()):
+        text = getsource(function)
+        for name in {*function.__code__.co_varnames} - {"weight", "bias", "eps", "erf"}:    # also names of others
+            with suppress(UserError):
+                renamed = re.sub(rf"(?<![.\w\"]){name}(?![\w\"])", f"{name}_", text)
+                codes.append(compile(Looks("").visit(ast.parse(renamed)), "", "exec"))
+                text = renamed
+    monkeypatch.setattr("npgpt.model.activations.compiled", lambda: codes)      # of each function the last one runs
+    assert [*map(names, CONFIGS.values())] == before and sum(map(len, before)) == 1561
+    monkeypatch.setattr("inspect.getsource", lambda module: getsource(module).replace("att = exps", "a = exps"))
+    pytest.raises(UserError, compiled.__wrapped__).match("layers/attention.py: attention_forward must assign `att` ")
 
 
 def test_mappings_of_arrays_are_shown_as_a_short_table(monkeypatch):
@@ -189,16 +212,15 @@ def test_gradients_after_an_edit_are_torchs(fields, edit):
     model = unit_model(**fields)
     rng = (lambda: np.random.default_rng(5)) if "dropout" in fields else lambda: None
     plain, _ = model.forward(IDX, TARGETS, rng())
-    logits, activations = model.run_with_cache(IDX, TARGETS, rng(), edit=edit)
-    loss = model.forward(IDX, TARGETS, rng(), edit=edit)[1]
+    logits, loss = model.forward(IDX, TARGETS, rng(), edit=edit)
     assert (logits == plain).all() == (edit.keys() == {"h.0.mlp_out"})
     grads = model.backward()
     values, gradients, of_parameters = torchs(model, edit, rng())
-    close(logits, values["logits"].detach().numpy())
     assert loss == pytest.approx(layers.cross_entropy_forward(logits, TARGETS)[0])
     for name, gradient in grads.items():
         close(gradient, of_parameters[name], name)
-    _, activations = model.run_with_cache(IDX, TARGETS, rng(), edit=edit)
+    again, activations = model.run_with_cache(IDX, TARGETS, rng(), edit=edit)
+    close(again, values["logits"].detach().numpy())
     model.backward()
     for name, gradient in activations.grads.items():
         close(gradient, gradients[name], name)

@@ -9,24 +9,32 @@ import ast
 import dataclasses
 import functools
 import inspect
+import io
+import os
 import re
 import textwrap
+import tokenize
 from pathlib import Path
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, describe
 from npgpt.files import read_bytes
-from npgpt.study.exercises.mathematics import read_notes
+from npgpt.study.exercises.mathematics import Note, read_notes
+from npgpt.study.gradcheck.check import returned
+from npgpt.study.gradcheck.flow import Flow, changed
 from npgpt.study.gradcheck.source import backward_tree, names_in, parsed, read_source
+from npgpt.study.lessons.own import read_python
 from npgpt.study.lessons.table import LESSONS, lesson_named
 
 LEVELS = (1, 2, 3)
 FOLDER = "exercises"
-TITLE = re.compile(r"# npgpt exercise: (\w+), (long way|level [123]|bug \d+)\s*")
+TITLE = re.compile(r"# npgpt exercise: (\w+)(?: of (.+\.py))?, (long way|level [123]|bug \d+)\s*")
+HINT = ("The gradient of v is a sum over the forward's lines that read v: each adds the gradient of its result times "
+        "its derivative with respect to v, summed over the axes along which v was broadcast.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An exercise. layer: the name of its lesson; what: "long way", "level 2" or "bug 7"."""
+    """An exercise. layer: the key of its lesson; what: "long way", "level 2" or "bug 7"."""
 
     layer: str
     what: str
@@ -40,12 +48,12 @@ class Step:
     @property
     def name(self):
         """The exercise's name in the list of progress."""
-        return f"{self.layer} {self.what}"
+        return f"{Path(self.layer).name} {self.what}"
 
     @property
     def file(self):
         """The name of the exercise's file."""
-        return f"{self.layer}-{self.what.replace(' ', '')}.py"
+        return f"{self.name.partition(' ')[0].replace('.py:', '-')}-{self.what.replace(' ', '')}.py"
 
     @property
     def is_bug(self):
@@ -59,14 +67,15 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Exercise(Step):
-    """A learner's file, read but not run.
-
-    function: the tree of the learner's backward, or None if it is not made by a `def`.
-    """
+    """A learner's file, read but not run."""
 
     path: Path
     text: str
-    function: ast.FunctionDef | None
+
+    @functools.cached_property
+    def function(self):
+        """The tree of the learner's backward, or None if it is not made by a `def`."""
+        return find_function(ast.parse(self.text), self.lesson.backward)
 
     @property
     def statements(self):
@@ -92,30 +101,48 @@ def file_text(lesson, what, task, commands, path, backward):
     task: a paragraph; commands: what follows `npgpt exercise check FILE` -> what it is for.
     """
     shown = str(path) if str(path).isprintable() else "FILE"
-    header = [f"# npgpt exercise: {lesson.name}, {what}", "#", *(f"# {line}" for line in textwrap.wrap(task, 110)), "#"]
+    of = f" of {os.path.relpath(lesson.file, Path(path).parent)}" if lesson.is_own else ""
+    header = [f"# npgpt exercise: {lesson.name}{of}, {what}", "#"]
+    header += [*(f"# {line}" for line in textwrap.wrap(task, 110)), "#"]
     header += [f"#     npgpt exercise check {shown}{flags:<10}  {purpose}" for flags, purpose in commands.items()]
     forward = list(read_source(lesson.forward).lines)
-    parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(without_explanations(backward))]
+    parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(without_explanations(lesson, backward))]
     return "\n\n\n".join(part for part in parts if part) + "\n"
 
 
 def preamble(lesson):
     """Return the imports of a lesson's module, NumPy, and the functions and constants that the lesson uses."""
+    text, tree = read_python(read_source(lesson.forward).file)
+    nodes, used = tree.body, names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward))
+    if lesson.is_own:
+        pair, lines = {lesson.forward.__name__, lesson.backward.__name__}, text.split("\n")
+        for _ in nodes:         # what they use is used, too
+            used = used.union(*(names_in(node) for node in nodes if defined(node) & used))
+        return "\n".join("\n\n" * isinstance(node, ast.FunctionDef | ast.ClassDef) + "\n".join(lines[min(
+            part.lineno for part in [node, *getattr(node, "decorator_list", [])]) - 1:node.end_lineno])
+            for node in nodes if defined(node) & {*used, "*"} - pair).strip("\n")
     module = inspect.getmodule(lesson.forward)
-    nodes = ast.parse(inspect.getsource(module)).body
     imports = {ast.unparse(node) for node in nodes if isinstance(node, ast.Import)} | {"import numpy as np"}
-    used = names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward))
     functions = sorted(node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name in used)
     layers = [f"from {module.__name__} import {', '.join(functions)}"] if functions else []
     constants = [ast.unparse(node) for node in nodes if isinstance(node, ast.Assign) and node.targets[0].id in used]
     return "\n\n".join([*sorted(imports), *layers, "\n".join(constants)]).rstrip()
 
 
+def defined(node):
+    """Return the names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)} | {
+        each.asname or each.name.split(".")[0] for each in ast.walk(node) if isinstance(each, ast.alias)}
+
+
 def blanked(lesson, level):
     """Return the lines of the lesson's backward without the lines of that level."""
     lines = list(read_source(lesson.backward).lines)
     if level == 3:
-        return [*lines[:docstring_of(lines).end_lineno], "    ..."]
+        _, indent, _, end = beginning(lines)
+        return [*lines[:end], f"{indent}..."]
     for statement in reversed(left_out(lesson, level)):
         lines[statement.lineno - 1:statement.end_lineno] = placeholder(lines, statement)
     return lines
@@ -129,41 +156,70 @@ def left_out(lesson, level):
 
 
 def notes_of(lesson):
-    """Return the derivation's notes on the lines of the lesson's backward, or of its long way, by their keys."""
-    return read_notes(lesson, long=lesson.backward is lesson.long_way)
+    """Return the derivation's notes on the lines of the lesson's backward, or of its long way, by their keys.
+
+    Without any, those of one's own have the same hint. At level 1 the first input's gradient is left out, at level 2
+    all gradients. Raises UserError if one's own derivation is damaged.
+    """
+    try:
+        notes = read_notes(lesson, long=lesson.backward is lesson.long_way)
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{lesson.derivation}: a note is damaged: {describe(error)}") from None
+    if notes or not lesson.is_own:
+        return notes
+    names = dict(zip(lesson.results, returned(read_source(lesson.backward)), strict=False))
+    variables = {*lesson.inputs, *(name for each in read_source(lesson.forward).statements for name in each.targets)}
+    gradients = {f"d{name}" for name in variables} | {*names.values()}
+    made = {key_of(each): changed(each) for each in statements(backward_tree(lesson)) if changed(each) & gradients}
+    first = next(iter(lesson.inputs))
+    asked = [key for key in made if made[key] & {f"d{first}", names.get(first)}][-1:]
+    return {key: Note(HINT, 1 if key in asked else 2) for key in made}
 
 
 @functools.cache
 def levels_of(layer):
     """Return "long way" if a layer has one, and "level N" if it leaves out more than lower ones, beside `return`."""
-    numbers = [sum(not isinstance(each, ast.Return) for each in left_out(lesson_named(layer), level))
+    lesson = lesson_named(layer)
+    numbers = [sum(lesson.is_own or not isinstance(each, ast.Return) for each in left_out(lesson, level))
                for level in LEVELS]
     more = [f"level {level}" for level, n, less in zip(LEVELS, numbers, [0, *numbers], strict=False) if n > less]
-    return ["long way"] * (lesson_named(layer).long_way is not None) + more
+    return ["long way"] * (lesson.long_way is not None) + more
 
 
-def docstring_of(lines):
-    """Return the tree of the docstring of the function in these lines."""
-    return ast.parse("\n".join(lines)).body[0].body[0]
-
-
-def without_explanations(lines):
-    """Return the lines of a backward without the explanations in its docstring and comments, which tell the answer.
-
-    The first sentence of the docstring, the shapes, and the quoted lines of the forward remain.
+def beginning(lines):
+    """Return of the function in these lines: docstring or "", indentation, the lines before the docstring, and with it.
     """
-    text = docstring_of(lines)
-    sentence = " ".join(text.value.value.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
-    return [*lines[:text.lineno - 1], f'    """{sentence}."""', *map(without_explanation, lines[text.end_lineno:])]
+    function = ast.parse("\n".join(lines)).body[0]
+    first, text = function.body[0], ast.get_docstring(function, clean=False) or ""
+    if first.lineno == function.lineno:
+        raise UserError(f"{function.name} has its code on the line of its def: begin a new line for it")
+    begin = first.lineno - 1
+    return text, lines[begin][:first.col_offset], begin, first.end_lineno if text else begin
 
 
-def without_explanation(line):
-    """Return a line of code with only the shape in its comment, or a comment with only the line that it quotes."""
-    code, mark, comment = line.partition("# ")
-    if not code.strip():
-        return re.sub("(: |, and ).*", "", line)
-    shape = re.match(r"(\d x )?\(.*?\)", comment)
-    return code + mark + shape[0] if shape else code.rstrip()
+def without_explanations(lesson, lines):
+    """Return the lines of a lesson's backward without the explanations in docstring and comments: they tell the answer.
+
+    The first sentence of the docstring and the shapes remain. Comments quote the forward's lines above the first
+    statement that undoes them. lines: the package's, perhaps with other statements, or with one `...` for all.
+    """
+    (text, indent, begin, end), quoted, above = beginning(lines), set(), {}
+    sentence = " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".").replace("\\", "\\\\")
+    mine, first = statements(ast.parse("\n".join(lines)).body[0]), read_source(lesson.backward).first
+    for each, own in zip(mine, statements(backward_tree(lesson))[-len(mine):], strict=False):
+        undone = Flow(lesson.forward, lesson.backward).undone.get(own.lineno + first - 1, {})
+        if undone.keys() - quoted:
+            above[each.lineno] = [f"{' ' * each.col_offset}# {line}" for line in undone.values()]
+            quoted |= undone.keys()
+    comments = {token.start[0]: token.start[1] for token in tokenize.generate_tokens(
+        io.StringIO("\n".join(lines)).readline) if token.type == tokenize.COMMENT}
+    kept = [*lines[:begin], *[f'{indent}"""{sentence}."""'] * bool(text)]
+    for i, line in enumerate(lines[end:], end + 1):
+        code = line[:comments.get(i)]
+        shape = re.match(r"(# (\d x )?\(.*?\))?", line[len(code):])[0]
+        if i not in comments or code.strip():
+            kept += [*above.get(i, ()), (code + shape).rstrip() if i in comments else line]
+    return kept
 
 
 def placeholder(lines, statement):
@@ -177,7 +233,7 @@ def placeholder(lines, statement):
 def statements(function):
     """Return the simple statements of a function's tree, without docstrings, in order."""
     found = [node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.AugAssign | ast.Return)
-             or isinstance(node, ast.Expr) and not isinstance(getattr(node.value, "value", None), str)]
+             and node.value or isinstance(node, ast.Expr) and not isinstance(getattr(node.value, "value", None), str)]
     return sorted(found, key=lambda node: node.lineno)
 
 
@@ -213,9 +269,10 @@ def read_title(path):
         line = error.object[:error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
     title = TITLE.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
-    if title is None or title[1] not in LESSONS:
+    if title is None or title[2] is None and title[1] not in LESSONS:
         raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
-    return Step(title[1], title[2]), text
+    own = title[2] and f"{os.path.normpath(Path(path).parent / title[2])}:{title[1]}"
+    return Step(own or title[1], title[3]), text
 
 
 def read_exercise(path):
@@ -223,11 +280,11 @@ def read_exercise(path):
     path = Path(path)
     step, text = read_title(path)
     try:
-        tree = ast.parse(text)
+        ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
         line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
         raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
-    return Exercise(step.layer, step.what, path, text, find_function(tree, step.lesson.backward))
+    return Exercise(step.layer, step.what, path, text)
 
 
 def find_function(tree, backward):
@@ -242,12 +299,13 @@ def blanks_left(exercise):
 
 
 def forward_remark(exercise):
-    """Return a sentence if the forward in an exercise's file is not the package's, or None. Comments do not count."""
+    """Return a sentence if the forward in an exercise's file is not the lesson's, or None. Comments do not count."""
     forward = exercise.lesson.forward
     theirs = find_function(ast.parse(exercise.text), forward)
     if theirs is None or ast.dump(theirs) == ast.dump(parsed(forward)):
         return None
-    return f"the {forward.__name__} in this file differs from npgpt's: the judge calls npgpt's own"
+    owner = exercise.lesson.file if exercise.lesson.is_own else "npgpt"
+    return f"the {forward.__name__} in this file differs from {owner}'s: the judge calls {owner}'s own"
 
 
 def cache_remark(name, lesson):

@@ -109,8 +109,8 @@ class Pieces:
 
     kinds: name -> type of all variables so far, and of those of the statement's loops; floating: the names of arrays
     and numbers; values: (text, node, rank) of what can be a factor, a term or a divisor; numbers: those of the
-    package's line and a few that are often forgotten; likely: the texts of the package's line; unwritten: its names
-    that the learner has no line for; is_count: whether the statement assigns integers.
+    package's line and a few that are often forgotten; likely: the texts of the package's line; is_count: whether the
+    statement assigns integers.
     """
 
     def __init__(self, names, outer, terms, statement, after):
@@ -134,8 +134,6 @@ class Pieces:
             for i in range(-1, -np.ndim(value) - 1, -1) if isinstance(value, np.ndarray) else ():
                 counts.setdefault(value.shape[i], f"{name}.shape[{i}]")
         self.floating = [name for name, kind in self.kinds.items() if kind in (np.ndarray, "number")]
-        self.unwritten = sorted(name for name in self.likely - self.kinds.keys()
-                                if name.isidentifier() and not name.startswith("d"))
         self.values = [(term, expression(hidden(term)), Rank.MISSING) for term in terms if term not in numbers]
         self.values += [(name, expression(name), Rank.MISSING_OTHER) for name in self.floating
                         if name not in self.likely]
@@ -173,8 +171,6 @@ def edited(node, pieces, line=None, is_value=False):
 
 def placed(finding, rank, node, field, part):
     """A finding about a part of a node, with what its place says of it."""
-    if isinstance(node, ast.For) and finding.kind == "overwrites":
-        return Finding("overwrites in a loop")
     if finding.where:
         return finding
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right":
@@ -234,8 +230,6 @@ def edits(node, pieces):
                     rank = Rank.CACHE if kind not in (np.ndarray, "number") else \
                         Rank.NAME if other in pieces.likely else Rank.OTHER_NAME
                     yield rank, "uses", [name, other], expression(other)
-            for other in pieces.unwritten:
-                yield Rank.OTHER_NAME, "uses", [name, other], expression(hidden(other))
         case ast.Constant(float(number)):
             for other in pieces.numbers:
                 yield Rank.COUNT, "instead", [number, other], ast.Constant(other)

@@ -26,3 +26,5 @@ class InsertProbes(ast.NodeTransformer):
     def visit_Assign(self, node):
         calls = [f"{name} = {PROBE}({name!r}, {name})" for name in assigned_names(node)]
         return [node, *ast.parse("\n".join(calls)).body]
+
+    visit_AugAssign = visit_AnnAssign = visit_Assign

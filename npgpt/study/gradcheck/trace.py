@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 
+from npgpt.study.gradcheck.digits import is_exact
 from npgpt.study.gradcheck.source import read_source
 
 
@@ -23,8 +24,11 @@ class Assignment:
 
 
 @contextlib.contextmanager
-def recording(functions):
-    """Trace calls of the functions in this thread: yield the list of `Assignment`s. One that raises assigns nothing."""
+def recording(functions, in_place=False):
+    """Trace calls of the functions in this thread: yield the list of `Assignment`s. One that raises assigns nothing.
+
+    in_place: record arrays that are changed in parts once more, with their last values.
+    """
     sources = {function.__code__: read_source(function) for function in functions}
     record = []
 
@@ -47,6 +51,9 @@ def recording(functions):
                     for name in pending.targets:
                         add(pending.first, name)
                 pending = current
+                for name, line in source.filled.items() if in_place and event == "return" else ():
+                    if all(each.first < line for each in source.statements if name in each.targets):
+                        add(line, name)
             elif event == "exception":
                 pending = None          # it assigned nothing
             return local
@@ -64,5 +71,5 @@ def recording(functions):
 
 
 def is_floating(value):
-    """Return whether a value is a floating array or NumPy number, so that it can have a gradient."""
-    return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f"
+    """Return whether a value is a floating array or number of NumPy's or mpmath's, so that it can have a gradient."""
+    return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f" or is_exact(value)

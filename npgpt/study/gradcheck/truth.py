@@ -9,7 +9,8 @@ import functools
 
 import numpy as np
 
-from npgpt.study.gradcheck.check import gradient_names, intermediate_gradient, traced_forward
+from npgpt.study.gradcheck.check import gradient_names
+from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.trace import is_floating, recording
 from npgpt.study.lessons.draws import draw
 from npgpt.study.lessons.table import lesson_named
@@ -26,13 +27,14 @@ class Case:
     def __init__(self, name, setting):
         self.name, self.setting, self.lesson = name, setting, lesson_named(name, setting)
         y, self.cache = self.lesson.run_forward(self.lesson.inputs)
-        self.dy = np.asarray(np.random.default_rng(5 + setting.seed).standard_normal(np.shape(y)))
+        self.dy = upstream(self.lesson, y, setting.seed)
         self.results = self.lesson.named(self.lesson.backward(*self.arguments()))
 
     def arguments(self):
         """Return the arguments of the backward, as new arrays."""
         ops = [self.lesson.constants["ops"]] if self.lesson.is_composite else []
-        return [*copy.deepcopy((self.dy, self.cache)), *ops]
+        dy, cache = copy.deepcopy((self.dy, self.cache))
+        return [*(dy if isinstance(dy, tuple) else [dy]), cache, *ops]
 
     def in_float32(self):
         """Return the same arguments with all floating arrays in float32, without the truth."""

@@ -1,7 +1,8 @@
 """Judge a learner's file in a process with limits, so that nothing of the file runs in the calling process.
 
-The process judges the file and writes what it finds as JSON. A verdict "right" is checked here: the results of every
-case are compared again, so code that has changed NumPy or the judge is not believed.
+The process judges an exercise, or checks the lines of a layer of one's own, and writes what it finds as JSON. A verdict
+"right" on an exercise is checked here: the results of every case are compared again, so code that has changed NumPy or
+the judge is not believed. (A layer of one's own has no truth but its own.)
 
 This protects from accidents, such as endless loops, too much memory or output, and a damaged answer. It is no sandbox:
 the code runs as the user, can delete files and use the network, and what leaves its process group survives. Do not
@@ -20,16 +21,19 @@ import tempfile
 
 import numpy as np
 
-from npgpt.errors import UserError, one_line, printable
+from npgpt.errors import UserError, describe, one_line, printable, raised_at
 from npgpt.model.config import GPTConfig
 from npgpt.study.exercises.exercise import Step
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import relative_error
 from npgpt.study.gradcheck.truth import cases
+from npgpt.study.judge import own_layer
 from npgpt.study.judge.judge import explained, new_seed, verdict
-from npgpt.study.judge.outcome import checked, describe, load, raised_at, to_json
+from npgpt.study.judge.outcome import checked, load, to_json
+from npgpt.study.judge.own_layer import TIME_LIMIT
 from npgpt.study.judge.report import Report
 from npgpt.study.judge.shapes import EXACT
+from npgpt.study.lessons.own import read_python
 
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
@@ -38,12 +42,11 @@ OUTPUT = 64 << 10           # bytes of what the learner's code prints that are s
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A report, with the results of each case if all are right; or why there is none, and the line of the file."""
+    """A report, with the results of each case if all are right; or why there is none, to be said after the path."""
 
     report: Report | None
     results: list[list[np.ndarray | None]]
     error: str
-    line: int | None
 
 
 def run_child(exercise, seconds, seed=None, config=None):
@@ -52,10 +55,32 @@ def run_child(exercise, seconds, seed=None, config=None):
     seed: of the random cases, by default another one at each call; config: of a model, for one more case. Raises
     UserError if the learner's file does not run, runs too long or ends the process.
     """
-    seed, path = new_seed() if seed is None else seed, exercise.path
+    seed = new_seed() if seed is None else seed
+
+    def confirmed(answer):
+        if answer.report and answer.report.right and not exercise.lesson.is_own:
+            confirm(answer.results, cases(exercise.layer, seed, config))
+
+    arguments = exercise.layer, exercise.what, seed, *([json.dumps(dataclasses.asdict(config))] if config else [])
+    return ask(exercise.path, seconds, arguments, Answer, exercise.lesson.backward.__name__, confirmed).report
+
+
+def check_layer(file, name=None, inputs=(), seconds=TIME_LIMIT):
+    """The `own_layer.Answer` on a file with a pair of one's own. inputs: texts of --input.
+
+    Raises UserError, with the line, if the file has no pair, does not run, runs too long or ends the process; OSError.
+    """
+    read_python(file)
+    return ask(file, seconds, ("", name or "", *inputs), own_layer.Answer, "the code", lambda answer: None)
+
+
+def ask(path, seconds, arguments, kind, function, confirmed):
+    """The answer of the process, an object of a `kind`, on a file. function: what may not have ended.
+
+    confirmed(answer) raises ValueError if the answer is not believed. Raises UserError if there is none.
+    """
     # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
-    command = [sys.executable, "-P", "-u", "-m", __name__, str(path), exercise.name, str(seconds), str(seed),
-               *([json.dumps(dataclasses.asdict(config))] if config else [])]
+    command = [sys.executable, "-P", "-u", "-m", __name__, str(path), str(seconds), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
                    "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     how, data, output = run(command, environment, seconds)
@@ -64,19 +89,17 @@ def run_child(exercise, seconds, seed=None, config=None):
     if len(output) > OUTPUT:
         print("[more output left out]", file=sys.stderr)
     try:
-        answer = read_answer(data)
-        if answer.report and answer.report.right:
-            confirm(answer.results, cases(exercise.lesson.name, seed, config))
+        answer = read_answer(data, kind)
+        confirmed(answer)
     except (ValueError, TypeError, OverflowError, RecursionError):
         if how is None:
-            raise UserError(f"{path}: {exercise.lesson.backward.__name__} has not ended within {seconds:g} seconds: "
+            raise UserError(f"{path}: {function} has not ended within {seconds:g} seconds: "
                             "is there an endless loop? (--time-limit gives it longer)") from None
         did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
         raise UserError(f"{path}: the code {did} before it could be checked") from None
-    if answer.report is None:
-        line = f", line {answer.line}" if answer.line else ""
-        raise UserError(f"{path}{line}: {answer.error}")
-    return answer.report
+    if answer.error:
+        raise UserError(f"{path}{answer.error}")
+    return answer
 
 
 def run(command, environment, seconds):
@@ -102,10 +125,10 @@ def run(command, environment, seconds):
         return how, output.read(FILE_SIZE), errors.read(OUTPUT + 1)
 
 
-def read_answer(data):
-    """The `Answer` in the last whole line of a process, which the learner's code may have written: see `checked`."""
+def read_answer(data, kind):
+    """The answer in the last whole line of a process, which the learner's code may have written: see `checked`."""
     *_, last, _ = data.split(b"\n")
-    return checked(json.loads(last), Answer)
+    return checked(json.loads(last), kind)
 
 
 def confirm(results, known):
@@ -129,31 +152,48 @@ def limit(seconds):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)         # 1 is PR_SET_PDEATHSIG
 
 
-def main(file, name, seconds, seed, config=None):
-    """The process: judge a file, and answer on the original standard output with the verdict, then with the mistake."""
+def main(file, seconds, layer, what, *more):
+    """The process: judge a file, and answer on the original standard output.
+
+    layer, what: of an exercise, and more its seed and perhaps a config; of one's own layer "", the name, its inputs.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)           # what the learner's code prints goes to standard error
 
-    def send(report, results=(), error="", line=None):
-        print(json.dumps(Answer(report, results, error, line), default=to_json), file=answers, flush=True)
+    def send(answer):
+        print(json.dumps(answer, default=to_json), file=answers, flush=True)
 
     try:
-        step = Step(*name.split(" ", 1))
-        known = cases(step.layer, int(seed), config and GPTConfig(**json.loads(config)))        # before the code runs
-        limit(float(seconds))
-        numpy = dict(vars(np))
-        solution = load(step.lesson, file)
-        vars(np).update(numpy)      # a file may change NumPy, with which the judge computes
-        wrong, report, results = verdict(known, solution, int(seed))
-        send(report, [[*map(each.get, case.results)] for each, case in zip(results, known, strict=True)]
-             if report.right else [])
-        if wrong is not None:
-            with silent(), contextlib.suppress(Exception):      # no words if the code ends otherwise this time
-                send(explained(solution, known, wrong, report))
+        if layer:
+            judge_exercise(Step(layer, what), file, float(seconds), int(more[0]), *more[1:], send=send)
+        else:
+            limit(float(seconds))
+            send(own_layer.checked_pairs(file, what, more))
     except BaseException as error:          # also SystemExit, and an ImportError of the package's if SciPy is missing
-        line = raised_at(error, file)
-        send(None, [], describe(error) if line else one_line(error), line)
+        line, text = raised_at(error, file), one_line(error)
+        said = f", line {line}: {describe(error)}" if line else f": {text}"
+        said = text[len(file):] if text.startswith(file) else said
+        send(Answer(None, [], said) if layer else own_layer.Answer([], [], said))
     os._exit(0)             # without the learner's threads and exit handlers
+
+
+def judge_exercise(step, file, seconds, seed, config=None, *, send):
+    """Send the verdict on an exercise, then with what the mistake is."""
+    is_own = step.lesson.is_own         # then the lesson's code has limits, too
+    if is_own:
+        limit(seconds)
+    known = cases(step.layer, seed, config and GPTConfig(**json.loads(config)))         # before the code runs
+    if not is_own:
+        limit(seconds)
+    numpy = dict(vars(np))
+    solution = load(step.lesson, file)
+    vars(np).update(numpy)      # a file may change NumPy, with which the judge computes
+    wrong, report, results = verdict(known, solution, seed)
+    send(Answer(report, [[*map(each.get, case.results)] for each, case in zip(results, known, strict=True)]
+                if report.right else [], ""))
+    if wrong is not None:
+        with silent(), contextlib.suppress(Exception):      # no words if the code ends otherwise this time
+            send(Answer(explained(solution, known, wrong, report), [], ""))
 
 
 if __name__ == "__main__":

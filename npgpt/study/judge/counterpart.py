@@ -26,7 +26,7 @@ def counterpart(judgement, walk, wrong):
     # Parts of lines count too, but not as the wrong gradient itself: 2.0 * (dy @ weight.T) holds the right one.
     parts = [value for statement, names in (zip(walk.statements, walk.before, strict=False) if walk else ())
              for value in parts_of(statement, names).values()]
-    have, given, named = by_size(given + named + parts), by_size(given), by_size(named)
+    have, given, named = map(with_parts, (given + named + parts, given, named))
     made = package_assignments(case)
     if any(name in case.gradients for name in wrong) and not {name for _, name, *_ in made}.intersection(wrong):
         return ""                           # a gradient that the package's shortcut skips
@@ -44,7 +44,7 @@ def counterpart(judgement, walk, wrong):
         missing.append(value)
         if all(has(have, before[each]) for each in inputs if is_floating(before.get(each))):
             found.add(key_of(statement))
-    is_alike = is_alike or all(has(by_size(missing[:1]), each) for each in missing)
+    is_alike = is_alike or all(has(with_parts(missing[:1]), each) for each in missing)
     return found.pop() if len(found) == 1 and is_alike else ""
 
 
@@ -57,13 +57,10 @@ def package_assignments(case):
             and not np.array_equal(before.get(name), after[name])]
 
 
-def by_size(values):
-    """Size -> the floating arrays of that size, and the parts of those that are stacked."""
-    found = {}
+def with_parts(values):
+    """The floating arrays among values, and the parts of those that are stacked."""
     arrays = [*map(np.asarray, filter(is_floating, values))]
-    for each in [*arrays, *(part for whole in arrays if whole.ndim > 2 for part in whole)]:
-        found.setdefault(each.size, []).append(each)
-    return found
+    return [*arrays, *(part for whole in arrays if whole.ndim > 2 for part in whole)]
 
 
 def has(values, true):
@@ -71,4 +68,4 @@ def has(values, true):
     true = np.asarray(true)
     return any(each.shape == true.shape and close(each, true) or each.squeeze().shape != true.squeeze().shape
                and np.abs(np.sort(each, axis=None) - np.sort(true, axis=None)).max() <= CLOSE * np.abs(true).max()
-               for each in values.get(true.size, []))
+               for each in values if each.size == true.size)

@@ -14,14 +14,8 @@ import numpy as np
 from npgpt.errors import one_line
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.walk import silent
-from npgpt.study.gradcheck.check import (
-    WRONG,
-    gradient_names,
-    input_gradient,
-    intermediate_gradient,
-    relative_error,
-    traced_forward,
-)
+from npgpt.study.gradcheck.check import WRONG, gradient_names, relative_error
+from npgpt.study.gradcheck.measure import input_gradient, intermediate_gradient, traced_forward
 from npgpt.study.judge.counterpart import counterpart
 from npgpt.study.judge.names import UNKNOWN, NameSearch
 from npgpt.study.judge.outcome import contents
@@ -122,7 +116,7 @@ class Explanation:
                 found = [*filter(None, [self.worst(line.name, given, true), pattern(given, true)])]
             elif self.begun:
                 found = [self.begun]
-            if mistake := told(given, true, self.case.setting.sizes):
+            if mistake := told(given, true, self.lesson.sizes_at(self.case.setting)):
                 mistakes = [mistake]
         return dataclasses.replace(line, evidence=found, mistakes=mistakes)
 
@@ -164,18 +158,14 @@ class Explanation:
 
     def first_write(self):
         """The `Fault` of the line that first changes an argument."""
-        arguments = self.case.arguments()
-        before, found, last, known = contents(arguments), None, None, {}
-        code = getattr(self.solution.function, "__code__", None)
+        arguments, states = self.case.arguments(), []       # (line, name -> contents, those of the arguments)
+        before, code = contents(arguments), getattr(self.solution.function, "__code__", None)
 
         def trace(frame, event, _):
-            nonlocal found, last, known
-            if frame.f_code is not code or found:
+            if frame.f_code is not code or states and states[-1][2] != before:
                 return None
             now = {name: contents(value) for name, value in frame.f_locals.items() if not isinstance(value, tuple)}
-            if contents(arguments) != before:
-                found = last, next((name for name in known if now.get(name) != known[name]), "the cache")
-            last, known = frame.f_lineno, now
+            states[:] = [*states[-1:], (frame.f_lineno, now, contents(arguments))]
             return trace
 
         outer = sys.gettrace()
@@ -185,10 +175,12 @@ class Explanation:
                 self.solution.function(*arguments)
         finally:
             sys.settrace(outer)
-        line, name = found or (None, "")
-        statement = self.source.statement_at(line) if line and self.source else None
-        what = Finding("writes", [one_line(statement.text, 100), name]) if statement else Finding("writes somewhere")
-        return Fault(what, line)
+        found = states and states[-1][2] != before and self.source and self.source.statement_at(states[0][0])
+        if not found:
+            return Fault(Finding("writes somewhere"), None)
+        (line, old, _), (_, new, _) = states
+        name = next((name for name in old if new.get(name) != old[name]), "the cache")
+        return Fault(Finding("writes", [one_line(found.text, 100), name]), line)
 
     def explained_fault(self, fault):
         """A fault with what is known of it: the line of a write, the shapes that do not fit, the mistake."""
@@ -199,8 +191,6 @@ class Explanation:
             return fault
         i, what = len(walk.before) - 1, fault.what
         if walk.after is None:
-            if walk.index(fault.line) != i:
-                return fault
             what = clash(walk.statements[i], walk.before[i]) or what
         found = self.search.smallest(min(i, len(walk.statements) - 1))
         if not found:

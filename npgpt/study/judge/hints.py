@@ -1,9 +1,9 @@
 """Hints: what the mistake is, then the forward line to look at, then the rule in words, then the package's own line."""
 
 import ast
-import itertools
 
-from npgpt.study.exercises.exercise import blanks_left, key_of, notes_of, statements, without_explanation
+from npgpt.study.exercises.exercise import blanks_left, key_of, notes_of, statements
+from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import Fault
@@ -73,19 +73,16 @@ def unfinished_key(exercise):
     if first in wanted:
         return first
     if exercise.what != "level 3":      # a bare `...`: the line of this level that assigns nothing
-        return next(key for key in wanted if key.startswith("np.") and notes[key].level <= exercise.level)
+        return next((each for each in wanted if each.startswith("np.") and notes[each].level <= exercise.level), "")
     written = {key_of(each) for each in exercise.statements if each not in left}
-    return next((key for key in wanted if key not in written), wanted[-1])
+    return next((key for key in wanted if key not in written), [*wanted, ""][-1])
 
 
 def hints(lesson, key):
     """The three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
-    lines = read_source(lesson.backward).lines
     statement = dict(package_statements(lesson))[key]
-    comments = [list(run) for is_comment, run in itertools.groupby(
-        lines[:statement.lineno - 1], lambda line: line.strip().startswith("# ")) if is_comment]
-    quoted = [without_explanation(line).strip(" #").partition(", these ")[0] for line in (comments or [[]])[-1]]
+    quoted = Flow(lesson.forward, lesson.backward).undone[package_line(lesson, key)].values()
     where = f"the forward's line{'s' * (len(quoted) > 1)}: {'; '.join(quoted)}" if quoted else "what the cache holds"
-    notes = notes_of(lesson)
+    notes, writer = notes_of(lesson), lesson.file.name if lesson.is_own else "the package"
     return [f"look at {where}", notes[key].hint if key in notes else PREPARATION,
-            f"the package writes: {' '.join(ast.unparse(statement).split())}"]
+            f"{writer} writes: {' '.join(ast.unparse(statement).split())}"]

@@ -27,7 +27,7 @@ from npgpt.study.judge.explain import Explanation
 from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.judge.shapes import EXACT
-from npgpt.study.lessons.draws import CASES, in_words, smallest
+from npgpt.study.lessons.draws import in_words, smallest
 
 SEEDS = 100000
 NO_LINES = "its lines cannot be followed in this form: only its results are compared"
@@ -52,11 +52,12 @@ def verdict(known, solution, seed):
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
     report, faults = judgements[wrong or 0].report(), []
     if report.right:
-        notes = report.notes + float32_notes(run_case(solution, known[0].in_float32()), known[0].lesson)
+        notes = report.notes + ([] if known[0].lesson.is_own else float32_notes(
+            run_case(solution, known[0].in_float32()), known[0].lesson))
         if any(contents(each.result) != contents(each.value) for each in outcomes):
             faults = [Fault(Finding("kept"), judgements[0].last_return())]
         report = dataclasses.replace(report, notes=notes, faults=faults)
-    report = dataclasses.replace(report, record=outcomes[0].record, seed=seed)
+    report = dataclasses.replace(report, record=outcomes[0].record, seed=seed, count=len(known))
     return wrong, report, [each.results for each in judgements]
 
 
@@ -74,7 +75,8 @@ def explained(solution, known, i, report):
     name = known[i].name
     case = Case(name, smallest(known[0].lesson, known[i].setting, fails)) if i > 0 else known[0]
     found = judgement(case)
-    others = [each for each in known if each.setting.sizes.smallest > 1]     # at 1 different mistakes look the same
+    # At 1 different mistakes look the same.
+    others = [each for each in known if each.lesson.is_own or each.setting.sizes.smallest > 1]
     words = found.report(Explanation(found, solution, [case, *others], judgement))
     return report if words.sound else dataclasses.replace(words, record=report.record, seed=report.seed)
 
@@ -94,7 +96,7 @@ class Judgement:
             self.faults = self.result_faults(outcome.value)
             if not self.faults:
                 self.results, self.finished = self.lesson.named(outcome.value), True
-        if outcome.changed:
+        if outcome.changed and not self.lesson.is_own:      # there it may be the custom
             self.faults.insert(0, Fault(Finding("writes somewhere"), None))
         self.lines = self.result_lines()
         # Whether the results are right, whatever the lines before them say.
@@ -115,7 +117,8 @@ class Judgement:
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
             f"one {'tree' if lesson.is_composite else 'array'} ({names[0]})"
-        if result is None or is_tuple != (len(names) > 1) or is_tuple and len(result) != len(names):
+        is_named = lesson.is_own and isinstance(result, dict)
+        if not is_named and (result is None or is_tuple != (len(names) > 1) or is_tuple and len(result) != len(names)):
             what = f"{len(result)} results" if is_tuple else kind_of(result)
             return [Fault(Finding("results", [lesson.backward.__name__, what, wanted]), line)]
         if lesson.is_composite and is_tuple and isinstance(result[0], dict):
@@ -161,7 +164,7 @@ class Judgement:
         lines = [line for line in lines if line.line not in self.to_do]
         faults = [fault for fault in faults if fault.line not in self.to_do]
         return Report(in_words(self.lesson, self.case.setting), lines, faults, notes, self.to_do,
-                      list(self.case.results), key, count=CASES + 1)
+                      list(self.case.results), key)
 
     def result_lines(self):
         """A `Line` for each input: its gradient in the results, or without results the variable of that name."""

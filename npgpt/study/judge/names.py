@@ -73,12 +73,13 @@ class NameSearch:
         # The search begins at the line, at a line above it with a wrong value of the package's names, and at the last.
         above = [self.walk.index(each.line) for each in self.walk.record() if each.name in helpers
                  and not any(close(each.value, true) for true in helpers[each.name])]
-        start = self.number(first)
-        for i in dict.fromkeys([min([*above, start]), start, len(self.walk.statements) - 1]):
+        start, last = self.walk.index(first.line or 0), len(self.walk.statements) - 1
+        start = last if start is None else start
+        for i in dict.fromkeys([min([*above, start]), start, last]):
             if found := self.smallest(i, tried=tried):
                 return [found[:2]]
             tried += self.window(i)
-        if not rest or not (found := self.smallest(self.number(first), first.name)):
+        if not rest or not (found := self.smallest(start, first.name)):
             return []
         later = copy.copy(self)
         vars(later).pop("walks", None)
@@ -87,11 +88,6 @@ class NameSearch:
         rest = [each for each in rest if not self.is_right(self.case, later.walk.after or {}, each.name)]
         more = later.repaired(rest) if rest else []
         return [found[:2], *more] if more else []
-
-    def number(self, wrong):
-        """The number of the statement that a wrong `Line` is about: the last one if that is not known."""
-        i = self.walk.index(wrong.line) if wrong.line is not None else None
-        return len(self.walk.statements) - 1 if i is None else i
 
     def smallest(self, i, wanted=None, tried=()):
         """(line, finding, edits) of the likeliest edit before or in statement i that makes all results right; or None.
@@ -183,10 +179,13 @@ class NameSearch:
         if not self.judgement.finished or not self.judgement.source:
             return []
         ran = [(package_walk(case), self.named(run_case(self.solution, case).value)) for case in self.cases]
+        keys = [key_of(each) for each in backward_tree(self.lesson).body if not is_text(each)]
+        known = (({keys.index(key_of(each)): each for each in ast.parse(text).body}, Finding("known", [message]))
+                 for note in read_notes(self.lesson).values() for text, message in note.known)
         small = (({i: new}, Finding("as if", [key_of(made_at(new, line)), str(finding)]))
                  for i, line, finding, new in mistakes(package_walk(self.case)))
         small = itertools.islice(small, EDITS if first.mistakes == [UNKNOWN] else 0)
-        for edits, finding in itertools.chain(known_mistakes(self.lesson), small):
+        for edits, finding in itertools.chain(known, small):
             if all(self.gives(walk, edits, given) for walk, given in ran):
                 last = first.line or last_return(self.judgement.source)
                 return [(min(self.line_like(edits) or last, last), finding)]
@@ -220,13 +219,6 @@ class NameSearch:
                 if statement.lineno <= line <= statement.end_lineno:
                     return True
         return False
-
-
-def known_mistakes(lesson):
-    """[(number of a statement in the package's backward -> that statement with a mistake, the `Finding`), …]."""
-    keys = [key_of(each) for each in backward_tree(lesson).body if not is_text(each)]
-    return [({keys.index(key_of(each)): each for each in ast.parse(text).body}, Finding("known", [message]))
-            for note in read_notes(lesson).values() for text, message in note.known]
 
 
 def package_terms(case):

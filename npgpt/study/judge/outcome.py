@@ -6,19 +6,17 @@ import copy
 import dataclasses
 import inspect
 import re
-import traceback
 import types
 import typing
 
 import numpy as np
 
-from npgpt.errors import UserError, one_line
+from npgpt.errors import UserError, describe, one_line, raised_at
 from npgpt.study.exercises.exercise import cache_remark, find_function, is_blank, key_of, statements
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.source import backward_tree
 from npgpt.study.gradcheck.trace import Assignment, recording
 
-EXCEPTION = 200             # characters of an exception's text that are shown
 LONGEST = 3000              # assignments that are kept of a call
 
 
@@ -176,18 +174,3 @@ def checked(value, kind):
     if type(value) is not kind:       # not isinstance: True is no line number
         raise ValueError(f"not {kind}")
     return one_line(value) if isinstance(value, str) else value
-
-
-def raised_at(error, file):
-    """The line of a file that raised an exception: the innermost, of an endless recursion the outermost; or None."""
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
-    return lines[0 if isinstance(error, RecursionError) else -1] if lines else None
-
-
-def describe(error):
-    """An exception as one short line: its type and the first line of its text."""
-    try:
-        text = str(error).strip().split("\n", 1)[0]
-    except BaseException:       # an exception whose __str__ fails
-        text = ""
-    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, EXCEPTION)

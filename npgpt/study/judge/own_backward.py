@@ -20,14 +20,13 @@ from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
-from npgpt.errors import BackwardError, UserError
+from npgpt.errors import BackwardError, UserError, describe, raised_at
 from npgpt.files import read_bytes
 from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
 from npgpt.study.exercises.exercise import blanks_left, read_exercise
 from npgpt.study.exercises.path import path_of
 from npgpt.study.judge.child import run_child
-from npgpt.study.judge.outcome import describe, raised_at
 from npgpt.study.lessons.table import LAYERS
 
 TIME_LIMIT = 20.0       # seconds for the check of one file

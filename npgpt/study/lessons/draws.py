@@ -18,6 +18,7 @@ DEALT = 4           # every combination of this many first switches occurs
 RANGES = {"B": (2, 5), "T": (2, 7), "H": (2, 4), "D": (2, 6), "V": (3, 19), "S": (2, 9), "F": (2, 17), "P": (2, 12)}
 ONES = ["B", "T", "SPT", "H", "DF", "HD", "V"]      # the sizes that are 1 in one case, which has every switch on
 CASES = 1 + 2**DEALT + len(ONES)                    # in addition to the plain one
+OWN = 12                                            # the same for a pair of one's own
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
 
 
@@ -27,6 +28,9 @@ def draw(lesson, seed, config=None):
     In one of these a size is 1, in some a switch is on, in others it is off. config: of a model, for one more case.
     """
     rng = random.Random(f"{lesson.name} {seed}")
+    if lesson.is_own:
+        others = [Setting(seed=rng.randrange(1, 1 << 30)) for _ in range(OWN)]
+        return [PLAIN, *(each for each in others if runs(lesson.at(each)))]
     switches = lesson.switches
     combinations = [*itertools.product([True, False], repeat=min(len(switches), DEALT))]
     others = [rng.sample([True, False] * 2**(DEALT - 1), 2**DEALT) for _ in switches[DEALT:]]
@@ -48,6 +52,14 @@ def draw(lesson, seed, config=None):
         settings.append(Setting(sizes, n_layer=layers[i % len(layers)], layer=rng.randrange(4), off=frozenset(off),
                                 seed=rng.randrange(1, 1 << 30), **numbers))
     return settings
+
+
+def runs(lesson):
+    """Return whether one's own forward accepts the arrays: it may need fixed sizes."""
+    try:
+        return bool(lesson.run_forward(lesson.inputs))
+    except Exception:
+        return False
 
 
 def draw_sizes(rng, ones="", least_tokens=0):
@@ -88,7 +100,7 @@ def smallest(lesson, setting, fails):
         attempt(**{field: getattr(PLAIN, field)})
     for switch in lesson.switches:
         attempt(off=setting.off - {switch})
-    if not resized(PLAIN.sizes):
+    if not lesson.is_own and not resized(PLAIN.sizes):
         for size in "SPBTSPHDVF":       # S and P before T, which they bound, and after it
             now = getattr(setting.sizes, size, setting.sizes.C // setting.sizes.H)
             any(resized(with_size(setting.sizes, size, n)) for n in range(2, now if now > 1 else 8))
@@ -112,11 +124,11 @@ def in_words(lesson, setting):
         return "with the model's own config"
     words = [f"{each} {array.shape}" for i, (each, array) in enumerate(lesson.inputs.items())
              if i == 0 or 1 in array.shape]
-    if lesson.name == "gpt":
+    if lesson.key == "gpt":
         sizes = setting.sizes._asdict() | {"n_layer": setting.n_layer}
         words = [f"{each} = {size}" for each, size in sizes.items()
                  if each in ("B", "T", "C", "n_layer") or size == 1 and each != "S"]
     words[0] = f"with {words[0]}"
     words += [OFF[switch] for switch in lesson.switches if not setting.has(switch)
-              and not (switch == "causal" and lesson.name != "gpt" and not setting.has("mask"))]
+              and not (switch == "causal" and lesson.key != "gpt" and not setting.has("mask"))]
     return ", ".join(words)

@@ -48,6 +48,13 @@ class Lesson:
         """The file of its derivation."""
         return Path(__file__).with_name(f"{self.name}.md")
 
+    is_own = is_one_function = False        # see `Pair`
+
+    @property
+    def key(self):
+        """What `lesson_named` finds it by."""
+        return self.name
+
     @property
     def is_composite(self):
         """Whether it calls other layers. If so, it has a parameter tree, and its backward takes `ops`."""
@@ -62,6 +69,10 @@ class Lesson:
     def upstream(self):
         """The name of the backward's first argument: the gradient of the output."""
         return self.backward.__code__.co_varnames[0]
+
+    def sizes_at(self, setting):
+        """Return the sizes of the letters."""
+        return setting.sizes
 
     def at(self, setting=PLAIN):
         """Return the lesson with arrays for a setting, the same ones every time."""
@@ -93,6 +104,10 @@ class Lesson:
         result = result if isinstance(result, tuple) else (result,)
         named = {f"d{name}": gradient for name, gradient in zip(self.results, result, strict=False)}
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
+
+    def gradients_in(self, source):
+        """Return the names in a forward that are gradients."""
+        return set()
 
     def mapped(self, function):
         """Return the lesson with function(array) for each array."""

@@ -6,4 +6,4 @@ from npgpt.study.lessons.lesson import Lesson
 LESSON = Lesson(
     "Linear layer", layers.linear_forward, layers.linear_backward, {"x": "B T C", "weight": "C V", "bias": "V"},
     switches=("bias",),
-    torch=lambda torch, x, weight, bias: x @ weight + (0.0 if bias is None else bias))
+    torch=lambda torch, x, weight, bias: torch.nn.functional.linear(x, weight.T, bias))

@@ -11,4 +11,5 @@ def frozen(setting, rng):
 
 LESSON = Lesson(
     "LoRA", layers.lora_forward, layers.lora_backward, {"x": "B T C", "lora_a": "C D", "lora_b": "D V"}, frozen,
-    torch=lambda torch, x, weight, bias, lora_a, lora_b: x @ (weight + lora_a @ lora_b) + bias)
+    torch=lambda torch, x, weight, bias, lora_a, lora_b: torch.nn.functional.linear(
+        x, (weight + lora_a @ lora_b).T, bias))

@@ -50,7 +50,7 @@ def is_given(statement):
 
 def levels_on_path(lesson):
     """Return the levels of a lesson that `npgpt learn` has, in order."""
-    return [step.level for step in path_of(lesson.name) if step.what.startswith("level")]
+    return [step.level for step in path_of(lesson.key) if step.what.startswith("level")]
 
 
 def typed_statements(lesson):

@@ -18,15 +18,16 @@ import numpy as np
 from npgpt.errors import UserError
 from npgpt.files import make_folder, write_atomically
 from npgpt.study.exercises.exercise import Step, read_exercise
-from npgpt.study.exercises.path import is_untouched
+from npgpt.study.exercises.path import is_untouched, path_of
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import check
+from npgpt.study.gradcheck.measure import weighted_sum
 from npgpt.study.gradcheck.trace import recording
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
-from npgpt.study.lessons.table import lesson_named
+from npgpt.study.lessons.table import LESSONS, lesson_named
 from npgpt.study.page.edits import asked_lines, edited
-from npgpt.study.page.steps import Steps, compared, known_truth, ways
+from npgpt.study.page.steps import Steps, compared, gradients_of, known_truth, ways
 from npgpt.study.page.tiny_run import TinyRun
 from npgpt.study.page.whole_model import study_model
 
@@ -35,9 +36,10 @@ CURVE = np.linspace(-1.0, 1.0, 41).tolist()         # around the value
 
 
 class Live:
-    """The page's actions: `actions`, path -> function. folder: of the exercises."""
+    """The page's actions: `actions`, path -> function. folder: of the exercises; lessons: those on the page."""
 
-    def __init__(self, folder, model, tokenizer, description):
+    def __init__(self, folder, model, tokenizer, description, lessons=None):
+        self.keys = {each.name: each.key for each in lessons or LESSONS.values()}       # the page has the names
         self.folder, self.model, self.tokenizer, self.description = Path(folder), model, tokenizer, description
         self.run = TinyRun()
         self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
@@ -49,7 +51,7 @@ class Live:
 
         shown: the lines of the level that the learner has asked to see.
         """
-        lesson, level, shown = lesson_named(request["layer"]), request["level"], request["shown"]
+        lesson, level, shown = lesson_named(self.keys[request["layer"]]), request["level"], request["shown"]
         edits = {int(line[1:]): text for line, text in request["edits"].items()}
         with in_turn(self.checking), tempfile.TemporaryDirectory() as folder:
             path, output = Path(folder) / f"{lesson.name}.py", io.StringIO()
@@ -73,7 +75,7 @@ class Live:
             "first": key(report.first), "output": output.getvalue(), "seed": report.seed,
             "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict,
                        "said": [*map(str, [*each.mistakes, *each.evidence])]} for each in report.lines],
-            "arrays": {key(line): self.arrays(lesson.name, line, report.record) for line in edits},
+            "arrays": {key(line): self.arrays(lesson.key, line, report.record) for line in edits},
             "solved": self.solved(lesson, level, edits) if solved else None}
 
     def arrays(self, layer, line, record):
@@ -86,23 +88,26 @@ class Live:
         return [compared(name, given.get(name), true.get(name)) for name in {**true, **given}]
 
     def solved(self, lesson, level, edits):
-        """Record a solved exercise, write its file unless the learner has one, and return its name."""
-        step = Step(lesson.name, f"level {level}")
+        """Record a solved exercise, write its file unless the learner has one, and return its name on the page."""
+        step = Step(lesson.key, f"level {level}")
         path = self.folder / step.file
         make_folder(self.folder)
         if not path.exists() or is_untouched(step, path):
             write_atomically(path, edited(lesson, level, edits, path)[0].encode("utf-8", "replace"))
         Progress(self.folder).tried(step.name, True)
-        return step.name
+        return f"{lesson.name} {step.what}"
 
     def progress(self, request):
-        """Return the names of the solved exercises."""
-        return {"solved": [name for name, entry in Progress(self.folder).entries.items() if "solved" in entry]}
+        """Return the names of the solved exercises on the page."""
+        progress = Progress(self.folder)
+        return {"solved": [f"{name} {step.what}" for name, key in self.keys.items() for step in path_of(key)
+                           if "solved" in progress.entry(step.name)]}
 
     def move(self, request):
         """Change one entry of a layer's input: return all arrays, the loss, its slope, and the curve around it."""
-        lesson, name, index = lesson_named(request["layer"]), request["name"], tuple(request["index"])
-        value, known = float(request["value"]), known_truth(request["layer"])
+        lesson = lesson_named(self.keys[request["layer"]])
+        name, index, value = request["name"], tuple(request["index"]), float(request["value"])
+        known = known_truth(lesson.key)
 
         def moved(value):
             changed = lesson.inputs[name].copy()
@@ -111,12 +116,12 @@ class Live:
 
         def loss(value):
             y, _ = lesson.run_forward(moved(value).inputs)
-            return float((known.dy * y).sum())
+            return float(weighted_sum(known.dy, y))
 
         there = moved(value)
         passes = [Steps(way, known, lines).data
-                  for way, lines in zip(ways(there), gradient_lines(lesson.name), strict=True)]
-        slope = there.run_backward(known.dy, there.run_forward(there.inputs)[1])[f"d{name}"][index]
+                  for way, lines in zip(ways(there), gradient_lines(lesson.key), strict=True)]
+        slope = gradients_of(there, known.dy, there.run_forward(there.inputs)[1])[f"d{name}"][index]
         return {"ways": passes, "loss": loss(value), "slope": float(slope),
                 "curve": [[round(value + step, 6), loss(value + step)] for step in CURVE]}
 
@@ -135,7 +140,7 @@ def own_record(layer):
     """Return the assignments of the package's backward."""
     known = known_truth(layer)
     with recording([known.lesson.backward]) as record:
-        known.lesson.run_backward(known.dy, known.cache)
+        gradients_of(known.lesson, known.dy, known.cache)
     return record
 
 

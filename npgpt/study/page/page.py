@@ -3,19 +3,23 @@
 import ast
 import dataclasses
 import importlib.util
+import inspect
 import re
+import shlex
+from html import escape
 from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LEVELS, key_of, notes_of
 from npgpt.study.exercises.mathematics import parse_derivation, read_text
-from npgpt.study.gradcheck.check import CONSTANT, SHORTCUT, WRONG, check
+from npgpt.study.gradcheck.check import CONSTANT, OTHER, SHORTCUT, WRONG, check
+from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.lessons.table import LESSON_0
 from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
 from npgpt.study.page.partners import line_entries
-from npgpt.study.page.steps import Steps, compared, known_truth, ways
+from npgpt.study.page.steps import Steps, compared, gradients_of, known_truth, ways
 
 WIDTH = 80      # characters that fit into a pane
 FIRST_SCREEN = "layernorm"      # the page starts with its gradient
@@ -40,14 +44,15 @@ def study_page(lessons, model, live=None):
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     # `tojson` writes < > & and ' as \u003c …, so that no text can end the script element that holds it.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    studied = {lesson.name: studied_layer(lesson) for lesson in lessons}
+    studied = {lesson.key: studied_layer(lesson) for lesson in lessons}
     first = studied.get(FIRST_SCREEN, next(reversed(studied.values()), None))
-    data = {"live": live, "layers": [layer["data"] for layer in studied.values()], "first": first and first["first"],
-            "model": model.data}
+    own = next((shlex.quote(str(lesson.file)) for lesson in lessons if lesson.is_own), None)
+    data = {"live": live, "own": own, "layers": [layer["data"] for layer in studied.values()],
+            "first": first and first["first"], "model": None if own else model.data}
     page = environment.get_template("page.html").render(
         rules=[layer for name, layer in studied.items() if name in LESSON_0],
         layers=[layer for name, layer in studied.items() if name not in LESSON_0],
-        model=model, data=data, first=first, names=set(studied), version=npgpt.__version__)
+        model=model, data=data, first=first, names=set(studied), version=npgpt.__version__, own=own)
     return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
 
 
@@ -57,27 +62,30 @@ def studied_layer(lesson):
     forward: from `code_units`; ways: from `studied_way`; lines: section of the derivation -> the line of the backward,
     "b42"; first: the line of the first input's gradient, for the first screen; data: for the script.
     """
-    known, typed = known_truth(lesson.name), typed_statements(lesson)
+    known, typed = known_truth(lesson.key), typed_statements(lesson)
     derivation = parse_derivation(read_text(lesson))
     backwards = [studied_way(each, known, derivation.sections, notes_of(each), {} if i else typed)
                  for i, each in enumerate(ways(lesson))]        # the long way is not edited here
     checks, steps, entries = (backwards[0][key] for key in ("checks", "steps", "entries"))
     wrong = sum(each.verdict == WRONG for each in checks)
-    largest = max(each.relative for each in checks if each.relative is not None)
+    largest = max([each.relative for each in checks if each.relative is not None], default=0.0)
+    verified = sum(each.verdict not in (CONSTANT, OTHER) for each in checks)
     verdict = f"{wrong} gradients WRONG" if wrong else (
-        f"{sum(each.verdict != CONSTANT for each in checks)} gradients verified, largest relative error {largest:.1e}")
+        f"{verified} gradients verified, largest relative error {largest:.1e}")
     lines = {entry["section"]: line for line in sorted(entries, key=lambda line: -int(line[1:]))
              for entry in entries[line] if entry["name"] == f"d{entry['section']}"}         # the first of several
     variable = next(iter(lesson.inputs))
     line = next(each.backward_line for each in checks if each.variable == variable)
-    array = lesson.run_backward(known.dy, known.cache)[f"d{variable}"]
+    array = gradients_of(lesson, known.dy, known.cache)[f"d{variable}"]
+    exercise = shlex.join([str(lesson.file), lesson.name]) if lesson.is_own else lesson.name
     return {
-        "name": lesson.name, "title": lesson.title, "file": shown_file(lesson.forward), "verdict": verdict,
-        "right": not wrong, "forward": code_units(read_source(lesson.forward), "f", entries, steps.shapes),
+        "name": lesson.name, "title": lesson.title, "exercise": exercise, "file": shown_file(lesson.forward),
+        "verdict": verdict, "right": not wrong,
+        "forward": code_units(read_source(lesson.forward), "f", entries, steps.shapes),
         "ways": backwards, "derivation": derivation, "lines": lines, "rows": check_rows(checks),
         "first": {"layer": lesson.name, "line": f"b{line}",
                   "arrays": [compared(f"d{variable}", array, known.inputs[variable])]},
-        "data": {"name": lesson.name, "inputs": list(lesson.inputs), "result": lesson.upstream[1:],
+        "data": {"name": lesson.name, "inputs": list(lesson.inputs), "loss": loss_of(lesson),
                  "levels": levels_on_path(lesson), "typed": typed,
                  "ways": [{"lines": way["entries"]} | way["steps"].data for way in backwards]}}
 
@@ -94,12 +102,20 @@ def studied_way(lesson, known, sections, notes, typed):
     steps = Steps(lesson, known, lines)
     entries = line_entries(lesson, checks, steps, sections)
     return {"file": shown_file(lesson.backward), "checks": checks, "steps": steps, "entries": entries,
-            "units": code_units(read_source(lesson.backward), "b", entries, steps.shapes, notes, typed)}
+            "units": code_units(read_source(lesson.backward), "b", entries, steps.shapes, notes, typed,
+                                {*Flow(lesson.forward, lesson.backward).code.values()})}
+
+
+def loss_of(lesson):
+    """Return the loss whose gradients the page shows: "sum(dy * y)"."""
+    given = inspect.getargs(lesson.backward.__code__).args[:-1] if lesson.is_own else [lesson.upstream]
+    return " + ".join(f"sum({each} * {each[1:] if each[0] == 'd' else 'y'})" for each in given)
 
 
 def shown_file(function):
-    """Return the path of a function's file, relative to the folder of npgpt."""
-    return Path(read_source(function).file).relative_to(Path(npgpt.__file__).parent.parent).as_posix()
+    """Return the path of a function's file, relative to the folder of npgpt; of one's own file only the name."""
+    path, home = Path(read_source(function).file), Path(npgpt.__file__).parent.parent
+    return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
 
 
 def check_rows(checks):
@@ -115,12 +131,12 @@ def check_rows(checks):
     return rows
 
 
-def code_units(source, side, entries, shapes, notes=None, typed=()):
+def code_units(source, side, entries, shapes, notes=None, typed=(), quotes=()):
     """Return the lines of a function in units: a dict for each statement, for the docstring, and for any other line.
 
     lines: (number, HTML) of each; doc: whether it is the docstring; key: "b57" if it can be selected, else None;
     question: see `question_about`; level: the lowest that hides it. notes: of the derivation, for a backward; typed:
-    the statements that can be edited.
+    the statements that can be edited; quotes: the code lines of the forward, see `with_comment`.
     """
     from markupsafe import Markup
     from pygments import highlight
@@ -138,8 +154,8 @@ def code_units(source, side, entries, shapes, notes=None, typed=()):
         question = None
         if notes is not None and key in entries and number != source.first:
             question = question_about(source, number, [entry["name"] for entry in entries[key]], notes)
-        rows = [(i, Markup(with_comment(html[i - source.first], source.lines[i - source.first], shapes.get(key))))
-                for i in range(number, end + 1)]
+        rows = [(i, Markup(with_comment(html[i - source.first], source.lines[i - source.first], shapes.get(key),
+                                        quotes))) for i in range(number, end + 1)]
         # A backward that cannot be edited has only the highest level.
         level = (typed[key]["level"] if typed else LEVELS[-1]) if question else None
         units.append({"lines": rows, "doc": number in doc[:1], "question": question, "level": level,
@@ -148,17 +164,19 @@ def code_units(source, side, entries, shapes, notes=None, typed=()):
     return units
 
 
-def with_comment(html, line, shape):
+def with_comment(html, line, shape, quotes):
     """Mark the parts of a line's comment: a shape, shown as that of the example, and what would reveal the answer.
 
+    That is all of a comment on a line of its own, except one of the forward's lines (`quotes`) at its beginning.
     In a line too wide for its pane, the comment moves next to the code, so that fewer lines wrap.
     """
     code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
     if comment is None:
         return html
-    if not line.partition("# ")[0].strip():         # a whole line: the forward's line, then the reason
-        quoted = re.match("(.*?)((?:: |, and ).*)?$", comment)
-        return code + span("c1", quoted[1]) + span("c1 tells", quoted[2])
+    if (text := line.strip()).startswith("#"):
+        quoted = max((each for each in quotes if text.lstrip("# ").startswith(each)), key=len, default="")
+        end = text.index(quoted) + len(quoted)
+        return code + span("c1", escape(text[:end], False)) + span("c1 tells", escape(text[end:], False))
     if len(line) > WIDTH:
         code = re.sub("(?<=</span>) +$", "  ", code)
     sizes = re.match(r"(# (?:\d x )?)(\([^()]*\))(.*)", comment)

@@ -1,9 +1,9 @@
 """What the page says about each line of a lesson: its variables, its partner lines, and its gradient check."""
 
-import re
+import inspect
 
 from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG
-from npgpt.study.page.flow import Flow, assigned_line
+from npgpt.study.gradcheck.flow import Flow
 
 
 def line_entries(lesson, checks, steps, sections):
@@ -14,8 +14,8 @@ def line_entries(lesson, checks, steps, sections):
     uses: [line, line of the backward, name there] for each use of the variable, see `Flow.uses`; lit: the lines that
     light up with it, if they are not the partner: for the gradient of an argument the lines that use the argument.
     """
-    forward, backward = steps.sources["f"], steps.sources["b"]
-    flow = Flow(lesson.forward, lesson.backward)
+    forward = steps.sources["f"]
+    flow, arguments = Flow(lesson.forward, lesson.backward), inspect.signature(lesson.forward).parameters
     lines, shares = {}, {}      # shares: (line, name) of what one use adds to a gradient -> (variable, its line, use)
     for checked in checks:
         here = steps.key("f", checked.forward_line)
@@ -43,7 +43,9 @@ def line_entries(lesson, checks, steps, sections):
                 entry |= {"partner": made, "other": variable, "lit": [use], "uses": [[use, step["line"], name]],
                           "finding": f"{name} is the contribution of this use of {variable} to d{variable}."}
             else:
-                partner = helper_partner(name, line, forward, flow) if source is backward else None
+                made = [each.first for each in forward.statements if name in each.targets]
+                partner = None if source is forward else max(
+                    made or ([forward.first] if name in arguments else flow.undone.get(line, ())), default=None)
                 entry |= {"partner": partner and steps.key("f", partner), "other": name, "uses": [], "finding": None}
             add_entry(lines, step["line"], entry)
     orders = {step["line"]: [name for name, _ in step["arrays"]] for step in steps.steps}
@@ -69,15 +71,6 @@ def finding(checked):
         return f"{checked.variable} is a constant: no gradient flows through it."
     error = "it is missing" if checked.relative is None else f"relative error {checked.relative:.1e}"
     return f"{gradient} is WRONG: {error}."
-
-
-def helper_partner(name, line, forward, flow):
-    """Return the partner in the forward of a backward line that makes no gradient of a variable, or None.
-
-    The backward's line recomputes a variable of the forward, or undoes the forward's line.
-    """
-    is_argument = re.search(rf"\b{re.escape(name)}\b", forward.lines[0])
-    return assigned_line(name, forward) or (forward.first if is_argument else flow.undone(line))
 
 
 def helper_section(name, line, source, sections):

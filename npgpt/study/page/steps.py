@@ -6,22 +6,28 @@ import functools
 
 import numpy as np
 
-from npgpt.study.gradcheck.check import gradient_names, matched, truth
-from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.check import gradient_names, matched
+from npgpt.study.gradcheck.measure import truth
+from npgpt.study.gradcheck.source import parsed, read_source
 from npgpt.study.gradcheck.trace import Assignment, recording
+from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
-from npgpt.study.page.flow import assignments
 
 
 @functools.cache
-def known_truth(name):
+def known_truth(key):
     """Return the `Truth` of a lesson, measured once: about two seconds for all lessons."""
-    return truth(lesson_named(name))
+    return truth(lesson_named(key))
+
+
+def gradients_of(lesson, *arguments):
+    """Return {"dx": …} of a lesson's backward, which may write to its arguments if it is one's own."""
+    return lesson.run_backward(*map_arrays(np.copy, arguments))
 
 
 def ways(lesson):
     """Return a lesson with each backward that the page shows: the package's, and the long way of layernorm."""
-    if lesson.name != "layernorm":      # with the others' long ways, the page is larger than 1 MB
+    if lesson.key != "layernorm":       # with the others' long ways, the page is larger than 1 MB
         return [lesson]
     return [lesson, dataclasses.replace(lesson, backward=lesson.long_way)]
 
@@ -33,7 +39,7 @@ def traced_pass(lesson, known, lines):
     """
     with recording([lesson.forward, lesson.backward]) as record:
         _, cache = lesson.run_forward(lesson.inputs)
-        result = lesson.run_backward(known.dy, cache)
+        result = gradients_of(lesson, known.dy, cache)
 
     def add(function, line, name, value):
         at = max((i for i, each in enumerate(record) if each.function == function.__name__ and each.line <= line),
@@ -46,7 +52,7 @@ def traced_pass(lesson, known, lines):
         made = next((each for each in reversed(record) if each.name in gradient_names(name)), None)
         if made is not None:
             made.name = f"d{name}"
-        if made is None or not np.array_equal(made.value, result[f"d{name}"]):      # changed in place later
+        if made is None or not np.array_equal(made.value, result[f"d{name}"]):      # changed in place later, or wrong
             add(lesson.backward, lines[name], f"d{name}", result[f"d{name}"])
     return record
 
@@ -109,9 +115,9 @@ class Steps:
 def matmuls(function):
     """Map the line of each assignment of `a @ b` to its factors, [(name, whether it is transposed), …]."""
     found = {}
-    for node in assignments(function):
-        match node.value:
-            case ast.BinOp(left, ast.MatMult(), right) if factor(left) and factor(right):
+    for node in ast.walk(parsed(function)):
+        match node:
+            case ast.Assign(value=ast.BinOp(left, ast.MatMult(), right)) if factor(left) and factor(right):
                 found[node.lineno] = [factor(left), factor(right)]
     return found
 

@@ -31,16 +31,18 @@ def assert_equal(ours, expected, rtol=1e-9):
 
 
 def table_of(config):
-    """Return XLA's operations, but with the lesson's head, which XLA runs in the loss."""
+    """Return XLA's operations, but with the lesson's head, which XLA runs in the loss; attention takes keywords too."""
     from npgpt.engine.ops import table
     from npgpt.engine.xla.lines import lines
     from npgpt.engine.xla.replaced import replaced
     ops, _, _ = lines("float64")
-    return table(replaced(ops, False, "float64"), head_forward=ops.head_forward, head_backward=ops.head_backward)
+    xla = replaced(ops, False, "float64")
+    return table(xla, head_forward=ops.head_forward, head_backward=ops.head_backward,
+                 attention_forward=lambda q, k, v, **others: xla.attention_forward(q, k, v, *others.values()))
 
 
 LESSON = {case.name: case for case in layer_cases()}
-REPLACED = [name for name in LESSON if name.startswith(("gelu", "embedding", "attention", "cross-entropy"))]
+REPLACED = [name for name in LESSON if name.startswith(("gelu", "embedding", "attention", "cross_entropy"))]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from npgpt import layers
 from npgpt.model import transformer
 from npgpt.study.exercises import mathematics
 from npgpt.study.exercises.exercise import Step, key_of, notes_of, statements
-from npgpt.study.gradcheck.check import traced_forward
+from npgpt.study.gradcheck.measure import traced_forward
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.lessons import basics
 from npgpt.study.lessons.table import LAYERS, LESSONS, lesson_named

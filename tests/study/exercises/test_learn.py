@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import webbrowser
 from pathlib import Path
 
 import pytest
@@ -38,23 +39,22 @@ PATIENCE = 60           # seconds, for a busy machine
 class Terminal:
     """A process of `npgpt learn` in its own terminal."""
 
-    def __init__(self, *arguments, **environment):
+    def __init__(self, request):
         self.here, self.there = pty.openpty()
-        self.before = termios.tcgetattr(self.there)
-        root = Path(learn.__file__).parents[2]
+        self.before, self.shown = termios.tcgetattr(self.there), ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "npgpt", "learn", *arguments], stdin=self.there, stdout=self.there,
-            stderr=self.there, start_new_session=True,
-            env={**os.environ, "TERM": "dumb", "COLUMNS": "200", "PYTHONPATH": str(root), **environment})
-        self.shown = ""
+            [sys.executable, "-m", "npgpt", "learn"], stdin=self.there, stdout=self.there, stderr=self.there,
+            start_new_session=True, env={**os.environ, "TERM": "dumb", "COLUMNS": "200",
+                                         "PYTHONPATH": str(Path(learn.__file__).parents[2])})
+        request.addfinalizer(self.process.kill)
 
-    def wait(self, *texts):
-        """Read until all texts and then the line of keys were shown. Returns what was shown since the last wait."""
-        return self.read(lambda: all(text in self.shown for text in texts) and self.shown.rstrip().endswith("q quit"))
+    def wait(self, *texts, end="q quit"):
+        """Read until all texts and then the line of keys were shown. Returns what was shown since the last wait.
 
-    def read(self, enough):
+        end: the end of a question that is shown instead of the keys, or "".
+        """
         deadline = time.monotonic() + PATIENCE
-        while not enough():
+        while not (all(text in self.shown for text in texts) and self.shown.rstrip().endswith(end)):
             assert time.monotonic() < deadline, self.shown
             if select.select([self.here], [], [], 0.02)[0]:
                 self.shown += os.read(self.here, 65536).decode().replace("\r\n", "\n")
@@ -62,14 +62,9 @@ class Terminal:
         assert "Traceback" not in shown, shown
         return shown
 
-    def press(self, key, *texts):
-        os.write(self.here, key.encode())
-        return self.wait(*texts) if texts else None
-
-    def ask(self, key, question):
-        """Press a key that asks something, which is shown instead of the keys."""
-        self.press(key)
-        return self.read(lambda: self.shown.rstrip().endswith(question))
+    def press(self, key, *texts, end="q quit"):
+        os.write(self.here, key.encode(errors="surrogateescape"))
+        return self.wait(*texts, end=end)
 
     def ended(self):
         """The exit code; the terminal must be as it was."""
@@ -92,32 +87,31 @@ def note_solved(steps, **more):
     Path("exercises/progress.json").write_text(json.dumps({"exercises": entries, **more}))
 
 
-@pytest.fixture
-def terminal(ctrl_c):
-    """Start `npgpt learn`; it ends after the test."""
-    started = []
-
-    def start(*arguments, **environment):
-        started.append(Terminal(*arguments, **environment))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait()
-        os.close(each.here)
-        os.close(each.there)
-
-
 def save(path, text):
     """Save as many editors do: a new file replaces the old one."""
     Path("new").write_text(text)
     os.replace("new", path)
 
 
-def test_from_the_start_to_another_day(terminal, folder):
+def played(folder, *pressed, at=None):
+    """A session after some keys, and "q"; a function among them is called. at: the exercise where it begins."""
+    if at:
+        Progress(folder).arrived(at.name)
+    pressed = [*pressed]
+
+    def read_key(seconds):
+        key = pressed.pop(0) if pressed else "q"
+        return key() if callable(key) else key
+
+    session = learn.Session(folder, 20.0, read_key)
+    learn.learn(session)
+    return session
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_from_the_start_to_another_day(request, folder):
     file, done = folder / "linear-level1.py", len(whole_path()) - len(unsolved(Progress(folder)))
-    learn = terminal()
+    learn = Terminal(request)
     shown = learn.wait(f"{done} of {len(whole_path())}", "dv is the gradient of v.")
     line = file.read_text().split("dweight = ...")[0].count("\n") + 1
     assert f"Open {file} in your editor, and begin with line {line}: replace `...`" in shown and "gelu" not in shown
@@ -137,71 +131,44 @@ def test_from_the_start_to_another_day(terminal, folder):
     assert "missing" not in shown
     save(file, RIGHT)
     assert "differs" not in learn.wait(f"{done + 1} of", "solved: press n")
-    assert "solved" in Progress(folder).entry("linear level 1")
     learn.press("\n", "linear level 2", f"Open {folder}/linear-level2.py")
     learn.press("l", "linear         x 9 level 1 >10 level 2  11 level 3  12 bug\n")
-    learn.press("q")
-    assert learn.ended() == 0
+    learn.process.terminate()
+    assert learn.ended() == 143
 
-    learn = terminal()                      # another day
+    learn = Terminal(request)               # another day
     learn.wait("linear level 2", "dv is the gradient", "Linear layer. Open")
-    learn.ask("n", "linear level 2 is not solved: skip it? y/n")
+    learn.press("n", end="linear level 2 is not solved: skip it? y/n")
     learn.press("y", "linear level 3", "linear-level3.py")
     learn.process.send_signal(signal.SIGTSTP)
     assert os.WIFSTOPPED(os.waitpid(learn.process.pid, os.WUNTRACED)[1])
     assert termios.tcgetattr(learn.there) == learn.before
     learn.process.send_signal(signal.SIGCONT)
     learn.wait("linear level 3")
+    learn.press("\x1b[A", "this key does nothing here: press one of these\n")
+    learn.press("\udce9", "\ufffd does nothing here")       # of a terminal that is not UTF-8
     learn.process.send_signal(signal.SIGINT)
     assert learn.ended() == 0
 
 
 @pytest.mark.slow
-def test_reset_hunt_page_and_end(terminal, folder):
+def test_reset_hunt_page_and_end(folder, monkeypatch, capsys):
     note_solved([step for step in whole_path() if step not in (FIRST, BUG)])
-    file = folder / FIRST.file
-    learn = terminal(BROWSER=f"{sys.executable} -c 'import sys;open(\"opened\",\"w\").write(sys.argv[1])' %s")
-    learn.wait("linear level 1")
-    first = file.read_text()
-    save(file, first + "mine = 1\n")
-    learn.wait("...")
-    learn.ask("r", f"reset {file} to its beginning? y/n")
-    learn.press("y", f"{file} was reset; your text is in {file}.bak")
+    file, bug, opened = folder / FIRST.file, folder / BUG.file, []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
     (folder / "study.html").write_text("")
-    learn.press("o", "study.html#linear:b")
+    said = played(folder, lambda: save(file, file.read_text() + "mine = 1\n"), "r", "y", "o").body
+    assert f"{file} was reset; your text is in {file}.bak" in said
+    assert f"reset {file} to its beginning? y/n" in capsys.readouterr().out
     line = next(each.first for each in read_source(LINEAR.backward).statements if each.targets == ("dweight",))
-    assert Path("opened").read_text().endswith(f"study.html#linear:b{line}:predict")
-    learn.ask("n", "skip it? y/n")
-    learn.press("y", "one line of its backward is wrong. Correct it, and save")
-    lines = (folder / BUG.file).read_text().split("\ndef linear_backward")[0]
-    save(folder / BUG.file, lines + "\n" + "\n".join(read_source(LINEAR.backward).lines) + "\n")
-    learn.wait("solved: press n")
-    learn.press("n", "linear level 1", "begin with line")
-    save(file, RIGHT.replace("    return", "    print('from the solution')\n    return"))
-    assert "from the solution" in learn.wait("solved: press n")
-    learn.press("n")
-    learn.read(lambda: "exercises are solved" in learn.shown and f"--backward {folder}" in learn.shown)
-    assert learn.ended() == 0
-
-
-@pytest.mark.slow
-def test_errors_are_one_line_and_the_terminal_is_restored(terminal, folder):
-    learn = terminal()
-    learn.wait("linear level 1")
-    save(folder / FIRST.file, RIGHT.replace("linear, level 1", "linear, level 2"))
-    learn.wait("its first line names another exercise, linear level 2")
-    learn.press("\x1b[A", "this key does nothing here: press one of these\n")
-    os.write(learn.here, b"\xe9")           # a key of a terminal that is not UTF-8
-    learn.wait("\ufffd does nothing here")
-    (folder / "progress.json").write_text("{}")
-    learn.press("l")
-    learn.read(lambda: "progress.json is damaged" in learn.shown)
-    assert learn.ended() == 2
-    (folder / "progress.json").unlink()
-    learn = terminal()
-    learn.wait("chain level 1")
-    learn.process.send_signal(signal.SIGTERM)
-    assert learn.ended() == 143
+    assert opened[0].endswith(f"study.html#linear:b{line}:predict")
+    assert "one line of its backward is wrong. Correct it, and save" in played(folder, "n", "y").body[0]
+    right = "\n".join([bug.read_text().split("\ndef linear_backward")[0], *read_source(LINEAR.backward).lines, ""])
+    assert "begin with line" in played(folder, lambda: save(bug, right), "n").body[0]
+    solution = RIGHT.replace("    return", "    print('from the solution')\n    return")
+    said = played(folder, lambda: save(file, solution), "\n").body
+    assert "exercises are solved" in said[0] and f"--backward {folder}" in said[1]
+    assert "from the solution" in capsys.readouterr().out
 
 
 def test_without_a_terminal_it_is_one_line(npgpt):
@@ -210,41 +177,20 @@ def test_without_a_terminal_it_is_one_line(npgpt):
     assert not os.path.exists("exercises")
 
 
-def keys(*pressed):
-    """Return a function that reads these keys, and then "q"."""
-    pressed = [*pressed]
-    return lambda seconds: pressed.pop(0) if pressed else "q"
-
-
-def arrived(folder, step, *pressed):
-    """A session in an exercise, after some keys."""
-    session = learn.Session(folder, 20.0, keys(*pressed), step=step)
-    Progress(folder).arrived(step.name)
-    learn.learn(session)
-    return session
-
-
 def test_it_begins_where_it_ended(folder):
-    level2, level3 = (Step("linear", f"level {level}") for level in (2, 3))
-    assert arrived(folder, level3).step == level3                   # although level 1 is not solved
-    assert arrived(folder, level3, "p").step == level2 and arrived(folder, FIRST, "7", "\n").step == whole_path()[6]
+    assert played(folder, at=Step("linear", "level 3")).step.level == 3         # although level 1 is not solved
     for at in ({}, {"at": None}, {"at": "linear level 9"}):         # an older file; an exercise of another version
         note_solved(whole_path()[:2], **at)
-        session = learn.Session(folder, 20.0, keys())
-        learn.learn(session)
-        assert session.step == whole_path()[2]
+        assert played(folder).step == whole_path()[2]
+    with pytest.raises(UserError, match='progress.json is damaged \\("at" is not the name of an exercise'):
+        played(folder, lambda: note_solved([], at=1), "l")
     note_solved(whole_path(), at="linear level 1")
-    learn.learn(session)
-    assert session.step is None and "exercises are solved" in session.body[0]
-    for damaged in (1, ["linear level 1"]):
-        note_solved([], at=damaged)
-        with pytest.raises(UserError, match='progress.json is damaged \\("at" is not the name of an exercise'):
-            Progress(folder)
+    assert played(folder).step is None
 
 
 def test_a_key_that_is_not_asked_for_is_said_to_be_so_until_the_next_key(folder, monkeypatch, capsys):
     monkeypatch.setenv("TERM", "dumb")
-    arrived(folder, FIRST, "x", None, OTHER, "\n", " ", REDRAW, "l", "q")
+    played(folder, "x", None, OTHER, "\n", " ", REDRAW, "l", "q")
     screens = [each for each in capsys.readouterr().out.split("npgpt learn  ")[1:] if "h hint" in each]
     said = [re.findall(r"^(.*) does nothing here: press one of these$", each, re.MULTILINE) for each in screens]
     assert said == [[], ["x"], ["this key"], ["Enter"], ["this key"], [], []]
@@ -252,16 +198,16 @@ def test_a_key_that_is_not_asked_for_is_said_to_be_so_until_the_next_key(folder,
 
 
 def test_the_mathematics_of_the_line_in_question(folder):
-    body = arrived(folder, FIRST, "m").body
+    body = played(folder, "m", at=FIRST).body
     section = body.index("The gradient of weight:")
     assert body[:section] == derivation_text(LINEAR) and "    dweight = rowsᵀ dy_rows" in body[section:]
     assert not any("dbias[j] =" in each for each in body)
     (folder / FIRST.file).write_text(RIGHT.replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
-    assert "The gradient of rows:" in arrived(folder, FIRST, "m", "c", "m").body
+    assert "The gradient of rows:" in played(folder, "m", "c", "m").body
     (folder / FIRST.file).write_text("")
-    assert arrived(folder, FIRST, "m").body == derivation_text(LINEAR)
-    assert arrived(folder, BUG, "m").body == derivation_text(LINEAR)      # it must not say which line
-    layernorm = arrived(folder, Step("layernorm", "long way"), "m")
+    assert played(folder, "m").body == derivation_text(LINEAR)
+    assert played(folder, "m", at=BUG).body == derivation_text(LINEAR)      # it must not say which line
+    layernorm = played(folder, "m", at=Step("layernorm", "long way"))
     assert "The gradient of rstd:" in layernorm.body and learn.anchor(layernorm) == "layernorm"
 
 
@@ -283,7 +229,6 @@ def test_every_derivation_becomes_text(name):
     (r"\frac{f(x + h) - f(x - h)}{2 h} = f^\prime(x) + \frac{h^2}{6} f^{\prime\prime}(x)",
      "(f(x + h) - f(x - h))/(2 h) = f′(x) + h²/6 f′′(x)"),
     (r"\left( \frac{x}{\sqrt{2 \pi}} \right)\,e^{-x^2/2}", "(x/√(2 π)) e^(-x²/2)"),
-    (r"\frac{1}{\sqrt{\mathrm{var}_n + \mathrm{eps}}}", "1/√(var[n] + eps)"),
     (r"\sum_{t=0}^{T-1} \delta_{v\,\mathrm{idx}_{bt}}\,\mathrm{wte}_{\mathrm{idx}_{bt},\,c}",
      "∑_(t=0)^(T-1) δ[v,idx[b,t]] wte[idx[b,t],c]"),
     (r"\mathrm{merged}_{b,\,t,\,hD+d} = (I + J_A)^\top x_{k-1}", "merged[b,t,hD+d] = (I + J_A)ᵀ x[k-1]"),
@@ -311,32 +256,25 @@ def test_a_name_of_the_forward_that_the_cache_does_not_hold():
     assert cache_remark("y", lesson_named("dropout")) is None                      # its cache is the mask alone
 
 
-def test_what_is_skipped_comes_again_at_the_end_and_what_is_kept_by_reset(folder):
-    steps = [Step("linear", f"level {level}") for level in (1, 2, 3)]
-    note_solved([step for step in whole_path() if step not in steps])
-    session = learn.Session(folder, 20.0, None)
-    seen = []
-    for _ in range(5):
-        learn.go_on(session)
-        seen.append(session.step)
-    assert seen == [*steps, *steps[:2]]
-    assert reset(session.step, session.file) is None
-    session.file.write_text("mine")
-    assert reset(session.step, session.file).read_text() == "mine"
-    assert reset(session.step, session.file) is None        # what was kept is not lost by a second reset
-    session.file.write_text(" \n")
-    assert reset(session.step, session.file) is None        # nor by that of an emptied file
-    assert Path(f"{session.file}.bak").read_text() == "mine"
+def test_what_is_kept_by_a_reset_is_not_lost_by_another(folder):
+    file, mine = folder / FIRST.file, RIGHT.replace("linear, level 1", "linear, level 2")
+    file.write_text(mine)
+    assert "its first line names another exercise, linear level 2: press r to reset" in played(folder).body[-1]
+    kept = reset(FIRST, file)
+    assert reset(FIRST, file) is None
+    file.write_text(" \n")
+    assert reset(FIRST, file) is None       # an emptied file
+    assert kept.read_text() == mine
 
 
 @pytest.mark.parametrize(("pressed", "number"), [
     ("p", 8), ("7\n", 7), ("13\x7f2\n", 12), ("1\x7f\n", 9), ("1x\n", 9), ("99999\n", 9), ("0\n", 9),
     ("7\np", 6), ("1\np", 1), ("ny", 10), (["n", None, REDRAW, "n"], 9), ("7\nn", 9), ("1\x1b\n", 9),
+    (f"{len(whole_path())}\nnyny", 10),        # what is skipped comes again at the end
 ])
 def test_keys_go_to_an_exercise(folder, pressed, number):
     """From the ninth exercise, linear level 1; those before it are solved, those after it are not."""
-    session = learn.Session(folder, 20.0, keys(*pressed))
-    learn.learn(session)
+    session = played(folder, *pressed)
     assert session.step == whole_path()[number - 1]
     assert ("there is no exercise" in session.body[-1]) == (pressed in ("0\n", "99999\n"))
     assert ("this is the first exercise" in session.body[-1]) == (number == 1)
@@ -346,7 +284,7 @@ def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch,
     for name, value in {"TERM": "dumb", "COLUMNS": "80", "LINES": "24"}.items():
         monkeypatch.setenv(name, value)
     for step in whole_path():
-        session = learn.Session(folder, 20.0, keys(), step=step)
+        session = learn.Session(folder, 20.0, None)
         learn.arrive(session, step)
         session.body.insert(0, learn.GRADIENT)
         learn.attempt(session, lambda _: None)
@@ -367,8 +305,3 @@ def test_long_lines_are_wrapped_and_what_does_not_fit_is_left_out_with_a_note():
     assert screen.fitted(verdict, 5) == ["[3 lines are left out: the terminal is too small]", "title", *verdict[2:4],
                                          verdict[-1]]
     assert screen.fitted(verdict, 4)[1:] == [*verdict[2:4], verdict[-1]]
-
-
-def test_a_dumb_terminal_gets_no_styles(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    assert screen.style(screen.BOLD, "text") == "text" and screen.style(screen.CLEAR, "") == ""

@@ -2,7 +2,7 @@
 
 import ast
 
-from npgpt.study.exercises.exercise import find_function, is_blank, key_of, level_text, statements
+from npgpt.study.exercises.exercise import beginning, find_function, is_blank, key_of, level_text, statements
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.judge import judge
 from npgpt.study.judge.outcome import load
@@ -16,7 +16,7 @@ def solved(lesson, level):
     text = level_text(lesson, level, "file.py").split("\n")
     function = find_function(ast.parse("\n".join(text)), lesson.backward)
     for blank in reversed([each for each in statements(function) if is_blank(each)]):
-        answer = lines[own.body[0].end_lineno:]
+        answer = lines[beginning(lines)[-1]:]
         if level < 3:       # a bare `...` stands for the call of a function, which assigns nothing
             key = key_of(blank)
             [statement] = [each for each in statements(own)

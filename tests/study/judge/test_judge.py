@@ -23,6 +23,7 @@ from npgpt.study.exercises.exercise import level_text, preamble, read_exercise
 from npgpt.study.exercises.findings import SENTENCES
 from npgpt.study.gradcheck.check import OK, WRONG
 from npgpt.study.gradcheck.check import check as gradcheck
+from npgpt.study.gradcheck.measure import exact
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.child import run_child
@@ -61,14 +62,14 @@ def test_every_kind_of_finding_has_a_sentence_and_the_other_way_round():
 
 @pytest.mark.parametrize("layer", [pytest.param(layer, marks=[pytest.mark.slow] * (layer in ("block", "gpt")))
                                    for layer in LESSONS])
-def test_the_true_values_are_those_of_the_central_differences_on_every_branch(layer):
+def test_the_true_values_are_right_to_15_digits_and_more_on_every_branch(layer):
     """The judge compares with the package's backward; here that is verified, with every switch on and off."""
     switches = LESSONS[layer].switches
     small = dataclasses.replace(PLAIN, sizes=SIZES._replace(B=2, T=3, C=4, V=7, S=5, F=5, P=5), scale=0.3, seed=5)
     offs = [set(), set(switches), *({switch} for switch in switches)] + [{"mask"}] * ("mask" in switches)
     for off in [PLAIN, *(dataclasses.replace(small, off=frozenset(off)) for off in offs)]:
-        lesson = lesson_named(layer, off)
-        wrong = {each.variable for each in gradcheck(lesson) if each.verdict == WRONG}
+        lesson = lesson_named(layer, dataclasses.replace(off, step=1e-20))
+        wrong = {each.variable for each in gradcheck(exact(lesson)) if each.verdict == WRONG}
         assert wrong <= {name for name in lesson.results if name not in lesson.inputs}, off
 
 
@@ -219,12 +220,7 @@ def test_what_is_right_in_the_plain_case_only_is_refused_in_the_case_that_it_nee
 
 
 @pytest.mark.parametrize(("layer", "old", "new", "says"), [
-    ("gpt", "block_backward(dx, blocks[i], ops)", "block_backward(dx, blocks.pop(), ops)",
-     "changes blocks, which belongs"),
-    ("gpt", "    return dp", "    blocks.reverse()\n    return dp", "changes blocks, which belongs"),
     ("gpt", "    return dp", "    blocks[0] = blocks[0][::-1]\n    return dp", "changes blocks, which belongs"),
-    ("linear", "    return dx, dweight, dbias", "    buffer = KEPT.setdefault(dweight.shape, np.empty_like(dweight))\n"
-     "    return dx, np.multiply(dweight, 1.0, out=buffer), dbias\n\nKEPT = {}", "a result of an earlier call has"),
     ("linear", "return dx, dweight, dbias", "return KEPT.setdefault(x.shape, (dx, dweight, dbias))\nKEPT = {}", "dx["),
 ])
 def test_a_function_that_works_once_only_is_refused(layer, old, new, says, tmp_path):

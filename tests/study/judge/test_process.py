@@ -13,34 +13,22 @@ from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.judge.child import OUTPUT, run, run_child
 
-pytestmark = pytest.mark.slow           # starts many processes, and waits for them
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-PYTHON = [sys.executable, "-I", "-S"]
-# Both processes write their ids into a file; the first one waits for the other.
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")]
 LEAVES = """
-import os, time
-def note():
-    with open("pids", "a") as file:
-        file.write(f"{os.getpid()}\\n")
-note()
-if os.fork() == 0:
-    note(); time.sleep(60)
-while open("pids").read().count("\\n") < 2:
-    time.sleep(0.01)
+import os, sys, time
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+open("pids", "w").write(f"{os.getpid()} {child}")
 """
-ENDS = {"ends": "os._exit(3)", "is killed": "os.kill(os.getpid(), 9)", "goes on": "time.sleep(60)",
-        "has closed its files": "os.closerange(0, 64); time.sleep(60)"}
 
 
 def all_gone():
-    """Whether the processes that wrote their ids have ended, perhaps a moment later."""
-    pids = [int(line) for line in Path("pids").read_text().split()]
-    assert pids
-    for _ in range(100):
-        if not any(map(alive, pids)):
-            return True
+    """Whether the processes whose ids were written have ended, perhaps a moment later."""
+    pids, end = Path("pids").read_text().split(), time.monotonic() + 5.0
+    while any(map(alive, map(int, pids))) and time.monotonic() < end:
         time.sleep(0.05)
-    return False
+    return pids != [] and not any(map(alive, map(int, pids)))
 
 
 def alive(pid):
@@ -52,19 +40,22 @@ def alive(pid):
         return False
 
 
-@needs_fork
-@pytest.mark.parametrize(("end", "how"), [
-    ("ends", "exit code 3"), ("is killed", "signal 9"), ("goes on", None), ("has closed its files", None)])
-def test_what_a_command_leaves_behind_is_ended(end, how, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("end", "result"), [
+    ("print(sys.stdin.read(), end='1', flush=True); sys.stderr.write('2' * 100000); os._exit(200)",
+     ("exit code 200", b"1", b"2" * (OUTPUT + 1))),
+    ("os.kill(os.getpid(), 9)", ("signal 9", b"", b"")),
+    ("time.sleep(60)", (None, b"", b"")),
+    ("os.closerange(0, 64); time.sleep(60)", (None, b"", b"")),
+])
+def test_what_a_command_leaves_behind_is_ended(end, result, tmp_path, monkeypatch):
+    """How it ended and what it wrote come back."""
     monkeypatch.chdir(tmp_path)
     start = time.monotonic()
-    seconds = 60 if how else 1.5
-    assert run([*PYTHON, "-c", LEAVES + ENDS[end]], None, seconds) == (how, b"", b"")
+    assert run([sys.executable, "-I", "-S", "-c", LEAVES + end], None, 60 if result[0] else 1.5) == result
     assert time.monotonic() - start < 5.0 and all_gone()
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@needs_fork
 @pytest.mark.parametrize("by", ["SIGINT", pytest.param("SIGKILL", marks=pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux ends a process with its parent"))])
 def test_the_process_does_not_survive_the_caller_either(by, tmp_path, monkeypatch):
@@ -87,8 +78,3 @@ def test_a_flood_of_output_ends_at_the_limit_of_a_file(tmp_path, capsys):
     with pytest.raises(UserError, match=r"mine.py, line 4: OSError: .*File too large"):
         run_child(read_exercise(file), 60.0)
     assert len(capsys.readouterr().err) < 70000
-
-
-def test_what_is_written_and_how_it_ended_come_back():
-    script = "import sys; print(sys.stdin.read(), end='1'); sys.stderr.write('2' * 100000); sys.exit(200)"
-    assert run([*PYTHON, "-c", script], None, 20) == ("exit code 200", b"1", b"2" * (OUTPUT + 1))

@@ -10,9 +10,8 @@ import pytest
 from npgpt.cli.study import PRINTABLE, fresh_model
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import level_text, levels_of, read_exercise
-from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.check import truth
-from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.measure import truth
+from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page import live, tiny_run
 from npgpt.study.page.edits import asked_lines, edited
@@ -24,12 +23,9 @@ from tests.study.judge.solutions import solved
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
-PATIENCE = 60.0         # seconds, for a busy machine
 LESSONS = {each.name: each for each in chosen_lessons("all")}
 NORM = LESSONS["layernorm"]
 RIGHT = "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"
-
-
 DX = next(each.first for each in read_source(NORM.backward).statements if each.text.startswith("dx = "))
 
 
@@ -40,18 +36,9 @@ def page(tmp_path):
 
 @pytest.fixture
 def check(page):
-    """check(text, level, layer, line) -> the answer on one edited line, through JSON."""
-    def check_(text, level=0, layer="layernorm", line=DX):
-        answer = page.check({"layer": layer, "level": level, "edits": {f"b{line}": text}, "shown": []})
-        return json.loads(json.dumps(answer, allow_nan=False))
-
-    return check_
-
-
-def arrays(answer, key):
-    """The shown arrays of a line: name -> (given, true, difference)."""
-    return {each["name"]: [each[which] and each[which]["values"] for which in ("given", "true", "difference")]
-            for each in answer["arrays"][key]}
+    """check(text, level, shown) -> the answer on an edited line of LayerNorm, through JSON."""
+    return lambda text, level=0, shown=(): json.loads(json.dumps(page.check(
+        {"layer": "layernorm", "level": level, "edits": {f"b{DX}": text}, "shown": [*shown]}), allow_nan=False))
 
 
 def test_a_right_edit(page, check):
@@ -59,9 +46,6 @@ def test_a_right_edit(page, check):
     assert answer["verdict"] == "right" and answer["text"].startswith("right") and answer["first"] is None
     assert {each["name"]: (each["line"], each["verdict"]) for each in answer["lines"]}["dx"] == (f"b{DX}", "ok")
     assert answer["output"] == "here\n" and answer["solved"] is None
-    own = truth(NORM).inputs["x"].ravel()
-    given, true, difference = arrays(answer, f"b{DX}")["dx"]
-    assert given == true and np.allclose(true, own, rtol=1e-3, atol=1e-3) and not any(difference)
     assert not page.folder.exists()         # free editing solves nothing
 
 
@@ -71,8 +55,10 @@ def test_a_wrong_edit_shows_each_name(check):
     assert (answer["verdict"], answer["first"]) == ("wrong", f"b{DX}") and f"line is {DX}" in answer["text"]
     [wrong] = [each for each in answer["lines"] if each["verdict"] == "WRONG" and each["name"] == "dx"]
     assert wrong["line"] == f"b{DX}" and wrong["said"]
-    shown = arrays(answer, f"b{DX}")
+    shown = {each["name"]: [each[which] and each[which]["values"] for which in ("given", "true", "difference")]
+             for each in answer["arrays"][f"b{DX}"]}
     assert list(shown) == ["drstd", "dx", "shape", "ddx"] and shown["shape"][1:] == [None, None]
+    assert np.allclose(shown["dx"][1], truth(NORM).inputs["x"].ravel(), rtol=1e-3, atol=1e-3)
     for name in ("dx", "drstd"):
         given, true, difference = shown[name]
         assert np.allclose(np.subtract(given, true), difference, rtol=1e-2, atol=2e-3)
@@ -94,20 +80,16 @@ def test_code_that_does_not_run_is_reported_in_one_line(check, capfd, text, firs
     assert "/tmp" not in answer["text"] and "Traceback" not in answer["text"] and capfd.readouterr() == ("", "")
 
 
-def test_code_that_loops_is_ended(page, check, monkeypatch):
+def test_one_check_at_a_time(page, check, monkeypatch):
+    """A second one waits until the first has ended, or is refused; so is a second text. Code that loops is ended."""
     monkeypatch.setattr(live, "SECONDS", 1.0)
     answer = check("while True: pass")
     assert answer["verdict"] == "error" and "endless loop" in answer["text"] and "--time-limit" not in answer["text"]
-
-
-def test_one_check_at_a_time(page, check, monkeypatch):
-    """A second one waits until the first has ended, or is refused; so is a second text."""
-    monkeypatch.setattr(live, "SECONDS", 0.2)
     with page.checking, pytest.raises(UserError, match="still running"):
         check(RIGHT)
     with page.reading, pytest.raises(UserError, match="still running"):
         page.text({"text": "To be"})
-    monkeypatch.setattr(live, "SECONDS", PATIENCE)
+    monkeypatch.setattr(live, "SECONDS", 60.0)      # for a busy machine
     page.checking.acquire()
     threading.Timer(0.3, page.checking.release).start()
     assert check(RIGHT)["verdict"] == "right" and not page.checking.locked()
@@ -116,12 +98,10 @@ def test_one_check_at_a_time(page, check, monkeypatch):
 def test_a_level_that_is_solved_is_solved_for_learn(page, check):
     answer = check("...", 1)
     assert answer["verdict"] == "unfinished" and str(DX) in answer["text"] and answer["solved"] is None
-    shown = page.check({"layer": "layernorm", "level": 1, "edits": {f"b{DX}": RIGHT}, "shown": [f"b{DX}"]})
-    assert shown["verdict"] == "right" and shown["solved"] is None
+    assert (shown := check(RIGHT, 1, [f"b{DX}"]))["verdict"] == "right" and shown["solved"] is None
     assert check("dx = dxhat", 1)["solved"] is None and page.progress({}) == {"solved": []}
     assert check(RIGHT, 1)["solved"] == "layernorm level 1"
     assert page.progress({}) == {"solved": ["layernorm level 1"]}
-    assert "solved" in Progress(page.folder).entry("layernorm level 1")
     file = page.folder / "layernorm-level1.py"
     assert file.read_text() == solved(NORM, 1).replace("file.py", str(file)).split("    dx = ")[0] + f"    {RIGHT}\n" \
         "    return dx, dweight, dbias\n"
@@ -137,12 +117,10 @@ def test_each_level_of_each_layer_is_the_exercise(name, tmp_path):
     for level in (int(what[-1]) for what in levels_of(name) if what != "long way"):
         lines = asked_lines(lesson, level)
         begun, _ = edited(lesson, level, {}, path)
-        assert begun == level_text(lesson, level, path) or level == 3
-        assert begun.count("= ...") >= len(lines) - 1
+        assert (begun == level_text(lesson, level, path) or level == 3) and begun.count("= ...") >= len(lines) - 1
         done, places = edited(lesson, level, {line: source.statement_at(line).text for line in lines}, path)
         path.write_text(done)
-        backward = ast.unparse(read_exercise(path).function.body[1:])
-        assert backward == ast.unparse(ast.parse("\n".join(source.lines)).body[0].body[1:])
+        assert ast.unparse(read_exercise(path).function.body[1:]) == ast.unparse(backward_tree(lesson).body[1:])
         for number, text in enumerate(done.split("\n"), 1):
             if places.get(number) in lines:
                 assert text.strip().split("(")[0] in source.statement_at(places[number]).text
@@ -177,20 +155,18 @@ def test_a_text(page):
 
 
 def test_the_tiny_run(page, monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(tiny_run.time, "monotonic", lambda: now)
+    def train(now, since):
+        monkeypatch.setattr(tiny_run.time, "monotonic", lambda: now)
+        return page.train({"since": since})
+
     parts = ["wte", "wpe", "h.0", "h.1", "ln_f"]
-    assert page.train({"since": 0}) == {"step": 0, "loss": [], "norms": {part: [] for part in parts}}
-    now = 0.55
-    first = page.train({"since": 0})
+    assert train(0.0, 0) == {"step": 0, "loss": [], "norms": {part: [] for part in parts}}
+    first = train(0.55, 0)
     assert first["step"] == len(first["loss"]) == 5
-    now = 0.65                              # half a step was left over
-    assert page.train({"since": 5})["step"] == 6
-    now = 1000.0                            # it has stood still, after three seconds
-    answer = page.train({"since": 4})
+    assert train(0.65, 5)["step"] == 6      # half a step was left over
+    answer = train(1000.0, 4)               # it has stood still, after three seconds
     assert answer["step"] == 36 and len(answer["loss"]) == 32 and answer["loss"][-1] < first["loss"][0] - 1.0
     assert list(answer["norms"]) == parts and all(len(norms) == 32 for norms in answer["norms"].values())
     monkeypatch.setattr(tiny_run, "STEPS", 40)
-    now = 2000.0
-    assert page.train({"since": 0})["step"] == 40
+    assert train(2000.0, 0)["step"] == 40
     json.dumps(answer, allow_nan=False)

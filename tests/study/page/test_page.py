@@ -17,9 +17,13 @@ from npgpt.cli.study import fresh_model
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.layers import attention_forward, gelu_exact_backward
-from npgpt.study.gradcheck.check import OK, WRONG, truth
+from npgpt.study.exercises.exercise import level_text
+from npgpt.study.gradcheck.check import OK, WRONG
+from npgpt.study.gradcheck.flow import Flow
+from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import recording
+from npgpt.study.judge.hints import hints, package_statements
 from npgpt.study.judge.own_backward import uncalled
 from npgpt.study.lessons.table import LAYERS, chosen_lessons
 from npgpt.study.page import page, steps, whole_model
@@ -115,12 +119,13 @@ def test_the_derivation_has_the_order_of_the_backward(layers, name):
 
 @pytest.mark.parametrize(("name", "variable", "uses"), [
     ("gelu_tanh", "x", [("inner = ", "dx_inside = ", "dx_inside"), ("y = ", "dx_outside = ", "dx_outside")]),
+    ("gelu_exact", "x", [("phi = ", "dx_inside = ", "dx_inside"), ("y = ", "dx_outside = ", "dx_outside")]),
     ("layernorm", "x", [("mean = ", "dx = ", "dx"), ("centred = ", "dx = ", "dx")]),
     ("linear", "bias", [("y_rows = y_rows + bias", "dbias = ", "dbias")]),
     ("embedding", "wte", [("token = ", "np.add.at(dwte", "dwte")]),
     ("block", "x", [("norm_1, ln_1 = ", "dx_normed, ", "dx_normed"), ("x_mid = ", "dx = ", "dx_mid")]),
     ("block", "x_mid", [("norm_2, ln_2 = ", "dx_mid_normed, ", "dx_mid_normed"), ("x_out = ", "dx_mid = ", "dx_out")]),
-    ("block", "attn.c_attn.bias", [("attended, attn = ", "dnorm_1, dp_attn = ", None)]),
+    ("block", "attn.c_attn.bias", [("attended, attn = ", "dnorm_1, dp_attn = ", "dp_attn")]),
     ("gpt", "wte.weight", [("head_weight = ", "dwte = dwte + ", "dhead_weight"),
                            ("x, embedding = ", "dwte, dwpe = ", "dwte")]),
 ])
@@ -131,6 +136,27 @@ def test_each_use_causes_a_share_of_the_gradient(layers, name, variable, uses):
     for (use, share, term), (begin, back, own) in zip(entry["uses"], uses, strict=True):
         text = [sources[key[0]].statement_at(int(key[1:])).text for key in (use, share)]
         assert text[0].startswith(begin) and text[1].startswith(back) and term == own
+
+
+@EACH
+def test_comments_and_docstrings_decide_nothing(name, monkeypatch, request):
+    """What the lines of a backward undo and contribute is the same without them, and with others."""
+    lesson, original, found = LESSONS[name], inspect.getsourcelines, []
+    for words in ("", "y = x: so dx is dy", None):
+        def reworded(function, words=words):
+            lines, first = original(function)
+            text = re.sub("# .*", words and f"# {words}", "".join(lines))
+            text = re.sub('"""(?s:.*?)"""', lambda doc: f'"""{words}' + "\n" * doc[0].count("\n") + '"""', text)
+            return text.splitlines(keepends=True), first
+
+        monkeypatch.setattr(inspect, "getsourcelines", original if words is None else reworded)
+        for cached in (read_source, Flow):
+            cached.cache_clear()
+            request.addfinalizer(cached.cache_clear)
+        quotes = re.findall("^ +# .*", level_text(lesson, 1, "file.py"), re.MULTILINE)
+        hinted = [hints(lesson, key)[0] for key, _ in package_statements(lesson)]
+        found.append([quotes, hinted, [way["entries"] for way in page.studied_layer(lesson)["ways"]]])
+    assert found[0] == found[1] == found[2] and quotes
 
 
 @EACH
@@ -181,12 +207,13 @@ def test_a_comment_in_parts():
     row = '<span class="n">y</span>      <span class="c1"># (..., C): &lt;why&gt;</span>'
     shape = '<span class="sizes" title="(..., C)" data-here="(4, 5, 6)">(..., C)</span>'
     for line, gap in (("y      # (..., C): <why>", 6), ("y" * 81, 2)):
-        assert page.with_comment(row, line, [4, 5, 6]) == (
+        assert page.with_comment(row, line, [4, 5, 6], {"y"}) == (
             f'<span class="n">y</span>{" " * gap}<span class="c1"># {shape}</span>'
             '<span class="c1 tells">: &lt;why&gt;</span>')
-    row = '    <span class="c1"># y = np.exp(x), and the derivative is y</span>'
-    assert page.with_comment(row, "    # y = np.exp(x), and the derivative is y", None) == (
-        '    <span class="c1"># y = np.exp(x)</span><span class="c1 tells">, and the derivative is y</span>')
+    for shown, told in (("# y = exp(x)", ", and so: y"), ("# y = exp(x)", ""), ("", "# it grows: y"), ("", "# y = 1")):
+        row = f'    <span class="c1">{shown}{told}</span>'
+        assert page.with_comment(row, f"    {shown}{told}", None, {"", "y = exp(x)"}) == (
+            "    " + page.span("c1", shown) + page.span("c1 tells", told))
 
 
 def test_a_wrong_backward_shows():

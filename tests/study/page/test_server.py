@@ -1,5 +1,6 @@
 """The server of the live page: whose requests it answers, what it rejects, and how it stops."""
 
+import contextlib
 import errno
 import http.client
 import json
@@ -25,49 +26,35 @@ def refuse(content):
     raise UserError("this is not valid")
 
 
-def fail(content):
-    raise RuntimeError("secret")
-
-
 @pytest.fixture
-def start():
-    """start(idle) -> a `Server` that runs in a thread."""
-    servers = []
-
-    def start_(idle=PATIENCE):
-        server = Server({"/echo": lambda content: content, "/refuse": refuse, "/fail": fail}, idle)
-        server.timeout = 0.05
-        server.thread = threading.Thread(target=server.run, args=[b"<p>the page</p>"], daemon=True)
-        server.thread.start()
-        servers.append(server)
-        return server
-
-    yield start_
-    for server in servers:
-        server.idle = 0.0
-        server.thread.join(PATIENCE)
-        assert not server.thread.is_alive()
+def server():
+    """A `Server` that runs in a thread."""
+    server = Server({"/echo": lambda content: content, "/refuse": refuse, "/fail": lambda content: content["secret"]})
+    server.timeout = 0.05
+    server.thread = threading.Thread(target=server.run, args=[b"<p>the page</p>"], daemon=True)
+    server.thread.start()
+    yield server
+    server.idle = 0.0
+    server.thread.join(PATIENCE)
+    assert not server.thread.is_alive()
 
 
 def ask(server, method="POST", path="/echo", body=b"{}", left_out=(), **more):
     """(status, headers, body) of a raw request; more: other headers, a list for several with the same name."""
     headers = {"Host": server.hosts[0], "X_Npgpt_Token": server.token, "Content_Type": "application/json",
                "Content_Length": len(body)} | more
-    lines = [f"{method} {path} HTTP/1.1"]
-    lines += [f"{name.replace('_', '-')}: {each}" for name, value in headers.items() if name not in left_out
-              for each in (value if isinstance(value, list) else [value])]
-    text = "\r\n".join([*lines, "", ""]).replace("{token}", server.token).replace("{code}", server.code)
-    text = text.replace("{port}", str(server.server_address[1]))
-    with socket.create_connection(server.server_address, timeout=PATIENCE) as client:
-        client.sendall(text.encode("latin-1") + body)
-        client.shutdown(socket.SHUT_WR)
-        response = http.client.HTTPResponse(client, method=method)
-        response.begin()
+    known = {"token": server.token, "code": server.code, "port": server.server_address[1]}
+    with contextlib.closing(http.client.HTTPConnection(*server.server_address, timeout=PATIENCE)) as connection:
+        connection.putrequest(method, path.format(**known), skip_host=True, skip_accept_encoding=True)
+        for name, value in headers.items():
+            for each in (value if isinstance(value, list) else [value]) if name not in left_out else []:
+                connection.putheader(name.replace("_", "-"), str(each).format(**known))
+        connection.endheaders(body)
+        response = connection.getresponse()
         return response.status, response.headers, response.read()
 
 
-def test_the_page_and_an_answer(start):
-    server = start()
+def test_the_page_and_an_answer(server):
     assert server.socket.getsockname()[0] == "127.0.0.1"
     status, headers, body = ask(server, "GET", "/?token={token}", b"", ["X_Npgpt_Token"])
     assert (status, body) == (200, b"<p>the page</p>") and server.address.endswith(f"/?token={server.token}")
@@ -78,7 +65,8 @@ def test_the_page_and_an_answer(start):
                  {"Content_Type": "application/json; charset=utf-8"}):
         assert ask(server, body=b'{"a": [1, "\xc3\xa9"]}', **more)[::2] == (200, b'{"a": [1, "\\u00e9"]}')
     assert ask(server, body=json.dumps({"a": "x" * (MOST_BODY - 9)}).encode())[0] == 200
-    assert len({start().token for _ in range(3)}) == 3 and len(server.token) > 40
+    with Server({}) as other:
+        assert len({server.token, server.code, other.token, other.code}) == 4 and len(server.token) > 40
 
 
 @pytest.mark.parametrize("status, request_", [
@@ -115,8 +103,7 @@ def test_the_page_and_an_answer(start):
     (400, {"path": "/refuse"}),
     (500, {"path": "/fail"}),
 ])
-def test_requests_that_are_rejected(start, capfd, status, request_):
-    server = start()
+def test_requests_that_are_rejected(server, capfd, status, request_):
     given, headers, body = ask(server, **request_)
     assert given == status and headers["X-Content-Type-Options"] == "nosniff"
     error = json.loads(body)["error"]
@@ -126,17 +113,15 @@ def test_requests_that_are_rejected(start, capfd, status, request_):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_reload_has_no_token(start):
+def test_a_reload_has_no_token(server):
     """Neither the page nor a secret is sent, only the script that asks for the page with the token."""
-    server = start()
     status, headers, body = ask(server, "GET", "/", b"", ["X_Npgpt_Token"])
     assert status == 403 and server.token.encode() not in body and b"the page<" not in body
     assert b'sessionStorage.getItem("npgpt-token")' in body and headers["Content-Type"].startswith("text/html")
     assert ask(server, "GET", "/", b"")[::2] == (200, b"<p>the page</p>")
 
 
-def test_requests_that_are_not_http(start, capfd):
-    server = start()
+def test_requests_that_are_not_http(server, capfd):
     for data in (b"", b"\x16\x03\x01", b"GET /\r\n\r\n", b"x" * 100_000 + b"\r\n"):
         with socket.create_connection(server.server_address, timeout=PATIENCE) as client:
             try:
@@ -148,17 +133,15 @@ def test_requests_that_are_not_http(start, capfd):
     assert ask(server)[0] == 200 and capfd.readouterr() == ("", "")
 
 
-def test_it_stops_when_idle(start):
+def test_it_stops_when_idle(server):
     """Only a request with the token counts."""
-    server = start()
+    server.last = time.monotonic() - 50.0
+    ask(server)
+    assert time.monotonic() - server.last < 40.0
     server.last, server.idle = time.monotonic() - 50.0, 51.0        # a second is left
     ask(server, X_Npgpt_Token="wrong")
     server.thread.join(PATIENCE / 2)
     assert not server.thread.is_alive()
-    server = start()
-    server.last = time.monotonic() - 50.0
-    ask(server)
-    assert time.monotonic() - server.last < 40.0
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -5,7 +5,7 @@ class Layer {
     this.panes = section.querySelector(".panes");
     this.arrows = section.querySelector(".arrows");
     const {typed, ...data} = DATA.layers.find(({name}) => name === section.id);
-    Object.assign(this, data, {heats: [], done: new Set()});       // name, inputs, result, levels, ways
+    Object.assign(this, data, {heats: [], done: new Set()});       // name, inputs, loss, levels, ways
     this.mover = new Mover(this);
     this.editors = [...section.querySelectorAll(".code.backward")].map((pane, i) =>
       new Editor(this, pane, i ? {} : typed));

@@ -79,7 +79,7 @@ class Mover {
     if (sent.name !== this.name || sent.index !== this.index) return;
     this.layer.ways.forEach((way, i) => Object.assign(way, {steps: ways[i].steps, arrays: ways[i].arrays}));
     this.update();
-    this.say(`loss = sum(d${this.layer.result} * ${this.layer.result}) = ${brief(loss)}; the gradient says the slope is ${brief(slope)}`);
+    this.say(`loss = ${this.layer.loss} = ${brief(loss)}; the gradient says the slope is ${brief(slope)}`);
     if ([loss, slope].every(Number.isFinite)) this.draw(curve.filter((pair) => pair.every(Number.isFinite)), sent.value, loss, slope);
   }
 

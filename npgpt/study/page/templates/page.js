@@ -1,9 +1,9 @@
 const layers = [...document.querySelectorAll(".layer")].map((section) => new Layer(section));
 if (DATA.first) {
   new Hero(document.querySelector(".hero"), DATA.first);
-  new Training(document.getElementById("training"));
+  if (!DATA.own) new Training(document.getElementById("training"));
 }
-new Model();
+if (!DATA.own) new Model();
 if (LIVE) {
   post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});      // post has shown the error
 }

@@ -6,20 +6,9 @@ import textwrap
 
 from npgpt.study.exercises.exercise import key_of, statements
 from npgpt.study.lessons.table import lesson_named
-from tests.study.judge.corpus import (
-    attention,
-    basics,
-    composites,
-    embedding,
-    gelu,
-    layernorm,
-    linear,
-    lora,
-    loss,
-    once_misjudged,
-)
+from tests.study.judge.corpus import attention, basics, composites, embedding, gelu, layernorm, linear, lora, loss
 
-SOLUTIONS = {layer: [*solutions, *once_misjudged.SOLUTIONS.get(layer, [])]
+SOLUTIONS = {layer: solutions
              for module in (basics, linear, gelu, layernorm, loss, embedding, attention, composites, lora)
              for layer, solutions in module.SOLUTIONS.items()}
 

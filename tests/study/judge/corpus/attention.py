@@ -56,8 +56,6 @@ ATTENTION = [
     right("the scale put on q and k", ("    dscores = dscaled * scale", "    "), "dq = dscaled @ (k * scale)",
           "dk = dscaled.swapaxes(-1, -2) @ (q * scale)"),
     right("np.float64(scale)", "dq = np.float64(scale) * (dscaled @ k)", note="dq is float64 for float32 inputs"),
-    right("other orders of the factors", "dk = (q.swapaxes(-1, -2) @ dscores).swapaxes(-1, -2)",
-          "dv = (dmix.swapaxes(-1, -2) @ kept).swapaxes(-1, -2)"),
     wrong("v not transposed", "v should be transposed", "dkept = dmix @ v"),
     wrong("v.T of four axes", "v.T", "dkept = dmix @ v.T"),
     wrong("k not transposed back", "7 is not 3", "dq = dscores @ k.swapaxes(-1, -2)"),
@@ -75,8 +73,6 @@ ATTENTION = [
     wrong("scale forgotten", "the factor scale is missing", "dscores = dscaled"),
     wrong("divided by scale", "divided by scale instead of multiplied", "dscores = dscaled / scale"),
     wrong("dk and dq returned in the wrong order", "the results are returned in another order", "return dk, dq, dv"),
-    wrong("a fourth result, for the mask", "returned 4 results, not 3 (dq, dk, dv)", "return dq, dk, dv, None",
-          at=None),
     wrong("kept is att, changed in place", "changes att, which belongs to the caller",
           ("kept = att if dropout_mask is None else att * dropout_mask",
           "kept = att\n    if dropout_mask is not None:\n        kept *= dropout_mask"), at="kept *= dropout_mask"),
@@ -91,6 +87,12 @@ ATTENTION = [
     wrong("long way: total not squared in dtotal", "the division by total is missing",
           ("dtotal = -(datt * exps / total**2).sum(axis=-1, keepdims=True)",
           "dtotal = -(datt * exps / total).sum(axis=-1, keepdims=True)"), of="the long way of the softmax"),
+    wrong("the scale written anew", "uses 1 / np.sqrt(q.shape[-1]) instead of scale",
+          "dscores = dscaled / np.sqrt(q.shape[-1])"),
+    wrong("kept in the softmax's backward", "uses kept instead of att", ("dot = (datt * att)", "dot = (datt * kept)"),
+          "dmasked = kept * (datt - dot)", at="dmasked = kept"),
+    wrong("dv from att", "uses att instead of kept", ("    kept = att if dropout_mask is None else att * dropout_mask"
+          "          # (B, H, T, S)\n", ""), "dv = att.swapaxes(-1, -2) @ dmix"),
 ]
 
 SOLUTIONS = {"attention": ATTENTION}

@@ -16,6 +16,7 @@ CHAIN = [
     wrong("the last lines swapped", "its right side and that of line",
           ("du * a ", "du * x "), ("da = du * x", "da = du * a"),
           at="dx = du * x"),
+    wrong("degrees", "np.degrees does not belong there", "du = dv * np.cos(np.degrees(u))"),
 ]
 
 TWICE = [
@@ -27,14 +28,8 @@ TWICE = [
         """),
     wrong("only one use", "the term dx_through_u is missing", "dx = dx_through_v"),
     wrong("the uses multiplied", "a product instead of a sum", "dx = dx_through_u * dx_through_v"),
-    wrong("the second overwrites the first", "overwrites", at="dx = dv * np.cos(x)", body="""
-        x, u, v = cache
-        du = dy * v
-        dv = dy * u
-        dx = du * u
-        dx = dv * np.cos(x)
-        return dx
-        """),
+    wrong("the second overwrites the first", "overwrites", ("dx = dx_through_u + dx_through_v",
+          "dx = dx_through_u\n    dx = dx_through_v"), at="dx = dx_through_v"),
 ]
 
 BROADCAST = [
@@ -61,6 +56,7 @@ DIFFERENCE = [
     wrong("divided by h", "the factor 0.5 is missing", "slope = (up - down) / h"),
     wrong("added", "the term down has the wrong sign", "slope = (up + down) / (2.0 * h)"),
     wrong("dy forgotten", "the factor dy is missing", "dx = slope"),
+    wrong("a step of its own", "uses 1e-13 instead of h", ("    up = ", "    h = 1e-13\n    up = "), at="h = 1e-13"),
 ]
 
 SOLUTIONS = {"chain": CHAIN, "twice": TWICE, "broadcast": BROADCAST, "difference": DIFFERENCE}

@@ -32,16 +32,8 @@ MLP = [
           ('{"weight": dc_proj_weight, "bias": dc_proj_bias}', '{"weight": dc_proj_weight}'), at=None),
     wrong("a key misspelt", "c_fc.weight is missing in dp", ('"c_fc": {"weight"', '"c_fc": {"wieght"'), at=None),
     wrong("dx not returned", "mlp_backward returned a dict, not 2 (dx, dp)", ("return dx, {", "return {"), at=None),
-    wrong("dp before dx", "the results are returned in another order", at="return dp, dx", body="""
-        c_fc, gelu, c_proj, config = cache
-        gelu_backward = ops.gelu_tanh_backward if config.activation == "gelu_tanh" else ops.gelu_exact_backward
-        dactive, dc_proj_weight, dc_proj_bias = ops.linear_backward(dy, c_proj)
-        dhidden = gelu_backward(dactive, gelu)
-        dx, dc_fc_weight, dc_fc_bias = ops.linear_backward(dhidden, c_fc)
-        dp = {"c_fc": {"weight": dc_fc_weight, "bias": dc_fc_bias},
-              "c_proj": {"weight": dc_proj_weight, "bias": dc_proj_bias}}
-        return dp, dx
-        """),
+    wrong("dp before dx", "the results are returned in another order", ("return dx, dp", "return dp, dx"),
+          of="a tree made in steps"),
     wrong("dc_proj_weight averaged", "divided by dy.shape[0] * dy.shape[1], which does not belong there",
           ('"c_proj": {"weight": dc_proj_weight',
           '"c_proj": {"weight": dc_proj_weight / (dy.shape[0] * dy.shape[1])')),
@@ -73,8 +65,6 @@ SELF_ATTENTION = [
           "dmix = dmerged.reshape(B, T, H, D)"),
     wrong("H and D swapped", "in another order", "dmix = dmerged.reshape(B, T, D, H).transpose(0, 3, 1, 2)"),
     wrong("q, k, v not transposed before the stack", "its shape is", "dheads = np.stack([dq, dk, dv], axis=2)"),
-    wrong("stacked on the wrong axis", "its shape is (3, 4, 5, 2, 3), not (4, 5, 3, 2, 3)",
-          "dheads = np.stack([d.transpose(0, 2, 1, 3) for d in (dq, dk, dv)], axis=0)"),
     wrong("stacked in the order k, q, v", "dq and dk are swapped",
           "dheads = np.stack([d.transpose(0, 2, 1, 3) for d in (dk, dq, dv)], axis=2)"),
     wrong("unpacked in the order q, v, k", "dv and dk are swapped",
@@ -82,8 +72,6 @@ SELF_ATTENTION = [
           "dq, dv, dk = ops.attention_backward(dmix, attention)")),
     wrong("dqkv as wide as x", "cannot reshape", "dqkv = dheads.reshape(B, T, H * D)"),
     wrong("dy taken for dmerged", "uses dy instead of dmerged", "dmix = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)"),
-    wrong("c_proj missing in the tree", "c_proj.weight is missing in dp",
-          'return dx, {"c_attn": {"weight": dc_attn_weight, "bias": dc_attn_bias}}', at=None),
 ]
 
 BLOCK = [
@@ -114,6 +102,9 @@ BLOCK = [
     wrong("the MLP missing in the tree", "mlp.c_fc.weight is missing in dp", (', "mlp": dp_mlp}', "}"), at=None),
     wrong("the second LayerNorm overwrites the first", "ln_1.weight is missing in dp",
           ('"ln_1": {"weight": dln_1_weight', '"ln_2": {"weight": dln_1_weight'), at=None),
+    wrong("both residual connections forgotten", "the term dx_out is missing", "dx_mid = dx_mid_normed",
+          "dx = dx_normed"),
+    wrong("the branches side by side", "uses dx_out instead of dx_mid", "ddropped_1 = dx_out"),
 ]
 
 GPT = [
@@ -153,19 +144,12 @@ GPT = [
           'dp["lm_head"] = {"weight": dhead_weight, "bias": dhead_bias}', at=None),
     wrong("dropout after the embedding skipped", "the call of ops.dropout_backward is missing",
           ("    dx = ops.dropout_backward(dx, drop)\n", ""), at=None),
-    wrong("the final LayerNorm not asked for", "cannot unpack non-iterable NoneType", ("    if ln_f is not None:\n"
-          "        dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)\n" "        ",
-          "    dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)\n    "),
-          at="dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_f)"),
     wrong("dx of the blocks thrown away", "block_backward", ('dx, dp["h"][i] = block_backward(dx, blocks[i], ops)',
           '_, dp["h"][i] = block_backward(dx, blocks[i], ops)')),
     wrong("always the first block's cache", "0 instead of i", 'dx, dp["h"][i] = block_backward(dx, blocks[0], ops)'),
     wrong("the blocks' gradients in a list", "is missing in dp", 'dp = {"h": []}',
           ('dx, dp["h"][i] = block_backward(dx, blocks[i], ops)',
           'dx, dp_block = block_backward(dx, blocks[i], ops)\n        dp["h"].insert(0, dp_block)'), at=None),
-    wrong("each block overwrites the one before", "is missing in dp",
-          ('dx, dp["h"][i] = block_backward(dx, blocks[i], ops)', 'dx, dp["h"] = block_backward(dx, blocks[i], ops)'),
-          at=None),
     wrong("the LayerNorms' caches swapped", "uses ln_e instead of ln_f",
           "dx, dln_f_weight, dln_f_bias = ops.layernorm_backward(dx, ln_e)"),
     wrong("the LayerNorms in each other's slots", "the gradient of another variable",
@@ -174,6 +158,20 @@ GPT = [
           'dp["ln_f"] = {"weight": dln_e')),
     wrong("wpe and wte swapped", "dp['wte'] and dp['wpe'] are swapped",
           'dp["wte"], dp["wpe"] = {"weight": dwpe}, {"weight": dwte}'),
+    wrong("the caches popped", "changes", ("dx, dp[\"h\"][i] = block_backward(dx, blocks[i], ops)",
+          "dx, dp[\"h\"][i] = block_backward(dx, blocks.pop(), ops)"), at="blocks.pop()", key=""),
+    wrong("the caches reversed in place", "changes", ("    for i in reversed(range(config.n_layer)):",
+          "    blocks.reverse()\n    for i in range(config.n_layer):"), at="blocks.reverse()", key=""),
+    wrong("the blocks numbered from the end", "h.", ('dp["h"][i] = block_backward(dx, blocks[i], ops)',
+          'dp["h"][config.n_layer - 1 - i] = block_backward(dx, blocks[i], ops)'), key=""),
+    wrong("a weight added to the embedding's in any case", "dwte", ("    if config.tie_word_embeddings:\n"
+          "        dwte = dwte + dhead_weight          # the matrix is used twice: by the embedding and by the head\n"
+          "    else:\n", "    dwte = dwte + dhead_weight\n    if not config.tie_word_embeddings:\n"),
+          at="dwte = dwte + dhead_weight"),
+    wrong("ln_e not asked for", "cannot unpack non-iterable NoneType", ("    if ln_e is not None:\n"
+          "        dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)\n" "        ",
+          "    dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)\n    "),
+          at="dx, dln_e_weight, dln_e_bias = ops.layernorm_backward(dx, ln_e)", key=""),
 ]
 
 SOLUTIONS = {"mlp": MLP, "self_attention": SELF_ATTENTION, "block": BLOCK, "gpt": GPT}

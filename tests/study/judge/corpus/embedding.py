@@ -51,6 +51,9 @@ EMBEDDING = [
     wrong("dwte of counts", "uses 1.0 instead of dx", "np.add.at(dwte, idx, 1.0)"),
     wrong("no table, the rows that were read", "its shape is (4, 5, 6), not (8, 6)", "dwte = dx[:]",
           ("    np.add.at(dwte, idx, dtoken)\n", "")),
+    wrong("a row for each token up to the last that was read", "its shape is",
+          "dwte = np.zeros((idx.max() + 1, C), dtype=dx.dtype)", at=None),
+    wrong("dwpe by the tokens' ids", "dwpe", ("dwpe[:T] = dposition", "np.add.at(dwpe, idx, dx)"), key="dwpe[:T]"),
 ]
 
 DROPOUT = [

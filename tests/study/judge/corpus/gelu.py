@@ -7,11 +7,6 @@ GELU_TANH = [
         x, t = cache
         return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * 0.79788456080 * (1 + 3 * 0.044715 * x**2))
         """),
-    right("one line", body="""
-        x, t = cache
-        slope = SQRT_2_OVER_PI * (1 + 3 * 0.044715 * x**2)
-        return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * slope)
-        """),
     right("the derivative of tanh as 1 / cosh^2", ("dinner = dtanh * (1.0 - tanh * tanh)",
           "inner = SQRT_2_OVER_PI * (x + 0.044715 * x ** 3)\n    dinner = dtanh / np.cosh(inner) ** 2")),
     right("1 - tanh^2 in factors", "dinner = (1.0 - tanh) * (1.0 + tanh) * dtanh"),
@@ -40,16 +35,18 @@ GELU_TANH = [
     wrong("only the outside", "the term dx_inside is missing", "dx = dx_outside"),
     wrong("the parts multiplied", "a product instead of a sum", "dx = dx_outside * dx_inside"),
     wrong("dy for dtanh", "uses dy instead of dtanh", "dinner = dy * (1.0 - tanh * tanh)"),
-    wrong("x squared in place", "changes x, which belongs to the caller",
-          ("dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (x * x)))", "squared = x\n"
-          "    squared *= x\n" "    dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (squared)))"),
-          at="squared *= x"),
-    wrong("a constant of the other form", "NameError: name 'SQRT_HALF' is not defined",
-          "dx_inside = dinner * (SQRT_HALF * (1.0 + 3.0 * 0.044715 * (x * x)))"),
     wrong("the cached tanh taken for the inner value", "np.tanh does not belong there",
           "dinner = dtanh * (1.0 - np.tanh(tanh) ** 2)"),
     wrong("cache unpacked the wrong way round", "tanh and x are swapped", ("x, tanh = cache", "tanh, x = cache")),
     wrong("divided by 0", "begins here", "dtanh = dy * (0.5 * x) / np.where(x > 0.0, 1.0, 0.0)"),
+    wrong("the derivative of the exact form", "the derivative of the other GELU", at="return dy", body="""
+        x, tanh = cache
+        inner = SQRT_2_OVER_PI * (x + 0.044715 * x**3)
+        density = np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi)
+        return dy * (0.5 * (1.0 + np.tanh(inner)) + x * density)
+        """),
+    wrong("2 / 3 too many", "the factor 2.0 / 3.0 does not belong there",
+          "dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (x * x))) * 2.0 / 3.0"),
 ]
 
 GELU_EXACT = [
@@ -78,12 +75,14 @@ GELU_EXACT = [
     wrong("density not normalized", "the factor 0.5 * SQRT_2_OVER_PI is missing", "density = np.exp(-0.5 * (x * x))"),
     wrong("the wrong constant", "uses SQRT_HALF instead of SQRT_2_OVER_PI",
           "density = np.exp(-0.5 * (x * x)) * (0.5 * SQRT_HALF)"),
-    wrong("the tanh form's derivative", "I don't recognise this mistake", at="dx = dy * phi + dinner", body="""
+    wrong("the root of 2, times pi", "brackets are missing: np.exp(-0.5 * (x * x)) / np.sqrt(2.0 * np.pi)",
+          "density = np.exp(-0.5 * (x * x)) / np.sqrt(2.0) * np.pi"),
+    wrong("the derivative of the tanh form", "the derivative of the other GELU", at="return dy", body="""
         x, phi = cache
-        tanh = 2.0 * phi - 1.0
-        dinner = dy * (0.5 * x) * (1.0 - tanh * tanh)
-        dx = dy * phi + dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (x * x)))
-        return dx
+        inner = SQRT_2_OVER_PI * (x + 0.044715 * x**3)
+        tanh = np.tanh(inner)
+        slope = SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x)
+        return dy * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh**2) * slope)
         """),
 ]
 

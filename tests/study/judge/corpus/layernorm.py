@@ -21,22 +21,6 @@ LAYERNORM = [
         dx = dcentred + dmean / C
         return dx, dweight, dbias
         """),
-    right("the long way, dcentred added to in place", body="""
-        xhat, rstd, weight, has_bias = cache
-        C = xhat.shape[-1]
-        centred = xhat / rstd
-        dweight = np.sum(dy * xhat, axis=(0, 1))
-        dbias = np.sum(dy, axis=(0, 1)) if has_bias else None
-        dxhat = dy * weight
-        dcentred = dxhat * rstd
-        drstd = np.sum(dxhat * centred, axis=-1, keepdims=True)
-        dvar = -0.5 * drstd * rstd * rstd * rstd
-        dcentred += 2.0 / C * centred * dvar
-        dx = dcentred
-        dmean = -np.sum(dcentred, axis=-1, keepdims=True)
-        dx += dmean / C
-        return dx, dweight, dbias
-        """),
     right("sums and 1 / C", ("dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)",
           "sum_dxhat = dxhat.sum(axis=-1, keepdims=True)\n"
           "    sum_dxhat_xhat = (dxhat * xhat).sum(axis=-1, keepdims=True)\n"
@@ -84,8 +68,6 @@ LAYERNORM = [
     wrong("an axis too many", "axis 3 is out of bounds", "mean_dxhat = dxhat.mean(axis=3, keepdims=True)"),
     wrong("a name used before it is assigned", "UnboundLocalError",
           "mean_dxhat = dxhat.mean(axis=-1, keepdims=True) * mean_dxhat_xhat"),
-    wrong("a method that arrays lack", "AttributeError: 'numpy.ndarray' object has no attribute 'average'",
-          "mean_dxhat = dxhat.average(axis=-1, keepdims=True)"),
     wrong("a sum for the first mean", "a sum instead of a mean", "mean_dxhat = dxhat.sum(axis=-1, keepdims=True)"),
     wrong("divided by C", "divided by C, which does not belong there",
           "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat) / C"),
@@ -97,10 +79,6 @@ LAYERNORM = [
           "dx = rstd * (dxhat - mean_dxhat + xhat * mean_dxhat_xhat)"),
     wrong("the means swapped", "uses mean_dxhat instead of mean_dxhat_xhat",
           "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat)"),
-    wrong("xhat changed in place", "changes xhat, which belongs to the caller",
-          ("dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)",
-          "xhat *= mean_dxhat_xhat\n    dx = rstd * (dxhat - mean_dxhat - xhat)"), at="xhat *= mean_dxhat_xhat"),
-    wrong("only dx returned", "not 3 (dx, dweight, dbias)", "return dx", at=None),
     wrong("rstd computed anew without eps", "instead of rstd",
           ("C = xhat.shape[-1]", "C = xhat.shape[-1]\n    centred = xhat / rstd\n"
           "    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True))"), at="rstd = 1.0 / np.sqrt("),
@@ -110,8 +88,6 @@ LAYERNORM = [
     wrong("long way: drstd with xhat", "the division by rstd is missing",
           ("drstd = (dxhat * centred).sum(axis=-1, keepdims=True)",
           "drstd = (dxhat * xhat).sum(axis=-1, keepdims=True)"), of="the long way"),
-    wrong("long way: half forgotten in dvar", "0.5 is missing", ("dvar = drstd * -0.5 * rstd**3",
-          "dvar = -drstd * rstd**3"), of="the long way"),
     wrong("long way: rstd squared in dvar", "2 instead of 3", ("dvar = drstd * -0.5 * rstd**3",
           "dvar = drstd * -0.5 * rstd**2"), of="the long way"),
     wrong("long way: dcentred only by way of the variance", "the term dxhat - mean_dxhat is missing",
@@ -119,8 +95,6 @@ LAYERNORM = [
           of="the long way"),
     wrong("long way: dmean forgotten in dx", "it is still dcentred, the gradient of another variable",
           ("dx = dcentred + dmean / C", "dx = dcentred"), of="the long way"),
-    wrong("long way: dcentred assigned twice, not added", "overwrites", ("dcentred += 2.0", "dcentred = 2.0"),
-          of="the long way, dcentred added to in place", at="dcentred = 2.0 / C * centred * dvar"),
     wrong("brackets", "brackets are missing: rstd * (dxhat - mean",
           "dx = rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat"),
     wrong("sign of dstd", "its sign is wrong (here, or in line", ("= -(", "= ("),
@@ -138,6 +112,17 @@ LAYERNORM = [
           "    along = (dxhat * xhat).sum(axis=-1, keepdims=True)\n"
           "    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)"),
           of="the long way, a line for the square", at=None),
+    wrong("long way: -1/2 forgotten", "the factor -0.5 is missing", ("dvar = drstd * -0.5 * rstd**3",
+          "dvar = drstd * rstd**3"), of="the long way", key=""),
+    wrong("both means over the batch", "axis 0 instead of axis -1", at="dx = rstd", body="""
+        xhat, rstd, weight, has_bias = cache
+        dbias = dy.sum(axis=(0, 1)) if has_bias else None
+        dweight = (dy * xhat).sum(axis=(0, 1))
+        g = dy * weight
+        dx = rstd * (g - g.mean(axis=0, keepdims=True) - xhat * (g * xhat).mean(axis=0, keepdims=True))
+        return dx, dweight, dbias
+        """),
+    wrong("a difference in the fifth digit", "0.99", ("dx = rstd * (dxhat", "dx = 0.99999 * rstd * (dxhat")),
 ]
 
 SOLUTIONS = {"layernorm": LAYERNORM}

@@ -38,7 +38,7 @@ LINEAR = [
           "drows = (weight @ dy_rows.T).T"),
     right("a sum of batch entries", "dweight = (x.swapaxes(-1, -2) @ dy).sum(axis=0)"),
     wrong("weight not transposed", "weight should be transposed", "drows = dy_rows @ weight"),
-    wrong("dweight transposed", "it is transposed", "dweight = dy_rows.T @ rows"),
+    wrong("dweight transposed", "its axes are in another order", "dweight = dy_rows.T @ rows"),
     wrong("the wrong factor of dweight transposed", "8 is not 6", "dweight = dy_rows @ rows.T"),
     wrong("dbias summed over the batch only", "the sum over T is missing",
           "dbias = dy.sum(axis=0) if has_bias else None"),
@@ -66,11 +66,18 @@ LINEAR = [
           "dweight = rows.T @ dy_rows / len(rows)"),
     wrong("no gradient for x", "dx is None", "return None, dweight, dbias", at=None),
     wrong("* for @", "`rows.T * dy_rows` is elementwise, a matmul belongs there", "dweight = rows.T * dy_rows"),
-    wrong("a loop that overwrites", "only the last gradient was kept", ("dweight += np.outer(rows[n], dy_rows[n])",
+    wrong("a loop that overwrites", "= instead of +=", ("dweight += np.outer(rows[n], dy_rows[n])",
           "dweight = np.outer(rows[n], dy_rows[n])"), of="a loop over the rows"),
     wrong("a letter too early in einsum", "ValueError", ("btv,cv->btc", "btv,vc->btc"), of="einsum",
           at='np.einsum("btv,vc->btc", dy, weight)'),
     wrong("drows in float32", "computed in float32", "drows = (dy_rows @ weight.T).astype(np.float32)"),
+    wrong("a buffer that is returned in each call", "has changed: make a new array in each call", ("drows = dy_rows @ "
+          "weight.T", "drows = np.matmul(dy_rows, weight.T, out=linear_backward.__dict__.setdefault(x.shape, "
+          "np.empty_like(rows)))"), at=None, key=""),
+    wrong("squeeze", "its shape is",
+          ("dx = drows.reshape(x.shape)", "dx = drows.reshape(x.shape).squeeze()"), key="dx"),
+    wrong("dbias bound in one branch only", "dbias", ("dbias = dy_rows.sum(axis=0) if has_bias else None",
+          "if has_bias:\n        dbias = dy_rows.sum(axis=0)"), at="return dx, dweight, dbias", key=""),
 ]
 
 HEAD = [
@@ -79,6 +86,8 @@ HEAD = [
     wrong("weight transposed as in linear", "weight should not be transposed", "drows = dlogit_rows @ weight.T"),
     wrong("dbias summed over the vocabulary", "axis -1 instead of axis 0",
           "dbias = dlogit_rows.sum(axis=-1) if has_bias else None"),
+    wrong("only the last position's gradient", "it is right only at index 4 of axis 1", ("dx = drows.reshape(x.shape)",
+          "dx = np.zeros_like(x)\n    dx[:, -1] = dlogits[:, -1] @ weight"), at="dx[:, -1] = ", key=""),
 ]
 
 SOLUTIONS = {"linear": LINEAR, "head": HEAD}

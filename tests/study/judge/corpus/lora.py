@@ -20,29 +20,13 @@ LORA = [
         dx_update, dlora_a, _ = linear_backward(dlow, (x, lora_a, False))
         return dx_frozen + dx_update, dlora_a, dlora_b
         """),
-    right("a loop over the rows", body="""
-        import numpy as np
-        x, weight, lora_a, lora_b, low = cache
-        dx, dlora_a, dlora_b = np.empty_like(x), np.zeros_like(lora_a), np.zeros_like(lora_b)
-        for b in range(x.shape[0]):
-            for t in range(x.shape[1]):
-                dlow = lora_b @ dy[b, t]
-                dlora_b += np.outer(x[b, t] @ lora_a, dy[b, t])
-                dlora_a += np.outer(x[b, t], dlow)
-                dx[b, t] = weight @ dy[b, t] + lora_a @ dlow
-        return dx, dlora_a, dlora_b
-        """),
     right("one gradient for both branches, drows in two lines", ("dfrozen = dy_rows", "dboth = dy_rows"),
           ("dupdate = dy_rows", ""), "dlora_b = low.T @ dboth", "dlow = dboth @ lora_b.T",
           ("drows = dfrozen @ weight.T + dlow @ lora_a.T", "drows = dboth @ weight.T\n    drows += dlow @ lora_a.T")),
     right("low computed again", "dlora_b = (rows @ lora_a).T @ dupdate"),
-    right("the other order of the factors, transposed back", "dlora_b = (dupdate.T @ low).T",
-          "dlow = (lora_b @ dupdate.T).T", "dlora_a = (dlow.T @ rows).T"),
     wrong("lora_b not transposed", "8 is not 3", "dlow = dupdate @ lora_b"),
     wrong("A and B unpacked the wrong way round", "lora_b and lora_a are swapped",
           ("x, weight, lora_a, lora_b, low = cache", "x, weight, lora_b, lora_a, low = cache")),
-    wrong("the frozen weight's gradient returned too", "returned 4 results, not 3 (dx, dlora_a, dlora_b)",
-          "return dx, rows.T @ dfrozen, dlora_a, dlora_b", at=None),
     wrong("dx through the frozen weight only", "the term dlow @ lora_a.T is missing", "drows = dfrozen @ weight.T"),
     wrong("half of the gradient for each term", "0.5", "dupdate = 0.5 * dy_rows"),
     wrong("scaled by 1 / r", "divided by", "dlow = dupdate @ lora_b.T / lora_b.shape[0]"),
@@ -54,6 +38,10 @@ LORA = [
     wrong("the gradient of B = 0, as at the start of training", "dlow", "dlow = 0.0 * dupdate @ lora_b.T"),
     wrong("two mistakes: no branch through A, dlora_a a mean", "divided by len(rows)",
           "dlora_a = rows.T @ dlow / len(rows)", "drows = dfrozen @ weight.T"),
+    wrong("the frozen path forgotten", "the term dfrozen @ weight.T is missing", "drows = dlow @ lora_a.T",
+          key="drows"),
+    wrong("the frozen path forgotten, by the other function", "dfrozen @ weight.T is missing",
+          ("dx_frozen + dx_update", "dx_update"), of="two linear layers", key="drows"),
 ]
 
 SOLUTIONS = {"lora": LORA}

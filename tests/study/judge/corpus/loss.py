@@ -83,21 +83,22 @@ CROSS_ENTROPY = [
           ("np.put_along_axis(dlogits, column, dlogits_at_target, axis=-1)", "dlogits = dlogits + 0.0")),
     wrong("put along time", "out of bounds", "np.put_along_axis(dlogits, column, dlogits_at_target, axis=1)"),
     wrong("a second result", "returned 2 results, not one array", "return dlogits, None", at=None),
-    wrong("dprobs not divided by probs", UNKNOWN, at="dlogits = probs * (dprobs - dot)", body="""
-        probs, column, counted, count = cache
-        dlosses = np.where(counted, dloss / count, 0.0)
-        dprobs = np.zeros_like(probs)
-        np.put_along_axis(dprobs, column, -dlosses, axis=-1)
-        dot = (dprobs * probs).sum(axis=-1, keepdims=True)
-        dlogits = probs * (dprobs - dot)
-        return dlogits
-        """),
+    wrong("dprobs not divided by probs", UNKNOWN, (" / np.take_along_axis(probs, column, axis=-1)", ""),
+          of="by way of dprobs", at="dlogits = probs * (dprobs - dot)"),
     wrong("divided by B * T", "uses B * T instead of count", ("/= count", "/= B * T"),
           of="numbers at positions, changed in place"),
     wrong("1 added", "the term 1.0 has the wrong sign", ("]] -= 1.0", "]] += 1.0"),
           of="numbers at positions, changed in place"),
     wrong("multiplied by count", "multiplied by count instead of divided", ("/= count", "*= count"),
           of="numbers at positions, changed in place"),
+    wrong("only the target's logit", "only the target's logit gets a gradient", at="np.zeros_like", body="""
+        probs, column, counted, count = cache
+        dlosses = np.where(counted, dloss / count, 0.0)
+        dlogits = np.zeros_like(probs)
+        at_target = np.take_along_axis(probs, column, axis=-1)
+        np.put_along_axis(dlogits, column, dlosses * (at_target - 1.0), axis=-1)
+        return dlogits
+        """),
 ]
 
 SOLUTIONS = {"cross_entropy": CROSS_ENTROPY}

@@ -1,0 +1,150 @@
+"""Which lines of a forward each line of its backward undoes, found by what the lines read and assign.
+
+The gradient of v is called dv, a part of it dv_…, that of p["ln"]["weight"] dln_weight or dp["ln"]. A line of the
+backward that reads dy and makes dx undoes the lines of the forward through which x reaches y.
+"""
+
+import ast
+import functools
+import inspect
+import re
+
+from npgpt.study.gradcheck.check import gradient_names
+from npgpt.study.gradcheck.source import parsed, read_source
+
+
+@functools.cache
+class Flow:
+    """The flow of gradients in a pair of functions. If the gradients have other names, it may find nothing.
+
+    undone: line of a statement of the backward -> {line of the forward that it undoes: its code}, in order; code: that
+    of all lines of the forward. A version of a variable is (name, number of the statement that makes it, or -1).
+    """
+
+    def __init__(self, forward, backward):
+        source = read_source(forward)
+        self.code = {i: re.sub(r"(^|\s+)#.*", "", text).strip() for i, text in enumerate(source.lines, source.first)}
+        arguments, given = ([*inspect.signature(each).parameters] for each in (forward, backward))
+        self.forward, self.backward = map(statements_read, (forward, backward))
+        self.known = {*arguments}.union(*(changes | reads for _, changes, reads in self.forward))
+        self.upstream = {name: reads for name in given[:1] for _, _, reads in self.forward[-1:]}    # what it returns
+        # An argument that gets no gradient is a constant, such as a mask, even if it is changed first.
+        flows = self.known.difference(arguments).union(*(self.variables(changes) for _, changes, _ in self.backward))
+        now, self.links = {}, []        # the versions that each statement of the forward reads and makes
+        for i, (_, changes, reads) in enumerate(self.forward):
+            self.links.append(({(name, now.get(name, -1)) for name in reads & flows}, {(name, i) for name in changes}))
+            now |= dict.fromkeys(changes, i)
+        self.shares = self.found_shares()
+        lines = [set() for _ in self.backward]
+        for number, _, _, ways in self.shares:
+            lines[number] |= ways
+        for number, (_, changes, reads) in enumerate(self.backward):        # a sum of parts
+            made = self.variables(changes)
+            parts = {name for name in reads if self.variables([name]) & made} - {f"d{v}" for v in made if lines[number]}
+            lines[number].update(*(lines[i] for i in range(number) if self.backward[i][1] & parts))
+        for number, (_, changes, reads) in reversed([*enumerate(self.backward)]):       # a helper, an array to fill
+            if not lines[number] and reads and not reads & {*given[1:]} and not changes & self.known:
+                lines[number] = next((lines[i] for i in range(number, len(lines))
+                                      if lines[i] and self.backward[i][2] & changes), set())
+        self.undone = {node.lineno: {line: self.code[line] for line in sorted(self.forward[i][0].lineno for i in found)}
+                       for (node, _, _), found in zip(self.backward, lines, strict=True)}
+
+    def variables(self, names):
+        """Return the forward's variables whose gradients, or parts of them, have these names in the backward."""
+        found = set()
+        for name in names:
+            fit = [each for each in self.known if name not in self.known and re.fullmatch(
+                rf"d(p_)?{re.escape(each.removeprefix('p.').replace('.', '_'))}(_.*|\d*)", name.replace(".", "_"))]
+            found |= self.upstream.get(name, {max(fit, key=len)} if fit else set())
+        return found
+
+    def found_shares(self):
+        """Return [(number of a statement of the backward that adds to a version's gradient, version, use, ways), …]."""
+        found, inside = [], {}                                  # inside: a helper -> the gradients in it
+        at = dict.fromkeys(self.known, len(self.forward))       # the last version with a gradient
+        for number, (_, changes, reads) in enumerate(self.backward):
+            read = {name for each in reads for name in inside.get(each, {each})}
+            inside |= {name: read for name in changes if not self.variables([name])}
+            ends = {(v, k) for v in self.variables(read) for k in range(-1, at[v] + 1)}
+            for v in self.variables(changes):
+                k = next((k for k in range(at[v], -2, -1) if self.ways((v, k), ends, ends)), None)
+                found += [(number, (v, k), ends)] if k is not None else []
+                at[v] = k if k is not None and f"d{v}" in changes else at[v]
+        shares = []
+        for number, version, ends in found:
+            uses = self.ways(version, ends, ends.union(*(each[2] for each in found if each[1] == version)))
+            alike = [each[0] for each in found if each[1:] == (version, ends)]
+            if len(uses) == len(alike):         # a part for each use, the first part for the last use
+                uses = dict([[*uses.items()][alike.index(number)]])
+            shares += [(number, version, use, ways) for use, ways in uses.items()]
+        return shares
+
+    def ways(self, version, ends, stops):
+        """Map statements that read a version to those on the ways from there to `ends` past no `stops`, last first."""
+        found = {}
+        for i, (_, makes) in reversed([*enumerate(self.links)]):
+            later = [ways for k, ways in found.items() if self.links[k][0] & makes - stops]
+            if makes & ends or later:
+                found[i] = {i}.union(*later)
+        return {i: ways for i, ways in found.items() if version in self.links[i][0]}
+
+    def uses(self, variable, line, gradient_line):
+        """Return [(line, backward line, name or None), …] for each use of a variable that `line` makes.
+
+        name: of the contribution in the backward's line, a term of the gradient's sum, or the gradient itself.
+        gradient_line: the backward's line with the whole gradient, if several lines add to it for one use, or none.
+        """
+        made, found = next((i for i, (node, _, _) in enumerate(self.forward) if node.lineno == line), -1), []
+        starts = {(name, made) for name in self.known if name == variable or f"p.{variable}.".startswith(f"{name}.")}
+        whole = [each for each in self.backward if each[0].lineno == gradient_line] or [(ast.Pass(), set(), set())]
+        for i, (node, used, _) in enumerate(self.forward):
+            read = starts & self.links[i][0]
+            parts = [self.backward[number] for number, version, use, _ in self.shares if use == i and version in read]
+            if parts or read and variable in used:
+                back, changes, reads = (parts if len(parts) == 1 else whole)[0]
+                names = sorted((name in gradient_names(variable), name) for name in changes     # the best one is last
+                               if "." not in name and self.variables([name]) & dict(read).keys())
+                if isinstance(getattr(back, "value", None), ast.BinOp) and isinstance(back.value.op, ast.Add):
+                    names += [(True, f"d{name}") for name in used if f"d{name}" in reads]
+                found.append((node.lineno, getattr(back, "lineno", gradient_line), names[-1][1] if names else None))
+        return found
+
+
+def statements_read(function):
+    """Return (tree, names that it changes, names that it reads) of each statement of a function that has a value."""
+    nodes = [node for node in ast.walk(parsed(function)) if isinstance(node, ast.stmt) and getattr(node, "value", None)]
+    return [(node, changed(node), names_read(node)) for node in sorted(nodes, key=lambda node: node.lineno)]
+
+
+def path(node):
+    """Return the name of an array or of a part of a tree: "x" for `x[0]`, "p.attn" for `p["attn"][i]`; or ""."""
+    return re.sub(r"\['(\w+)'\]", r".\1", re.match(r"(\w+(\['\w+'\])*)?", ast.unparse(node))[0])
+
+
+def changed(statement):
+    """Return the names that a statement assigns, or whose arrays it fills: dwte for `np.add.at(dwte, …)`."""
+    targets = []
+    match statement:
+        case ast.Assign(targets):
+            pass
+        case ast.AugAssign(first) | ast.AnnAssign(first) | ast.Expr(ast.Call(ast.Attribute(), [first, _, *_])):
+            targets = [first]
+    return {path(part) for each in targets for part in getattr(each, "elts", [each])} - {""}
+
+
+def names_read(node):
+    """Return the names whose values a statement or an expression reads: not x in `x.shape` or `len(x)`."""
+    found, parts = set(), ast.iter_child_nodes(node)
+    match node:
+        case (ast.Name(ctx=ast.Store()) | ast.Attribute(attr="shape" | "dtype" | "size") | ast.keyword(arg="like")
+              | ast.Call(func=ast.Name("len") | ast.Attribute(attr="full_like" | "zeros_like" | "ones_like"))):
+            return found
+        case ast.Name() | ast.Subscript(slice=ast.Constant(str())):
+            found = {path(node)}
+        case ast.AugAssign(target):
+            found = {path(target)}
+        case ast.Call(ast.Name(), arguments, keywords):
+            parts = [*arguments, *keywords]
+        case ast.Return(ast.Tuple([first, *_])):
+            parts = [first]
+    return found.union(*map(names_read, parts))

@@ -1,0 +1,170 @@
+"""The true gradients of a lesson's forward, by central differences.
+
+The forward runs again with v perturbed at the line that assigns v, and the change of sum(dy * y) is measured for a
+random upstream gradient dy. In float64 each entry is perturbed. With numbers of 60 digits all of them are, along one
+random direction, because these are slow: a wrong entry of a gradient also changes its derivative along a direction.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from npgpt import layers
+from npgpt.engine.ops import table
+from npgpt.study.gradcheck.digits import exactly, numbers, wide
+from npgpt.study.gradcheck.probe import with_probes
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
+from npgpt.study.lessons.lesson import Lesson, map_arrays
+
+STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
+ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
+SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
+
+
+@dataclasses.dataclass
+class Variable:
+    """One execution of a forward's statement that assigned v: `occurrence` counts v's assignments, from 0.
+
+    constant: its value does not depend on the inputs, as that of a mask, so no gradient flows through it.
+    """
+
+    name: str
+    line: int
+    occurrence: int
+    value: np.ndarray
+    constant: bool
+
+
+@dataclasses.dataclass
+class Along:
+    """The derivative along a direction, in place of a gradient of the direction's shape."""
+
+    direction: np.ndarray
+    value: object
+
+
+@dataclasses.dataclass
+class Truth:
+    """A lesson's true gradients, measured once to judge any number of backwards.
+
+    variables: the forward's intermediates; gradients: in the same order, None for constants; inputs: name -> gradient
+    of each input; dy: the upstream gradient; y, cache: the forward's results. y and dy are tuples if there are several.
+    """
+
+    lesson: Lesson
+    variables: list[Variable]
+    gradients: list[np.ndarray | Along | None]
+    inputs: dict[str, np.ndarray | Along]
+    dy: np.ndarray | tuple[np.ndarray, ...]
+    y: np.ndarray | tuple[np.ndarray, ...]
+    cache: object
+
+
+def exact(lesson):
+    """Return a lesson with its arrays, whose functions compute with 60 digits. Raises what NumPy cannot do with them.
+    """
+    known = {}
+    functions = {name: exactly(value, known) for name, value in lesson.constants.items() if callable(value)}
+    if lesson.is_composite:
+        functions["ops"] = table(**{name: exactly(getattr(layers, name), known) for name in layers.__all__})
+    return dataclasses.replace(
+        lesson, forward=exactly(lesson.forward, known), backward=exactly(lesson.backward, known),
+        inputs=map_arrays(wide, lesson.inputs), constants=map_arrays(wide, lesson.constants) | functions)
+
+
+def truth(lesson):
+    """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
+    y, cache, _, variables = traced_forward(lesson)
+    dy = upstream(lesson, y)
+    gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
+    inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
+    return Truth(lesson, variables, gradients, inputs, dy, y, cache)
+
+
+def upstream(lesson, y, seed=0):
+    """Draw the gradient of a forward's result, or results; 1 for a loss that returns its own gradients."""
+    rng = np.random.default_rng(5 + seed)
+
+    def draw(each):
+        drawn = np.asarray(1.0 if lesson.is_one_function else rng.standard_normal(np.shape(each)))
+        return wide(drawn) if is_exact(each) else drawn
+
+    return tuple(map(draw, y)) if isinstance(y, tuple) else draw(y)
+
+
+def weighted_sum(dy, y):
+    """Return sum(dy * y), over all results."""
+    return sum((each * result).sum() for each, result in zip(dy, y, strict=True)) if isinstance(y, tuple) else (
+        dy * y).sum()
+
+
+def traced_forward(lesson):
+    """Return y, cache, the assignments of a lesson's forward, and its `Variable`s."""
+    rng = np.random.default_rng(6)
+    y, cache, record = traced(lesson, lesson.inputs)
+    moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
+    variables, counts = [], {}
+    for each, other in zip(record, traced(lesson, moved)[2], strict=True):
+        occurrence = counts[each.name] = counts.get(each.name, -1) + 1
+        constant = np.array_equal(each.value, other.value)
+        variables.append(Variable(each.name, each.line, occurrence, each.value, constant))
+    return y, cache, record, variables
+
+
+def traced(lesson, inputs):
+    """Return y, cache and the forward's assignments on some inputs, without arguments and arrays filled in parts."""
+    source = read_source(lesson.forward)
+    with recording([lesson.forward]) as record:
+        y, cache = lesson.run_forward(inputs)
+    left_out = {*source.filled} | lesson.gradients_in(source)
+    return y, cache, [each for each in record if each.line != source.first and each.name not in left_out]
+
+
+def intermediate_gradient(lesson, variable, dy, at=None):
+    """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
+    change, left = None, 0          # left: assignments of v before the perturbed one
+
+    def probe(name, value):
+        nonlocal left
+        if name != variable.name or not is_floating(value):
+            return value
+        left -= 1
+        return value + change if left == -1 else value
+
+    forward = with_probes(lesson.forward, probe)
+
+    def output(moved_by):
+        nonlocal change, left
+        change, left = moved_by, variable.occurrence
+        return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
+
+    return differences(output, variable.value, at)
+
+
+def input_gradient(lesson, name, dy, at=None):
+    """Measure d(sum(dy * y)) / d(input): an array of its shape, or the entry at one index."""
+    def output(changed_by):
+        changed = lesson.inputs | {name: lesson.inputs[name] + changed_by}
+        return weighted_sum(dy, lesson.run_forward(changed)[0])
+
+    return differences(output, lesson.inputs[name], at)
+
+
+def differences(output, value, at=None):
+    """Measure the gradient of output(change) at change = 0, in each entry or in one; see the module.
+
+    Central differences, in float64 of fourth order: the terms of order STEP^2 of two pairs of points cancel.
+    """
+    if is_exact(value):
+        direction, step = wide(np.random.default_rng(8).standard_normal(np.shape(value))), numbers().mpf(SMALL_STEP)
+        return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
+    gradient = np.empty(np.shape(value))
+    for index in np.ndindex(np.shape(value)) if at is None else [at]:
+        step = np.zeros(np.shape(value))
+        step[index] = STEP
+        near, far = output(step) - output(-step), output(2.0 * step) - output(-2.0 * step)
+        gradient[index] = (8.0 * near - far) / (12.0 * STEP)
+    if at is not None:
+        return gradient[at]
+    return gradient if np.abs(gradient).max() > ROUNDING else np.zeros_like(gradient)

@@ -1,0 +1,231 @@
+"""A pair of one's own as a lesson: functions in a file, or in a notebook, that know nothing of npgpt.
+
+`swish_forward(x, beta)` returns the result and a cache, or several results and a cache; `swish_backward(dy, cache)`, or
+with several gradients before the cache, returns a gradient for each input: an array, a tuple or a dict. A single
+function `hinge_loss(…)` may return the loss and the gradients. What the inputs are, the file says in a dict `LESSON`,
+or the forward's docstring, in shapes such as `x (N, D)`:
+
+    LESSON = {"x": "N D", "w": "D 4H", "b": "4H",           # sizes by letters or numbers
+              "y": "N: 0..C", "p": "N D: 0.1..0.9",         # integers below C, which are constant; numbers in a range
+              "mask": "N D: constant", "eps": 1e-5}         # no gradient; any other Python value
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import random
+import re
+import textwrap
+from pathlib import Path
+
+import numpy as np
+
+from npgpt.errors import UserError, describe, raised_at
+from npgpt.files import read_bytes
+from npgpt.study.lessons.lesson import Lesson, map_arrays
+from npgpt.study.lessons.setting import PLAIN, Sizes
+
+PLAIN_SIZES = 4, 5, 6, 3, 7, 8, 9, 2        # of the letters, in the order in which they are named
+SIZE = re.compile(r"(\d*)([A-Za-z]\w*)?")
+SHAPE = re.compile(r"((?:\w+\s*)*)(?::\s*(constant|(-?\w+|-?\d+\.\d+)\.\.(-?\w+|-?\d+\.\d+)))?")
+
+
+class Letters(dict[str, int]):
+    """Letter -> size, with what `Sizes` has."""
+
+    named, smallest, letter = property(lambda self: self), Sizes.smallest, Sizes.letter
+
+    def of(self, letters):
+        """Return the sizes of "N 4H 3", as a tuple."""
+        parts = [SIZE.fullmatch(each).groups() for each in letters.split()]
+        return tuple(int(number or 1) * self.get(letter, 1) for number, letter in parts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pair(Lesson):
+    """A pair of one's own, or one function. shapes: see the module; those of constants too.
+
+    values: the other constants; order: of the inputs whose gradients the backward returns; file: None in a notebook.
+    """
+
+    values: dict = dataclasses.field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    file: Path | None = None
+
+    is_own = True
+    is_one_function = property(lambda self: self.forward is self.backward)
+    key = property(lambda self: f"{self.file}:{self.name}")
+    derivation = property(lambda self: self.file.with_suffix(".md"))
+    results = property(lambda self: self.order)
+
+    def sizes_at(self, setting):
+        letters = dict.fromkeys(letter for spec in self.shapes.values() for each in parts(spec)[0].split()
+                                if (letter := SIZE.fullmatch(each)[2]))
+        sizes = PLAIN_SIZES + tuple(range(10, 10 + len(letters)))
+        return Letters(zip(letters, random.Random(setting.seed).sample(sizes, len(sizes)) if setting.seed else sizes,
+                           strict=False))
+
+    def at(self, setting=PLAIN):
+        rng, sizes = np.random.default_rng([setting.seed, *self.name.encode()]), self.sizes_at(setting)
+        inputs, constants = {}, dict(self.values)
+        for name, spec in self.shapes.items():
+            letters, kind, limits = parts(spec)
+            shape = sizes.of(letters)
+            if kind == "integers":
+                drawn = rng.integers(*(sizes.of(each)[0] for each in limits), shape)
+            else:
+                drawn = rng.uniform(*map(float, limits), shape) if limits else rng.standard_normal(shape)
+            (inputs if kind == "input" else constants)[name] = np.asarray(drawn)
+        return dataclasses.replace(self, inputs=inputs, constants=constants)
+
+    def run_forward(self, inputs, forward=None):
+        result = self.called(forward or self.forward, inputs)
+        n = 1 if self.is_one_function else len(inspect.signature(self.backward).parameters) - 1
+        if not isinstance(result, tuple) or len(result) < 2 or len(result) != n + 1 and not self.is_one_function:
+            wanted = "the loss and its gradients" if self.is_one_function else \
+                f"{f'{n} results' if n > 1 else 'the result'} and a cache"
+            raise UserError(f"{self.forward.__name__} returned {kind_of(result)}, not {wanted}")
+        return (result[0] if n == 1 else result[:n]), result[-1]
+
+    def run_backward(self, dy, cache, backward=None):
+        backward = backward or self.backward
+        if self.is_one_function:
+            _, *gradients = self.called(backward, self.inputs)
+            return self.named(gradients[0] if isinstance(gradients[0], dict) else gradients)
+        return self.named(backward(*(dy if isinstance(dy, tuple) else (dy,)), cache))
+
+    def called(self, function, inputs):
+        """Call a function with new arrays, because it may write to them."""
+        return function(**map_arrays(np.copy, inputs | self.constants))
+
+    def named(self, result):
+        if isinstance(result, dict):
+            return {f"d{name}": result.get(name, result.get(f"d{name}")) for name in self.inputs}
+        values = result if isinstance(result, tuple | list) else (result,)
+        if result is None or len(values) != len(self.results):
+            raise UserError(f"{self.backward.__name__} returned {kind_of(result)}, not a gradient for each of "
+                            f'{", ".join(self.results)}; what needs none is "constant", see npgpt gradcheck --help')
+        return {f"d{name}": gradient for name, gradient in zip(self.results, values, strict=True)}
+
+    def gradients_in(self, source):
+        names = {*self.inputs, *(target for each in source.statements for target in each.targets)}
+        return {name for name in names if name[:1] == "d" and name[1:] in names} if self.is_one_function else set()
+
+
+def kind_of(result):
+    return f"{len(result)} results" if isinstance(result, tuple | list) else \
+        {"NoneType": "nothing", "ndarray": "an array"}.get(type(result).__name__, f"a {type(result).__name__}")
+
+
+def parts(spec):
+    """Return the sizes of a shape, whether it is an "input", "integers" or "constant", and the limits or ()."""
+    letters, kind, *limits = SHAPE.fullmatch(spec).groups()
+    if not kind or kind == "constant":
+        return letters, kind or "input", ()
+    return letters, "input" if "." in "".join(limits) else "integers", limits
+
+
+def pair_of(forward, backward, floating, **fields):
+    """Return the `Pair` of two functions. The results are in the order of their names, or else of the inputs.
+
+    floating: the names of the inputs that have a gradient. Raises OSError or TypeError without the functions' source.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
+    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    items = getattr(returns[-1], "elts", returns[-1:])[forward is backward:] if returns else []
+    named = [each.id[1:] for each in items if isinstance(each, ast.Name)]
+    return Pair(forward.__name__.removesuffix("_forward"), forward, backward,
+                order=tuple(named if sorted(named) == sorted(floating) else floating), **fields)
+
+
+def read_python(path):
+    """Return the text and the syntax tree of a file. Raises UserError, with the line, if it is not Python."""
+    data = read_bytes(path)
+    try:
+        text = data.decode("utf-8-sig")
+        return text, ast.parse(text)
+    except UnicodeDecodeError as error:
+        line = error.object[:error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
+        line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
+        raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
+
+
+@functools.lru_cache
+def read_pairs(path, name=None, given=()):
+    """Run a file, and return its `Pair`s, or the one of a name. given: pairs of an argument and the text of --input.
+
+    Raises UserError, with the line, if it cannot be run, has no pair, or does not say what the inputs are.
+    """
+    text, tree = read_python(path)
+    names = {"__name__": Path(path).stem, "__file__": str(path)}
+    try:
+        exec(compile(text, str(path), "exec"), names)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:      # also SystemExit
+        line = f", line {line}" if (line := raised_at(error, path)) else ""
+        raise UserError(f"{path}{line}: {describe(error)}") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names}
+    found = [each[:-8] for each in functions if each.endswith("_forward") and f"{each[:-8]}_backward" in functions]
+    found += [each for each, node in functions.items() if each.endswith("_loss") and any(
+        isinstance(part, ast.Return) and isinstance(part.value, ast.Tuple) for part in ast.walk(node))]
+    chosen = [each for each in found if name in (None, each)]
+    if not chosen:
+        raise UserError(f"{path}: there is no pair {name or 'x'}_forward and {name or 'x'}_backward, nor a function "
+                        f"{name or 'x_loss'} that returns a loss and its gradients; it has "
+                        f"{', '.join(found or functions) or 'no function'}")
+    given, lesson = dict(given), names.get("LESSON", {})
+    if not isinstance(lesson, dict):
+        raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
+    pairs = [pair_in(path, names, each, lesson | given) for each in chosen]
+    known = {each for pair in pairs for each in inspect.signature(pair.forward).parameters}
+    if unknown := [each for each in lesson | given if each not in known and (each in given or name is None)]:
+        raise UserError(f"{path}: no forward has an argument {unknown[0]}: they have {', '.join(sorted(known))}")
+    return pairs
+
+
+def pair_in(path, names, name, inputs):
+    """Return a `Pair` of a file. inputs: what is said of its arguments; the docstring and defaults say the rest."""
+    forward = names.get(f"{name}_forward", names.get(name))
+    backward, in_torch, shapes, values = names.get(f"{name}_backward", forward), names.get(f"{name}_torch"), {}, {}
+    for each in inspect.signature(forward).parameters.values():
+        said = inputs.get(each.name, shape_in(forward.__doc__ or "", each.name))
+        if said is None and each.default is each.empty:
+            raise UserError(f"{path}: nothing says the shape of {each.name}: use --input {each.name}=4,5, write "
+                            f"{each.name} (N, D) into the docstring, or a dict LESSON (see npgpt gradcheck --help)")
+        if isinstance(said, str):
+            if not SHAPE.fullmatch(said):
+                raise UserError(f'{path}: {each.name} is "{said}", which is no shape such as "N D" or "N: 0..9"')
+            shapes[each.name] = said
+        elif said is not None:
+            values[each.name] = said
+    floating = [each for each, spec in shapes.items() if parts(spec)[1] == "input"]
+    if not floating:
+        raise UserError(f"{path}: {name} has no input of floating numbers, so nothing has a gradient")
+    return pair_of(forward, backward, floating, shapes=shapes, values=values, file=Path(path),
+                   torch=in_torch and (lambda torch, **arguments: in_torch(**arguments)))
+
+
+def shape_in(docstring, name):
+    """Return the shape of an argument in a docstring, "N D" of `x (N, D)` or `- x: the input, of shape (N, D)`."""
+    for shape, rest in re.findall(rf"(?<!\w){name}\b[^()\n]*\(([^()]*)\)([^\n]*)", docstring):
+        sizes = shape.replace("...", "N").split(",")
+        if len(sizes) > 1 and all(SIZE.fullmatch(each.strip()) for each in sizes):
+            below = re.match(r" integers in \[(\w+), (\w+)\)", rest)
+            return " ".join(each.strip() for each in sizes) + (f": {below[1]}..{below[2]}" if below else "")
+    return None
+
+
+def input_of(text):
+    """Return (name, shape or value) of an --input: "x=4,5", "y=4:0..9", "mask=4,5:constant", "eps=1e-5"."""
+    name, is_given, said = text.partition("=")
+    sizes, colon, kind = said.partition(":")
+    if name.isidentifier() and is_given and re.fullmatch(r"[\w,]*", sizes):
+        return name, sizes.replace(",", " ").strip() + colon + kind
+    try:
+        return name, ast.literal_eval(said)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise UserError(f"--input {text}: write x=4,5 for a shape, y=4:0..9 for integers, or eps=1e-5") from None

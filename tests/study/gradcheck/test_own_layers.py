@@ -1,0 +1,153 @@
+"""Layers of one's own, in files that know nothing of npgpt: `npgpt gradcheck my_layer.py` and `npgpt.study.verify`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npgpt import UserError
+from npgpt.study import verify
+from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, SHORTCUT, WRONG, first_wrong
+from npgpt.study.judge.own_layer import checked
+from npgpt.study.lessons.own import input_of, read_pairs
+from tests.cli.test_train import refused
+from tests.study.gradcheck.cs231n import INPUTS, PLANTED
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "tools/examples/cs231n"
+SWISH = """
+import numpy as np
+
+def swish_forward(x, beta):
+    z = beta * x
+    s = 1 / (1 + np.exp(-z))
+    y = x * s
+    return y, (x, beta, s)
+
+def swish_backward(dout, cache):
+    x, beta, s = cache
+    ds = dout * x
+    dz = ds * s * (1 - s)
+    dbeta = (dz * x).sum(axis=(0, 1))
+    dx = dout * s + dz * beta
+    return dx, dbeta
+"""
+
+
+def checks_of(file, texts=()):
+    [pair] = read_pairs(file, None, tuple(map(input_of, texts)))
+    return checked(pair.at())
+
+
+@pytest.mark.parametrize(("name", "old", "new", "variable", "piece"), PLANTED, ids=[each[0] for each in PLANTED])
+def test_ten_layers_in_the_style_of_cs231n(name, old, new, variable, piece, tmp_path):
+    """Right to 38 digits; with one typical mistake, that line is the first wrong one."""
+    text = (EXAMPLES / name).read_text()
+    checks, remark = checks_of(EXAMPLES / name, INPUTS.get(name, []))
+    assert remark == "" and {each.verdict for each in checks} <= {OK, SHORTCUT, CONSTANT} and len(checks) > 1
+    assert all(each.digits is None or each.digits > 37 for each in checks)
+    (tmp_path / name).write_text(text.replace(old, new))
+    wrong = first_wrong(checks_of(tmp_path / name, INPUTS.get(name, []))[0])
+    lines = (tmp_path / name).read_text().split("\n")
+    assert (wrong.variable, piece in lines[wrong.backward_line - 1]) == (variable, True)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("(x, beta, s)\n\ndef", "{'x': x, 'beta': beta, 's': s}\n\ndef"),       # a dict, unpacked as one
+    ("    return dx, dbeta", "    return {'dbeta': dbeta, 'x': dx}"), ("    return dx, dbeta", "    return dbeta, dx"),
+    ("dx = dout * s + dz * beta\n    return dx", "b = dout * s + dz * beta\n    return b"),
+    ("    y = x * s\n    return y", "    y = x.copy()\n    y *= s\n    return y"),
+    ("ds = dout * x", "dout *= x\n    ds = dout\n    dout = dout / x"),         # it writes to its arguments
+    ("ds = dout * x\n    dz = ds * s", "ds = 2 * dout * x\n    dz = ds / 2 * s"),       # a name for something else
+    ("dbeta = (dz * x).sum(axis=(0, 1))", "dbeta = np.zeros(6)\n    for row in dz * x:\n        for dbeta_row in row:\n"
+     "            dbeta += dbeta_row")])
+def test_right_code_of_other_styles_is_right(old, new, tmp_path):
+    assert SWISH.count(old) == 1
+    text = SWISH.replace(old, new)
+    file = tmp_path / "swish.py"
+    file.write_text(text.replace("x, beta, s = cache", "x, beta, s = cache.values()") if "{'x': x," in new else text)
+    checks, _ = checks_of(file, ["x=4,5,6", "beta=6"])
+    assert {each.verdict for each in checks} <= {OK, SHORTCUT, OTHER}
+    assert [each.digits > 35 for each in checks if each.verdict == OK].count(True) >= 3
+
+
+def test_the_command_in_three_ways_of_saying_the_inputs(npgpt, tmp_path):
+    file = tmp_path / "swish.py"
+    file.write_text(SWISH)
+    refused(npgpt("gradcheck", file), "nothing says the shape of x: use --input x=")
+    code, out, err = npgpt("gradcheck", file, "swish", "--input", "x=4,5,6", "--input", "beta=6")
+    assert code == 0 and err == "" and "swish (swish.py)" in out and out.count("40 digits") >= 4
+    doc = '"""x (B, T, C), beta (C,)"""'
+    file.write_text(SWISH.replace("x, beta):\n", f"x, beta):\n    {doc}\n").replace("dz * beta", "dz"))
+    code, out, _ = npgpt("gradcheck", file, "--json")
+    found = {each["variable"]: each for each in json.loads(out)}
+    assert code == 1 and (found["x"]["verdict"], found["x"]["shape"]) == (WRONG, [4, 5, 6])
+    assert found["z"]["digits"] > 37
+    torch = "\ndef swish_torch(x, beta):\n    return x * (beta * x).sigmoid()\n"
+    file.write_text(f"LESSON = {{'x': '2 T C: 0.1..2.0', 'beta': 'C'}}\n{SWISH}{torch}")
+    code, out, _ = npgpt("gradcheck", file)
+    assert code == 0 and pytest.importorskip("torch") and "to torch" in out.split("\n")[-2] and "2x4x5" in out
+
+
+HOSTILE = {     # what stands above the pair, or is replaced in it -> what is said of it
+    "raise ValueError('two\\nlines')": "line 1: ValueError: two", "while True: pass": "has not ended within 2 seconds",
+    ("return dx, dbeta", ""): "swish_backward returned nothing, not a gradient for each of x, beta",
+    ("swish_", "swish"): "there is no pair x_forward and x_backward", "import os; os._exit(0)": "disturbed its process",
+    "print('x' * (1 << 30))": "File too large", "import sys; sys.exit()": "line 1: SystemExit", "def f(:": "line 1: ",
+    "\udcff": "not UTF-8", "LESSON = 5": "LESSON must be a dict", "LESSON = {'x': 'N', 'beta': 'N, D'}": "no shape",
+    "LESSON = {'x': 'N', 'beta': 'D', 'c': 'D'}": "no forward has an argument c",
+    "LESSON = {'x': 'N D', 'beta': 'N'}": "line 5: ValueError: operands could not be broadcast",
+    ("_backward", "_grad"): "it has swish_forward, swish_grad", ("return y, (x, beta, s)", ""): "returned nothing",
+    ("return y, (x, beta, s)", "return y"): "swish_forward returned an array, not the result and a cache",
+    ("return dx, dbeta", "return dx"): "a gradient for each of x, beta",
+    ("ds = dout * x", "ds = x + unknown"): "line 13: NameError: name 'unknown' is not defined"}
+
+
+@pytest.mark.parametrize("change", [pytest.param(each, marks=[pytest.mark.slow] * (i > 3))
+                                    for i, each in enumerate(HOSTILE)], ids=range(len(HOSTILE)))
+def test_a_hostile_file_gives_one_line(change, npgpt, tmp_path):
+    text = f"{change}{SWISH}" if isinstance(change, str) else \
+        "LESSON = {'x': 'N D', 'beta': 'D'}\n" + SWISH.replace(*change)
+    (tmp_path / "swish.py").write_bytes(text.encode(errors="surrogateescape"))
+    code, out, err = npgpt("gradcheck", tmp_path / "swish.py", "--time-limit", 2 if "while" in change else 30)
+    line = err.strip().split("\n")[-1]
+    assert code == 2 and out == "" and line.startswith(f"npgpt: {tmp_path}/swish.py") and HOSTILE[change] in line
+    assert len(err) < 70_000 and "Traceback" not in err
+
+
+def test_a_path_that_is_no_file(npgpt, tmp_path):
+    refused(npgpt("gradcheck", tmp_path / "none.py"), "No such file")
+    (tmp_path / "folder.py").mkdir()
+    refused(npgpt("gradcheck", tmp_path / "folder.py"), "not a regular file")
+    refused(npgpt("gradcheck", "linear", "swish"), "leave swish out")
+
+
+def double_forward(x, mask):
+    y = 2.0 * x * mask
+    return y, mask
+
+
+def double_backward(dy, mask):
+    dx = dy * mask
+    return dx
+
+
+def drawn_loss(x):
+    return (x * np.random.default_rng(0).standard_normal()).sum(), np.full(x.shape, 0.12573022)
+
+
+def test_verify_in_a_notebook(capsys):
+    x = np.random.default_rng(1).standard_normal((2, 3))
+    found = verify(double_forward, double_backward, x=x, constants={"mask": np.eye(2, 3)})
+    assert not found.right and capsys.readouterr().out == f"{found}\n" and "the first wrong line is " in repr(found)
+    shown = found.show("dx")
+    assert np.allclose(shown["true"], 2.0 * shown["yours"]) and np.allclose(shown["difference"], -shown["yours"])
+    assert "WRONG" in found._repr_html_() and "<td" in found._repr_html_()
+    with pytest.raises(UserError, match="there is no result dz: choose one of dx"):
+        found.show("dz")
+    in_float64 = verify(drawn_loss, x=x)
+    assert in_float64.right and "random numbers" in in_float64.remark and in_float64.lines[0].digits is None
+    with pytest.raises(UserError, match="an array of floating numbers"):
+        verify(double_forward, double_backward, x=1.0)
+    with pytest.raises(UserError, match="define them by def"):
+        verify(eval("lambda x: (x, x)"), np.exp, x=x)
