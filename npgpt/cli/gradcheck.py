@@ -11,19 +11,19 @@ limits on time, memory and output. That is no sandbox: check only files that you
 import argparse
 import dataclasses
 import importlib.util
+import inspect
 import json
 import os
 import sys
 from collections import Counter
 
 from npgpt.checks import check_real
-from npgpt.errors import UserError
-from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, check
-from npgpt.study.gradcheck.measure import exact
+from npgpt.errors import UserError, describe, raised_at
+from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, best_check
 from npgpt.study.gradcheck.tables import table_text
 from npgpt.study.judge.child import check_layer
 from npgpt.study.judge.own_layer import TIME_LIMIT
-from npgpt.study.lessons.setting import Setting
+from npgpt.study.lessons.setting import PLAIN, Setting
 from npgpt.study.lessons.table import chosen_lessons, is_file
 
 EXACT = Setting(step=1e-20)     # also the difference of lesson 0 has 40 digits then
@@ -67,18 +67,22 @@ def run(args):
 
 def checked_lessons(name):
     """Return the checks of npgpt's own layers, and remarks."""
-    is_exact, torch = importlib.util.find_spec("mpmath") is not None, importlib.util.find_spec("torch") is not None
-    remarks = [] if is_exact else ['measured in float64: pip install "npgpt[study]" for 30 digits']
-    found = []
-    for lesson in chosen_lessons(name, EXACT if is_exact else Setting()):
+    found, remarks = [], {}
+    for lesson in chosen_lessons(name, EXACT if importlib.util.find_spec("mpmath") else PLAIN):
         try:
-            found.append(check(exact(lesson) if is_exact else lesson, torch=torch))
+            checks, remark = best_check(lesson)
+            found.append(checks)
+            remarks[remark] = None
         except ImportError:             # the others need only NumPy
             needs = f'{lesson.name} needs SciPy: pip install "npgpt[gelu]"'
             if name != "all":
                 raise UserError(needs) from None
-            remarks.append(f"{needs}; skipped")
-    return found, remarks
+            remarks[f"{needs}; skipped"] = None
+        except Exception as error:      # an edited line
+            files = {inspect.getsourcefile(each) for each in (lesson.forward, lesson.backward)}
+            places = [f"{os.path.basename(file)}, line {line}" for file in files if (line := raised_at(error, file))]
+            raise UserError(': '.join([lesson.name, *places, describe(error)])) from None
+    return found, [*filter(None, remarks)]
 
 
 def print_summary(checks):

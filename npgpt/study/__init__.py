@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.check import WRONG, LineCheck
+from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import parsed
 from npgpt.study.gradcheck.tables import table_html, table_text
 from npgpt.study.judge.judge import judge, new_seed
 from npgpt.study.judge.outcome import Solution
-from npgpt.study.judge.own_layer import checked
 from npgpt.study.judge.report import Report, report_html, report_text
 from npgpt.study.lessons.own import Pair, pair_of
 from npgpt.study.lessons.table import lesson_named
@@ -130,7 +129,7 @@ def verify(forward: Callable, backward: Callable | None = None, *, constants: di
             **{name: value for name, value in inputs.items() if name not in arrays}, **(constants or {})})
     except (OSError, TypeError, SyntaxError):
         raise UserError("verify reads the functions' lines: define them by def, in a file or a notebook") from None
-    found = Verified(pair, *checked(pair))
+    found = Verified(pair, *best_check(pair))
     if not hasattr(sys, "ps1"):
         print(found)
     return found

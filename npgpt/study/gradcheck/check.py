@@ -6,13 +6,15 @@ mistake is in the first wrong line, or in a line before it that has no gradient 
 """
 
 import dataclasses
+import importlib.util
 import math
 import re
 
 import numpy as np
 
+from npgpt.errors import describe
 from npgpt.study.gradcheck.digits import rounded
-from npgpt.study.gradcheck.measure import Along, truth
+from npgpt.study.gradcheck.measure import Along, exact, truth, upstream
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
 from npgpt.study.lessons.lesson import map_arrays
@@ -110,6 +112,23 @@ def check(lesson, backward=None, known=None, torch=False):
         error.checks = checks
         raise error
     return checks
+
+
+def best_check(lesson):
+    """Return the checks of a lesson with 60 digits, if it can be; and why they were measured in float64, or "".
+
+    torch is asked too, if it is installed. Raises what the lesson's functions raise.
+    """
+    torch = importlib.util.find_spec("torch") is not None
+    y, cache = lesson.run_forward(lesson.inputs)
+    lesson.run_backward(upstream(lesson, y), cache)         # its own mistakes are raised as they are
+    if not importlib.util.find_spec("mpmath"):
+        return check(lesson, torch=torch), 'measured in float64: pip install "npgpt[study]" for 30 digits'
+    try:
+        return check(exact(lesson), torch=torch), ""
+    except Exception as error:
+        said = f"{lesson.name} cannot compute with 60 digits ({describe(error)}): measured in float64"
+        return check(lesson, torch=torch), said
 
 
 def named_by_results(record, known, lesson, source):

@@ -66,6 +66,11 @@ def broken(function, old, new):
     return names[function.__name__]
 
 
+def line_of(function, text):
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
 @pytest.mark.parametrize(("name", "old", "new"), [
     ("gelu_tanh", "dtanh * (1.0 - tanh * tanh)", "dtanh * (1.0 - tanh)"),
     ("cross_entropy", "dlogits_at_target, axis=-1)", "2.0 * dlogits_at_target, axis=-1)"),
@@ -160,6 +165,10 @@ def test_the_command(npgpt, monkeypatch):
     monkeypatch.setitem(table.LESSONS, "linear", dataclasses.replace(LESSONS["linear"], backward=wrong))
     code, out, _ = npgpt("gradcheck", "linear")
     assert code == 1 and "WRONG" in out and "the first wrong line is " in out and ": drows = " in out
+    wrong = broken(LESSONS["linear"].backward, "dy_rows @ weight.T", "dy_rows @ weight")
+    monkeypatch.setitem(table.LESSONS, "linear", dataclasses.replace(LESSONS["linear"], backward=wrong))
+    refused(npgpt("gradcheck", "linear"), f"linear: linear.py, line {line_of(wrong, 'drows = ')}: ValueError: matmul")
+    refused(npgpt("gradcheck", "linear", "x"), "leave x out")
 
 
 def test_without_scipy_all_but_the_exact_gelu_is_checked(npgpt, monkeypatch):
@@ -168,5 +177,5 @@ def test_without_scipy_all_but_the_exact_gelu_is_checked(npgpt, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)      # nor torch, which takes seconds
     code, out, err = npgpt("gradcheck", "all")
     assert code == 0 and "npgpt[gelu]" in err and "skipped" in err and err.count("\n") == 2
-    assert "gelu_tanh:" in out and "gelu_exact:" not in out
+    assert "gelu_tanh (" in out and "gelu_exact (" not in out
     refused(npgpt("gradcheck", "gelu_exact"), "npgpt[gelu]")

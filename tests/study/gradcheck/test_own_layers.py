@@ -8,8 +8,7 @@ import pytest
 
 from npgpt import UserError
 from npgpt.study import verify
-from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, SHORTCUT, WRONG, first_wrong
-from npgpt.study.judge.own_layer import checked
+from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, SHORTCUT, WRONG, best_check, first_wrong
 from npgpt.study.lessons.own import input_of, read_pairs
 from tests.cli.test_train import refused
 from tests.study.gradcheck.cs231n import INPUTS, PLANTED
@@ -36,7 +35,7 @@ def swish_backward(dout, cache):
 
 def checks_of(file, texts=()):
     [pair] = read_pairs(file, None, tuple(map(input_of, texts)))
-    return checked(pair.at())
+    return best_check(pair.at())
 
 
 @pytest.mark.parametrize(("name", "old", "new", "variable", "piece"), PLANTED, ids=[each[0] for each in PLANTED])
