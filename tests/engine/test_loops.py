@@ -5,6 +5,7 @@ Most loops run as plain Python here, which tests what the compiler writes; some 
 
 import contextlib
 import errno
+import inspect
 import itertools
 import linecache
 import operator
@@ -18,6 +19,9 @@ from hypothesis import strategies as st
 
 from npgpt import layers
 from npgpt.engine.update import adamw_update
+from npgpt.study.gradcheck.measure import upstream
+from npgpt.study.lessons.setting import Setting
+from npgpt.study.lessons.table import lesson_named
 from tests.cases import LAYOUTS, arrays_in, small_parts, unchanged
 
 pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
@@ -130,6 +134,10 @@ def setting(name, rng, dtype):
             targets = rng.integers(-1, max(C, 1), lead)
             targets = np.where(rng.random(lead) < 0.3, -1 - int(C > 1 and rng.random() < 0.2), targets)
             return (unit(*lead, C), targets), [1.0, 0.25, np.array(0.5, dtype)][rng.integers(3)]
+    lesson = lesson_named(name, Setting(seed=int(rng.integers(1, 1000)))).mapped(lambda array: array.astype(
+        dtype if array.dtype.kind == "f" else array.dtype))
+    arguments = [(lesson.inputs | lesson.constants)[each] for each in inspect.signature(lesson.forward).parameters]
+    return tuple(arguments), np.asarray(upstream(lesson, lesson.forward(*arguments)[0]), dtype)
 
 
 def results_of(pair, arguments, dy, given_up=()):

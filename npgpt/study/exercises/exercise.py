@@ -167,12 +167,14 @@ def notes_of(lesson):
         raise UserError(f"{lesson.derivation}: a note is damaged: {describe(error)}") from None
     if notes or not lesson.is_own:
         return notes
-    names = dict(zip(lesson.results, returned(read_source(lesson.backward)), strict=False))
-    variables = {*lesson.inputs, *(name for each in read_source(lesson.forward).statements for name in each.targets)}
-    gradients = {f"d{name}" for name in variables} | {*names.values()}
-    made = {key_of(each): changed(each) for each in statements(backward_tree(lesson)) if changed(each) & gradients}
-    first = next(iter(lesson.inputs))
-    asked = [key for key in made if made[key] & {f"d{first}", names.get(first)}][-1:]
+    names = dict(zip(lesson.results, result := returned(read_source(lesson.backward)), strict=False))
+    of_inputs = {name: {f"d{name}", names.get(name), f"{result[0]}.{name}", f"{result[0]}.d{name}"}     # or in a dict
+                 for name in lesson.inputs}
+    variables = (name for each in read_source(lesson.forward).statements for name in each.targets)
+    gradients = {f"d{name}" for name in variables}.union(*of_inputs.values())
+    made = {key_of(each): changed(each) for each in statements(backward_tree(lesson))
+            if changed(each) & gradients and not isinstance(each.value, ast.Dict)}
+    asked = [key for key in made if made[key] & of_inputs[next(iter(lesson.inputs))]][-1:]
     return {key: Note(HINT, 1 if key in asked else 2) for key in made}
 
 

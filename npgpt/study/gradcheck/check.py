@@ -181,7 +181,7 @@ def matched_by_value(known, record, tolerance):
 def gradient_line(source, record, name, true, gradient, results=()):
     """Return the line of a backward that computes the gradient of an input: the last that assigns it.
 
-    results: of the lesson; a result may have another name in the backward.
+    results: of the lesson; a result may have another name in the backward, or none: then it is the last `return`.
 
     If the array is filled or changed in place later, it is the last such line. If it was right there but is wrong in
     the result, it is the line that puts it into the tree, or the `return`.
@@ -194,7 +194,8 @@ def gradient_line(source, record, name, true, gradient, results=()):
         filled = max([filled, *(each.first for each in source.statements if not {*names}.isdisjoint(each.targets))])
     made = next((each for each in reversed(record) if each.name in names), None)
     if filled or made is None:
-        return filled or named_line(source, name, names)
+        line = filled or named_line(source, name, names)
+        return last_return(source) if results and line == source.first else line
     if relative_error(made.value, true) <= TOLERANCE < relative_error(gradient, true):
         return tree_line(source, name) or source.statements[-1].first
     if relative_error(made.value, gradient) > 0.0:

@@ -7,33 +7,19 @@ function stand-ins for the rest. A number refuses to become a float: what cannot
 import builtins
 import functools
 import importlib.util
-import math
-import random
 from types import CodeType, FunctionType, ModuleType
 
 import numpy as np
 
 from npgpt.errors import UserError
 
-ELEMENTWISE = """exp expm1 exp2 log log1p log2 log10 logaddexp sqrt cbrt sin cos tan arcsin arccos arctan arctan2 sinh
-                 cosh tanh arcsinh arccosh arctanh hypot""".split()
-
-
-class Floats(type):
-    """The type of `Float`, which stands for float and np.float64: Float(x) has all digits, its dtype is object."""
-
-    def __call__(cls, value=0.0):
-        return numbers().mpf(value)
-
-    def __instancecheck__(cls, value):
-        return isinstance(value, float) or hasattr(value, "_mpf_")
-
-
-Float = Floats("Float", (), {})
+UFUNCS = "exp expm1 log log1p log2 log10 logaddexp sqrt sin cos tan asin acos atan sinh cosh tanh erf expit".split()
+SCIPY = {"softmax": lambda x, axis=None: np.exp(x) / np.exp(x).sum(axis, keepdims=True),
+         "logsumexp": lambda x, axis=None, keepdims=False: np.log(np.exp(x).sum(axis, keepdims=keepdims))}
 
 
 class StandIn:
-    """Stands for a module, or for a function of NumPy: what it returns has all digits."""
+    """Stands for a module or a function of NumPy, math or SciPy: what it returns has all digits."""
 
     def __init__(self, original):
         self.original = original
@@ -41,10 +27,12 @@ class StandIn:
     def __getattr__(self, name):
         return exactly(getattr(self.original, name))
 
-    def __call__(self, *arguments, dtype=None, **named):
-        if dtype is not None:
-            named["dtype"] = object if np.dtype(dtype).kind == "f" else dtype
-        return wide(self.original(*arguments, **named))
+    def __call__(self, *arguments, **named):
+        name = getattr(self.original, "__name__", "").replace("arc", "a")
+        function = exactly(SCIPY.get(name)) or self.original
+        if name in UFUNCS and any(map(is_exact, arguments)):       # math.sqrt(2.0) is the code's constant
+            function = np.frompyfunc(getattr(numbers(), name), len(arguments), 1)
+        return wide(function(*arguments, **named))
 
 
 @functools.cache
@@ -65,7 +53,7 @@ def numbers():
         return getattr(np.array(value, dtype=object), name)
 
     context.mpf.__float__, context.mpf.__getattr__ = refuse, as_array
-    context.pow, context.exp2, context.log2 = context.power, lambda x: 2 ** x, lambda x: context.log(x, 2)
+    context.log2, context.expit = lambda x: context.log(x, 2), lambda x: 1 / (1 + context.exp(-x))
     context.logaddexp = lambda x, y: context.log(context.exp(x) + context.exp(y))
     return context
 
@@ -77,21 +65,15 @@ def number(value):
 
 
 def wide(value):
-    """Return floats as mpmath's numbers, exactly: a number, an array, or those in a tuple or list. Others stay.
-
-    An array of objects is changed in place, because it may be a view.
-    """
-    if type(value) in (tuple, list):
-        return type(value)(map(wide, value))
+    """Return a float or an array of floats as mpmath's numbers, exactly; anything else unchanged."""
     kind = value.dtype.kind if isinstance(value, np.ndarray) else "f" if isinstance(value, float | np.floating) else ""
     if kind == "O" and not all(hasattr(each, "_mpf_") for each in value.flat):
-        value[...] = np.frompyfunc(number, 1, 1)(value)
+        value[...] = np.frompyfunc(number, 1, 1)(value)         # in place: it may be a view
     return np.frompyfunc(number, 1, 1)(value) if kind == "f" else value
 
 
 def is_exact(value):
-    """Return whether a value is a number of mpmath, or an array of objects that are numbers: `dx[x < 0] = 0` puts ints.
-    """
+    """Return whether a value is a number of mpmath, or an array of them; `dx[x < 0] = 0` puts Python's among them."""
     return hasattr(value, "_mpf_") or isinstance(value, np.ndarray) and value.dtype == object and all(
         isinstance(each, int | float) or hasattr(each, "_mpf_") for each in value.flat)
 
@@ -102,70 +84,30 @@ def rounded(value):
     return np.asarray(np.frompyfunc(lambda each: to_float(number(each)._mpf_), 1, 1)(value), np.float64)[()]
 
 
-def elementwise(name, inputs=1):
-    """Return a function of mpmath as a ufunc, NaN where the result is not real."""
-    function = getattr(numbers(), name.replace("arc", "a"))
-
-    def real(*values):
-        result = function(*map(number, values))
-        return result if hasattr(result, "_mpf_") else numbers().nan
-
-    return np.frompyfunc(real, inputs, 1)
-
-
-@functools.cache
-def replacements():
-    """Return {id of an object of NumPy, math or SciPy: what stands for it}."""
-    table = {each: Float for each in (float, np.float16, np.float32, np.float64, np.longdouble)}
-    table |= {getattr(np, name): elementwise(name, getattr(np, name).nin) for name in ELEMENTWISE}
-    table |= {np.finfo: lambda dtype: np.finfo(np.float64), np.isnan: lambda x: np.not_equal(x, x),
-              np.isinf: lambda x: np.equal(np.absolute(x), math.inf),
-              np.isfinite: lambda x: np.less(np.absolute(x), math.inf)}
-
-    def either(function, exact):        # math.sqrt(2.0) stays the float that the lesson computes with
-        return lambda *x: (exact if any(hasattr(each, "_mpf_") for each in x) else function)(*x)
-
-    table |= {each: either(each, getattr(numbers(), name)) for name, each in vars(math).items()
-              if callable(each) and hasattr(numbers(), name)}
-    if importlib.util.find_spec("scipy"):
-        from scipy import special
-        exp, log = table[np.exp], table[np.log]
-        table |= {getattr(special, name): elementwise(name) for name in ("erf", "erfc")} | {
-            special.expit: lambda x: 1 / (1 + exp(-x)),
-            special.softmax: lambda x, axis=None: exp(x) / exp(x).sum(axis, keepdims=True),
-            special.log_softmax: lambda x, axis=None: x - log(exp(x).sum(axis, keepdims=True)),
-            special.logsumexp: lambda x, axis=None, keepdims=False: log(exp(x).sum(axis, keepdims=keepdims))}
-    return {id(each): new for each, new in table.items()}
-
-
 def exactly(value, known=None):
     """Return a function with stand-ins for NumPy, math and SciPy in its globals and imports; its code is the same.
 
-    The functions that it calls by a global name get them too. For a module or a function of NumPy, return what stands
-    for it; anything else unchanged. known: what is done. Raises TypeError for random numbers.
+    So are the functions that it calls by a global name. For a module or a function of NumPy, return what stands for it;
+    anything else unchanged. known: what is done. Raises TypeError for random numbers.
     """
     known = {} if known is None else known
-    if value in (np.random, random) if isinstance(value, ModuleType) else isinstance(
-            getattr(value, "__self__", value), np.random.Generator | np.random.RandomState | random.Random):
+    if isinstance(value, type):         # as a dtype, that of mpmath means objects
+        return numbers().mpf if issubclass(value, float | np.floating) else value
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(
+        value, "__module__", None) or type(getattr(value, "__self__", value)).__module__
+    if f"{home}.".startswith(("numpy.random.", "random.")):
         raise TypeError("a function that draws random numbers cannot be checked")
-    if id(value) in replacements() | known:
-        return (replacements() | known)[id(value)]
-    home = getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None) or ""
-    if isinstance(value, np.ufunc) or home.split(".")[0] in ("numpy", "scipy", "math") and (
-            isinstance(value, ModuleType) or callable(value) and not isinstance(value, type)):
+    if home.split(".")[0] in ("numpy", "scipy", "math") and (isinstance(value, ModuleType) or callable(value)):
         return StandIn(value)
-    if not isinstance(value, FunctionType):
-        return value
-    old = value.__globals__
-    builtin = vars(builtins) | {"__import__": lambda *names: exactly(builtins.__import__(*names)), "float": Float}
-    new = known.setdefault(id(old), old | {"__builtins__": builtin})
-    parts = value.__name__, value.__defaults__, value.__closure__
-    rebound = known[id(value)] = FunctionType(value.__code__, new, *parts)
-    rebound.__kwdefaults__ = value.__kwdefaults__
-    new |= {name: exactly(old[name], known) for name in used(value.__code__) & old.keys()}
-    return rebound
-
-
-def used(code):
-    """Return the names that a code object and those inside it may look up in their globals."""
-    return {*code.co_names}.union(*(used(each) for each in code.co_consts if isinstance(each, CodeType)))
+    if not isinstance(value, FunctionType) or id(value) in known:
+        return known.get(id(value), value)
+    old, codes = value.__globals__, [value.__code__]
+    builtin = {"float": numbers().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
+               "__import__": lambda *names: exactly(builtins.__import__(*names))}
+    new = known.setdefault(id(old), old | {"__builtins__": vars(builtins) | builtin})
+    known[id(value)] = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)
+    known[id(value)].__kwdefaults__ = value.__kwdefaults__
+    for code in codes:
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        new |= {name: exactly(old[name], known) for name in {*code.co_names} & old.keys()}
+    return known[id(value)]

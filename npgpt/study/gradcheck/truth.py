@@ -59,7 +59,9 @@ class Case:
                 kind.setdefault(each.name, []).append(each.value)
         for each in variables:
             if each.name in self.lesson.skipped:
-                gradients[f"d{each.name}"] = [intermediate_gradient(self.lesson, each, self.dy)]
+                with np.errstate(invalid="ignore"):         # the variance of one channel is 0, and a step below is NaN
+                    measured = intermediate_gradient(self.lesson, each, self.dy)
+                gradients |= {f"d{each.name}": [measured]} if np.isfinite(measured).all() else {}
         return gradients, helpers
 
     gradients = property(lambda self: self.known[0])

@@ -117,8 +117,9 @@ class Judgement:
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
             f"one {'tree' if lesson.is_composite else 'array'} ({names[0]})"
-        is_named = lesson.is_own and isinstance(result, dict)
-        if not is_named and (result is None or is_tuple != (len(names) > 1) or is_tuple and len(result) != len(names)):
+        fits = lesson.is_own and (isinstance(result, dict)
+                                  or isinstance(result, tuple | list) and len(result) == len(names))
+        if not fits and (result is None or is_tuple != (len(names) > 1) or is_tuple and len(result) != len(names)):
             what = f"{len(result)} results" if is_tuple else kind_of(result)
             return [Fault(Finding("results", [lesson.backward.__name__, what, wanted]), line)]
         if lesson.is_composite and is_tuple and isinstance(result[0], dict):
@@ -172,24 +173,12 @@ class Judgement:
         for name in self.lesson.inputs:
             true = self.case.results[f"d{name}"]
             if self.finished and is_floating(given := self.results[f"d{name}"]):
-                line = None
-                if self.source:
-                    line = gradient_line(self.source, self.record, name, true, given)
-                    line = self.returned_line(name) if line == self.source.first else line      # it has another name
+                line = self.source and gradient_line(self.source, self.record, name, true, given, self.lesson.results)
                 lines.append(Line(f"d{name}", line, compared(given, true, EXACT)))
             elif not self.finished and self.record and not self.case.gradients.keys() & {*gradient_names(name)}:
                 made = [each for each in self.record if each.name in gradient_names(name)]
                 lines += [Line(f"d{name}", made[-1].line, compared(made[-1].value, true))] if made else []
         return lines
-
-    def returned_line(self, name):
-        """The last line that assigns or fills the variable that is returned as a result, or of the last `return`."""
-        last = self.last_return()
-        statement = self.source.statement_at(last)
-        values = statement.text.removeprefix("return ").strip("()").split(", ") if statement else []
-        variable = dict(zip(self.lesson.results, values, strict=False)).get(name)
-        lines = [each.first for each in self.source.statements if variable in each.targets]
-        return max([*lines, self.source.filled.get(variable, 0)]) or last
 
     def intermediate_lines(self):
         """A `Line` for each gradient that the learner computes under its name, except those of the inputs.

@@ -124,11 +124,11 @@ def run_case(solution, case, traced=False, shown=False):
 
 
 def copied(value):
-    """A result with new arrays; what is neither an array, None, a tuple nor a dict becomes `Strange`."""
+    """A result with new arrays; what is neither an array, None, a tuple, list nor dict becomes `Strange`."""
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
-    if isinstance(value, tuple):
-        return tuple(map(copied, value))
+    if isinstance(value, tuple | list):
+        return (list if isinstance(value, list) else tuple)(map(copied, value))
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {key: copied(each) for key, each in value.items()}
     if inspect.iscoroutine(value):

@@ -50,8 +50,11 @@ class Backwards:
 
 
 def uncalled(config):
-    """The layers that a model does not call: the other GELU, and LoRA, which --backward does not train."""
-    return ["gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh", "lora"]
+    """The layers that a model does not call: the other GELU, and those that GPT-2 has not, such as LoRA."""
+    called = {"cross_entropy_backward", "gpt_backward"}.union(
+        *(each.__code__.co_names for each in vars(transformer).values() if isinstance(each, types.FunctionType)))
+    other = "gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh"
+    return [name for name in LAYERS if name == other or f"{name}_backward" not in called]
 
 
 @contextlib.contextmanager

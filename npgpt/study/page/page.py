@@ -11,7 +11,7 @@ from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import LEVELS, key_of, notes_of
+from npgpt.study.exercises.exercise import LEVELS, beginning, key_of, notes_of
 from npgpt.study.exercises.mathematics import parse_derivation, read_text
 from npgpt.study.gradcheck.check import CONSTANT, OTHER, SHORTCUT, WRONG, check
 from npgpt.study.gradcheck.flow import Flow
@@ -145,7 +145,7 @@ def code_units(source, side, entries, shapes, notes=None, typed=(), quotes=()):
 
     html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
     doc = [number for number, row in enumerate(html, source.first) if 'class="sd"' in row]
-    header = source.first + next(i for i, text in enumerate(source.lines) if text.endswith(":"))
+    header = source.first + beginning(source.lines)[2] - 1
     ends = {source.first: header} | ({doc[0]: doc[-1]} if doc else {})          # first line -> last line
     ends |= {each.first: each.last for each in source.statements}
     units, number = [], source.first

@@ -1,0 +1,98 @@
+"""`npgpt exercise` and `npgpt study` of a layer in a file of one's own: CS231n's, and files not as they say."""
+
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from npgpt.cli.study import PRINTABLE, fresh_model
+from npgpt.study.exercises.exercise import Step, levels_of
+from npgpt.study.page.live import Live
+from tests.cli.test_train import refused
+from tests.study.gradcheck.cs231n import PLANTED
+from tests.study.judge.solutions import solved
+
+HERE = Path(__file__).parents[3] / "tools/examples/cs231n"
+PAIRS = [each for each in PLANTED if not each[0].endswith(("loss.py", "net.py"))]
+page = pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in (
+    "jinja2", "pygments", "latex2mathml", "scipy")), reason="makes the study page")
+
+
+@pytest.fixture
+def own(npgpt, tmp_path):
+    """own(file) -> a copy of an example, in the current folder."""
+    def copied(file):
+        shutil.copy(HERE / file, file)
+        if file == "relu.py":
+            Path(file).write_text(Path(file).read_text() + '\nLESSON = {"x": "4 5"}\n')
+        return Path(file)
+
+    return copied
+
+
+@pytest.mark.parametrize(("file", "old", "new", "variable", "piece"), PAIRS)
+def test_exercises_are_judged_and_hinted(own, npgpt, monkeypatch, file, old, new, variable, piece):
+    key = f"{own(file)}:{file[:-3]}"
+    for what in levels_of(key):
+        path = Path(f"exercises/{file[:-3]}-{file[:-3]}-{what.replace(' ', '')}.py")
+        assert npgpt("exercise", file, "--level", what[-1])[0] == 0 and "= ..." in path.read_text() or what[-1] == "3"
+        assert path.read_text().startswith(f"# npgpt exercise: {file[:-3]} of ../{file}, {what}\n")
+        text = solved(Step(key, what).lesson, int(what[-1])).replace(f" of {file},", f" of ../{file},")
+    path.write_text(text)
+    monkeypatch.chdir("exercises")          # it is found from any folder
+    code, out, _ = npgpt("exercise", "check", path.name)
+    assert code == 0 and out.endswith("cases (--seed " + out.split("--seed ")[1]) and "in 13 cases" in out
+    path = Path(path.name)
+    path.write_text(text.replace(old, new))
+    line = path.read_text().split("\n").index(next(each for each in path.read_text().split("\n") if piece in each)) + 1
+    code, out, _ = npgpt("exercise", "check", path)
+    assert code == 1 and f"the first wrong line is {line}\n" in out
+    first, second = (npgpt("exercise", "check", path, "--hint")[1] for _ in range(2))
+    assert first.startswith("hint 1 of 4: ") and second.startswith("hint 2 of 4: look at the forward's line")
+
+
+def test_its_derivation_gives_levels_and_hints(own, npgpt):
+    own("affine.py").with_suffix(".md").write_text("Flat.\n\n## w\n\nline: dw\nlevel: 1\nhint: a matmul of rows\n")
+    npgpt("exercise", "affine.py", "affine", "--out", "mine.py")
+    assert "dw = ...\n" in Path("mine.py").read_text()
+    npgpt("exercise", "check", "mine.py", "--hint")
+    assert npgpt("exercise", "check", "mine.py", "--hint")[1] == "hint 2 of 3: a matmul of rows\n"
+    Path("affine.md").write_text("## w\n\nlevel: 1\nmistake: none\n")
+    refused(npgpt("exercise", "affine.py", "--out", "other.py"), "affine.md: a note is damaged: KeyError: 'hint'")
+
+
+def test_what_is_no_layer_of_ones_own_is_refused_in_a_line(own, npgpt):
+    own("affine.py").write_text(own("affine.py").read_text().replace("dout.dot(w.T)", "dout.dot(w.T) * 2"))
+    refused(npgpt("exercise", "affine.py"), "affine.py, line 22: drows is not right")
+    refused(npgpt("exercise", own("softmax_loss.py")), "a pair softmax_loss_forward and softmax_loss_backward is")
+    refused(npgpt("study", "softmax_loss.py"), "a pair softmax_loss_forward and softmax_loss_backward is needed")
+    Path("folder.py").mkdir()
+    for of, says in {"affine.py": "is not right", "gone.py": "gone.py: No such file", "folder.py": "not a regular file",
+                     "/etc/passwd": "is not an exercise file"}.items():
+        Path("mine.py").write_text(f"# npgpt exercise: affine of {of}, level 3\n")
+        for what in ("check", "reset"):
+            refused(npgpt("exercise", what, "mine.py"), says)
+
+
+@page
+@pytest.mark.parametrize("file", [each[0] for each in PAIRS])
+def test_the_page_of_each_pair(own, npgpt, file):
+    assert npgpt("study", own(file), "--out", "page.html")[0] == 0
+    text, name = Path("page.html").read_text(), file[:-3]
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+    body = text.partition("<body")[2].partition("<script>")[0]
+    assert "WRONG" not in body and "GPT-2" not in body and f"npgpt study {file} --open" in body
+    live = Live("mine", *fresh_model("To be", PRINTABLE), "a model", [Step(f"{file}:{name}", "").lesson])
+    [layer] = data["layers"]
+    line, typed = next((line, typed) for line, typed in layer["typed"].items() if typed["level"] == 1)
+    request = {"layer": name, "level": 1, "shown": [], "edits": {line: typed["text"]}}
+    assert live.check(request)["solved"] == f"{name} level 1" and live.progress({}) == {"solved": [f"{name} level 1"]}
+    assert live.check(request | {"edits": {line: typed["text"] + " * 2"}})["first"] == line
+    given = layer["inputs"][0]
+    index = [0, 0, 0][:2 + (name == "affine")]
+    low, high = (live.move({"layer": name, "name": given, "index": index, "value": 2 + step})
+                 for step in (0.0, 1e-4))
+    assert (high["loss"] - low["loss"]) / 1e-4 == pytest.approx(low["slope"], rel=1e-2)
