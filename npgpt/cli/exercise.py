@@ -28,11 +28,11 @@ OWN = "file"        # the subcommand that `npgpt exercise my_layer.py` stands fo
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
 CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "
                       "for one entry v and a small h.")
+DESCRIPTION = __doc__       # for --help: all of it
 
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    parser.formatter_class, parser.description = argparse.RawDescriptionHelpFormatter, __doc__
     actions = parser.add_subparsers(metavar="LAYER | my_layer.py | check | reset | bug | list")
     actions.add_parser("list", help="list the exercises and your progress (the default)")
     out = {"metavar": "FILE", "help": f"the file to write; by default one in {FOLDER}"}

@@ -8,7 +8,6 @@ forward; the results always are. With a function swish_torch, torch is asked too
 limits on time, memory and output. That is no sandbox: check only files that you trust.
 """
 
-import argparse
 import dataclasses
 import importlib.util
 import inspect
@@ -28,10 +27,10 @@ from npgpt.study.lessons.table import chosen_lessons, is_file
 
 EXACT = Setting(step=1e-20)     # also the difference of lesson 0 has 40 digits then
 FULL = 30                       # digits of a gradient in whose line no constant is rounded
+DESCRIPTION = __doc__       # for --help: all of it
 
 
 def add_arguments(parser):
-    parser.formatter_class, parser.description = argparse.RawDescriptionHelpFormatter, __doc__
     parser.add_argument("layer", nargs="?", default="all", help="a layer, all (the default), or a file my_layer.py")
     parser.add_argument("name", nargs="?", help="one of the layers in the file: swish, for swish_forward")
     parser.add_argument("--input", action="append", default=[], metavar="NAME=SHAPE",

@@ -112,7 +112,8 @@ def parse(arguments):
             subparsers.add_parser(name, help="(not in this installation)")
             continue
         summary = module.__doc__.splitlines()[0]
-        module.add_arguments(subparsers.add_parser(name, help=summary, description=summary))
+        module.add_arguments(subparsers.add_parser(
+            name, help=summary, description=getattr(module, "DESCRIPTION", summary)))
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
         arguments = ["exercise", exercise.OWN, *arguments[1:]]

@@ -8,7 +8,6 @@ They are checked in a process with limits, and then run in this one, too. That i
 can, so use only files that you trust.
 """
 
-import argparse
 import os
 import signal
 import threading
@@ -33,10 +32,10 @@ from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 FILE, RUN = "study.html", "out"
 PRINTABLE = "".join(map(chr, range(32, 127)))       # ASCII
 PROMPT = "To be, or not to be, that is the question"
+DESCRIPTION = __doc__       # for --help: all of it
 
 
 def add_arguments(parser):
-    parser.formatter_class, parser.description = argparse.RawDescriptionHelpFormatter, __doc__
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
                         help="linear, attention, …, or a file my_layer.py; by default all")
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "

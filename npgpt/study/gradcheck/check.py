@@ -134,9 +134,10 @@ def best_check(lesson):
 def named_by_results(record, known, lesson, source):
     """Name upstream gradients in a record after the forward's results: `dout` is `dy` if the forward returns y."""
     names = [f"d{name}" for name in returned(read_source(lesson.forward))]
-    given = [each for each in record if each.line == source.first][:len(known.dy) if isinstance(known.dy, tuple) else 1]
-    for each, name in zip(given, names, strict=False):
-        each.name = name if name.isidentifier() and not lesson.is_one_function else each.name
+    given = names[:len(known.dy) if isinstance(known.dy, tuple) else 1]
+    for i, name in enumerate(given[:len(record)]):
+        if name.isidentifier() and not lesson.is_one_function and record[i].line == source.first:
+            record[i] = dataclasses.replace(record[i], name=name)
 
 
 def returned(source):

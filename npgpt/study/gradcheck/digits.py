@@ -14,8 +14,8 @@ import numpy as np
 from npgpt.errors import UserError
 
 UFUNCS = "exp expm1 log log1p log2 log10 logaddexp sqrt sin cos tan asin acos atan sinh cosh tanh erf expit".split()
-SCIPY = {"softmax": lambda x, axis=None: np.exp(x) / np.exp(x).sum(axis, keepdims=True),
-         "logsumexp": lambda x, axis=None, keepdims=False: np.log(np.exp(x).sum(axis, keepdims=keepdims))}
+SCIPY: dict = {"softmax": lambda x, axis=None: np.exp(x) / np.exp(x).sum(axis, keepdims=True),
+               "logsumexp": lambda x, axis=None, keepdims=False: np.log(np.exp(x).sum(axis, keepdims=keepdims))}
 
 
 class StandIn:
