@@ -119,7 +119,7 @@ def own_pairs(file, name=None, right=False):
 
     Raises UserError as `check_layer`, without a pair, and if all lines must be `right` but one is not.
     """
-    wrong = first_wrong([each for checks in check_layer(file, name).checks for each in checks])
+    wrong = first_wrong([each for checks in check_layer(file, name).layers for each in checks])
     if wrong and right:
         where, what = f"{file}, line {wrong.backward_line}", f"d{wrong.variable} is not right"
         raise UserError(f"{where}: {what}: see npgpt gradcheck {file}")

@@ -45,7 +45,7 @@ def run(args):
     if is_file(args.layer):
         check_real("--time-limit", args.time_limit, above=0.0, below=1e6)
         answer = check_layer(args.layer, args.name, args.input, args.time_limit)
-        found, remarks = answer.checks, answer.remarks
+        found, remarks = answer.layers, answer.remarks
     elif args.name or args.input:
         raise UserError(f"{args.layer} is a layer of npgpt: leave {args.name or '--input'} out")
     else:

@@ -10,10 +10,10 @@ TIME_LIMIT = 20.0       # seconds
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The checks of each pair; remarks: on those that were measured in float64; or why there are none, as in child.py.
+    """layers: the checks of each pair; remarks: on those measured in float64; error: why there are none, as in child.py.
     """
 
-    checks: list[list[LineCheck]]
+    layers: list[list[LineCheck]]
     remarks: list[str]
     error: str
 

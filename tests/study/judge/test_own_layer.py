@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -22,35 +21,33 @@ page = pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in
 
 
 @pytest.fixture
-def own(npgpt, tmp_path):
-    """own(file) -> a copy of an example, in the current folder."""
-    def copied(file):
-        shutil.copy(HERE / file, file)
-        if file == "relu.py":
-            Path(file).write_text(Path(file).read_text() + '\nLESSON = {"x": "4 5"}\n')
-        return Path(file)
+def own(npgpt):
+    """own(file) -> a copy of an example, in the current folder; that of ReLU says the shape of x."""
+    return lambda file: write(file, (HERE / file).read_text() + '\nLESSON = {"x": "4 5"}\n' * (file == "relu.py"))
 
-    return copied
+
+def write(file, text):
+    Path(file).write_text(text)
+    return Path(file)
 
 
 @pytest.mark.parametrize(("file", "old", "new", "variable", "piece"), PAIRS)
 def test_exercises_are_judged_and_hinted(own, npgpt, monkeypatch, file, old, new, variable, piece):
     key = f"{own(file)}:{file[:-3]}"
     for what in levels_of(key):
-        path = Path(f"exercises/{file[:-3]}-{file[:-3]}-{what.replace(' ', '')}.py")
-        assert npgpt("exercise", file, "--level", what[-1])[0] == 0 and "= ..." in path.read_text() or what[-1] == "3"
-        assert path.read_text().startswith(f"# npgpt exercise: {file[:-3]} of ../{file}, {what}\n")
-        text = solved(Step(key, what).lesson, int(what[-1])).replace(f" of {file},", f" of ../{file},")
-    path.write_text(text)
+        name = f"{file[:-3]}-{file[:-3]}-{what.replace(' ', '')}.py"
+        assert npgpt("exercise", file, "--level", what[-1])[0] == 0
+        begun = Path("exercises", name).read_text()
+        assert begun.startswith(f"# npgpt exercise: {file[:-3]} of ../{file}, {what}\n") and " ...\n" in begun
+    text = solved(Step(key, what).lesson, int(what[-1])).replace(f" of {file},", f" of ../{file},")
     monkeypatch.chdir("exercises")          # it is found from any folder
-    code, out, _ = npgpt("exercise", "check", path.name)
-    assert code == 0 and out.endswith("cases (--seed " + out.split("--seed ")[1]) and "in 13 cases" in out
-    path = Path(path.name)
-    path.write_text(text.replace(old, new))
-    line = path.read_text().split("\n").index(next(each for each in path.read_text().split("\n") if piece in each)) + 1
-    code, out, _ = npgpt("exercise", "check", path)
+    code, out, _ = npgpt("exercise", "check", write(name, text))
+    assert code == 0 and "right: every gradient is the true one, in 13 cases" in out
+    wrong = text.replace(old, new)
+    line = wrong[:wrong.index(piece)].count("\n") + 1
+    code, out, _ = npgpt("exercise", "check", write(name, wrong))
     assert code == 1 and f"the first wrong line is {line}\n" in out
-    first, second = (npgpt("exercise", "check", path, "--hint")[1] for _ in range(2))
+    first, second = (npgpt("exercise", "check", name, "--hint")[1] for _ in range(2))
     assert first.startswith("hint 1 of 4: ") and second.startswith("hint 2 of 4: look at the forward's line")
 
 
@@ -60,21 +57,20 @@ def test_its_derivation_gives_levels_and_hints(own, npgpt):
     assert "dw = ...\n" in Path("mine.py").read_text()
     npgpt("exercise", "check", "mine.py", "--hint")
     assert npgpt("exercise", "check", "mine.py", "--hint")[1] == "hint 2 of 3: a matmul of rows\n"
-    Path("affine.md").write_text("## w\n\nlevel: 1\nmistake: none\n")
+    write("affine.md", "## w\n\nlevel: 1\nmistake: none\n")
     refused(npgpt("exercise", "affine.py", "--out", "other.py"), "affine.md: a note is damaged: KeyError: 'hint'")
 
 
 def test_what_is_no_layer_of_ones_own_is_refused_in_a_line(own, npgpt):
-    own("affine.py").write_text(own("affine.py").read_text().replace("dout.dot(w.T)", "dout.dot(w.T) * 2"))
+    write("affine.py", own("affine.py").read_text().replace("dout.dot(w.T)", "dout.dot(w.T) * 2"))
     refused(npgpt("exercise", "affine.py"), "affine.py, line 22: drows is not right")
     refused(npgpt("exercise", own("softmax_loss.py")), "a pair softmax_loss_forward and softmax_loss_backward is")
     refused(npgpt("study", "softmax_loss.py"), "a pair softmax_loss_forward and softmax_loss_backward is needed")
     Path("folder.py").mkdir()
     for of, says in {"affine.py": "is not right", "gone.py": "gone.py: No such file", "folder.py": "not a regular file",
                      "/etc/passwd": "is not an exercise file"}.items():
-        Path("mine.py").write_text(f"# npgpt exercise: affine of {of}, level 3\n")
         for what in ("check", "reset"):
-            refused(npgpt("exercise", what, "mine.py"), says)
+            refused(npgpt("exercise", what, write("mine.py", f"# npgpt exercise: affine of {of}, level 3\n")), says)
 
 
 @page
@@ -91,8 +87,7 @@ def test_the_page_of_each_pair(own, npgpt, file):
     request = {"layer": name, "level": 1, "shown": [], "edits": {line: typed["text"]}}
     assert live.check(request)["solved"] == f"{name} level 1" and live.progress({}) == {"solved": [f"{name} level 1"]}
     assert live.check(request | {"edits": {line: typed["text"] + " * 2"}})["first"] == line
-    given = layer["inputs"][0]
-    index = [0, 0, 0][:2 + (name == "affine")]
-    low, high = (live.move({"layer": name, "name": given, "index": index, "value": 2 + step})
+    index = [0] * (3 if name == "affine" else 2)
+    low, high = (live.move({"layer": name, "name": layer["inputs"][0], "index": index, "value": 2 + step})
                  for step in (0.0, 1e-4))
     assert (high["loss"] - low["loss"]) / 1e-4 == pytest.approx(low["slope"], rel=1e-2)
