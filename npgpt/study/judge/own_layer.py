@@ -10,7 +10,8 @@ TIME_LIMIT = 20.0       # seconds
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """layers: the checks of each pair; remarks: on those measured in float64; error: why there are none, as in child.py.
+    """layers: the checks of each pair; remarks: on those measured in float64; error: why there are none, to be said
+    after the path.
     """
 
     layers: list[list[LineCheck]]
