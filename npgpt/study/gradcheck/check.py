@@ -183,7 +183,6 @@ def gradient_line(source, record, name, true, gradient, results=()):
     """Return the line of a backward that computes the gradient of an input: the last that assigns it.
 
     results: of the lesson; a result may have another name in the backward, or none: then it is the last `return`.
-
     If the array is filled or changed in place later, it is the last such line. If it was right there but is wrong in
     the result, it is the line that puts it into the tree, or the `return`.
     """
@@ -231,9 +230,8 @@ def relative_error(gradient, true):
     if isinstance(true, Along):
         return error_along(gradient, true)
     gradient, true = (rounded(each) if is_exact(each) else each for each in (gradient, true))
-    if true is None or not is_floating(gradient) or np.shape(gradient) != np.shape(true):
-        return np.inf
-    if not np.isfinite(gradient).all():
+    if (true is None or not is_floating(gradient) or np.shape(gradient) != np.shape(true)
+            or not np.isfinite(gradient).all()):
         return np.inf
     if np.size(true) == 0:
         return 0.0

@@ -2,7 +2,7 @@
 
 import inspect
 
-from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG
+from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, SHORTCUT, WRONG
 from npgpt.study.gradcheck.flow import Flow
 
 
@@ -66,9 +66,11 @@ def finding(checked):
     if checked.verdict == OK:
         return f"{gradient} is verified: relative error {checked.relative:.1e} against central differences."
     if checked.verdict == SHORTCUT:
-        return f"{gradient} is skipped by the shortcut in the docstring, and verified as part of {checked.through}."
+        return f"{gradient} is skipped by a shortcut, and verified as part of {checked.through}."
     if checked.verdict == CONSTANT:
         return f"{checked.variable} is a constant: no gradient flows through it."
+    if checked.verdict == OTHER:
+        return f"{gradient} is not the gradient of {checked.variable}, but all results are right."
     error = "it is missing" if checked.relative is None else f"relative error {checked.relative:.1e}"
     return f"{gradient} is WRONG: {error}."
 

@@ -31,8 +31,9 @@ def write(file, text):
     return Path(file)
 
 
-@pytest.mark.parametrize(("file", "old", "new", "variable", "piece"), PAIRS)
-def test_exercises_are_judged_and_hinted(own, npgpt, monkeypatch, file, old, new, variable, piece):
+@pytest.mark.parametrize("planted", [each for each in PAIRS if each[0][:4] in ("affi", "batc", "lstm")])
+def test_exercises_are_judged_and_hinted(own, npgpt, monkeypatch, planted):
+    file, old, new, _, piece = planted
     key = f"{own(file)}:{file[:-3]}"
     for what in levels_of(key):
         name = f"{file[:-3]}-{file[:-3]}-{what.replace(' ', '')}.py"

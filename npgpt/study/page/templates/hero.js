@@ -23,10 +23,11 @@ class Hero {
     this.update();
   }
 
-  /* Plant a mistake: remove the first "- name" of the line, or else double the result. */
+  /* Plant a mistake: remove the first "- name" of the line, or else double the result, of several the first. */
   break() {
     const {text} = this.editor.typed[this.line], without = text.replace(/ - \w+/, "");
-    this.editor.type(this.line, without !== text ? without : text.replace(/= (.+)$/s, "= 2 * ($1)"));
+    const doubled = text.replace(/= (.+)$/s, /^[^=]*,/.test(text) ? "= 2 * $1" : "= 2 * ($1)");
+    this.editor.type(this.line, without !== text ? without : doubled);
     this.editor.check();
   }
 
