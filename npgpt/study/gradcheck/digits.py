@@ -87,8 +87,8 @@ def rounded(value):
 def exactly(value, known=None):
     """Return a function with stand-ins for NumPy, math and SciPy in its globals and imports; its code is the same.
 
-    So are the functions that it calls by a global name. For a module or a function of NumPy, return what stands for it;
-    anything else unchanged. known: what is done. Raises TypeError for random numbers.
+    The functions that it calls by a global name get them too. A module or a function of NumPy is replaced by its
+    stand-in; anything else is returned unchanged. known: what is done. Raises TypeError for random numbers.
     """
     known = {} if known is None else known
     if isinstance(value, type):         # as a dtype, that of mpmath means objects

@@ -3,7 +3,7 @@
 import dataclasses
 
 from npgpt.study.gradcheck.check import LineCheck, best_check
-from npgpt.study.lessons.own import input_of, read_pairs
+from npgpt.study.lessons.own import read_pairs
 
 TIME_LIMIT = 20.0       # seconds
 
@@ -22,7 +22,7 @@ class Answer:
 def checked_pairs(file, name, inputs):
     """Return the `Answer` on a file, which runs in this process. inputs: texts of --input. Raises what it raises."""
     checks, remarks = [], []
-    for pair in read_pairs(file, name or None, tuple(map(input_of, inputs))):
+    for pair in read_pairs(file, name or None, tuple(inputs)):
         found, remark = best_check(pair.at())
         checks.append(found)
         remarks += [remark] * bool(remark)

@@ -155,7 +155,7 @@ def read_python(path):
 
 @functools.lru_cache
 def read_pairs(path, name=None, given=()):
-    """Run a file, and return its `Pair`s, or the one of a name. given: pairs of an argument and the text of --input.
+    """Run a file, and return its `Pair`s, or the one of a name. given: texts of --input, such as "x=4,5".
 
     Raises UserError, with the line, if it cannot be run, has no pair, or does not say what the inputs are.
     """
@@ -177,7 +177,7 @@ def read_pairs(path, name=None, given=()):
         raise UserError(f"{path}: there is no pair {name or 'x'}_forward and {name or 'x'}_backward, nor a function "
                         f"{name or 'x_loss'} that returns a loss and its gradients; it has "
                         f"{', '.join(found or functions) or 'no function'}")
-    given, lesson = dict(given), names.get("LESSON", {})
+    given, lesson = dict(map(input_of, given)), names.get("LESSON", {})
     if not isinstance(lesson, dict):
         raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
     pairs = [pair_in(path, names, each, lesson | given) for each in chosen]

@@ -9,7 +9,7 @@ import pytest
 from npgpt import UserError
 from npgpt.study import verify
 from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, SHORTCUT, WRONG, best_check, first_wrong
-from npgpt.study.lessons.own import input_of, read_pairs
+from npgpt.study.lessons.own import read_pairs
 from tests.cli.test_train import refused
 from tests.study.gradcheck.cs231n import INPUTS, PLANTED
 
@@ -34,7 +34,7 @@ def swish_backward(dout, cache):
 
 
 def checks_of(file, texts=()):
-    [pair] = read_pairs(file, None, tuple(map(input_of, texts)))
+    [pair] = read_pairs(file, None, tuple(texts))
     return best_check(pair.at())
 
 
@@ -74,6 +74,8 @@ def test_the_command_in_three_ways_of_saying_the_inputs(npgpt, tmp_path):
     file = tmp_path / "swish.py"
     file.write_text(SWISH)
     refused(npgpt("gradcheck", file), "nothing says the shape of x: use --input x=")
+    norm = EXAMPLES / "batchnorm.py", "--input", "bn_param={'mode': 'test'}"        # a value that cannot be hashed
+    refused(npgpt("gradcheck", *norm), "ValueError: no backward in mode test")
     code, out, err = npgpt("gradcheck", file, "swish", "--input", "x=4,5,6", "--input", "beta=6")
     assert code == 0 and err == "" and "swish (swish.py)" in out and out.count("40 digits") >= 4
     doc = '"""x (B, T, C), beta (C,)"""'
