@@ -32,23 +32,25 @@ from npgpt.devices import array_module
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.memory import keep_freed_memory
-from npgpt.engine.ops import headless, with_block, with_lora, without_caches
+from npgpt.engine.ops import headless, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.activations import Activations, Looking
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
+from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, check_stop, stream_tokens
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import INITS, Parameters, frozen_names, initialize, parameter_shapes
+from npgpt.model.transformer import gpt_backward, gpt_forward
 from npgpt.training.options import options_of
 
 KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
 Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
-Block = tuple[Callable[..., object], Callable[..., object]]     # a forward and its backward
+BlockFile = str | os.PathLike[str] | object             # a file, or an object with the same functions
 Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
 Stop = str | Iterable[str | Sequence[int]]
 Rng = np.random.Generator | object                      # by XLA, and on a GPU, what engine.dropout_rng returns
@@ -71,14 +73,15 @@ class GPT:
     threads: how many cores `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1, "auto" is
     "reference", and every layer runs once on whole arrays. XLA always uses all cores of the process.
     freeze: parameters that are not trained, by name or prefix, "wte,wpe,h.0": they have no gradients and no moments.
-    With LoRA (`lora_rank`) only its matrices are trained. block: replacements of `block_forward` and `block_backward`
-    in npgpt/model/transformer.py, run by NumPy or CuPy; the config stores their name.
-    Raises UserError for invalid values.
+    With LoRA (`lora_rank`) only its matrices are trained. block: instead of GPT-2's, one with parameters of its own: a
+    Python file, which is run, or an object, with the functions parameters, forward and backward; see `Block` in
+    npgpt/model/block.py, and tools/examples/modern_block.py.
+    Raises UserError for invalid values, and a block whose results do not fit.
     """
 
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
                  threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
-                 block: Block | None = None):
+                 block: BlockFile | None = None):
         check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         if isinstance(dtype, type | np.dtype):          # such as np.float64
             dtype = getattr(dtype, "__name__", str(dtype))
@@ -93,12 +96,13 @@ class GPT:
         check_real(f"layer_norm_epsilon in {dtype}", eps, above=0.0)
         if config.activation == "gelu":
             check_scipy()
-        self.config, self.dtype = config_with_block(config, block), dtype
-        self.block, self.gpt, frozen = block, with_block(block), frozen_names(config, freeze)
+        if block is not None:
+            config = dataclasses.replace(config, block=read_block(block))
+        if config.block != GPT2:
+            config.block.check(config)
+        self.config, self.dtype, frozen = config, dtype, frozen_names(config, freeze)
         self.xp = np if kernels == "xla" else array_module(device)      # the library of the parameters
         keep_freed_memory()
-        if kernels == "xla" and block:
-            raise UserError("your own block is run by NumPy: leave kernels out")
         if kernels != "xla" and dtype == "bfloat16":
             raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
         if kernels != "xla" and dtype == "tf32" and self.xp is np:
@@ -108,30 +112,30 @@ class GPT:
         if self.xp is np:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
-        self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen, block)
+        self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen)
         self.ops = with_lora(layers, config)
         self._cache: tuple | None = None
         if seed is not None:
             initialize(self.params, seed, init)
 
-    def _on_engine(self, device, threads, kernels, frozen, block) -> tuple[Parameters, ReferenceEngine]:
+    def _on_engine(self, device, threads, kernels, frozen) -> tuple[Parameters, ReferenceEngine]:
         """Return the parameters, zero, and the engine that runs the model."""
         if kernels == "xla":
             from npgpt.engine.xla.engine import on_xla  # imports JAX
             return on_xla(self.config, self.dtype, device, frozen)
         params = Parameters(self.config, DTYPES[self.dtype], self.xp, frozen)
         if self.xp is not np:
-            return params, ReferenceEngine(params, 1, self.dtype == "tf32", block)
+            return params, ReferenceEngine(params, 1, self.dtype == "tf32")
         if kernels == "reference" or kernels == "auto" and threads == 1:
-            return params, ReferenceEngine(params, threads, block=block)
-        return params, CPUEngine(params, threads, cpu_kernels(kernels), block)
+            return params, ReferenceEngine(params, threads)
+        return params, CPUEngine(params, threads, cpu_kernels(kernels))
 
     def __getstate__(self):     # for pickle and copy.deepcopy: the rest follows from it
-        return {**vars(self), "xp": None, "gpt": None, "ops": None, "_cache": None}
+        return {**vars(self), "xp": None, "ops": None, "_cache": None}
 
     def __setstate__(self, state):
         vars(self).update(state)
-        self.xp, self.gpt, self.ops = self.params.xp, with_block(self.block), with_lora(layers, self.config)
+        self.xp, self.ops = self.params.xp, with_lora(layers, self.config)
 
     def use_engine(self, engine: ReferenceEngine) -> None:
         """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
@@ -141,7 +145,7 @@ class GPT:
     @classmethod
     def from_pretrained(cls, name_or_path: Name, revision: str | None = None, dtype: str = "float32",
                         device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
-                        block: Block | None = None, lora_rank: int | None = None, lora_alpha: float | None = None,
+                        block: BlockFile | None = None, lora_rank: int | None = None, lora_alpha: float | None = None,
                         adapter: Name | None = None) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
@@ -153,9 +157,9 @@ class GPT:
         with LoRA of c_attn and c_proj, which is added instead.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
-        config, read = open_model(find_model(name_or_path, revision))
+        config, read = open_model(find_model(name_or_path, revision), read_block(block))
         config, read = lora_added(config, read, lora_rank, lora_alpha, adapter)
-        model = cls(config, None, dtype, device, threads, kernels, freeze=freeze, block=block)
+        model = cls(config, None, dtype, device, threads, kernels, freeze=freeze)
         read(model.params)
         return model
 
@@ -199,7 +203,7 @@ class GPT:
         its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
         a constant: no gradient flows through it.
         """
-        return self._forward(idx, targets, rng, mask, None if edit is None else self._looking(edit, ()))
+        return self._forward(idx, targets, rng, mask, None if edit is None else Looking(self.config, edit, ()))
 
     __call__ = forward
 
@@ -212,22 +216,17 @@ class GPT:
         `backward` adds the gradients: activations.grads["h.3.attn.att"]. names: which arrays are kept, such as
         ["h.*.attn.att"]. The other arguments are those of `forward`.
         """
-        looking = self._looking(edit, names)
+        looking = Looking(self.config, edit, names)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
-
-    def _looking(self, edit, names):
-        if self.config.block:
-            raise UserError("run_with_cache and edit do not work on a model with your own block")
-        return Looking(edit, names)
 
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
-        (forward, backward), ops = self.gpt, self.ops
+        forward, backward, config, ops = gpt_forward, gpt_backward, self.config, self.ops
         if looking is not None:
-            forward, backward = looking.forward, looking.backward
-            ops = with_lora(looking.ops, self.config, all_gradients=True)
-        logits, gpt = self._run_forward(idx, rng, mask, forward, ops)
+            forward, backward, config = looking.forward, looking.backward, looking.config
+            ops = with_lora(looking.ops, config, all_gradients=True)
+        logits, gpt = self._run_forward(idx, rng, mask, ops, forward, config)
         if targets is None:
             self._cache = None
             return logits, None
@@ -241,9 +240,9 @@ class GPT:
         `backward(dhidden)` then returns the gradients. Arguments and errors are those of `forward`.
         """
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
-        (forward, backward), ops = self.gpt, headless(self.ops)
-        hidden, gpt = self._run_forward(idx, rng, mask, forward, ops)
-        self._cache = (gpt, None, hidden.shape, backward, ops)
+        ops = headless(self.ops)
+        hidden, gpt = self._run_forward(idx, rng, mask, ops)
+        self._cache = (gpt, None, hidden.shape, gpt_backward, ops)
         return hidden
 
     def score(self, idx: ArrayLike) -> np.ndarray:
@@ -256,17 +255,17 @@ class GPT:
             raise UserError("a model with causal=False sees the tokens that it would score: use a causal one")
         check("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
         context, _ = check_batch(self.config, idx[:, :-1], None, with_targets=False)
-        logits, _ = self._run_forward(context, None, None, self.gpt[0], without_caches(self.ops))
+        logits, _ = self._run_forward(context, None, None, without_caches(self.ops))
         shifted = logits - logits.max(axis=-1, keepdims=True)
         total = np.exp(shifted).sum(axis=-1, keepdims=True)
         return (np.take_along_axis(shifted, self.xp.asarray(idx[:, 1:, None]), axis=-1) - np.log(total))[..., 0]
 
-    def _run_forward(self, idx, rng, mask, forward, ops):
+    def _run_forward(self, idx, rng, mask, ops, forward=gpt_forward, config=None):
         check_rng(rng, self.xp.random.Generator)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
-            return forward(self.xp.asarray(idx), self.params.tree, self.config, masks, ops,
+            return forward(self.xp.asarray(idx), self.params.tree, config or self.config, masks, ops,
                            None if mask is None else self.xp.asarray(mask))
 
     def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
@@ -360,7 +359,7 @@ class GPT:
         if edit is None:
             read = self.engine.reader(len(idx), pads)
         else:
-            read = KVCache(self.engine, len(idx), pads, self._looking(edit, ())).read
+            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, ())).read
         return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops, tokenizer)
 
 
@@ -376,7 +375,7 @@ class Loaded:
 
 def load(name_or_path: Name = "out", revision: str | None = None, which: str = "best", dtype: str | None = None,
          device: str = "cpu", threads: int | None = None, kernels: str = "auto",
-         block: Block | None = None) -> tuple[GPT, Tokenizer]:
+         block: BlockFile | None = None) -> tuple[GPT, Tokenizer]:
     """Load a model and its tokenizer: (GPT, tokenizer).
 
     name_or_path: a run of `npgpt train` or one of its checkpoints, or anything that `GPT.from_pretrained` takes. which:
@@ -392,21 +391,21 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
 def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=(),
                block=None, lora_rank=None, lora_alpha=None, adapter=None, **config_fields) -> Loaded:
     """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
-    checkpoint = None
+    checkpoint, block = None, read_block(block)
     if is_run(name):
-        checkpoint = read_checkpoint(find_checkpoint(name, which))
+        checkpoint = read_checkpoint(find_checkpoint(name, which), block)
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
         if dtype is None:
             dtype = DTYPES[options_of(checkpoint.state, found / "state.json").dtype]
     else:
         found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
     folder = found.parent if found.suffix == ".safetensors" else found
-    config, read = open_model(found)
+    config, read = open_model(found, block)
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, config.vocab_size)
     config = dataclasses.replace(config, **config_fields)
     config, read = lora_added(config, read, lora_rank, lora_alpha, adapter)
-    model = GPT(config, None, dtype, device, threads, kernels, freeze=freeze, block=block)
+    model = GPT(config, None, dtype, device, threads, kernels, freeze=freeze)
     read(model.params)
     return Loaded(model, tokenizer, folder, checkpoint)
 
@@ -441,21 +440,6 @@ def lora_added(config, read, lora_rank, lora_alpha, adapter):
             load_adapter(params)
 
     return config, read_both
-
-
-def config_with_block(config: GPTConfig, block: Block | None) -> GPTConfig:
-    """Return the config with the name of the user's block. Raises UserError if the model needs another one."""
-    if block is None:
-        if config.block is not None:
-            raise UserError(f"this model needs the user's block {config.block}: in Python, pass "
-                            f"block=({config.block}, its backward) to GPT or load")
-        return config
-    right = isinstance(block, tuple) and len(block) == 2 and all(map(callable, block))
-    check("block", block, right, "two functions, like block_forward and block_backward")
-    name = getattr(block[0], "__name__", "block")
-    if config.block not in (None, name):
-        raise UserError(f"this model has the block {config.block}, but {name} was given")
-    return dataclasses.replace(config, block=name)
 
 
 def check_scipy():

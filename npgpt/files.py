@@ -1,5 +1,6 @@
 """Read untrusted files safely, and replace files atomically: a kill or a full disk leaves the old content."""
 
+import ast
 import contextlib
 import errno
 import filecmp
@@ -13,7 +14,7 @@ import tomllib
 import zlib
 from pathlib import Path
 
-from npgpt.errors import UserError
+from npgpt.errors import UserError, describe, raised_at
 
 MOST_BYTES = 1 << 20        # in a JSON or TOML file
 
@@ -61,6 +62,34 @@ def parsed(path, kind, parse, data):
         return parse(data)
     except (ValueError, RecursionError) as error:       # also UnicodeDecodeError, and an integer of thousands of digits
         raise UserError(f"{path} is not {kind} ({error})") from None
+
+
+def read_python(path):
+    """Return the text and the syntax tree of a file. Raises UserError, with the line, if it is not Python."""
+    data = read_bytes(path)
+    try:
+        text = data.decode("utf-8-sig")
+        return text, ast.parse(text)
+    except UnicodeDecodeError as error:
+        line = error.object[:error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
+        line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
+        raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
+
+
+def run_python(path):
+    """Run a Python file. Return its syntax tree and its names. Raises UserError, with the line, if it cannot be run."""
+    text, tree = read_python(path)
+    names = {"__name__": Path(path).stem, "__file__": str(path)}
+    try:
+        exec(compile(text, str(path), "exec"), names)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:      # also SystemExit
+        line = f", line {line}" if (line := raised_at(error, path)) else ""
+        raise UserError(f"{path}{line}: {describe(error)}") from None
+    return tree, names
 
 
 @contextlib.contextmanager

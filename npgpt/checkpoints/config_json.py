@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from npgpt.checks import check_choice, shown
+from npgpt.checks import check, check_choice, shown
 from npgpt.errors import UserError
 from npgpt.files import read_json
+from npgpt.model.block import GPT2, Block
 from npgpt.model.config import GPTConfig
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
@@ -33,7 +34,7 @@ FIELDS = {
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
               "dropout", "mlp_pdrop")
-ADDITIONS = ("lora_rank", "lora_alpha", "block")      # stored there too, but only if they are set
+ADDITIONS = ("lora_rank", "lora_alpha")       # stored there too, but only if they are set; and "block"
 
 # Fields that do not change what the model computes from the same weights.
 HARMLESS = {
@@ -53,16 +54,19 @@ UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pr
                "quantization_config": (None,), "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,)}
 
 
-def read_config(path: str | Path) -> GPTConfig:
+def read_config(path: str | Path, block: Block | None = None) -> GPTConfig:
     """Return the GPTConfig in a config.json. Raises UserError if it describes another model, or unsupported options."""
     try:
-        return config_from_fields(read_json(path))
+        return config_from_fields(read_json(path), block)
     except (OSError, UserError) as error:
         raise UserError(f"{path} cannot be used: {error}") from None
 
 
-def config_from_fields(fields: dict) -> GPTConfig:
-    """Return the GPTConfig for config.json's fields, a dict. Raises UserError, naming the invalid field."""
+def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
+    """Return the GPTConfig for config.json's fields, a dict. Raises UserError, naming the invalid field.
+
+    block: None, or the model's. A file of weights knows its block by name and SHA-256: code in it would not be trusted.
+    """
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this is not a GPT-2: "model_type" must be "gpt2"')
     if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
@@ -73,12 +77,30 @@ def config_from_fields(fields: dict) -> GPTConfig:
         if value not in UNSUPPORTED.get(name, ()):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own = fields.get("npgpt", {"dropout": 0.0})
-    if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS}:
+    if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS, "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
+    if "npgpt" in fields:
+        check_block(own.get("block"), block)
     values: dict = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
     check_choice('"activation_function"', values["activation"], ACTIVATIONS)
     values["activation"] = ACTIVATIONS[values["activation"]]
-    return GPTConfig(**values, **own).derived()
+    return GPTConfig(**values, **{**own, "block": block or GPT2}).derived()
+
+
+def check_block(known, block):
+    """Raise UserError unless a block is the one that a config.json knows by name and SHA-256; None: GPT-2's."""
+    if known is None and block is not None:
+        raise UserError(f"the model has GPT-2's block, not {block}: leave it out")
+    if known is None:
+        return
+    right = isinstance(known, dict) and all(isinstance(known.get(key), str) for key in ("name", "sha256"))
+    check('"block"', known, right, "a block's name and SHA-256")
+    if block is None:
+        raise UserError(f"the model has a block of its own, {known['name']}: give that file as --block, in Python as "
+                        "block=")
+    if block.sha256 != known["sha256"]:
+        raise UserError(f"the model was trained with another {known['name']} than {block} (the SHA-256 differ): give "
+                        "that file")
 
 
 def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
@@ -91,6 +113,8 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
     own = {name: config.used(name) for name in OWN_FIELDS}
     own |= {name: getattr(config, name) for name in ADDITIONS if getattr(config, name)}
+    if config.block != GPT2:
+        own["block"] = {"name": config.block.name, "sha256": config.block.sha256}
     return {"model_type": "gpt2" if not unsupported_by_transformers(config) else "npgpt",
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 
@@ -98,5 +122,5 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
 def unsupported_by_transformers(config: GPTConfig) -> str | None:
     """Return the name of the field that transformers' GPT-2 does not support, or None."""
     theirs = {"causal": True, "embedding_layer_norm": False, "final_layer_norm": True, "lm_head_bias": False,
-              "lora_rank": 0, "block": None}
+              "lora_rank": 0, "block": GPT2}
     return next((name for name, value in theirs.items() if getattr(config, name) != value), None)

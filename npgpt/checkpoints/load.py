@@ -11,6 +11,7 @@ from npgpt.checks import check_path, check_text, shown
 from npgpt.download import hub
 from npgpt.errors import UserError
 from npgpt.files import read_json
+from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, parameter_shapes
 
@@ -35,15 +36,16 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
     return hub.fetch_model(str(name_or_path), revision)
 
 
-def open_model(path: str | Path) -> tuple[GPTConfig, Callable[[Parameters], None]]:
+def open_model(path: str | Path, block: Block | None = None) -> tuple[GPTConfig, Callable[[Parameters], None]]:
     """Return (GPTConfig, load) for a folder or .safetensors file; load(params) fills a `Parameters` of that config.
 
+    block: of the model, if it is not GPT-2's.
     Everything is checked before anything large is allocated. Raises UserError for a config that npgpt does not support,
     a damaged file, and tensors that are missing, extra, or of the wrong shape or type.
     """
     path = Path(path)
     folder, files = (path.parent, [path]) if path.suffix == ".safetensors" else (path, weight_files(path))
-    config = read_config(folder / "config.json")
+    config = read_config(folder / "config.json", block)
     stored = {}             # our name -> (file, its name there)
     for file in files:
         tensors = TensorFile(file)

@@ -31,6 +31,7 @@ from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
 from npgpt.files import check_regular, is_folder, make_folder, open_regular, publish, read_json, remedy, write_json
+from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters
 
@@ -132,8 +133,11 @@ def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
     return folders[-1]
 
 
-def read_checkpoint(folder: str | Path) -> Checkpoint:
-    """Open the checkpoint in a folder. Raises UserError if a file is missing, damaged or not the one that was saved."""
+def read_checkpoint(folder: str | Path, block: Block | None = None) -> Checkpoint:
+    """Open the checkpoint in a folder. block: of the model, if it is not GPT-2's.
+
+    Raises UserError if a file is missing, damaged or not the one that was saved, or the model has another block.
+    """
     folder = Path(folder)
     state = read_state(folder)
     if STEP_FOLDER.fullmatch(folder.name) and step_of(folder) != state["step"]:
@@ -145,7 +149,8 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
             raise UserError(f"{folder / name} cannot be read ({error.strerror}): {DAMAGED}") from None
         if found != expected:
             raise UserError(f"{folder / name} is not the file that was saved (its digest differs): {DAMAGED}")
-    return Checkpoint(folder, read_config(folder / "config.json"), state, load_tokenizer(folder / TOKENIZER_FILE))
+    config = read_config(folder / "config.json", block)
+    return Checkpoint(folder, config, state, load_tokenizer(folder / TOKENIZER_FILE))
 
 
 def read_state(folder: str | Path) -> dict:

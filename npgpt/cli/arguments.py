@@ -103,6 +103,12 @@ def add_device_arguments(parser):
                              "compiled by XLA (extra xla)")
 
 
+def add_block_argument(parser):
+    """Add --block."""
+    parser.add_argument("--block", metavar="FILE", help="a Python file with the model's block, if it is not GPT-2's, "
+                                                        "such as tools/examples/modern_block.py; its code is run")
+
+
 def add_data_dir_argument(parser):
     """Add --data-dir."""
     parser.add_argument("--data-dir", help="folder of downloaded corpora; by default $NPGPT_DATA_DIR, else data")

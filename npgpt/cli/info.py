@@ -7,12 +7,13 @@ from npgpt.api import is_run
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.checks import MOST_THREADS, check_whole
-from npgpt.cli.arguments import add_model_arguments, given_model_fields
+from npgpt.cli.arguments import add_block_argument, add_model_arguments, given_model_fields
 from npgpt.devices import array_module
 from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.engine.memory import training_memory
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
+from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import parameter_shapes
 from npgpt.training.options import MODEL_FIELDS, load_preset, options_of
@@ -29,6 +30,7 @@ def add_arguments(parser):
     parser.add_argument("--ranks", type=int, default=1, help="number of MPI ranks: show the memory and traffic of each")
     parser.add_argument("--loops", metavar="LAYER", help="show the lines of a layer, such as layernorm, beside the "
                                                          "loops that they become")
+    add_block_argument(parser)
     add_model_arguments(parser)
 
 
@@ -57,14 +59,15 @@ def run(args):
         return show_loops(args.loops)
     if args.model is not None and (args.preset or args.vocab_size or given_model_fields(args)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
+    block = read_block(args.block)
     if args.model is not None and is_run(args.model):
-        checkpoint = read_checkpoint(find_checkpoint(args.model))
+        checkpoint = read_checkpoint(find_checkpoint(args.model), block)
         config = checkpoint.config
         batch_size = options_of(checkpoint.state, checkpoint.folder / "state.json").batch_size
         print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best loss "
               f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
     elif args.model is not None:
-        config, _ = open_model(find_model(args.model, args.revision))
+        config, _ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1
     else:
         fields = {**load_preset(args.preset or "char-cpu"), **given_model_fields(args)}
@@ -73,7 +76,8 @@ def run(args):
             vocab_size = VOCABULARIES.get(fields.get("tokenizer", "char"))
         if vocab_size is None:
             raise UserError(f"the vocabulary of {fields['tokenizer']} is unknown here: give it as --vocab-size")
-        config = GPTConfig(vocab_size=vocab_size, **{name: fields[name] for name in fields.keys() & MODEL_FIELDS})
+        config = GPTConfig(vocab_size=vocab_size, block=block or GPT2,
+                           **{name: fields[name] for name in fields.keys() & MODEL_FIELDS})
         batch_size = fields.get("batch_size", 1)
     if args.batch_size is not None:
         batch_size = args.batch_size

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import itertools
+import os
 import re
 import sys
 import warnings
@@ -13,7 +14,7 @@ from npgpt.checks import check
 from npgpt.cli import data, evaluate, export, info, plot, sample, score, train
 from npgpt.cli.ranks import follow, join
 from npgpt.engine.memory import out_of_memory
-from npgpt.errors import UserError, one_line
+from npgpt.errors import UserError, describe, one_line, raised_at
 from npgpt.interrupts import EXIT_CODE, interruptible
 from npgpt.launcher import first
 
@@ -80,7 +81,7 @@ def main(arguments=None):
                     raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
                 if COMMANDS[args.command] is None:
                     raise UserError(f"npgpt {args.command} is not available: this installation lacks npgpt/study")
-                code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
+                code = run_command(args)
         sys.stdout.flush()
         code = code or 0
     except UserError as error:
@@ -100,6 +101,18 @@ def main(arguments=None):
         if world:
             world.end(code)
     return code
+
+
+def run_command(args):
+    """Run a command: None, or 1 if a check failed. What the file of --block raises is a UserError with its line."""
+    try:
+        return COMMANDS[args.command].run(args)
+    except Exception as error:
+        file = vars(args).get("block")
+        line = file and not isinstance(error, UserError | MemoryError) and raised_at(error, os.path.abspath(file))
+        if not line:
+            raise
+        raise UserError(f"{file}, line {line}: {describe(error)}") from None
 
 
 def parse(arguments):

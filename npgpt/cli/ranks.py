@@ -1,14 +1,15 @@
 """`npgpt train` on many ranks: rank 0 runs the command, the others follow."""
 
-import dataclasses
 import math
 import signal
 
 from npgpt.api import GPT
+from npgpt.checkpoints.config_json import config_from_fields, config_to_fields
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
+from npgpt.engine.reference import ReferenceEngine
 from npgpt.errors import UserError
 from npgpt.launcher import SIZES, number_in
-from npgpt.model.config import GPTConfig
+from npgpt.model.block import read_block
 
 
 def join():
@@ -50,9 +51,9 @@ def distribute(model, args):
     world = join()
     if world:
         kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
-        world.tell("model", {"config": dataclasses.asdict(model.config), "dtype": model.dtype, "device": args.device,
-                             "kernels": kernels, "threads": model.engine.threads,
-                             "frozen": sorted(model.params.frozen)})
+        world.tell("model", {"config": config_to_fields(model.config), "block": model.config.block.path,
+                             "dtype": model.dtype, "device": args.device, "kernels": kernels,
+                             "threads": model.engine.threads, "frozen": sorted(model.params.frozen)})
         model.use_engine(engine_of_all(model, kernels, world))
         world.rest()
 
@@ -68,8 +69,9 @@ def follow(world):
         connect()
         name, order, _ = world.hear(math.inf)
     if name == "model":
-        model = GPT(GPTConfig(**order["config"]), None, order["dtype"], order["device"], order["threads"],
-                    order["kernels"], freeze=order["frozen"])
+        config = config_from_fields(order["config"], read_block(order["block"]))
+        model = GPT(config, None, order["dtype"], order["device"], order["threads"], order["kernels"],
+                    freeze=order["frozen"])
         engine_of_all(model, order["kernels"], world).follow()
 
 
@@ -81,5 +83,6 @@ def engine_of_all(model, kernels, world):
         return Together(model.engine, world)
     from npgpt.engine.distributed.engine import Distributed
 
-    engine = CPUEngine(model.params, model.engine.threads, kernels) if kernels != "reference" else model.engine
-    return Distributed(engine, world)
+    if type(model.engine) is ReferenceEngine and kernels != "reference":        # "auto" with one thread
+        return Distributed(CPUEngine(model.params, model.engine.threads, kernels), world)
+    return Distributed(model.engine, world)

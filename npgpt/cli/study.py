@@ -16,6 +16,7 @@ from pathlib import Path
 
 from npgpt.api import GPT, load
 from npgpt.checkpoints.run import step_folders
+from npgpt.cli.arguments import add_block_argument
 from npgpt.cli.exercise import own_pairs
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
@@ -41,6 +42,7 @@ def add_arguments(parser):
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
                                              "by default a tiny untrained model of the prompt's characters, or "
                                              f"with --open the run in {RUN}, if it exists")
+    add_block_argument(parser)
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
@@ -63,7 +65,7 @@ def run(args):
         model, tokenizer = fresh_model(args.prompt, PRINTABLE if args.open else "")
         description = "a tiny untrained one (use --checkpoint for a trained one)"
     else:
-        (model, tokenizer), description = load(args.checkpoint), args.checkpoint
+        (model, tokenizer), description = load(args.checkpoint, block=args.block), args.checkpoint
     study = study_model(model, tokenizer, args.prompt, description)         # may fail, so before the layers are checked
     if not args.open:
         return write_page(out, study_page(lessons, study), follow=bool(args.out))

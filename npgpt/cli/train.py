@@ -18,8 +18,9 @@ import numpy as np
 from npgpt.api import GPT, KERNELS, load_model
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
-from npgpt.checks import check_path
+from npgpt.checks import check_path, shown
 from npgpt.cli.arguments import (
+    add_block_argument,
     add_data_dir_argument,
     add_device_arguments,
     add_model_arguments,
@@ -38,9 +39,10 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
-from npgpt.engine.cpu import cpu_kernels
+from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
 from npgpt.files import is_folder
+from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_width_rule
@@ -88,6 +90,7 @@ def add_arguments(parser):
     start.add_argument("--adapter", metavar="FOLDER", help="continue the training of LoRA from an adapter of peft")
     start.add_argument("--freeze", metavar="NAMES",
                        help="do not train these parameters: names or prefixes of names, as in wte,wpe,h.0")
+    add_block_argument(start)
     device = parser.add_argument_group("the device")
     add_device_arguments(device)
     device.add_argument("--backward", metavar="FOLDER",
@@ -143,6 +146,8 @@ def train_with_own_functions(args):
     check_path("--backward", args.backward)
     if args.kernels == "xla" or array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
+    if args.block:
+        raise UserError("--backward trains GPT-2's block: leave --block out")
     if join():
         raise UserError("--backward trains in one process: start it without mpiexec or srun")
     from npgpt.study.judge.own_backward import blaming, read_backwards
@@ -164,8 +169,8 @@ def choose_engine(model, args, backwards):
 
 def resume_command(args):
     """Return the command line that continues the run, quoted for a shell."""
-    backward = ["--backward", args.backward] if args.backward else []
-    return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *backward])
+    files = [word for name in ("backward", "block") if (file := getattr(args, name)) for word in (f"--{name}", file)]
+    return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *files])
 
 
 def described(trainer, split):
@@ -218,6 +223,8 @@ def new_run(args, backwards):
     fields = fields if args.init_from else with_width_rule(fields)
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
+    if args.block:
+        model_fields["block"] = read_block(args.block)
     if args.init_from:
         if "init" in given_train_fields(args):
             raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
@@ -265,7 +272,7 @@ def pretrained_model(args, options, model_fields):
         dropouts = {**dict.fromkeys(DROPOUTS), **dropouts}      # the three others follow it unless they are given
     loaded = load_model(args.init_from, dtype=options.dtype, device=args.device, threads=rank_threads(args),
                         kernels=args.kernels, freeze=args.freeze or (), lora_rank=args.lora, lora_alpha=args.lora_alpha,
-                        adapter=args.adapter, **dropouts)
+                        adapter=args.adapter, block=args.block, **dropouts)
     for name in [name for name in model_fields if name not in DROPOUTS]:
         check_same(name, loaded.model.config.used(name), model_fields[name], args.init_from)
     check_tokenizer(args, loaded.tokenizer, args.init_from)
@@ -275,16 +282,17 @@ def pretrained_model(args, options, model_fields):
 def kernels_of_run(args, state):
     """Return --kernels for a resumed run, by default the run's. Raises UserError if they are not available here."""
     of_run = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
-    if of_run not in KERNELS:
-        raise UserError(f"{args.out_dir}: the checkpoint is damaged: \"kernels\" must be one of {', '.join(KERNELS)}")
     if args.kernels != "auto" or args.backward or of_run != "xla" and array_module(args.device) is not np:
         return args.kernels
+    if of_run not in KERNELS:
+        raise UserError(f"{args.out_dir} was trained with the kernels {shown(of_run)}, which this npgpt does not have: "
+                        f"choose --kernels {', '.join(KERNELS)}")
     if of_run == "reference" and args.threads not in (None, state["threads"]):
         return "auto"           # one thread before, several now: the bits differ anyway
     try:
         if of_run == "xla":
             import npgpt.engine.xla  # noqa: F401 (imports JAX, but does not look for devices before `connect_ranks`)
-        return of_run if of_run in ("reference", "xla") else cpu_kernels(of_run)
+        return cpu_kernels(of_run) if of_run in BY else of_run      # the others' engines say themselves what they lack
     except UserError as error:
         raise UserError(f"{args.out_dir} goes on with the kernels that it was trained with: {error}") from None
 
@@ -294,7 +302,7 @@ def resumed_run(args, backwards):
     if any(each is not None for each in (args.init_from, args.freeze, args.lora, args.lora_alpha, args.adapter)):
         raise UserError("a resumed run keeps its model and what is frozen: leave --init-from, --freeze and --lora out")
     tidy(args.out_dir)
-    checkpoint = read_checkpoint(find_checkpoint(args.out_dir))
+    checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
     state = checkpoint.state
     saved = options_of(state, checkpoint.folder / "state.json")
     asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}

@@ -26,6 +26,7 @@ from npgpt.engine.update import adamw_update
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
+from npgpt.model.transformer import gpt_backward, gpt_forward
 
 BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
 
@@ -69,7 +70,8 @@ def cpu_kernels(kernels="auto"):
 class CPUEngine(ReferenceEngine):
     """Runs the model on `threads` cores. The same arguments and number of threads give the same bits."""
 
-    def __init__(self, params, threads, kernels="numpy", block=None):
+    def __init__(self, params, threads, kernels="numpy"):
+        super().__init__(params, threads)
         lesson, losses, few_rows, matmul = layers, {}, None, None
         if kernels != "numpy":
             from npgpt.engine import few_rows, matmul  # import Numba
@@ -77,8 +79,8 @@ class CPUEngine(ReferenceEngine):
             lesson = table(**{name: compiled(getattr(layers, name)) for name in layers.__all__ if name.islower()})
             losses = {"forward": compiled(layers.cross_entropy_forward, dying=("logits",)),
                       "backward": compiled(layers.cross_entropy_backward, dying=("probs",))}
-            self.adamw_update, block = compiled(adamw_update), block and tuple(map(compiled, block))
-        super().__init__(params, threads, block=block)
+            self.adamw_update, block = compiled(adamw_update), params.config.block
+            self.config = params.config.with_block(compiled(block.forward), compiled(block.backward))
         losses["in_blocks"] = as_tested("cross_entropy_forward", "cross_entropy_backward")
         self.kernels, self.cross_entropy = kernels, functools.partial(loss_in_blocks, **losses)
         pairs = {name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
@@ -133,12 +135,12 @@ class CPUEngine(ReferenceEngine):
 
     def run_shard(self, batches, rngs, count, mask):
         """Run a shard of each micro-batch; return the sums of the losses and of the gradients."""
-        config, total, grads = self.params.config, 0.0, None
+        config, total, grads = self.config, 0.0, None
         for (idx, targets), rng in zip(batches, rngs, strict=True):
             masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
-            logits, gpt = self.gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
+            logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
             total += self.cross_entropy(logits, targets, count, gradient=True)      # in place: dlogits
-            grads = self.added(self.params.flatten(self.gpt_backward(logits, gpt, self.ops)), grads)
+            grads = self.added(self.params.flatten(gpt_backward(logits, gpt, self.ops)), grads)
         return total, grads
 
     def loss(self, idx, targets, mask=None, count=None):
@@ -149,8 +151,8 @@ class CPUEngine(ReferenceEngine):
         return sum(losses)
 
     def run_forward(self, idx, targets, count, mask):
-        masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
-        logits, _ = self.gpt_forward(idx, self.params.tree, self.params.config, masks, without_caches(self.ops), mask)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype)
+        logits, _ = gpt_forward(idx, self.params.tree, self.config, masks, without_caches(self.ops), mask)
         return self.cross_entropy(logits, targets, count, gradient=False)
 
 

@@ -9,6 +9,7 @@ from npgpt.checks import check_memory
 from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.errors import UserError
 from npgpt.model.masks import draw_masks
+from npgpt.model.transformer import gpt_forward
 
 
 class KVCache:
@@ -25,7 +26,8 @@ class KVCache:
     def __init__(self, engine, B, pads=None, looking=None):
         self.engine, self.params = engine, engine.params
         self.pads = np.zeros(B, dtype=np.int64) if pads is None else pads
-        config, params = self.params.config, self.params
+        self.config = (looking or engine).config                    # with the block that is run
+        config, params = self.config, self.params
         self.tokens = np.empty((B, 0), dtype=np.int64)
         self.length = 0                         # positions in the arrays
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
@@ -33,7 +35,7 @@ class KVCache:
             check_memory(math.prod(shape) * params.dtype.itemsize, f"the keys and values of {B} texts")
         self.arrays = params.xp.zeros(shape, dtype=params.dtype)
         self.layers = iter(())                  # the layers that the current forward has yet to run
-        self.gpt_forward = looking.forward if looking else engine.gpt_forward
+        self.gpt_forward = looking.forward if looking else gpt_forward
         self.layer_ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
 
     def read(self, idx):
@@ -41,26 +43,27 @@ class KVCache:
 
         Both are on the host, where tokens are drawn; on a GPU this is the only wait per token.
         """
-        config = self.params.config
+        config = self.config
         self.tokens = np.concatenate([self.tokens, idx], axis=1)
         if self.length + idx.shape[1] > config.block_size:
             self.tokens, self.pads = latest(self.tokens, self.pads, config.block_size)
             idx, self.length = self.tokens, 0
         T = idx.shape[1]
+        positions = np.maximum(self.length + np.arange(T) - self.pads[:, None], 0)      # (B, T), 0 if it is padding
+        self.positions = self.params.xp.asarray(positions)
         self.layers = iter(range(config.n_layer))
         # A new table for each read: kept in self, it would be a reference cycle, which delays freeing the arrays.
         ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
                     attention_forward=self.attention_forward, head_forward=self.head_forward)
-        masks = draw_masks(config, *idx.shape, self.params.dtype)
+        config, masks = config.at(self.positions), draw_masks(config, *idx.shape, self.params.dtype)
         with self.engine.running():
             logits, _ = self.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
         self.length += T
         return to_host(logits[:, 0])
 
     def embedding_forward(self, idx, wte, wpe):
-        """Embed tokens that follow `length` others, as one row: each has its own position, 0 if it is padding."""
-        positions = np.maximum(self.length + np.arange(idx.shape[1]) - self.pads[:, None], 0)       # (B, T)
-        wpe = wpe[self.params.xp.asarray(positions.reshape(-1))]                                    # (B T, C)
+        """Embed tokens as one row, because each has its own position."""
+        wpe = wpe[self.positions.reshape(-1)]                           # (B T, C)
         x, cache = self.layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe)
         return x.reshape(*idx.shape, -1), cache
 

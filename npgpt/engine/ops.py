@@ -1,12 +1,11 @@
 """Tables of operations: `npgpt.layers` with some entries replaced."""
 
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.sources import as_tested
-from npgpt.model import transformer
 
 
 def table(ops=layers, **replaced):
@@ -57,18 +56,6 @@ def with_lora(ops, config, all_gradients=False):
     if all_gradients:
         return adapted
     return table(adapted, head_backward=head_backward, embedding_backward=lambda dx, cache: (0.0, 0.0))
-
-
-def with_block(block):
-    """Return (gpt_forward, gpt_backward), calling a pair of functions instead of block_forward and block_backward.
-
-    block: the pair, or None for the original.
-    """
-    pair = transformer.gpt_forward, transformer.gpt_backward
-    if block is None:
-        return pair
-    names = vars(transformer) | dict(zip(("block_forward", "block_backward"), block, strict=True))
-    return tuple(FunctionType(each.__code__, names, each.__name__, each.__defaults__) for each in pair)
 
 
 def headless(ops):

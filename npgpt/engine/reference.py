@@ -9,12 +9,13 @@ import numpy as np
 from npgpt import layers
 from npgpt.arrays import number
 from npgpt.engine.kv_cache import KVCache
-from npgpt.engine.ops import with_block, with_lora, without_caches
+from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.threads import sharing_cores, spread
 from npgpt.engine.update import adamw_update, clip_factor, norm_of, slice_of, slices, square_sums, update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
+from npgpt.model.transformer import gpt_backward, gpt_forward
 
 DROPOUT = 1         # the stream of random numbers for dropout; the trainer draws batches from another one
 
@@ -23,18 +24,17 @@ class ReferenceEngine:
     """Runs each layer once on whole arrays, so that `print` and breakpoints in a layer show what a learner expects.
 
     params: the model's `Parameters`, in memory or on a GPU. threads: of BLAS, on a CPU. tf32: on a GPU, whether the
-    factors of matmuls of matrices are rounded to 10 bits of mantissa. block: as in `with_block`.
+    factors of matmuls of matrices are rounded to 10 bits of mantissa. config: the model's, with the block that is run.
     """
 
-    adamw_update, kernels = staticmethod(adamw_update), "reference"
+    adamw_update, gpt_backward, kernels = staticmethod(adamw_update), staticmethod(gpt_backward), "reference"
     fuses_steps = False         # whether `step` computes the gradients and AdamW in one program
     step: Callable              # only with fuses_steps
     ranks = 1, 1                # processes that train together: in all, and on this machine
 
-    def __init__(self, params: Parameters, threads: int, tf32: bool = False, block: tuple | None = None):
+    def __init__(self, params: Parameters, threads: int, tf32: bool = False):
         self.params, self.threads, self.tf32 = params, threads, tf32
-        self.ops = with_lora(layers, params.config)
-        self.gpt_forward, self.gpt_backward = with_block(block)
+        self.config, self.ops = params.config, with_lora(layers, params.config)
 
     def __new__(cls, *arguments, **named):
         engine = super().__new__(cls)
@@ -93,8 +93,8 @@ class ReferenceEngine:
         """Run one forward and backward; return the loss times its share of `count`, and the gradients."""
         share = counted(targets) / count
         idx, targets, mask = self.on_device(idx, targets, mask)
-        masks = draw_masks(self.params.config, *idx.shape, self.params.dtype, rng)
-        logits, gpt = self.gpt_forward(idx, self.params.tree, self.params.config, masks, self.ops, mask)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
+        logits, gpt = gpt_forward(idx, self.params.tree, self.config, masks, self.ops, mask)
         loss, cross_entropy = cross_entropy_forward(logits, targets)
         dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
         return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
@@ -103,10 +103,10 @@ class ReferenceEngine:
         """Compute the mean loss of one batch, a `number`, without dropout and caches; count: as in `loss_and_grads`."""
         share = counted(targets) / (count or counted(targets))
         idx, targets, mask = self.on_device(idx, targets, mask)
-        masks = draw_masks(self.params.config, *idx.shape, self.params.dtype)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype)
         ops = without_caches(self.ops)
         with self.running():
-            logits, _ = self.gpt_forward(idx, self.params.tree, self.params.config, masks, ops, mask)
+            logits, _ = gpt_forward(idx, self.params.tree, self.config, masks, ops, mask)
             loss, _ = cross_entropy_forward(logits, targets)
             return number(loss * share)
 

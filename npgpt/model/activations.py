@@ -9,8 +9,9 @@ import difflib
 import fnmatch
 import functools
 import inspect
+import linecache
 from collections.abc import Mapping
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from npgpt.checks import as_floats, check, shown
 from npgpt.display import table
 from npgpt.errors import UserError
 from npgpt.model import transformer
+from npgpt.model.block import GPT2
 
 # A layer -> the public names that its forward assigns; the gradients, and arrays computed again, of its backward; and
 # the parts of the model that it calls, in the forward's order, each with its layer. ("=attention" adds no part.)
@@ -96,7 +98,7 @@ class Looks(ast.NodeTransformer):
     """
 
     def __init__(self, file):
-        self.file, self.names, self.made = file, (), []
+        self.file, self.names, self.made, self.called = file, (), [], []
 
     def visit_FunctionDef(self, node):
         layer, _, kind = node.name.rpartition("_")
@@ -121,9 +123,13 @@ class Looks(ast.NodeTransformer):
         call, names = node.value, [each.id for target in node.targets for each in ast.walk(target)
                                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
         if isinstance(call, ast.Call) and (function := ast.unparse(call.func)).endswith(("_forward", "_backward")):
-            self.called.append(function.rpartition(".")[2].rpartition("_")[0])
-            call.func = placed(ast.parse(f"inside({next(self.parts, '0')}, {function})", mode="eval").body, node)
+            self.called.append(layer := function.rpartition(".")[2].rpartition("_")[0])
+            call.func = placed(ast.parse(f"inside({self.part(node, layer)}, {function})", mode="eval").body, node)
         return [node, *self.looks(names, node)]
+
+    def part(self, node, layer):
+        """Return the code of the name of the part that an assignment calls."""
+        return next(self.parts, "0")
 
     def looks(self, names, node):
         names = [name for name in names if name in self.names]
@@ -131,11 +137,48 @@ class Looks(ast.NodeTransformer):
         return [placed(ast.parse(f"{name} = {self.look}({name!r}, {name})").body[0], node) for name in names]
 
 
+class OwnLooks(Looks):
+    """The same for the file of a block: the names are all that a function assigns once.
+
+    A part is called as its cache, the last result of a forward and the last argument of a backward. Attention is no
+    part, as in GPT-2's block.
+    """
+
+    def visit_FunctionDef(self, node):
+        kind = node.name.rpartition("_")[2]
+        if kind not in ("forward", "backward"):
+            return node
+        stored = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        first = [each.arg for each in node.args.args[:1] if each.arg not in stored]
+        self.look, self.names = "seen" if kind == "forward" else "graded", {*first, *stored}
+        self.names -= {name for name in stored if stored.count(name) > 1}
+        self.generic_visit(node)
+        node.body[:0] = self.looks(first, node)
+        return node
+
+    def part(self, node, layer):
+        places = getattr(node.targets[0], "elts", ()) if self.look == "seen" else node.value.args[:2]
+        return repr(ast.unparse(places[-1]) if len(places) == 2 and layer != "attention" else "")
+
+
 def placed(tree, node):
     """Give a tree the place of a node in its file, so that tracebacks show the lesson's lines; return it."""
     for each in ast.walk(tree):
         ast.copy_location(each, node)
     return tree
+
+
+def source_of(path):
+    """Return the text of a file, or of a notebook's cell."""
+    linecache.checkcache(path)
+    return "".join(linecache.getlines(path))
+
+
+def imported_again(names, lesson):
+    """Return name -> function for the names of a file that are functions of the lesson, loaded again as `lesson`."""
+    originals = vars(layers) | vars(transformer)
+    return {name: lesson[value.__name__] for name, value in names.items()
+            if isinstance(value, FunctionType) and originals.get(value.__name__) is value}
 
 
 @functools.cache
@@ -149,11 +192,11 @@ def compiled():
 class Looking:
     """Run a forward and its backward, and record their arrays.
 
-    edit: name -> a function of the array that returns another one.
+    config: the model's; the attribute has the block to run. edit: name -> a function of an array that returns another.
     Raises UserError for an edit that is not a mapping of functions.
     """
 
-    def __init__(self, edit=None, names=("*",)):
+    def __init__(self, config, edit=None, names=("*",)):
         edit = {} if edit is None else edit
         check("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
         for name, function in edit.items():
@@ -161,10 +204,17 @@ class Looking:
         right = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
         check("names", names, right, 'a list of names, such as ["h.*.attn.att"]')
         self.edit, self.names, self.activations, self.place = edit, names, Activations(), ""
-        lines = {"seen": self.seen, "graded": self.graded, "inside": self.inside}
+        looks = {"seen": self.seen, "graded": self.graded, "inside": self.inside}
+        lines = {**looks}
         for code in compiled():
             exec(code, lines)
-        self.ops = SimpleNamespace(**lines)         # the table of operations, and gpt_forward and gpt_backward
+        self.ops, block = SimpleNamespace(**lines), config.block    # the table, gpt_forward and gpt_backward
+        if block != GPT2:
+            file, there = block.forward.__code__.co_filename, {**looks}
+            exec(compile(OwnLooks(file).visit(ast.parse(source_of(file))), file, "exec"), there)
+            there.update(imported_again(there, lines))
+            lines = there
+        self.config = config.with_block(*block.functions_in(lines))
 
     def forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""

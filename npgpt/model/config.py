@@ -1,10 +1,15 @@
 """GPTConfig: the sizes and options of a GPT."""
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
+
+import numpy as np
 
 from npgpt.checks import check, check_choice, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
+from npgpt.model.block import GPT2, Block, asks_for_positions
 
 MOST_LAYERS = 1024
 MOST_WIDTH = 2**24      # of every other size: far above all real models, and small enough to compute with
@@ -57,7 +62,7 @@ class GPTConfig:
     # additions to GPT-2
     lora_rank: int = 0                      # r of LoRA on every c_attn and c_proj, which alone is trained then; 0: none
     lora_alpha: float | None = None         # LoRA's update x A B is multiplied by alpha / r; None: alpha = r
-    block: str | None = None                # the name of a custom block; see `GPT`
+    block: Block = GPT2                     # GPT-2's, or one's own; see `GPT`
     # tokens
     bos_token_id: int | None = None         # the token that begins a text
     eos_token_id: int | None = None         # the token that ends a text
@@ -73,7 +78,9 @@ class GPTConfig:
         check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
         check_whole("lora_rank", self.lora_rank, 0, MOST_WIDTH)
         check_real("lora_alpha", 1 if self.lora_alpha is None else self.lora_alpha, below=1e30, above=0.0)
-        check("block", self.block, self.block is None or isinstance(self.block, str), "a name")
+        check("block", self.block, isinstance(self.block, Block), "what GPT(config, block=…) makes of a file")
+        if self.lora_rank and self.block != GPT2:
+            raise UserError(f"LoRA is for GPT-2's block, and this model has {self.block}: leave one of them out")
         for name in ("bos_token_id", "eos_token_id"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name))
@@ -98,6 +105,17 @@ class GPTConfig:
         alike = [name for name in ("n_inner", *FOLLOWS)
                  if dataclasses.replace(self, **{name: None}).used(name) == self.used(name)]
         return dataclasses.replace(self, **dict.fromkeys(alike))
+
+    def with_block(self, forward: Callable, backward: Callable) -> "GPTConfig":
+        """Return the same config with other functions of the block."""
+        return dataclasses.replace(self, block=dataclasses.replace(self.block, forward=forward, backward=backward))
+
+    def at(self, positions: np.ndarray) -> "GPTConfig":
+        """Return the config for tokens at these positions, (B, T): the block's forward gets them, if it asks."""
+        forward = self.block.forward
+        if not asks_for_positions(forward):
+            return self
+        return self.with_block(functools.partial(forward, positions=positions), self.block.backward)
 
     @property
     def head_size(self) -> int:

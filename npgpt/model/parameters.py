@@ -11,10 +11,11 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import ArrayLike
 
 from npgpt.arrays import to_host
-from npgpt.checks import as_floats, check, shown
+from npgpt.checks import as_floats, check, is_real, shown
 from npgpt.display import table
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
+from npgpt.model.tree import flatten, nest
 
 INITS = ("gpt2", "half-wpe", "torch", "normal")       # what `initialize` draws
 
@@ -24,39 +25,26 @@ def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
 
     Linear weights are (in, out). A tied head has no matrix of its own.
     """
+    return {name: shape for name, (shape, _) in parameters_of(config).items()}
+
+
+def parameters_of(config):
+    """Return name -> (shape, init) of every parameter; init as in `Block`."""
     C, V = config.n_embd, config.vocab_size
-    shapes = {}
-
-    def layer(name, weight, bias=config.bias):
-        shapes[f"{name}.weight"] = weight
-        if bias:
-            shapes[f"{name}.bias"] = weight[-1:]
-
-    def adapted(name, weight, bias):
-        """A linear layer to which LoRA adds two small ones, if the model has it."""
-        layer(name, weight, bias)
-        if config.lora_rank:
-            shapes[f"{name}.lora_a"] = (weight[0], config.lora_rank)
-            shapes[f"{name}.lora_b"] = (config.lora_rank, weight[1])
-
-    layer("wte", (V, C), bias=False)
-    layer("wpe", (config.block_size, C), bias=False)
+    ln = {"weight": ((C,), 1.0)} | ({"bias": ((C,), 0.0)} if config.bias else {})
+    found = {"wte.weight": ((V, C), "normal"), "wpe.weight": ((config.block_size, C), "normal")}
     if config.embedding_layer_norm:
-        layer("ln_e", (C,))
+        found |= {f"ln_e.{kind}": each for kind, each in ln.items()}
+    block = config.block.parameters_of(config)
     for i in range(config.n_layer):
-        layer(f"h.{i}.ln_1", (C,))
-        adapted(f"h.{i}.attn.c_attn", (C, 3 * C), config.used("qkv_bias"))
-        adapted(f"h.{i}.attn.c_proj", (C, C), config.bias)
-        layer(f"h.{i}.ln_2", (C,))
-        layer(f"h.{i}.mlp.c_fc", (C, config.mlp_width), bias=config.used("mlp_bias"))
-        adapted(f"h.{i}.mlp.c_proj", (config.mlp_width, C), config.used("mlp_bias"))
+        found |= {f"h.{i}.{name}": each for name, each in block.items()}
     if config.final_layer_norm:
-        layer("ln_f", (C,))
+        found |= {f"ln_f.{kind}": each for kind, each in ln.items()}
     if not config.tie_word_embeddings:
-        layer("lm_head", (V, C), bias=False)
+        found["lm_head.weight"] = (V, C), "linear"
     if config.lm_head_bias:
-        shapes["lm_head.bias"] = (V,)
-    return shapes
+        found["lm_head.bias"] = (V,), "bias"
+    return found
 
 
 def frozen_names(config, freeze=()):
@@ -78,29 +66,6 @@ def frozen_names(config, freeze=()):
     if len(frozen) == len(shapes):
         raise UserError("every parameter is frozen, so nothing is left to train: freeze fewer")
     return frozen
-
-
-def nest(named):
-    """{"h.0.ln_1.weight": array, …} -> {"h": {0: {"ln_1": {"weight": array}}}, …}: names split at their dots."""
-    tree = {}
-    for name, array in named.items():
-        *path, last = (int(part) if part.isdigit() else part for part in name.split("."))
-        node = tree
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = array
-    return tree
-
-
-def flatten(tree, prefix=""):
-    """The inverse of `nest`, without leaves that are None (the gradients of biases that a model does not have)."""
-    named = {}
-    for part, node in tree.items():
-        if isinstance(node, dict):
-            named |= flatten(node, f"{prefix}{part}.")
-        elif node is not None:
-            named[f"{prefix}{part}"] = node
-    return named
 
 
 def aligned_zeros(size, dtype):
@@ -232,21 +197,23 @@ def initialize(params, seed, init="gpt2", names=None):
     1 / sqrt(fan in). LoRA's A is drawn, its B is 0. names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
+    known = parameters_of(config)
     for name in params if names is None else names:
-        (layer, kind), shape = name.split(".")[-2:], params.shapes[name]
-        if kind.startswith("lora_"):
-            drawn = rng.standard_normal(shape, dtype=np.float32) * config.initializer_range
-            params[name] = drawn if kind == "lora_a" else 0.0
-        elif layer.startswith("ln_"):
-            params[name] = float(kind == "weight")
-        elif init == "torch" and layer not in ("wte", "wpe"):
-            fan_in = config.mlp_width if name.split(".")[-3:-1] == ["mlp", "c_proj"] else config.n_embd
+        shape, how = known[name]
+        if is_real(how):
+            params[name] = how
+        elif init == "torch" and how != "normal":
+            weight, _ = known.get(f"{name.rpartition('.')[0]}.weight", (shape, how))
+            fan_in = config.n_embd if name.startswith("lm_head.") else weight[0]
             uniform = rng.random(shape, dtype=np.float32) * 2 - 1
             params[name] = uniform / math.sqrt(fan_in)
-        elif kind == "weight":
-            deviation = 1.0 if init == "torch" else config.initializer_range
-            if layer == "c_proj" and init != "normal":
+        elif how == "bias":
+            params[name] = 0.0
+        else:
+            embedding = name in ("wte.weight", "wpe.weight")
+            deviation = 1.0 if init == "torch" and embedding else config.initializer_range
+            if how == "residual" and init != "normal":
                 deviation /= math.sqrt(2 * config.n_layer)
-            if layer == "wpe" and init == "half-wpe":
+            if name == "wpe.weight" and init == "half-wpe":
                 deviation /= 2
             params[name] = rng.standard_normal(shape, dtype=np.float32) * deviation

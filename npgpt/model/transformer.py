@@ -68,6 +68,34 @@ def self_attention_backward(dy, cache, ops):
                 "c_proj": {"weight": dc_proj_weight, "bias": dc_proj_bias}}
 
 
+def block_parameters(config):
+    """Return name -> (shape, init) of the parameters of GPT-2's block, in the checkpoints' order; see `Block`.
+
+    Linear weights are (in, out). With LoRA three of the layers have two small matrices more.
+    """
+    C, F, r, parameters = config.n_embd, config.mlp_width, config.lora_rank, {}
+
+    def norm(name):
+        parameters[f"{name}.weight"] = (C,), 1.0
+        if config.bias:
+            parameters[f"{name}.bias"] = (C,), 0.0
+
+    def linear(name, n_in, n_out, bias, init="linear", lora=True):
+        parameters[f"{name}.weight"] = (n_in, n_out), init
+        if config.used(bias):
+            parameters[f"{name}.bias"] = (n_out,), "bias"
+        if r and lora:
+            parameters[f"{name}.lora_a"], parameters[f"{name}.lora_b"] = ((n_in, r), "normal"), ((r, n_out), 0.0)
+
+    norm("ln_1")
+    linear("attn.c_attn", C, 3 * C, "qkv_bias")
+    linear("attn.c_proj", C, C, "bias", "residual")
+    norm("ln_2")
+    linear("mlp.c_fc", C, F, "mlp_bias", lora=False)
+    linear("mlp.c_proj", F, C, "mlp_bias", "residual")
+    return parameters
+
+
 def block_forward(x, p, config, layer, mask, dropout_masks, ops):
     """Compute one transformer block. Without dropout it is
 
@@ -128,7 +156,7 @@ def gpt_forward(idx, p, config, dropout_masks, ops, mask=None):
     idx (B, T) integers, p all parameters, dropout_masks a `Masks`, mask (T, T) or (B, 1 or H, T, T) to be added to the
     attention scores (0 if a position sees another, -inf if not), or None -> logits (B, T, V), cache.
 
-    A config may differ from GPT-2: an untied head, a bias of the head, no causal mask, and other LayerNorms.
+    A config may differ from GPT-2: another block, an untied head, a bias of the head, no causal mask, other LayerNorms.
     """
     eps, ln_e, ln_f = config.layer_norm_epsilon, None, None
     head_weight = p["wte"]["weight"] if config.tie_word_embeddings else p["lm_head"]["weight"]  # (V, C)
@@ -139,7 +167,7 @@ def gpt_forward(idx, p, config, dropout_masks, ops, mask=None):
         x, ln_e = ops.layernorm_forward(x, **p["ln_e"], eps=eps)                                # (B, T, C)
     x, drop = ops.dropout_forward(x, dropout_masks.embd)                                        # (B, T, C)
     mask = causal_mask(mask, x) if config.causal else mask
-    blocks = []
+    block_forward, blocks = config.block.forward, []                                            # GPT-2's is above
     for i in range(config.n_layer):
         x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)   # (B, T, C)
         blocks.append(block)
@@ -161,6 +189,7 @@ def gpt_backward(dlogits, cache, ops):
         dp["ln_f"] = {"weight": dln_f_weight, "bias": dln_f_bias}
     # for i in range(config.n_layer):
     #     x, block = block_forward(x, p["h"][i], config, i, mask, dropout_masks.blocks[i], ops)
+    block_backward = config.block.backward
     for i in reversed(range(config.n_layer)):
         dx, dp["h"][i] = block_backward(dx, blocks[i], ops)
     # x, drop = ops.dropout_forward(x, dropout_masks.embd)

@@ -66,9 +66,9 @@ def torchs(model, edit, rng=None):
 
     p = map_arrays(lambda array: as_tensor(array).requires_grad_(), model.params.tree)
     masks = map_arrays(as_tensor, draw_masks(model.config, B, T, np.float64, rng))
-    looking = OnTorch(edit)
+    looking = OnTorch(model.config, edit)
     ops = with_lora(looking.ops, model.config, all_gradients=True)
-    logits, _ = looking.forward(as_tensor(IDX), p, model.config, masks, ops, None)
+    logits, _ = looking.forward(as_tensor(IDX), p, looking.config, masks, ops, None)
     torch_loss(logits.as_subclass(torch.Tensor), TARGETS).backward()
     return looking.activations, *({name: np.zeros(each.shape) if each.grad is None else each.grad.numpy()
                                    for name, each in named.items()} for named in (looking.activations, flatten(p)))

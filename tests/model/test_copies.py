@@ -2,14 +2,17 @@
 
 import copy
 import pickle
+import types
 
 import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.model import transformer
-from tests.cases import SMALL, B, T, V
+from tests.cases import MODERN, SMALL, B, T, V
 
+OWN = types.SimpleNamespace(parameters=transformer.block_parameters, forward=transformer.block_forward,
+                            backward=transformer.block_backward)
 IDX = np.random.default_rng(1).integers(0, V, (B, T))
 
 
@@ -20,7 +23,7 @@ def steps(model, optimizer):
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
 @pytest.mark.parametrize(("fields", "options"), [
     ({}, {"kernels": "reference"}), ({"lora_rank": 2}, {"kernels": "numpy"}), ({}, {"freeze": "wte"}),
-    ({}, {"block": (transformer.block_forward, transformer.block_backward)}),
+    ({}, {"block": MODERN}), ({}, {"block": OWN}),
     pytest.param({}, {"kernels": "xla"}, marks=pytest.mark.slow)])
 def test_a_copy_trains_on_alone(fields, options, copied):
     model = GPT(GPTConfig(**SMALL | fields), **options)

@@ -4,15 +4,20 @@ The oracle is not tests/torch_gpt.py, which was written beside our lines, but to
 """
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, Trainer, TrainOptions, load
-from npgpt.errors import UserError
+from npgpt import GPT, GPTConfig
 from npgpt.model.parameters import parameter_shapes
-from npgpt.model.transformer import mlp_backward, mlp_forward, self_attention_backward, self_attention_forward
-from tests.cli.test_train import refused
+from npgpt.model.transformer import (
+    block_parameters,
+    mlp_backward,
+    mlp_forward,
+    self_attention_backward,
+    self_attention_forward,
+)
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
@@ -166,8 +171,9 @@ def post_backward(dx_out, cache, ops):
                 "ln_2": {"weight": dweight_2, "bias": dbias_2}, "mlp": dmlp}
 
 
+POST_BLOCK = SimpleNamespace(parameters=block_parameters, forward=post_forward, backward=post_backward)
 POST = {"config": GPTConfig(vocab_size=11, block_size=9, n_layer=2, n_head=3, n_embd=12), "dtype": "float64",
-        "block": (post_forward, post_backward)}
+        "block": POST_BLOCK}
 
 
 @pytest.mark.parametrize("kernels", ["reference", "numpy", "numba"])
@@ -199,32 +205,3 @@ def test_a_block_of_ones_own_that_is_not_pre_norm(kernels):
     written = model.generate(idx[:, :1], 8, temperature=0.0)        # by the cache of keys and values
     for t in range(1, 9):
         np.testing.assert_array_equal(model.forward(written[:, :t])[0][:, -1].argmax(axis=-1), written[:, t])
-
-
-def twice_forward(x, p, config, layer, mask, dropout_masks, ops):
-    for _ in range(2):
-        x, _ = self_attention_forward(x, p["attn"], config, layer, mask, None, ops)
-    return x, None
-
-
-def test_a_run_names_the_block_and_asks_for_it(tmp_path, npgpt):
-    trained = Trainer(GPT(**POST), np.arange(90) % 11, np.arange(30) % 11, TrainOptions(
-        max_iters=2, lr_decay_iters=2, warmup_iters=1, eval_iters=1, batch_size=2, dtype="float64"), tmp_path / "run")
-    trained.run()
-    model, _ = load(tmp_path / "run", block=POST["block"])
-    idx = np.array([[1, 2, 3]])
-    np.testing.assert_array_equal(model.forward(idx)[0], trained.model.forward(idx)[0])
-    for command in ("sample", "eval", "export"):
-        refused(npgpt(command, tmp_path / "run", *["--out", "exported"] * (command == "export")),
-                "needs the user's block post_forward: in Python, pass")
-    with pytest.raises(UserError, match="has the block post_forward, but twice_forward was given"):
-        load(tmp_path / "run", block=(twice_forward, post_backward))
-    with pytest.raises(UserError, match="no counterpart in transformers"):
-        model.save_pretrained(tmp_path / "exported")
-    for odd in (post_forward, (post_forward,), (post_forward, 5), "post"):
-        with pytest.raises(UserError, match="block must be two functions"):
-            GPT(**POST | {"block": odd})
-    with pytest.raises(UserError, match="run by NumPy: leave kernels out"):
-        GPT(**POST, kernels="xla")
-    with pytest.raises(UserError, match="attention_forward only once"):
-        GPT(**POST | {"block": (twice_forward, post_backward)}).generate(idx, 2)

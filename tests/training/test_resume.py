@@ -71,7 +71,7 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
         assert (kernels, code, err) == (expected, 0, "")
     assert resumed(1, {}, "--threads", 2)[0] == cpu_kernels()       # one thread had the reference lines
     for wrong in ("fast", ["numba"]):
-        refused(resumed(2, {"kernels": wrong})[1], '"kernels" must be one of auto, numpy, numba')
+        refused(resumed(2, {"kernels": wrong})[1], "which this npgpt does not have: choose --kernels auto, numpy")
     monkeypatch.delitem(sys.modules, "npgpt.engine.xla", raising=False)
     for kernels, package, extra in (("numba", "numba", "fast"), ("xla", "jax", "xla")):
         monkeypatch.setitem(sys.modules, package, None)

@@ -66,11 +66,11 @@ class XLAEngine(ReferenceEngine):
 
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
-        self.config, self.place, self.dtype = params.config, params.place, dtype
+        self.place, self.dtype = params.place, dtype
         if dtype == "tf32" and self.place.own.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
-        lesson, self.transformer, self.update = lines(dtype)
-        self.lesson = with_lora(lesson, self.config)
+        lesson, self.transformer, block, self.update = lines(dtype, self.config.block)
+        self.config, self.lesson = self.config.with_block(*block), with_lora(lesson, self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
         self.in_blocks = as_tested("head_forward", "head_backward", "cross_entropy_forward", "cross_entropy_backward")
         self._programs = {}         # compiled, by name, options and shapes

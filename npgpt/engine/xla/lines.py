@@ -13,7 +13,7 @@ from npgpt import layers
 from npgpt.engine import update
 from npgpt.engine.ops import table
 from npgpt.model import transformer
-from npgpt.model.activations import placed
+from npgpt.model.activations import imported_again, placed, source_of
 
 
 class Spelled(ast.NodeTransformer):
@@ -42,14 +42,14 @@ def spelled(node, text, *parts):
     return placed(tree.value if isinstance(tree, ast.Expr) else tree, node)
 
 
-def loaded_again(module, np):
-    """Load a module a second time, with another NumPy."""
-    path = inspect.getsourcefile(module)
-    source = Path(path).read_text(encoding="utf-8").replace("import numpy as np", "")
+def loaded_again(path, np, lesson):
+    """Load a file a second time, with another NumPy, and other functions of the lesson, if it imports some."""
+    source = source_of(path).replace("import numpy as np", "")
     tree = Spelled().visit(ast.parse(source.replace("from scipy.", "from jax.scipy.")))
-    again = ModuleType(f"{module.__name__} by XLA")
+    again = ModuleType(f"{Path(path).stem} by XLA")
     again.np = np
     exec(compile(ast.fix_missing_locations(tree), path, "exec"), vars(again))       # tracebacks show the lesson's lines
+    vars(again).update(imported_again(vars(again), lesson))
     return again
 
 
@@ -66,11 +66,13 @@ def matmul(dtype, a, b):
     return jnp.matmul(a, b, precision=tf32 if dtype == "tf32" else jax.lax.Precision.HIGHEST)
 
 
-def lines(dtype):
-    """Return the lesson for XLA: its table of operations, the transformer, and AdamW's update."""
+def lines(dtype, block):
+    """Return the lesson for XLA: its table of operations, the transformer, the block's functions, AdamW's update."""
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
-        again |= vars(loaded_again(module, np))
+        again |= vars(loaded_again(module.__file__, np, {}))
     ops = table(**{name: again[name] for name in layers.__all__})
-    return ops, loaded_again(transformer, np), loaded_again(update, np)
+    gpt = loaded_again(transformer.__file__, np, {})
+    own = loaded_again(block.forward.__code__.co_filename, np, again | vars(gpt))
+    return ops, gpt, block.functions_in(vars(own)), loaded_again(update.__file__, np, {})

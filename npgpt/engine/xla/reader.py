@@ -53,11 +53,11 @@ class Reader:
         (length, last), T, layer_ops = places, idx.shape[1], without_caches(self.engine.lesson)
         key, query = jnp.arange(self.config.block_size), length + jnp.arange(T)[:, None]            # (T, 1)
         mask = jnp.where((key <= query) & ~is_padding(key, query, pads), 0.0, -jnp.inf)             # (B, 1, T, S)
-        positions = jnp.maximum(query[:, 0] - pads[:, None], 0).reshape(-1)                         # (B T,)
+        positions = jnp.maximum(query[:, 0] - pads[:, None], 0)                                     # (B, T)
         layers_left, now_kept = iter(kept), []
 
         def embedding_forward(idx, wte, wpe):       # as one row, because each token has its own position
-            x, cache = layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions])
+            x, cache = layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])
             return x.reshape(*idx.shape, -1), cache
 
         def attention_forward(q, k, v, scale, _, dropout_mask):
@@ -71,5 +71,5 @@ class Reader:
         ops = table(layer_ops, embedding_forward=embedding_forward, attention_forward=attention_forward,
                     head_forward=head_forward)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
-        logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config, masks, ops)
+        logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config.at(positions), masks, ops)
         return logits[:, 0], now_kept

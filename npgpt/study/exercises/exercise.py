@@ -17,12 +17,11 @@ import tokenize
 from pathlib import Path
 
 from npgpt.errors import UserError, describe
-from npgpt.files import read_bytes
+from npgpt.files import read_bytes, read_python
 from npgpt.study.exercises.mathematics import Note, read_notes
 from npgpt.study.gradcheck.check import returned
 from npgpt.study.gradcheck.flow import Flow, changed
 from npgpt.study.gradcheck.source import backward_tree, names_in, parsed, read_source
-from npgpt.study.lessons.own import read_python
 from npgpt.study.lessons.table import LESSONS, lesson_named
 
 LEVELS = (1, 2, 3)

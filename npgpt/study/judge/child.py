@@ -21,8 +21,9 @@ import tempfile
 
 import numpy as np
 
+from npgpt.checkpoints.config_json import config_from_fields, config_to_fields
 from npgpt.errors import UserError, describe, one_line, printable, raised_at
-from npgpt.model.config import GPTConfig
+from npgpt.files import read_python
 from npgpt.study.exercises.exercise import Step
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import relative_error
@@ -33,7 +34,6 @@ from npgpt.study.judge.outcome import checked, load, to_json
 from npgpt.study.judge.own_layer import TIME_LIMIT
 from npgpt.study.judge.report import Report
 from npgpt.study.judge.shapes import EXACT
-from npgpt.study.lessons.own import read_python
 
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
@@ -61,7 +61,7 @@ def run_child(exercise, seconds, seed=None, config=None):
         if answer.report and answer.report.right and not exercise.lesson.is_own:
             confirm(answer.results, cases(exercise.layer, seed, config))
 
-    arguments = exercise.layer, exercise.what, seed, *([json.dumps(dataclasses.asdict(config))] if config else [])
+    arguments = exercise.layer, exercise.what, seed, *([json.dumps(config_to_fields(config))] if config else [])
     return ask(exercise.path, seconds, arguments, Answer, exercise.lesson.backward.__name__, confirmed).report
 
 
@@ -182,7 +182,7 @@ def judge_exercise(step, file, seconds, seed, config=None, *, send):
     is_own = step.lesson.is_own         # then the lesson's code has limits, too
     if is_own:
         limit(seconds)
-    known = cases(step.layer, seed, config and GPTConfig(**json.loads(config)))         # before the code runs
+    known = cases(step.layer, seed, config and config_from_fields(json.loads(config)))         # before the code runs
     if not is_own:
         limit(seconds)
     numpy = dict(vars(np))

@@ -51,7 +51,7 @@ class Backwards:
 
 def uncalled(config):
     """The layers that a model does not call: the other GELU, and those that GPT-2 has not, such as LoRA."""
-    called = {"cross_entropy_backward", "gpt_backward"}.union(
+    called = {"cross_entropy_backward", "gpt_backward", "block_backward"}.union(
         *(each.__code__.co_names for each in vars(transformer).values() if isinstance(each, types.FunctionType)))
     other = "gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh"
     return [name for name in LAYERS if name == other or f"{name}_backward" not in called]
@@ -151,6 +151,7 @@ class OwnBackwardEngine(ReferenceEngine):
     def __init__(self, params, threads, backwards):
         super().__init__(params, threads)
         self.backwards, self.gpt_backward, self.ops = backwards, self.own_backward, table(**backwards.functions)
+        self.config = params.config.with_block(transformer.block_forward, backwards.functions["block_backward"])
 
     def run(self, idx, targets, rng, count, mask):
         with blaming(self.backwards.folder, self.backwards.files.values()):

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.errors import UserError, describe, raised_at
-from npgpt.files import read_bytes
+from npgpt.errors import UserError
+from npgpt.files import run_python
 from npgpt.study.lessons.lesson import Lesson, map_arrays
 from npgpt.study.lessons.setting import PLAIN, Sizes
 
@@ -139,35 +139,13 @@ def pair_of(forward, backward, floating, **fields):
                 order=tuple(named if sorted(named) == sorted(floating) else floating), **fields)
 
 
-def read_python(path):
-    """Return the text and the syntax tree of a file. Raises UserError, with the line, if it is not Python."""
-    data = read_bytes(path)
-    try:
-        text = data.decode("utf-8-sig")
-        return text, ast.parse(text)
-    except UnicodeDecodeError as error:
-        line = error.object[:error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
-        line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
-        raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
-
-
 @functools.lru_cache
 def read_pairs(path, name=None, given=()):
     """Run a file, and return its `Pair`s, or the one of a name. given: texts of --input, such as "x=4,5".
 
     Raises UserError, with the line, if it cannot be run, has no pair, or does not say what the inputs are.
     """
-    text, tree = read_python(path)
-    names = {"__name__": Path(path).stem, "__file__": str(path)}
-    try:
-        exec(compile(text, str(path), "exec"), names)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:      # also SystemExit
-        line = f", line {line}" if (line := raised_at(error, path)) else ""
-        raise UserError(f"{path}{line}: {describe(error)}") from None
+    tree, names = run_python(path)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names}
     found = [each[:-8] for each in functions if each.endswith("_forward") and f"{each[:-8]}_backward" in functions]
     found += [each for each, node in functions.items() if each.endswith("_loss") and any(

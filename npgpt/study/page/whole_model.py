@@ -64,15 +64,25 @@ def study_model(model, tokenizer, prompt, description):
         raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
                         "choose another checkpoint")
     left_out, n = [], model.config.n_layer
-    maps = attention_maps(model.config, [activations[f"h.{i}.attn.att"][0] for i in range(n)], left_out)
+    maps = attention_maps(model.config, [in_block(activations, i, "att") for i in range(n)], left_out)
     norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1).tolist()
-    streams = [activations[name][0] for name in (*(f"h.{i}.x" for i in range(n)), f"h.{n - 1}.x_out")]
+    last = activations["ln_f.x" if model.config.final_layer_norm else "head.x"][0]
+    streams = [*(in_block(activations, i, "x") for i in range(n)), last]
     lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
     pulls = token_pulls(model, idx, targets, left_out)
     tokens = [shown(tokenizer.decode([i])) for i in ids]
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
     following = [(shown(tokenizer.decode([i])), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]]
     return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, following, lens, left_out)
+
+
+def in_block(activations, i, name):
+    """Return an array of block i, `x` itself, or `att` of its attention. Raises UserError if a block has none."""
+    names = [each for each in activations if each.startswith(f"h.{i}.") and each.endswith(f".{name}")]
+    if not names or name == "x" and names[0] != f"h.{i}.x":
+        raise UserError(f"the page shows {name} of each block, and this block has none: it must call "
+                        "ops.attention_forward, and assign nothing else to its argument x")
+    return activations[names[0]][0]
 
 
 def prompt_ids(model, tokenizer, prompt):

@@ -35,7 +35,7 @@ def table_of(config):
     from npgpt.engine.ops import table
     from npgpt.engine.xla.lines import lines
     from npgpt.engine.xla.replaced import replaced
-    ops, _, _ = lines("float64")
+    ops, *_ = lines("float64", config.block)
     xla = replaced(ops, False, "float64")
     return table(xla, head_forward=ops.head_forward, head_backward=ops.head_backward,
                  attention_forward=lambda q, k, v, **others: xla.attention_forward(q, k, v, *others.values()))
