@@ -114,7 +114,7 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     own = {name: config.used(name) for name in OWN_FIELDS}
     own |= {name: getattr(config, name) for name in ADDITIONS if getattr(config, name)}
     if config.block != GPT2:
-        own["block"] = {"name": config.block.name, "sha256": config.block.sha256}
+        own["block"] = {"name": str(config.block), "sha256": config.block.sha256}
     return {"model_type": "gpt2" if not unsupported_by_transformers(config) else "npgpt",
             "architectures": ["GPT2LMHeadModel"], "torch_dtype": dtype, **fields, "npgpt": own}
 

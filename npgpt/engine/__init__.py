@@ -5,7 +5,7 @@ several threads, as loops that `loops` compiles from them, and with the matmuls 
 installed; `xla` compiles them for any device of JAX; `distributed` runs one of these in each of many processes. Only
 `reference` and `cpu` are needed: the other rooms may be deleted. A function of the lesson that an engine replaces, or
 runs on parts, is checked by `sources`: if it was edited, its own lines run. An engine's `config`, that of its `params`,
-has the `block` (`Block` in npgpt/model/block.py), whose forward and backward `gpt_forward` calls: GPT-2's, or one's own;
+has the `block` (`Block` in npgpt/model/block.py), GPT-2's or one's own, whose forward and backward `gpt_forward` calls;
 an engine may put compiled ones there. All engines have one interface:
 
     accumulated(batches, rngs, count) -> loss, grads of a step          loss(idx, targets) -> loss

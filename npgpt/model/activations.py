@@ -9,7 +9,6 @@ import difflib
 import fnmatch
 import functools
 import inspect
-import linecache
 from collections.abc import Mapping
 from types import FunctionType, SimpleNamespace
 
@@ -21,7 +20,7 @@ from npgpt.checks import as_floats, check, shown
 from npgpt.display import table
 from npgpt.errors import UserError
 from npgpt.model import transformer
-from npgpt.model.block import GPT2
+from npgpt.model.block import GPT2, source_of
 
 # A layer -> the public names that its forward assigns; the gradients, and arrays computed again, of its backward; and
 # the parts of the model that it calls, in the forward's order, each with its layer. ("=attention" adds no part.)
@@ -168,12 +167,6 @@ def placed(tree, node):
     return tree
 
 
-def source_of(path):
-    """Return the text of a file, or of a notebook's cell."""
-    linecache.checkcache(path)
-    return "".join(linecache.getlines(path))
-
-
 def imported_again(names, lesson):
     """Return name -> function for the names of a file that are functions of the lesson, loaded again as `lesson`."""
     originals = vars(layers) | vars(transformer)
@@ -210,8 +203,8 @@ class Looking:
             exec(code, lines)
         self.ops, block = SimpleNamespace(**lines), config.block    # the table, gpt_forward and gpt_backward
         if block != GPT2:
-            file, there = block.forward.__code__.co_filename, {**looks}
-            exec(compile(OwnLooks(file).visit(ast.parse(source_of(file))), file, "exec"), there)
+            there = {**looks}
+            exec(compile(OwnLooks(block.file).visit(ast.parse(source_of(block.file))), block.file, "exec"), there)
             there.update(imported_again(there, lines))
             lines = there
         self.config = config.with_block(*block.functions_in(lines))

@@ -13,7 +13,8 @@ from npgpt import layers
 from npgpt.engine import update
 from npgpt.engine.ops import table
 from npgpt.model import transformer
-from npgpt.model.activations import imported_again, placed, source_of
+from npgpt.model.activations import imported_again, placed
+from npgpt.model.block import source_of
 
 
 class Spelled(ast.NodeTransformer):
@@ -74,5 +75,5 @@ def lines(dtype, block):
         again |= vars(loaded_again(module.__file__, np, {}))
     ops = table(**{name: again[name] for name in layers.__all__})
     gpt = loaded_again(transformer.__file__, np, {})
-    own = loaded_again(block.forward.__code__.co_filename, np, again | vars(gpt))
+    own = loaded_again(block.file, np, again | vars(gpt))
     return ops, gpt, block.functions_in(vars(own)), loaded_again(update.__file__, np, {})
