@@ -18,12 +18,13 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 FUNCTIONS = {
     "sum": "a axis dtype out keepdims", "mean": "a axis dtype out keepdims", "max": "a axis out keepdims",
     "any": "a axis out keepdims", "swapaxes": "a axis1 axis2", "vdot": "a b", "stack": "tup axis out",
-    "concatenate": "tup axis out", "triu": "m k", "where": "condition x y",
+    "concatenate": "tup axis out", "arange": "start", "split": "ary indices_or_sections axis",
+    "triu": "m k", "where": "condition x y",
     "zeros": "shape dtype order", "full": "shape fill_value dtype order", "zeros_like": "a dtype order subok shape",
     "full_like": "a fill_value dtype order subok shape", "take_along_axis": "a indices axis",
     "put_along_axis": "arr indices values axis"}
 UFUNCS = ("add subtract multiply divide negative bitwise_and less less_equal greater greater_equal equal not_equal "
-          "absolute exp log sqrt tanh maximum minimum isfinite matmul").split()
+          "absolute exp log sqrt tanh cos sin power maximum minimum isfinite matmul").split()
 METHODS = "sum mean max any swapaxes".split()
 VIEWS = "astype view reshape transpose copy".split()
 

@@ -122,11 +122,11 @@ class Looks(ast.NodeTransformer):
         call, names = node.value, [each.id for target in node.targets for each in ast.walk(target)
                                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
         if isinstance(call, ast.Call) and (function := ast.unparse(call.func)).endswith(("_forward", "_backward")):
-            self.called.append(layer := function.rpartition(".")[2].rpartition("_")[0])
-            call.func = placed(ast.parse(f"inside({self.part(node, layer)}, {function})", mode="eval").body, node)
+            self.called.append(function.rpartition(".")[2].rpartition("_")[0])
+            call.func = placed(ast.parse(f"inside({self.part(node)}, {function})", mode="eval").body, node)
         return [node, *self.looks(names, node)]
 
-    def part(self, node, layer):
+    def part(self, node):
         """Return the code of the name of the part that an assignment calls."""
         return next(self.parts, "0")
 
@@ -139,8 +139,7 @@ class Looks(ast.NodeTransformer):
 class OwnLooks(Looks):
     """The same for the file of a block: the names are all that a function assigns once.
 
-    A part is called as its cache, the last result of a forward and the last argument of a backward. Attention is no
-    part, as in GPT-2's block.
+    A part is called as its cache, the second result of a forward and the second argument of a backward.
     """
 
     def visit_FunctionDef(self, node):
@@ -155,9 +154,9 @@ class OwnLooks(Looks):
         node.body[:0] = self.looks(first, node)
         return node
 
-    def part(self, node, layer):
+    def part(self, node):
         places = getattr(node.targets[0], "elts", ()) if self.look == "seen" else node.value.args[:2]
-        return repr(ast.unparse(places[-1]) if len(places) == 2 and layer != "attention" else "")
+        return repr(ast.unparse(places[1]) if len(places) == 2 else "")
 
 
 def placed(tree, node):

@@ -31,8 +31,8 @@ class Block:
     (in, out), and decay. init: a number, or how `initialize` draws: "linear", the matrix of a linear layer; "residual",
     of one whose result is added to the residual stream; "bias", of either; "normal". forward, backward: called as
     `block_forward` and `block_backward` in npgpt/model/transformer.py. If the forward has an argument `positions`, it
-    gets those of x, (B, T) integers, when a text is continued; otherwise they are 0 to T - 1. To continue texts, a forward
-    must call `ops.attention_forward` once.
+    gets those of x, (B, T) integers, when a text is continued; otherwise they are 0 to T - 1. A forward that continues
+    texts calls `ops.attention_forward` once.
 
     source: the text of the functions' files, by which blocks are compared; path: of a file, to read it again.
     """
@@ -66,8 +66,8 @@ class Block:
             check(f"a name in {what}", name, right, 'one such as "mlp.c_fc.weight"')
             right = isinstance(fact, tuple) and len(fact) == 2 and isinstance(fact[0], tuple) and fact[0] and all(
                 type(size) is int and size > 0 for size in fact[0]) and (is_real(fact[1]) or fact[1] in INITS)
-            check(f"{name} in {what}", fact, right, '(shape, init), such as ((64, 256), "linear"), init a number or one of '
-                  + ", ".join(INITS))
+            check(f"{name} in {what}", fact, right,
+                  f'(shape, init), such as ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
 
     def check(self, config):
@@ -108,7 +108,7 @@ class Block:
         """Return forward and backward from the names of the file, which was run a second time."""
         functions = [names.get(each.__name__) for each in (self.forward, self.backward)]
         if None in functions:
-            raise UserError(f"forward and backward of {self} must be functions of one file: XLA, and looking inside, run "
+            raise UserError(f"forward and backward of {self} must be functions of one file: XLA and run_with_cache run "
                             "it again")
         return functions
 

@@ -9,12 +9,16 @@ import pytest
 
 from npgpt import GPT, AdamW, GPTConfig
 from npgpt.arrays import to_host
+from npgpt.model.block import read_block
+from tests.cases import MODERN
 from tests.gpu.conftest import REHEARSE, WITHIN, model_on_gpu
 
 MODELS = {
     "small": ({"vocab_size": 65, "block_size": 100, "n_layer": 2, "n_head": 4, "n_embd": 128}, 3, 77),
     "other choices": ({"vocab_size": 700, "block_size": 64, "n_layer": 2, "n_head": 2, "n_embd": 256, "bias": False,
                        "tie_word_embeddings": False, "activation": "gelu", "causal": False}, 2, 33),
+    "another block": ({"vocab_size": 65, "block_size": 100, "n_layer": 2, "n_head": 4, "n_embd": 128, "bias": False,
+                       "block": read_block(MODERN)}, 3, 77),
     # XLA runs attention and the loss in blocks.
     "GPT-2": ({"vocab_size": 50257, "block_size": 1024, "n_layer": 2, "n_head": 12, "n_embd": 768}, 2, 1024),
 }

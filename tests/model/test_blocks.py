@@ -1,23 +1,41 @@
-"""Blocks of one's own, above all tools/examples/modern_block.py: against torch, on every engine, and what is wrong."""
+"""Blocks of one's own: tools/examples/modern_block.py against torch and on each engine, and files that are wrong."""
+
+import importlib.util
+import functools
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig
+from npgpt import GPT, AdamW, GPTConfig, UserError, load
+from npgpt.engine.reference import ReferenceEngine
+from npgpt.model.block import read_block
+from tests import strict_cupy
 from tests.cases import CPU_KERNELS, MODERN, SMALL, B, C, T, V
+from tests.cli.test_train import refused
+from tests.engine.distributed.world import ranks
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
+CONFIG = GPTConfig(**{**SMALL, "n_head": 2, "bias": False}, block=read_block(MODERN))       # an even head size
 IDX, TARGETS = np.random.default_rng(0).integers(0, V, (2, B, T))
-XLA = pytest.param("xla", marks=pytest.mark.slow)
+KERNELS = ["reference", *CPU_KERNELS, pytest.param("xla", marks=pytest.mark.slow)]
 
 
-def modern(kernels="reference", dtype="float64", **named):
-    config = GPTConfig(**{**SMALL, "n_head": 2, "bias": False})         # an even head size
-    return GPT(config, 0, dtype, threads=2, kernels=kernels, block=MODERN, **named)
+def model_of(block=MODERN, kernels="reference", dtype="float64", **named):
+    return GPT(CONFIG, 0, dtype, threads=2, kernels=kernels, block=block, **named)
 
 
-def torchs(params, idx, targets):
-    """Return logits and loss by torch's own functions; positions are turned as complex numbers."""
+def edited(tmp_path, old, new):
+    """The path of modern_block.py with other code."""
+    code = MODERN.read_text()
+    assert old in code
+    (tmp_path / MODERN.name).write_text(code.replace(old, new))
+    return tmp_path / MODERN.name
+
+
+def by_torch(params):
+    """Return logits, loss and parameters by torch's own functions; positions are turned as complex numbers."""
     import torch
 
     p, functional = torch_parameters(params), torch.nn.functional
@@ -30,7 +48,7 @@ def torchs(params, idx, targets):
         both = torch.view_as_real(torch.complex(*q.chunk(2, -1)) * turns)
         return both.transpose(-1, -2).flatten(-2)
 
-    x = p["wte.weight"][torch.tensor(idx)] + p["wpe.weight"][:T]
+    x = p["wte.weight"][torch.tensor(IDX)] + p["wpe.weight"][:T]
     for i in range(2):
         w = {name.split(".")[2]: p[name] for name in p if name.startswith(f"h.{i}.")}
         qkv = functional.rms_norm(x, (C,), w["norm_1"], 1e-5) @ w["c_attn"]
@@ -40,18 +58,157 @@ def torchs(params, idx, targets):
         normed = functional.rms_norm(x, (C,), w["norm_2"], 1e-5)
         x = x + (functional.silu(normed @ w["c_gate"]) * (normed @ w["c_up"])) @ w["c_down"]
     logits = functional.layer_norm(x, (C,), p["ln_f.weight"]) @ p["wte.weight"].T
-    loss = torch_loss(logits, targets)
-    loss.backward()
+    (loss := torch_loss(logits, TARGETS)).backward()
     return logits, loss, p
 
 
-@pytest.mark.parametrize("kernels", ["reference", *CPU_KERNELS, XLA])
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_the_modern_block_is_torchs(kernels):
-    model = modern(kernels)
+    model = model_of(kernels=kernels)
     unit_scale(model.params)
-    logits, loss, p = torchs(model.params, IDX, TARGETS)
-    assert_equal(model.forward(IDX)[0], logits)
+    logits, loss, p = by_torch(model.params)
     found, grads = model.loss_and_grads(IDX, TARGETS)
-    assert found == pytest.approx(loss.item(), rel=1e-12) and grads.keys() == p.keys()
+    assert_equal(model.forward(IDX, TARGETS)[0], logits)
+    assert found == pytest.approx(loss.item(), rel=1e-12)
+    for each in (grads, model.backward()):
+        assert each.keys() == p.keys()
+        for name, gradient in each.items():
+            assert_equal(gradient, p[name].grad, name)
+    written = model.generate(IDX[:, :3], 9, temperature=0.0)            # beyond the context, by the cache
+    for t in range(3, 12):
+        context = written[:, :t] if t <= T + 2 else written[:, 5:t]     # then its last three tokens are read again
+        np.testing.assert_array_equal(model.forward(context)[0][:, -1].argmax(axis=-1), written[:, t], str(t))
+
+
+def trained(block, engine):
+    """The losses of 20 steps in float32."""
+    def losses(model):
+        optimizer = AdamW(model.params, lr=0.01, engine=model.engine)
+        steps = (optimizer.train_step([(IDX, TARGETS)], [None], TARGETS.size, max_norm=1.0) for _ in range(20))
+        return [float(loss) for loss, _ in steps]
+
+    if engine == "two ranks":
+        with ranks(2, model_of(block).config, "float32") as model:
+            return losses(model)
+    model = model_of(block, "reference" if engine == "own" else engine, "float32")
+    if engine == "own":
+        model.use_engine(ReferenceEngine(model.params, 2))
+    return losses(model)
+
+
+@pytest.mark.parametrize("engine", [*KERNELS[1:], "own", "two ranks"])
+def test_each_engine_trains_with_the_lines_of_the_file(engine, tmp_path):
+    others = [MODERN, edited(tmp_path, "silu = gate * sigmoid", "silu = gate * sigmoid * 1.5")]
+    plain, other = (trained(block, "reference") for block in others)
+    assert plain[-1] < plain[0] - 0.5 and abs(other[-1] - plain[-1]) > 0.01
+    for block, losses in zip(others, (plain, other), strict=True):
+        np.testing.assert_allclose(trained(block, engine), losses, rtol=1e-3)
+
+
+@pytest.mark.skipif("numba" not in CPU_KERNELS, reason="Numba is not installed")
+def test_loops_are_compiled_from_the_functions_of_the_file():
+    from npgpt.engine.loops.lines import compiled
+    (model := model_of(kernels="numba")).loss_and_grads(IDX, TARGETS)
+    names = model.engine.config.block.forward.__wrapped__.__globals__
+    for name in ("rmsnorm", "swiglu"):
+        runs = [each for way in ("forward", "backward") for each in compiled(names[f"{name}_{way}"]).parts()]
+        assert sum("for c in range" in str(getattr(run, "parts", "")) for run in runs) == 2
+
+
+def test_every_array_of_a_block_has_a_name_a_gradient_and_edits():
+    model = model_of()
+    unit_scale(model.params)
+    _, found = model.run_with_cache(IDX, TARGETS)
+    model.backward()
+    names = [name for name in found.grads if name.startswith("h.1.")]
+    assert {"h.1.x", "h.1.norm_1.xhat", "h.1.c_attn.y", "h.1.rotary_q.first", "h.1.attention.att", "h.1.swiglu.silu",
+            "h.1.x_out"} <= {*names}
+    for name in names:
+        along = 1e-5 * np.random.default_rng(1).standard_normal(found[name].shape)
+        more, less = (model.forward(IDX, TARGETS, edit={name: functools.partial(np.add, each)})[1]
+                      for each in (along, -along))
+        np.testing.assert_allclose((more - less) / 2, (found.grads[name] * along).sum(), 1e-5, 1e-12, err_msg=name)
+
+
+def test_a_block_stays_on_the_gpu(monkeypatch):
+    strict_cupy.install(monkeypatch)
+    loss, grads = model_of(device="gpu").loss_and_grads(IDX, TARGETS)
+    expected, gradients = model_of().loss_and_grads(IDX, TARGETS)
+    assert float(loss.get()) == pytest.approx(expected, rel=1e-12) and grads.keys() == gradients.keys()
     for name, gradient in grads.items():
-        assert_equal(gradient, p[name].grad, name)
+        np.testing.assert_allclose(gradient.get(), gradients[name], 1e-9, 1e-12)
+
+
+def test_frozen_parameters_decay_and_initial_weights():
+    params, frozen = model_of().params, model_of(freeze="h.0,h.1.c_gate")
+    assert params.keys() - frozen.loss_and_grads(IDX, TARGETS)[1].keys() == {
+        name for name in params if name.startswith(("h.0.", "h.1.c_gate"))}
+    assert params.n_matrix == sum(each.size for each in params.values() if each.ndim == 2)
+    assert (params["h.0.norm_1.weight"] == 1.0).all()
+    deviations = [float(params[f"h.0.{name}.weight"].std()) for name in ("c_gate", "c_down")]
+    assert deviations == pytest.approx([0.02, 0.01], rel=0.2)           # divided by sqrt(2 n_layer)
+
+
+def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
+    flags = ["--no-bias", "--eval-interval", 2, "--lr-decay-iters", 6, "--n-embd", 16, "--max-iters"]
+    assert train("--block", MODERN, *flags, 6, "--out-dir", "whole")[0] == train("--block", MODERN, *flags, 4)[0] == 0
+    there = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    other = edited(tmp_path, "two thirds", "2 / 3")
+    again = "train", "--resume", "--max-iters", 6
+    for command in (again, ("sample",), ("eval",), ("info", "out"), ("look", "--prompt", "To be"),
+                    ("score", "--text", "a"), ("export", "--out", "exported")):
+        refused(npgpt(*command), "a block of its own, modern_block.py: give that file as --block")
+        refused(npgpt(*command, "--block", other), "trained with another modern_block.py than modern_block.py")
+    refused(npgpt("export", "--out", "exported", "--block", MODERN), "block=modern_block.py has no counterpart")
+    assert train(*flags, 2, "--out-dir", "gpt2")[0] == 0
+    refused(npgpt(*again, "--out-dir", "gpt2", "--block", MODERN), "GPT-2's block, not modern_block.py")
+    assert {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()} == there
+    assert npgpt(*again, "--block", MODERN)[0] == 0
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert Path("out/step-00000006", name).read_bytes() == Path("whole/step-00000006", name).read_bytes()
+    for command in ("sample", "--max-new-tokens", 9), ("eval",), ("info", "out"), ("look", "--prompt", "To be"):
+        assert npgpt(*command, "--block", MODERN)[0] == 0
+    module_spec = importlib.util.spec_from_file_location("modern_block", MODERN)
+    module_spec.loader.exec_module(module := importlib.util.module_from_spec(module_spec))
+    assert load("out", block=module)[0].config == load("out", block=MODERN)[0].config
+
+
+WRONG = {       # old code, new code -> what is said
+    "no parameters": ("def parameters", "def sizes", "has no function parameters"),
+    "no shape": ('((C,), 1.0), "c_attn', '(C, 1.0), "c_attn', "norm_1.weight in parameters(config)", "(shape, init)"),
+    "another init": ('"residual"), "norm', '"small"), "norm', "a number, or linear, residual, bias, normal"),
+    "a name": ('"c_up.weight"', '"c_up weight"', "a name in parameters(config) of modern_block.py"),
+    "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 83: ValueError"),
+    "no gradient of one": ('"c_up": dc_up, ', "", "the gradient of c_up.weight of modern_block.py", "not None"),
+    "a gradient too many": ('"c_up": dc_up, ', '"c_up": dc_up, "c": dc_up, ', "the gradients of modern_block.py"),
+    "a gradient's shape": ("dweight = (dy * xhat).sum(axis=(0, 1))", "dweight = dy", "the gradient of norm_1.weight"),
+    "too little": ("return dx, {", "return {", "what backward of modern_block.py returns must be dx and a dict dp"),
+    "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
+    "a parameter that is missing": ('p["norm_2"]', 'p["ln_2"]', "line 128: KeyError: 'ln_2'"),
+    "not Python": ("def parameters", "def 1", "line 100: invalid"),
+    "not a module": ("import numpy as np", "import numpi as np", "line 11: ModuleNotFoundError"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_refused_in_one_line_and_nothing_is_written(train, tmp_path, wrong):
+    old, new, *says = wrong
+    refused(train("--block", edited(tmp_path, old, new), "--n-embd", 16), *says)
+    assert not Path("out").exists()
+
+
+def test_errors_of_later_and_what_a_block_cannot_do(train, npgpt, tmp_path):
+    late = edited(tmp_path, "C = x.shape\n", "C = x.shape\n    assert T < 5\n")
+    refused(train("--block", late, "--n-embd", 16), "modern_block.py, line 117: AssertionError")
+    refused(npgpt("sample", "--block", "missing.py"), "block missing.py cannot be read")
+    twice = edited(tmp_path, "    merged =", "    ops.attention_forward(q, k, v, 1.0, mask, None)\n    merged =")
+    with pytest.raises(UserError, match="attention_forward only once"):
+        model_of(twice).generate(IDX, 2)
+    with pytest.raises(UserError, match="LoRA is for GPT-2's block"):
+        GPTConfig(lora_rank=2, block=read_block(MODERN))
+    block = read_block(MODERN)
+    methods = SimpleNamespace(parameters=block.parameters, forward=lambda *each: block.forward(*each),
+                              backward=lambda *each: block.backward(*each))
+    assert (model_of(methods).forward(IDX)[0] == model_of().forward(IDX)[0]).all()
+    with pytest.raises(UserError, match="must be functions of one file"):
+        model_of(methods).run_with_cache(IDX)
