@@ -4,8 +4,9 @@ Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or 
 (dy, cache), with a gradient for each result, returns a gradient for each input. A function x_loss may return the loss
 and its gradients. What the inputs are is said by --input, by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"},
 or by shapes such as "x (N, D)" in the docstring. A gradient is checked if it is called dv for a variable v of the
-forward; the results always are. With a function swish_torch, torch is asked too. The code runs in a process with
-limits on time, memory and output. That is no sandbox: check only files that you trust.
+forward; the results always are. With a function swish_torch, torch is asked too. A block (see npgpt train --block) is
+checked as a whole, by the name block. The code runs in a process with limits on time, memory and output. That is no
+sandbox: check only files that you trust.
 """
 
 import dataclasses

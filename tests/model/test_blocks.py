@@ -1,7 +1,7 @@
 """Blocks of one's own: tools/examples/modern_block.py against torch and on each engine, and files that are wrong."""
 
-import importlib.util
 import functools
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
