@@ -3,9 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-
-import numpy as np
 
 from npgpt.checks import check, check_choice, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
@@ -106,16 +103,15 @@ class GPTConfig:
                  if dataclasses.replace(self, **{name: None}).used(name) == self.used(name)]
         return dataclasses.replace(self, **dict.fromkeys(alike))
 
-    def with_block(self, forward: Callable, backward: Callable) -> "GPTConfig":
+    def with_block(self, forward, backward):
         """Return the same config with other functions of the block."""
         return dataclasses.replace(self, block=dataclasses.replace(self.block, forward=forward, backward=backward))
 
-    def at(self, positions: np.ndarray) -> "GPTConfig":
+    def at(self, positions):
         """Return the config for tokens at these positions, (B, T): the block's forward gets them, if it asks."""
-        forward = self.block.forward
-        if not asks_for_positions(forward):
+        if not asks_for_positions(self.block.forward):
             return self
-        return self.with_block(functools.partial(forward, positions=positions), self.block.backward)
+        return self.with_block(functools.partial(self.block.forward, positions=positions), self.block.backward)
 
     @property
     def head_size(self) -> int:

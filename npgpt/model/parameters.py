@@ -100,7 +100,7 @@ class Parameters(Mapping[str, np.ndarray]):
             start += sizes[name]
         if config.tie_word_embeddings and "wte.weight" in self._views:
             self._views["lm_head.weight"] = self._views["wte.weight"]
-        self.n_matrix = sum(sizes[name] for name, shape in self.trained.items() if len(shape) == 2)
+        self.n_matrix = sum(sizes[name] for name, shape in self.trained.items() if len(shape) > 1)
         self.n_trained = sum(sizes[name] for name in self.trained)
         self._tree = nest({name: self._views[name] for name in self.shapes})
 
@@ -210,8 +210,7 @@ def initialize(params, seed, init="gpt2", names=None):
         elif how == "bias":
             params[name] = 0.0
         else:
-            embedding = name in ("wte.weight", "wpe.weight")
-            deviation = 1.0 if init == "torch" and embedding else config.initializer_range
+            deviation = 1.0 if init == "torch" and name in ("wte.weight", "wpe.weight") else config.initializer_range
             if how == "residual" and init != "normal":
                 deviation /= math.sqrt(2 * config.n_layer)
             if name == "wpe.weight" and init == "half-wpe":

@@ -28,8 +28,7 @@ def model_of(block=MODERN, kernels="reference", dtype="float64", **named):
 
 def edited(tmp_path, old, new):
     """The path of modern_block.py with other code."""
-    code = MODERN.read_text()
-    assert old in code
+    assert old in (code := MODERN.read_text())
     (tmp_path / MODERN.name).write_text(code.replace(old, new))
     return tmp_path / MODERN.name
 

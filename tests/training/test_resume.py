@@ -2,11 +2,16 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from npgpt import GPT, GPTConfig
+from npgpt.api import KERNELS
 from npgpt.checkpoints.run import find_checkpoint, step_folders
+from npgpt.cli.ranks import engine_of_all
 from npgpt.engine.cpu import cpu_kernels
+from npgpt.engine.reference import ReferenceEngine
 from npgpt.training.metrics import read_metrics
 from tests.cli.test_train import answers, refused
 
@@ -72,6 +77,7 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
     assert resumed(1, {}, "--threads", 2)[0] == cpu_kernels()       # one thread had the reference lines
     for wrong in ("fast", ["numba"]):
         refused(resumed(2, {"kernels": wrong})[1], "which this npgpt does not have: choose --kernels auto, numpy")
+        assert resumed(2, {"kernels": wrong}, "--kernels", "numpy")[0] == "numpy"
     monkeypatch.delitem(sys.modules, "npgpt.engine.xla", raising=False)
     for kernels, package, extra in (("numba", "numba", "fast"), ("xla", "jax", "xla")):
         monkeypatch.setitem(sys.modules, package, None)
@@ -80,6 +86,18 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
                 f'pip install "npgpt[{extra}]"', "or use --kernels numpy")
         assert there == kernels and find_checkpoint("out").name == "step-00000001"
         assert npgpt("train", "--resume", "--max-iters", 2, "--kernels", "numpy")[0] == 0
+    for module in ("npgpt.api", "npgpt.cli.train"):                 # an engine of one's own, as README says
+        monkeypatch.setattr(f"{module}.KERNELS", ("fast", *KERNELS))
+    on_engine, kind = GPT._on_engine, type("Fast", (ReferenceEngine,), {"kernels": "fast"})
+
+    def own_engine(self, device, threads, kernels, frozen):
+        params, engine = on_engine(self, device, threads, "numpy", frozen)
+        return params, kind(params, threads) if kernels == "fast" else engine
+
+    monkeypatch.setattr(GPT, "_on_engine", own_engine)
+    assert resumed(2, {"kernels": "fast"})[0] == "fast"
+    model = GPT(GPTConfig(), kernels="fast")
+    assert engine_of_all(model, "fast", SimpleNamespace(size=2, rank=0)).engine is model.engine
 
 
 def test_two_epochs_and_one_are_three(npgpt, train):

@@ -150,7 +150,7 @@ class XLAEngine(ReferenceEngine):
             clip = self.update.clip_factor(norm, max_norm)
             new = {name: self.update.adamw_update(
                        p[name], grads[name], m[name], v[name], lr, step_size, eps, beta1, beta2,
-                       weight_decay if decay_all or p[name].ndim == 2 else 0.0, clip) for name in m}
+                       weight_decay if decay_all or p[name].ndim > 1 else 0.0, clip) for name in m}
             return [each | {name: new[name][i] for name in m} for i, each in enumerate(state)], loss, norm
 
         return program

@@ -21,7 +21,7 @@ from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import BackwardError, UserError, describe, raised_at
-from npgpt.files import read_bytes
+from npgpt.files import read_bytes, run_python
 from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
 from npgpt.study.exercises.exercise import blanks_left, read_exercise
@@ -130,17 +130,14 @@ def linked(names):
     """Name of a backward -> the function that training calls. names: layer -> its file's, which are changed here.
 
     Whichever of them calls another by its name, `mlp_backward(…)` in a block's backward, gets the learner's. The
-    package's modules stay as they are: those of its functions that call others are copied, with other globals.
+    package's modules stay as they are: the file whose functions call others is run a second time.
     """
-    copied, functions, instead = dict(vars(transformer)), {}, {}
+    again, functions, instead = run_python(transformer.__file__)[1], {}, {}
     for layer, lesson in LAYERS.items():
-        package = function = lesson.backward
-        if layer in names:
-            function = names[layer][package.__name__]
-        elif package.__module__ == transformer.__name__:
-            function = types.FunctionType(package.__code__, copied, package.__name__)
-        functions[package.__name__] = instead[id(package)] = function
-    for each in (copied, *names.values()):
+        name = lesson.backward.__name__
+        functions[name] = instead[id(lesson.backward)] = names.get(layer, {name: lesson.backward} | again)[name]
+    again.update({name: function for name, function in functions.items() if name in again})
+    for each in names.values():
         each.update({name: instead[id(value)] for name, value in each.items() if id(value) in instead})
     return functions
 

@@ -29,4 +29,5 @@ def block_lesson(file, names):
     """Return the lesson of the block of a file, or None if its names are not those of a block."""
     if not names.keys() >= {*FUNCTIONS}:
         return None
-    return OwnBlock("Block", names["forward"], names["backward"], {"x": "B T C"}, block_arguments, params="h.0.", file=file)
+    return OwnBlock("Block", names["forward"], names["backward"], {"x": "B T C"}, block_arguments, params="h.0.",
+                    file=file)
