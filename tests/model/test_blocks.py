@@ -129,6 +129,13 @@ def test_every_array_of_a_block_has_a_name_a_gradient_and_edits():
         np.testing.assert_allclose((more - less) / 2, (found.grads[name] * along).sum(), 1e-5, 1e-12, err_msg=name)
 
 
+def test_gradcheck_checks_the_block_as_a_whole(npgpt, tmp_path):
+    code, out, _ = npgpt("gradcheck", MODERN)
+    assert code == 0 and all(f"{name} (modern_block.py)" in out for name in ("rmsnorm", "rotary", "swiglu", "block"))
+    code, out, _ = npgpt("gradcheck", edited(tmp_path, "dx = dx_mid + dx_normed", "dx = dx_normed"), "block")
+    assert code == 1 and [line.split()[0] for line in out.splitlines() if "WRONG" in line] == ["x"]
+
+
 def test_a_block_stays_on_the_gpu(monkeypatch):
     strict_cupy.install(monkeypatch)
     loss, grads = model_of(device="gpu").loss_and_grads(IDX, TARGETS)
