@@ -98,8 +98,6 @@ class GPT:
             check_scipy()
         if block is not None:
             config = dataclasses.replace(config, block=read_block(block))
-        if config.block != GPT2:
-            config.block.check(config)
         self.config, self.dtype, frozen = config, dtype, frozen_names(config, freeze)
         self.xp = np if kernels == "xla" else array_module(device)      # the library of the parameters
         keep_freed_memory()
@@ -112,6 +110,8 @@ class GPT:
         if self.xp is np:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
+        if config.block != GPT2:
+            config.block.check(config)
         self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen)
         self.ops = with_lora(layers, config)
         self._cache: tuple | None = None

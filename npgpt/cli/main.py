@@ -3,9 +3,9 @@
 import argparse
 import difflib
 import itertools
-import os
 import re
 import sys
+import traceback
 import warnings
 from typing import Any
 
@@ -14,9 +14,10 @@ from npgpt.checks import check
 from npgpt.cli import data, evaluate, export, info, plot, sample, score, train
 from npgpt.cli.ranks import follow, join
 from npgpt.engine.memory import out_of_memory
-from npgpt.errors import UserError, describe, one_line, raised_at
+from npgpt.errors import UserError, describe, one_line
 from npgpt.interrupts import EXIT_CODE, interruptible
 from npgpt.launcher import first
+from npgpt.model.block import FUNCTIONS
 
 COMMANDS: dict[str, Any] = {"train": train, "sample": sample, "eval": evaluate, "score": score, "export": export,
                             "data": data, "info": info, "plot": plot}
@@ -81,7 +82,7 @@ def main(arguments=None):
                     raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
                 if COMMANDS[args.command] is None:
                     raise UserError(f"npgpt {args.command} is not available: this installation lacks npgpt/study")
-                code = run_command(args)
+                code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
         sys.stdout.flush()
         code = code or 0
     except UserError as error:
@@ -94,6 +95,10 @@ def main(arguments=None):
         code = fail(f"out of memory ({error}): {LESS_MEMORY}", world=world)
     except ImportError as error:
         code = fail(f"{error}: this installation is incomplete, or the memory is full", world=world)
+    except Exception as error:
+        if not (place := place_in_block(error)):
+            raise
+        code = fail(describe(error), place, world)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = EXIT_CODE
@@ -103,16 +108,11 @@ def main(arguments=None):
     return code
 
 
-def run_command(args):
-    """Run a command: None, or 1 if a check failed. What the file of --block raises is a UserError with its line."""
-    try:
-        return COMMANDS[args.command].run(args)
-    except Exception as error:
-        file = vars(args).get("block")
-        line = file and not isinstance(error, UserError | MemoryError) and raised_at(error, os.path.abspath(file))
-        if not line:
-            raise
-        raise UserError(f"{file}, line {line}: {describe(error)}") from None
+def place_in_block(error):
+    """Return the file and line of a block of one's own at which an error was raised, also in a compiled function."""
+    frames = [(frame.f_globals, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return next((f"{names['__file__']}, line {line}" for names, line in reversed(frames)
+                 if names.keys() >= {*FUNCTIONS, "__file__"}), None)
 
 
 def parse(arguments):

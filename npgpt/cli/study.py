@@ -61,6 +61,8 @@ def run(args):
         raise UserError("--open writes no file: use either --open or --out")
     if args.open and args.checkpoint is None and Path(RUN).is_dir() and step_folders(RUN):
         args.checkpoint = RUN
+    if args.checkpoint is None and args.block is not None:
+        raise UserError("--block is of a model: give one with --checkpoint")
     if args.checkpoint is None:
         model, tokenizer = fresh_model(args.prompt, PRINTABLE if args.open else "")
         description = "a tiny untrained one (use --checkpoint for a trained one)"

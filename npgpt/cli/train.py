@@ -146,7 +146,7 @@ def train_with_own_functions(args):
     check_path("--backward", args.backward)
     if args.kernels == "xla" or array_module(args.device) is not np:
         raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
-    if args.block:
+    if args.block is not None:
         raise UserError("--backward trains GPT-2's block: leave --block out")
     if join():
         raise UserError("--backward trains in one process: start it without mpiexec or srun")
@@ -223,7 +223,7 @@ def new_run(args, backwards):
     fields = fields if args.init_from else with_width_rule(fields)
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
-    if args.block:
+    if args.block is not None:
         model_fields["block"] = read_block(args.block)
     if args.init_from:
         if "init" in given_train_fields(args):

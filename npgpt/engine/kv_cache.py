@@ -7,7 +7,6 @@ import numpy as np
 from npgpt.arrays import to_host
 from npgpt.checks import check_memory
 from npgpt.engine.ops import table, with_lora, without_caches
-from npgpt.errors import UserError
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_forward
 
@@ -26,6 +25,7 @@ class KVCache:
     def __init__(self, engine, B, pads=None, looking=None):
         self.engine, self.params = engine, engine.params
         self.pads = np.zeros(B, dtype=np.int64) if pads is None else pads
+        engine.params.config.block.check_continuing(engine.params.config)
         self.config = (looking or engine).config                    # with the block that is run
         config, params = self.config, self.params
         self.tokens = np.empty((B, 0), dtype=np.int64)
@@ -67,13 +67,10 @@ class KVCache:
         x, cache = self.layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe)
         return x.reshape(*idx.shape, -1), cache
 
-    def attention_forward(self, q, k, v, scale, mask, dropout_mask):
+    def attention_forward(self, q, k, v, scale, mask=None, dropout_mask=None):
         """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
         T, end = q.shape[2], self.length + q.shape[2]
-        layer = next(self.layers, None)
-        if layer is None:
-            raise UserError("a block used for generation must call ops.attention_forward only once")
-        keys, values = self.arrays[layer]                               # 2 x (B, H, block_size, D)
+        keys, values = self.arrays[next(self.layers)]                   # 2 x (B, H, block_size, D)
         keys[:, :, self.length:end] = k
         values[:, :, self.length:end] = v
         if T == 1:

@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import inspect
 from collections.abc import Mapping
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from npgpt.checks import as_floats, check, shown
 from npgpt.display import table
 from npgpt.errors import UserError
 from npgpt.model import transformer
-from npgpt.model.block import GPT2, source_of
+from npgpt.model.block import GPT2
 
 # A layer -> the public names that its forward assigns; the gradients, and arrays computed again, of its backward; and
 # the parts of the model that it calls, in the forward's order, each with its layer. ("=attention" adds no part.)
@@ -139,7 +139,8 @@ class Looks(ast.NodeTransformer):
 class OwnLooks(Looks):
     """The same for the file of a block: the names are all that a function assigns once.
 
-    A part is called as its cache, the second result of a forward and the second argument of a backward.
+    A part is called as its cache, the second result of a forward and the second argument of a backward. The gradient of
+    v is the whole one if the backward calls it dv.
     """
 
     def visit_FunctionDef(self, node):
@@ -166,13 +167,6 @@ def placed(tree, node):
     return tree
 
 
-def imported_again(names, lesson):
-    """Return name -> function for the names of a file that are functions of the lesson, loaded again as `lesson`."""
-    originals = vars(layers) | vars(transformer)
-    return {name: lesson[value.__name__] for name, value in names.items()
-            if isinstance(value, FunctionType) and originals.get(value.__name__) is value}
-
-
 @functools.cache
 def compiled():
     """Return the code of the layers' files and of the transformer's, with these calls added."""
@@ -197,16 +191,12 @@ class Looking:
         check("names", names, right, 'a list of names, such as ["h.*.attn.att"]')
         self.edit, self.names, self.activations, self.place = edit, names, Activations(), ""
         looks = {"seen": self.seen, "graded": self.graded, "inside": self.inside}
-        lines = {**looks}
+        lines, block = {**looks}, config.block
         for code in compiled():
             exec(code, lines)
-        self.ops, block = SimpleNamespace(**lines), config.block    # the table, gpt_forward and gpt_backward
-        if block != GPT2:
-            there = {**looks}
-            exec(compile(OwnLooks(block.file).visit(ast.parse(source_of(block.file))), block.file, "exec"), there)
-            there.update(imported_again(there, lines))
-            lines = there
-        self.config = config.with_block(*block.functions_in(lines))
+        self.ops = SimpleNamespace(**lines)         # the table of operations, and gpt_forward and gpt_backward
+        own = block.again(OwnLooks(block.file), looks, lines) if block != GPT2 else ()
+        self.config = config.with_block(*own or (lines["block_forward"], lines["block_backward"]))
 
     def forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""

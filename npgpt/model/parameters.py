@@ -203,8 +203,8 @@ def initialize(params, seed, init="gpt2", names=None):
         if is_real(how):
             params[name] = how
         elif init == "torch" and how != "normal":
-            weight, _ = known.get(f"{name.rpartition('.')[0]}.weight", (shape, how))
-            fan_in = config.n_embd if name.startswith("lm_head.") else weight[0]
+            matrix = known.get(f"{name.rpartition('.')[0]}.weight", (shape, how))[0] if how == "bias" else shape
+            fan_in = config.n_embd if name.startswith("lm_head.") else matrix[-2:][0]
             uniform = rng.random(shape, dtype=np.float32) * 2 - 1
             params[name] = uniform / math.sqrt(fan_in)
         elif how == "bias":

@@ -188,7 +188,7 @@ WRONG = {       # old code, new code -> what is said
     "no gradient of one": ('"c_up": dc_up, ', "", "the gradient of c_up.weight of modern_block.py", "not None"),
     "a gradient too many": ('"c_up": dc_up, ', '"c_up": dc_up, "c": dc_up, ', "the gradients of modern_block.py"),
     "a gradient's shape": ("dweight = (dy * xhat).sum(axis=(0, 1))", "dweight = dy", "the gradient of norm_1.weight"),
-    "too little": ("return dx, {", "return {", "what backward of modern_block.py returns must be dx and a dict dp"),
+    "too little": ("return dx, {", "return {", "what backward of modern_block.py returns must be dx and dp, a dict"),
     "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
     "a parameter that is missing": ('p["norm_2"]', 'p["ln_2"]', "line 128: KeyError: 'ln_2'"),
     "not Python": ("def parameters", "def 1", "line 100: invalid"),
@@ -208,7 +208,7 @@ def test_errors_of_later_and_what_a_block_cannot_do(train, npgpt, tmp_path):
     refused(train("--block", late, "--n-embd", 16), "modern_block.py, line 117: AssertionError")
     refused(npgpt("sample", "--block", "missing.py"), "block missing.py cannot be read")
     twice = edited(tmp_path, "    merged =", "    ops.attention_forward(q, k, v, 1.0, mask, None)\n    merged =")
-    with pytest.raises(UserError, match="attention_forward only once"):
+    with pytest.raises(UserError, match="cannot continue texts: token by token"):
         model_of(twice).generate(IDX, 2)
     with pytest.raises(UserError, match="LoRA is for GPT-2's block"):
         GPTConfig(lora_rank=2, block=read_block(MODERN))

@@ -54,7 +54,8 @@ def driver_of(function, dying):
     """Return the function with `Run`s in place of the lines that may be loops; its `parts` are runs and lines."""
     code, module = function.__code__, function.__globals__
     tree, generator = tree_of(code), code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
-    if tree is None or tree.decorator_list or code.co_freevars or code.co_cellvars or generator:
+    plain = isinstance(function, FunctionType) and not (code.co_freevars or code.co_cellvars or generator)
+    if tree is None or tree.decorator_list or not plain:
         return function
     known, fresh, parts = {*inspect.signature(function).parameters}, {*dying}, []
     statements = [*tree.body, ast.Pass()]

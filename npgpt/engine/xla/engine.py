@@ -24,6 +24,7 @@ from npgpt.engine.xla.reader import Reader
 from npgpt.engine.xla.replaced import replaced
 from npgpt.errors import UserError, one_line
 from npgpt.layers.loss import IGNORE_INDEX
+from npgpt.model.block import GPT2
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import nest
 
@@ -34,6 +35,16 @@ def on_xla(config, dtype, device, frozen):
     """Return the parameters of a model, zero, and its engine. Raises UserError if there is no such device."""
     params = DeviceParameters(config, DTYPES[dtype], Place(find_devices(device)), frozen)
     return params, XLAEngine(params, dtype)
+
+
+def check_alike(config, by_xla, ops, dtype):
+    """Raise UserError unless a block of one's own gives the same by XLA as by NumPy. by_xla: config with its lines."""
+    near = {"bfloat16": 0.1, "tf32": 0.01}.get(dtype, 1e-3)
+    for ours, theirs in zip(jax.tree.leaves(config.block.tried(config)),
+                            jax.tree.leaves(by_xla.block.tried(by_xla, ops, by=jax.jit)), strict=True):
+        if not np.allclose(theirs, ours, rtol=near, atol=near * abs(ours).max()):
+            raise UserError(f"{config.block} computes something else by XLA than by NumPy: there, a += b does not change "
+                            "other names of a")
 
 
 class Seeds(NamedTuple):
@@ -72,6 +83,8 @@ class XLAEngine(ReferenceEngine):
         lesson, self.transformer, block, self.update = lines(dtype, self.config.block)
         self.config, self.lesson = self.config.with_block(*block), with_lora(lesson, self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
+        if params.config.block != GPT2:
+            check_alike(params.config, self.config, self.ops, dtype)
         self.in_blocks = as_tested("head_forward", "head_backward", "cross_entropy_forward", "cross_entropy_backward")
         self._programs = {}         # compiled, by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -84,7 +97,8 @@ class XLAEngine(ReferenceEngine):
         return f"XLA on {self.place.own.device_kind}" + f", {n} devices" * (n > 1)
 
     def moments(self):
-        return tuple(DeviceParameters(self.config, self.params.dtype, self.place, self.params.frozen, moment=True)
+        params = self.params
+        return tuple(DeviceParameters(params.config, params.dtype, self.place, params.frozen, moment=True)
                      for _ in range(2))
 
     def dropout_rng(self, seed, step, micro_batch):

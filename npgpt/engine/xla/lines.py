@@ -3,18 +3,19 @@
 import ast
 import functools
 import inspect
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy
 
 from npgpt import layers
 from npgpt.engine import update
 from npgpt.engine.ops import table
 from npgpt.model import transformer
-from npgpt.model.activations import imported_again, placed
-from npgpt.model.block import source_of
+from npgpt.model.activations import placed
 
 
 class Spelled(ast.NodeTransformer):
@@ -27,8 +28,10 @@ class Spelled(ast.NodeTransformer):
                 return spelled(node, "np.matmul({}, {})", a, b)
             case ast.Call():
                 node.keywords = [each for each in node.keywords if each.arg != "like"]
-            case ast.Assign([ast.Subscript(ast.Name() as array, index)], x) if not isinstance(index, ast.Constant):
-                return spelled(node, "{0} = {0}.at[{1}].set({2})", array, index, x)     # a constant is a dict's key
+            case ast.Assign([ast.Subscript(ast.Name() as array, index)], x):
+                return item_set(node, array, index, x)
+            case ast.AugAssign(ast.Subscript(ast.Name() as array, index), operation, x):
+                return item_set(node, array, index, ast.BinOp(node.target, operation, x))
             case ast.Expr(ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x])):
                 return spelled(node, "{0} = {0}.at[{1}].add({2})", array, index, x)
             case ast.Expr(ast.Call(ast.Attribute(_, "put_along_axis"), [array, index, x], [axis])):
@@ -37,20 +40,42 @@ class Spelled(ast.NodeTransformer):
         return node
 
 
+    def visit_Import(self, node):           # NumPy is given
+        node.names = [each for each in node.names if each.name != "numpy"]
+        return node if node.names else ast.copy_location(ast.Pass(), node)
+
+    def visit_ImportFrom(self, node):
+        node.module = re.sub(r"^scipy\b", "jax.scipy", node.module or "")
+        return node
+
+
+def item_set(node, array, index, x):
+    """Return the tree that sets an item: of an array by a slice, or of an array or a dict."""
+    slices = any(isinstance(each, ast.Slice) for each in ast.walk(index))
+    return spelled(node, "{0} = {0}.at[{1}].set({2})" if slices else "{0} = set_in({0}, ({1}), {2})", array, index, x)
+
+
 def spelled(node, text, *parts):
     """Return the tree of a text with the code of some parts, at a node's place in its file."""
     tree = ast.parse(text.format(*map(ast.unparse, parts))).body[0]
     return placed(tree.value if isinstance(tree, ast.Expr) else tree, node)
 
 
-def loaded_again(path, np, lesson):
-    """Load a file a second time, with another NumPy, and other functions of the lesson, if it imports some."""
-    source = source_of(path).replace("import numpy as np", "")
-    tree = Spelled().visit(ast.parse(source.replace("from scipy.", "from jax.scipy.")))
-    again = ModuleType(f"{Path(path).stem} by XLA")
-    again.np = np
+def set_in(array, index, x):
+    """Set an item of a dict in place, or return another array with it."""
+    if not isinstance(array, dict):
+        return array.at[index].set(x)
+    array[index] = x
+    return array
+
+
+def loaded_again(module, np):
+    """Load a module a second time, with another NumPy."""
+    path = inspect.getsourcefile(module)
+    tree = Spelled().visit(ast.parse(Path(path).read_text(encoding="utf-8")))
+    again = ModuleType(f"{module.__name__} by XLA")
+    again.np, again.set_in = np, set_in
     exec(compile(ast.fix_missing_locations(tree), path, "exec"), vars(again))       # tracebacks show the lesson's lines
-    vars(again).update(imported_again(vars(again), lesson))
     return again
 
 
@@ -72,8 +97,9 @@ def lines(dtype, block):
     np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
-        again |= vars(loaded_again(module.__file__, np, {}))
+        again |= vars(loaded_again(module, np))
     ops = table(**{name: again[name] for name in layers.__all__})
-    gpt = loaded_again(transformer.__file__, np, {})
-    own = loaded_again(block.file, np, again | vars(gpt))
-    return ops, gpt, block.functions_in(vars(own)), loaded_again(update.__file__, np, {})
+    gpt = loaded_again(transformer, np)
+    names = {name: np for name, value in block.forward.__globals__.items() if value is numpy}
+    functions = block.again(Spelled(), names | {"set_in": set_in}, again | vars(gpt))
+    return ops, gpt, functions, loaded_again(update, np)

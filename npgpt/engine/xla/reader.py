@@ -19,6 +19,7 @@ class Reader:
 
     def __init__(self, engine, B, pads=None):
         self.engine, self.config, self.p = engine, engine.config, engine.params.on_device()
+        engine.params.config.block.check_continuing(engine.params.config)
         self.pads = np.zeros(B, np.int32) if pads is None else pads
         self.tokens, self.length = np.empty((B, 0), np.int32), 0
         shape = B, self.config.n_head, self.config.block_size, self.config.head_size
@@ -60,7 +61,7 @@ class Reader:
             x, cache = layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])
             return x.reshape(*idx.shape, -1), cache
 
-        def attention_forward(q, k, v, scale, _, dropout_mask):
+        def attention_forward(q, k, v, scale, _=None, dropout_mask=None):
             now_kept.append([jax.lax.dynamic_update_slice_in_dim(old, new, length, axis=2)
                              for old, new in zip(next(layers_left), (k, v), strict=True)])
             return layer_ops.attention_forward(q, *now_kept[-1], scale, mask.astype(q.dtype), dropout_mask)
@@ -72,4 +73,4 @@ class Reader:
                     head_forward=head_forward)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
         logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config.at(positions), masks, ops)
-        return logits[:, 0], now_kept
+        return logits[:, 0], [*now_kept, *layers_left]      # those of blocks without attention

@@ -41,8 +41,8 @@ def attention_in_blocks(forward, backward, causal, dtype):
         mask, dropout_mask = (None if each is None else each[..., rows, keys] for each in (mask, dropout_mask))
         return forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], scale, mask, dropout_mask)
 
-    def attention_forward(q, k, v, *others):
-        arguments = *(rounded(dtype, each) for each in (q, k, v)), *others
+    def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
+        arguments = *(rounded(dtype, each) for each in (q, k, v)), scale, mask, dropout_mask
         if k.shape[2] <= KEPT:
             return forward(*arguments)
         mixes = [block_forward(arguments, *block)[0] for block in blocks(q.shape[2], k.shape[2])]

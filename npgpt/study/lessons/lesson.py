@@ -89,9 +89,9 @@ class Lesson:
 
     def run_forward(self, inputs, forward=None):
         """Return (y, cache) of the forward, or of another function called like it."""
-        arguments = {name: value for name, value in inputs.items() if "." not in name}
+        arguments = {name: value for name, value in inputs.items() if name in self.shapes}
         if self.is_composite:
-            arguments["p"] = nest({name: value for name, value in inputs.items() if "." in name})
+            arguments["p"] = nest({name: value for name, value in inputs.items() if name not in self.shapes})
         return (forward or self.forward)(**arguments, **self.constants)
 
     def run_backward(self, dy, cache, backward=None):
