@@ -141,9 +141,8 @@ class Block:
                 rows.append(forward(x[:, t:t + 1], p, config, 0, None, BlockMasks(), ops)[0])
         once = len(kept) in (0, len(rows)) and all(each.shape == (2, H, 1, D) for pair in kept for each in pair)
         if not once or not np.allclose(np.concatenate(rows, axis=1), whole, rtol=1e-3, atol=1e-4):
-            raise UserError(f"{self} cannot continue texts: token by token it computes something else than all at once. "
-                            "A token may see others in ops.attention_forward alone, called once, with GPT-2's heads and "
-                            "mask")
+            raise UserError(f"{self} cannot continue texts: token by token it computes something else than at once; a "
+                            "token sees others in ops.attention_forward alone, called once, with GPT-2's heads, mask")
 
     @contextlib.contextmanager
     def blamed(self):
@@ -172,8 +171,8 @@ class Block:
         for old, new in zip((self.forward, self.backward), functions, strict=True):
             if not isinstance(new, FunctionType) or (new.__code__.co_filename, new.__code__.co_firstlineno) != (
                     old.__code__.co_filename, old.__code__.co_firstlineno):
-                raise UserError(f"forward and backward of {self} must be functions of one file, which runs again for XLA "
-                                "and for run_with_cache")
+                raise UserError(f"forward and backward of {self} must be functions of one file, which runs again for "
+                                "XLA and for run_with_cache")
         return functions
 
 

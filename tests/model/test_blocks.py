@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import linecache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -189,6 +190,10 @@ WRONG = {       # old code, new code -> what is said
     "a gradient too many": ('"c_up": dc_up, ', '"c_up": dc_up, "c": dc_up, ', "the gradients of modern_block.py"),
     "a gradient's shape": ("dweight = (dy * xhat).sum(axis=(0, 1))", "dweight = dy", "the gradient of norm_1.weight"),
     "too little": ("return dx, {", "return {", "what backward of modern_block.py returns must be dx and dp, a dict"),
+    "one memory": ('"norm_2": dnorm_2', '"norm_2": dnorm_1', "gradient of norm_1.weight must have memory of its own"),
+    "in place": ("x_mid = x + attended", "x_mid = np.add(x, attended, out=x)", "line 127: ValueError: output array is"),
+    "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
+    "an exit": ("    C, F = config", "    raise SystemExit(0)\n    C, F = config", "SystemExit"),
     "another dtype": ("np.cos(angles).astype(x.dtype)", "np.cos(angles)", "x_out of modern_block.py", "float32"),
     "a parameter that is missing": ('p["norm_2"]', 'p["ln_2"]', "line 128: KeyError: 'ln_2'"),
     "not Python": ("def parameters", "def 1", "line 100: invalid"),
@@ -203,18 +208,71 @@ def test_a_wrong_file_is_refused_in_one_line_and_nothing_is_written(train, tmp_p
     assert not Path("out").exists()
 
 
-def test_errors_of_later_and_what_a_block_cannot_do(train, npgpt, tmp_path):
+@pytest.mark.parametrize("kernels", ["reference", "numba"])
+def test_an_error_in_a_later_step_is_one_line(train, tmp_path, kernels):
     late = edited(tmp_path, "C = x.shape\n", "C = x.shape\n    assert T < 5\n")
-    refused(train("--block", late, "--n-embd", 16), "modern_block.py, line 117: AssertionError")
-    refused(npgpt("sample", "--block", "missing.py"), "block missing.py cannot be read")
-    twice = edited(tmp_path, "    merged =", "    ops.attention_forward(q, k, v, 1.0, mask, None)\n    merged =")
-    with pytest.raises(UserError, match="cannot continue texts: token by token"):
-        model_of(twice).generate(IDX, 2)
+    refused(train("--block", late, "--n-embd", 16, "--kernels", kernels), "modern_block.py, line 117: AssertionError")
+
+
+def test_what_cannot_be_continued_compiled_looked_into_or_adapted(npgpt, tmp_path):
+    for command in ("train", "sample"):
+        refused(npgpt(command, "--block", "missing.py"), "block missing.py cannot be read")
+    for other in ("ops.attention_forward(q, k, v, 1.0, mask, None)", "v = v + v.mean(axis=2, keepdims=True)"):
+        block = edited(tmp_path, "    mix, attention", f"    {other}\n    mix, attention")
+        with pytest.raises(UserError, match="cannot continue texts: token by token"):
+            model_of(block).generate(IDX, 2)
     with pytest.raises(UserError, match="LoRA is for GPT-2's block"):
         GPTConfig(lora_rank=2, block=read_block(MODERN))
     block = read_block(MODERN)
-    methods = SimpleNamespace(parameters=block.parameters, forward=lambda *each: block.forward(*each),
-                              backward=lambda *each: block.backward(*each))
-    assert (model_of(methods).forward(IDX)[0] == model_of().forward(IDX)[0]).all()
+
+    class Methods:
+        parameters = staticmethod(block.parameters)
+
+        def forward(self, *arguments):
+            return block.forward(*arguments)
+
+        def backward(self, *arguments):
+            return block.backward(*arguments)
+
+    for kernels in ("reference", *CPU_KERNELS):
+        assert model_of(Methods(), kernels).loss_and_grads(IDX, TARGETS)[0] == pytest.approx(
+            model_of().loss_and_grads(IDX, TARGETS)[0], rel=1e-12)
     with pytest.raises(UserError, match="must be functions of one file"):
-        model_of(methods).run_with_cache(IDX)
+        model_of(Methods()).run_with_cache(IDX)
+
+
+@pytest.mark.slow
+def test_xla_is_compared_with_numpy_before_it_trains(tmp_path):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    block = edited(tmp_path, "silu = gate * sigmoid", "silu = gate\n    silu *= sigmoid")      # gate changes, too
+    with pytest.raises(UserError, match="something else by XLA than by NumPy"):
+        model_of(block, "xla")
+
+
+SCALE = """
+def parameters(config):
+    return {"scale": ((config.n_embd,), 2.0)}
+
+def forward(x, p, config, layer, mask, dropout_masks, ops):
+    return scaled(x, p["scale"]), (x, p["scale"])
+
+def backward(dx_out, cache, ops):
+    x, scale = cache
+    dx = dx_out * scale
+    dscale = (dx_out * x).sum(axis=(0, 1))
+    return dx, {"scale": dscale}
+"""
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_block_of_two_cells_without_attention(kernels, npgpt, tmp_path):
+    there, cells = {}, {"<cell 1>": "def scaled(x, scale):\n    return x * scale\n", "<cell 2>": SCALE}
+    for name, text in cells.items():
+        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+        exec(compile(text, name, "exec"), there)
+    model = model_of(SimpleNamespace(**there), kernels)
+    logits, found = model.run_with_cache(IDX)
+    np.testing.assert_allclose(found["ln_f.x"], 4.0 * found["h.0.x"])
+    np.testing.assert_array_equal(model.generate(IDX, 1, temperature=0.0)[:, -1], logits[:, -1].argmax(axis=-1))
+    (tmp_path / "scale.py").write_text("".join(cells.values()))
+    assert npgpt("gradcheck", "scale.py")[0] == 0

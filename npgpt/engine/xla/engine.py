@@ -43,8 +43,8 @@ def check_alike(config, by_xla, ops, dtype):
     for ours, theirs in zip(jax.tree.leaves(config.block.tried(config)),
                             jax.tree.leaves(by_xla.block.tried(by_xla, ops, by=jax.jit)), strict=True):
         if not np.allclose(theirs, ours, rtol=near, atol=near * abs(ours).max()):
-            raise UserError(f"{config.block} computes something else by XLA than by NumPy: there, a += b does not change "
-                            "other names of a")
+            raise UserError(f"{config.block} computes something else by XLA than by NumPy: there, a += b does not "
+                            "change other names of a")
 
 
 class Seeds(NamedTuple):

@@ -51,8 +51,9 @@ class Spelled(ast.NodeTransformer):
 
 def item_set(node, array, index, x):
     """Return the tree that sets an item: of an array by a slice, or of an array or a dict."""
-    slices = any(isinstance(each, ast.Slice) for each in ast.walk(index))
-    return spelled(node, "{0} = {0}.at[{1}].set({2})" if slices else "{0} = set_in({0}, ({1}), {2})", array, index, x)
+    if not any(isinstance(each, ast.Slice) for each in ast.walk(index)):
+        return spelled(node, "{0} = set_in({0}, {1}, {2})", array, index, x)
+    return spelled(node, "{0} = {1}.set({2})", array, ast.Subscript(ast.Attribute(array, "at"), index), x)
 
 
 def spelled(node, text, *parts):
@@ -100,6 +101,6 @@ def lines(dtype, block):
         again |= vars(loaded_again(module, np))
     ops = table(**{name: again[name] for name in layers.__all__})
     gpt = loaded_again(transformer, np)
-    names = {name: np for name, value in block.forward.__globals__.items() if value is numpy}
-    functions = block.again(Spelled(), names | {"set_in": set_in}, again | vars(gpt))
+    names = {"np", *(name for name, value in block.forward.__globals__.items() if value is numpy)}
+    functions = block.again(Spelled(), {**dict.fromkeys(names, np), "set_in": set_in}, again | vars(gpt))
     return ops, gpt, functions, loaded_again(update, np)

@@ -53,7 +53,7 @@ class Reader:
     def _program(self, p, idx, kept, places, pads):
         (length, last), T, layer_ops = places, idx.shape[1], without_caches(self.engine.lesson)
         key, query = jnp.arange(self.config.block_size), length + jnp.arange(T)[:, None]            # (T, 1)
-        mask = jnp.where((key <= query) & ~is_padding(key, query, pads), 0.0, -jnp.inf)             # (B, 1, T, S)
+        seen = jnp.where((key <= query) & ~is_padding(key, query, pads), 0.0, -jnp.inf)             # (B, 1, T, S)
         positions = jnp.maximum(query[:, 0] - pads[:, None], 0)                                     # (B, T)
         layers_left, now_kept = iter(kept), []
 
@@ -61,10 +61,10 @@ class Reader:
             x, cache = layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])
             return x.reshape(*idx.shape, -1), cache
 
-        def attention_forward(q, k, v, scale, _=None, dropout_mask=None):
+        def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
             now_kept.append([jax.lax.dynamic_update_slice_in_dim(old, new, length, axis=2)
                              for old, new in zip(next(layers_left), (k, v), strict=True)])
-            return layer_ops.attention_forward(q, *now_kept[-1], scale, mask.astype(q.dtype), dropout_mask)
+            return layer_ops.attention_forward(q, *now_kept[-1], scale, seen.astype(q.dtype), dropout_mask)
 
         def head_forward(x, weight, bias):
             return layer_ops.head_forward(jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1), weight, bias)
