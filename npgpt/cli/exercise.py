@@ -18,12 +18,11 @@ from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_
 from npgpt.study.exercises.path import reset, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import first_wrong
-from npgpt.study.judge.child import check_layer, run_child
+from npgpt.study.judge.child import TIME_LIMIT, check_layer, run_child
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.report import hunt_text, report_text
 from npgpt.study.lessons.table import LESSONS, chosen_lessons, lesson_named
 
-TIME_LIMIT = 20.0
 OWN = "file"        # the subcommand that `npgpt exercise my_layer.py` stands for, see main.py
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
 CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "

@@ -21,8 +21,7 @@ from npgpt.checks import check_real
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, best_check
 from npgpt.study.gradcheck.tables import table_text
-from npgpt.study.judge.child import check_layer
-from npgpt.study.judge.own_layer import TIME_LIMIT
+from npgpt.study.judge.child import TIME_LIMIT, check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
 from npgpt.study.lessons.table import chosen_lessons, is_file
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.cli import study
-from npgpt.cli.exercise import CENTRAL_DIFFERENCE, TIME_LIMIT, check_time_limit, judged, reset_text
+from npgpt.cli.exercise import CENTRAL_DIFFERENCE, check_time_limit, judged, reset_text
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
@@ -26,6 +26,7 @@ from npgpt.study.exercises.mathematics import derivation_text
 from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import WRONG
+from npgpt.study.judge.child import TIME_LIMIT
 from npgpt.study.judge.hints import key_in_question, next_hint, package_line
 from npgpt.study.judge.report import Report
 from npgpt.study.lessons.table import LESSONS

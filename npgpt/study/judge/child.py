@@ -31,10 +31,10 @@ from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge import own_layer
 from npgpt.study.judge.judge import explained, new_seed, verdict
 from npgpt.study.judge.outcome import checked, load, to_json
-from npgpt.study.judge.own_layer import TIME_LIMIT
 from npgpt.study.judge.report import Report
 from npgpt.study.judge.shapes import EXACT
 
+TIME_LIMIT = 20.0           # seconds for a file, by default
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown

@@ -26,10 +26,8 @@ from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
 from npgpt.study.exercises.exercise import blanks_left, read_exercise
 from npgpt.study.exercises.path import path_of
-from npgpt.study.judge.child import run_child
+from npgpt.study.judge.child import TIME_LIMIT, run_child
 from npgpt.study.lessons.table import LAYERS
-
-TIME_LIMIT = 20.0       # seconds for the check of one file
 
 
 @dataclasses.dataclass(frozen=True)

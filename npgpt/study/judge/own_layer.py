@@ -7,8 +7,6 @@ from npgpt.study.gradcheck.check import LineCheck, best_check
 from npgpt.study.lessons.own import read_pairs
 from npgpt.study.lessons.own_block import block_lesson
 
-TIME_LIMIT = 20.0       # seconds
-
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
