@@ -6,24 +6,15 @@ wrong shape tells which axis is wrong.
 
 import dataclasses
 import importlib.util
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from npgpt.model.config import GPTConfig
 
 
-class Sizes(NamedTuple):
+class Sizes(namedtuple("Sizes", "B T C H V S F P")):
     """The sizes of a set of lessons. S: keys, more than queries; P: rows of wpe, more than T."""
-
-    B: int
-    T: int
-    C: int
-    H: int
-    V: int
-    S: int
-    F: int
-    P: int
 
     @property
     def named(self):
