@@ -32,7 +32,7 @@ class Walk:
             if isinstance(each, ast.Return):
                 self.statements.append(result_of(each))
                 break                       # what follows never runs
-            if not is_text(each):
+            if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):       # a docstring
                 self.statements.append(Returns().visit(copy.deepcopy(each)))
         arguments = dict(zip([each.arg for each in (*tree.args.posonlyargs, *tree.args.args)], arguments, strict=False))
         self.globals = set(names) - set(arguments)
@@ -114,10 +114,6 @@ def can_walk(tree):
 def result_of(node):
     """`return x` as an assignment to `RESULT`."""
     return ast.copy_location(ast.Assign([ast.Name(RESULT, ast.Store())], node.value or ast.Constant(None)), node)
-
-
-def is_text(statement):
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def writes(statement):

@@ -11,18 +11,9 @@ from npgpt.study.exercises.exercise import key_of
 from npgpt.study.exercises.findings import Finding, Rank
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.repairs import EDITS, hidden, mistakes, repairs
-from npgpt.study.exercises.walk import (
-    RESULT,
-    Walk,
-    can_walk,
-    changed_names,
-    is_text,
-    made_at,
-    package_walk,
-    stored_names,
-)
+from npgpt.study.exercises.walk import RESULT, Walk, can_walk, changed_names, made_at, package_walk, stored_names
 from npgpt.study.gradcheck.check import relative_error
-from npgpt.study.gradcheck.source import backward_tree, last_return, names_in
+from npgpt.study.gradcheck.source import last_return, names_in
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.shapes import EXACT, close, value_of
@@ -179,7 +170,7 @@ class NameSearch:
         if not self.judgement.finished or not self.judgement.source:
             return []
         ran = [(package_walk(case), self.named(run_case(self.solution, case).value)) for case in self.cases]
-        keys = [key_of(each) for each in backward_tree(self.lesson).body if not is_text(each)]
+        keys = [*map(key_of, ran[0][0].statements)]
         known = (({keys.index(key_of(each)): each for each in ast.parse(text).body}, Finding("known", [message]))
                  for note in read_notes(self.lesson).values() for text, message in note.known)
         small = (({i: new}, Finding("as if", [key_of(made_at(new, line)), str(finding)]))
