@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from npgpt.engine.loops.jit import jit
-from npgpt.engine.loops.lines import as_rows
+from npgpt.engine.loops.lines import contiguous
 from npgpt.engine.row_blocks import BLOCK_BYTES
 from npgpt.engine.threads import even_parts, free_cores, spread
 
@@ -105,7 +105,7 @@ def times_transposed(x, weight):
 def by_loops(multiply, forward):
     """Wrap a forward of `linear` or `head`: multiply(x, weight) computes few rows, forward the others."""
     def few_or_many(x, weight, bias=None):
-        rows = as_rows(x)
+        rows = contiguous(x, -1, x.shape[-1])
         fits = rows.shape[1] % 8 == 0 and min(weight.shape) >= 4 and weight.nbytes > BLOCK_BYTES
         if not (2 <= len(rows) <= MOST and fits):
             return forward(x, weight, bias)

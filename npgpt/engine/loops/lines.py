@@ -211,7 +211,7 @@ class Run:
             body = ast.parse("\n".join(loop.call())).body
             if results:
                 body += ast.parse(f"{', '.join(results)}, = {', '.join(results.values())},").body
-            helpers = as_row, as_rows, as_vector, row_numbers, alone, over_blocks, free_cores
+            helpers = contiguous, row_numbers, alone, over_blocks, free_cores
             more = {"loop": kernel(source, trace.dtype), "plain": self.plain, "np": np,
                     **{each.__name__: each for each in helpers}}
             self.parts = [(self.lines[:n], source)]
@@ -269,23 +269,15 @@ def pattern(key):
 
 # What the call of a loop needs.
 
-def as_row(array):
-    return np.ascontiguousarray(array).reshape(1, -1)
-
-
-def as_rows(array):
-    return np.ascontiguousarray(array).reshape(-1, array.shape[-1])
-
-
-def as_vector(array):
-    return np.ascontiguousarray(array).reshape(-1)
+def contiguous(array, *shape):
+    return np.ascontiguousarray(array).reshape(shape)
 
 
 @functools.lru_cache(256)
 def row_numbers(shape, whole):
     """Return for each row of an array of shape `whole` the row of one that is broadcast to it."""
     numbers = np.arange(np.prod(shape[:-1], dtype=int)).reshape(shape[:-1])
-    return np.ascontiguousarray(np.broadcast_to(numbers, whole[:-1])).reshape(-1)
+    return contiguous(np.broadcast_to(numbers, whole[:-1]), -1)
 
 
 def alone(written, read):

@@ -206,9 +206,9 @@ class Loop:
         if self.homes:
             lines += [f"if not alone([{', '.join(self.homes)}], [{', '.join(arrays)}]):", plain]
         for node in self.arrays:
-            view = "as_vector" if not node.rows else "as_row" if one_row else "as_rows"
+            view = "-1" if not node.rows else "1, -1" if one_row else f"-1, {names[node]}.shape[-1]"
             lines += [f"{names[node]}_at = row_numbers({names[node]}.shape, shape)"] if node.rows == PART else []
-            lines.append(f"all_{names[node]} = {view}({names[node]})")
+            lines.append(f"all_{names[node]} = contiguous({names[node]}, {view})")
         lines += [f"all_{self.rows[node]} = np.empty_like({first[0]})" for node in self.new]
         lines += [f"all_{names[node]} = np.empty_like({first[0]}[:, :1])" for node in self.ones]
         others = "".join(f"{each}, " for each in then)
