@@ -132,14 +132,11 @@ def code_points(text):
 def canonical_kind(name: str) -> str:
     """Return the kind of a tokenizer's name: char, byte, gpt2 (also "bpe"), or hf for "hf:…". Raises UserError."""
     check_text("the name of a tokenizer", name)
-    if name in ("char", "byte", "gpt2"):
-        return name
-    if name == "bpe":
-        return "gpt2"
-    if name.startswith("hf:"):
-        return "hf"
-    raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or hf:PATH_OR_ID, a "
-                    "tokenizer.json on your disk or on the hub")
+    kinds = {"char": "char", "byte": "byte", "gpt2": "gpt2", "bpe": "gpt2"}
+    if name not in kinds and not name.startswith("hf:"):
+        raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or "
+                        "hf:PATH_OR_ID, a tokenizer.json on your disk or on the hub")
+    return kinds.get(name, "hf")
 
 
 def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
