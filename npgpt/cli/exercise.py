@@ -148,7 +148,7 @@ def reset_file(args):
 
 def checked_title(file):
     """Return the `Step` of an exercise file; if it is on a layer of one's own, check that first. Raises UserError."""
-    step, _ = read_title(file)
+    step = read_title(file)
     own, _, name = step.layer.rpartition(":")
     if own:
         own_pairs(own, name, right=True)

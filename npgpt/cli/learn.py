@@ -229,7 +229,7 @@ def judge(session):
 def session_exercise(session):
     """Return the present exercise as saved. Raises UserError if its first line is missing, or of another exercise."""
     try:
-        found, _ = read_title(session.file)
+        found = read_title(session.file)
         if found != session.step:
             raise UserError(f"{session.file}: its first line names another exercise, {found.name}")
     except UserError as error:

@@ -263,7 +263,7 @@ def is_blank(statement):
 
 
 def read_title(path):
-    """Return the `Step` and the text of a learner's file. Raises UserError if it is no exercise; OSError as open."""
+    """Return the `Step` of a learner's file. Raises UserError if it is no exercise; OSError as open."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -273,19 +273,14 @@ def read_title(path):
     if title is None or title[2] is None and title[1] not in LESSONS:
         raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
     own = title[2] and f"{os.path.normpath(Path(path).parent / title[2])}:{title[1]}"
-    return Step(own or title[1], title[3]), text
+    return Step(own or title[1], title[3])
 
 
 def read_exercise(path):
     """Return the `Exercise` in a learner's file. Raises UserError, with the line, if it cannot be parsed."""
-    path = Path(path)
-    step, text = read_title(path)
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:     # null bytes; deep brackets
-        line = f", line {lineno}" if (lineno := getattr(error, "lineno", None)) else ""
-        raise UserError(f"{path}{line}: {getattr(error, 'msg', f'it cannot be parsed ({error!r})')}") from None
-    return Exercise(step.layer, step.what, path, text)
+    step = read_title(path)
+    text, _ = read_python(path)
+    return Exercise(step.layer, step.what, Path(path), text)
 
 
 def find_function(tree, backward):
