@@ -71,11 +71,10 @@ def run(args):
         batch_size = 1
     else:
         fields = {**load_preset(args.preset or "char-cpu"), **given_model_fields(args)}
-        vocab_size = args.vocab_size
+        tokenizer = fields.get("tokenizer", "char")
+        vocab_size = VOCABULARIES.get(tokenizer) if args.vocab_size is None else args.vocab_size
         if vocab_size is None:
-            vocab_size = VOCABULARIES.get(fields.get("tokenizer", "char"))
-        if vocab_size is None:
-            raise UserError(f"the vocabulary of {fields['tokenizer']} is unknown here: give it as --vocab-size")
+            raise UserError(f"the vocabulary of {tokenizer} is unknown here: give it as --vocab-size")
         config = GPTConfig(vocab_size=vocab_size, block=block or GPT2,
                            **{name: fields[name] for name in fields.keys() & MODEL_FIELDS})
         batch_size = fields.get("batch_size", 1)
