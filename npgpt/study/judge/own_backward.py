@@ -21,7 +21,7 @@ from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import BackwardError, UserError, describe, raised_at
-from npgpt.files import read_bytes, run_python
+from npgpt.files import run_python
 from npgpt.model import transformer
 from npgpt.model.parameters import flatten, nest
 from npgpt.study.exercises.exercise import blanks_left, read_exercise
@@ -86,7 +86,7 @@ def read_backwards(folder):
     if not right:
         raise UserError(f"no exercise on a layer is finished in {folder}: do some with npgpt learn {folder}")
     with blaming(folder, right.values()):
-        return Backwards(Path(folder), right, linked({layer: load(path) for layer, path in right.items()}))
+        return Backwards(Path(folder), right, linked({layer: run_python(path)[1] for layer, path in right.items()}))
 
 
 def right_file(layer, paths):
@@ -115,13 +115,6 @@ def check_right(exercise, config=None):
     if not report.right:
         line = f", line {report.first}" if report.first else ""
         raise UserError(f"{exercise.path}{line}: {exercise.layer}_backward is not right {report.case}".rstrip())
-
-
-def load(path):
-    """Run a file in this process: a dict of its names."""
-    names = {"__name__": "exercise", "__file__": str(path)}
-    exec(compile(read_bytes(path), str(path), "exec"), names)
-    return names
 
 
 def linked(names):
