@@ -188,8 +188,7 @@ def levels_of(layer):
 
 
 def beginning(lines):
-    """Return of the function in these lines: docstring or "", indentation, the lines before the docstring, and with it.
-    """
+    """Return of a function: docstring or "", indentation, how many lines are before the docstring, and with it."""
     function = ast.parse("\n".join(lines)).body[0]
     first, text = function.body[0], ast.get_docstring(function, clean=False) or ""
     if first.lineno == function.lineno:

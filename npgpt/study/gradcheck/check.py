@@ -223,8 +223,7 @@ def gradient_names(name):
 
 
 def named_line(source, name, names=None):
-    """Return the line of a backward that should assign the gradient of `name`, under one of some names, else its `def`.
-    """
+    """Return the line of a backward that should assign the gradient of `name`, by one of some names; else its `def`."""
     names = names or gradient_names(name)
     return next((each.first for each in source.statements if not {*names}.isdisjoint(each.targets)),
                 tree_line(source, name) or source.first)

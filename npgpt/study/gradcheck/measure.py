@@ -62,8 +62,7 @@ class Truth:
 
 
 def exact(lesson):
-    """Return a lesson with its arrays, whose functions compute with 60 digits. Raises what NumPy cannot do with them.
-    """
+    """Return a lesson with its arrays that computes with 60 digits. Raises what NumPy cannot do with them."""
     known = {}
     functions = {name: exactly(value, known) for name, value in lesson.constants.items() if callable(value)}
     if lesson.is_composite:
