@@ -249,6 +249,11 @@ def relative_error(gradient, true):
     return float(np.abs(gradient - true).max()) / (float(np.abs(true).max()) or 1.0)
 
 
+def compared(gradient, true, tolerance=TOLERANCE):
+    """Return OK or WRONG; by default within the tolerance of central differences, which measure some intermediates."""
+    return OK if relative_error(gradient, true) <= tolerance else WRONG
+
+
 def error_along(gradient, true):
     """Return the relative error of a gradient's derivative along a direction."""
     if not is_exact(gradient) or np.shape(gradient) != np.shape(true.direction):

@@ -10,16 +10,7 @@ import secrets
 import numpy as np
 
 from npgpt.study.exercises.findings import Finding
-from npgpt.study.gradcheck.check import (
-    OK,
-    TOLERANCE,
-    WRONG,
-    gradient_line,
-    gradient_names,
-    named_line,
-    relative_error,
-    tree_line,
-)
+from npgpt.study.gradcheck.check import OK, WRONG, compared, gradient_line, gradient_names, named_line, tree_line
 from npgpt.study.gradcheck.source import last_return, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.gradcheck.truth import Case, cases
@@ -212,11 +203,6 @@ def same(given, true):
     if np.size(given) == np.size(true) and np.squeeze(given).shape != np.squeeze(true).shape:
         given = np.reshape(given, np.shape(true))
     return compared(given, true) == OK
-
-
-def compared(given, true, tolerance=TOLERANCE):
-    """OK or WRONG. By default with the tolerance of the central differences, which measure some intermediates."""
-    return OK if relative_error(given, true) <= tolerance else WRONG
 
 
 def kind_of(value):
