@@ -144,8 +144,7 @@ class DocumentCrops(Crops):
 def count_targets(tokens: Tokens, block_size: int) -> int:
     """Return the number of targets of all `windows`."""
     if isinstance(tokens, Documents):
-        crops = DocumentCrops(tokens, block_size)
-        return crops.count(np.arange(crops.places))
+        return int(DocumentCrops(tokens, block_size).counts.sum())
     return len(tokens) - 1
 
 
