@@ -152,9 +152,8 @@ class Loop:
         for node in along:
             name, step = self.names[node], ALONG[node.reduction][1]
             ends.append(f"{name} = {step}({name}, {self.code(node.arguments[0], stage)})")
-        for node in self.sums:
-            if node.stage == stage:
-                ends.append(f"{self.names[node]}[c] += {self.code(node.arguments[0], stage)}")
+        ends += [f"{self.names[node]}[c] += {self.code(node.arguments[0], stage)}" for node in self.sums
+                 if node.stage == stage]
         stores = [node for node in self.rows if node.stage == stage]
         stores.sort(key=lambda node: self.rows[node] in self.homes)             # what is overwritten is read before
         ends += [f"{self.rows[node]}[c] = {self.code(node, stage)}" for node in stores]
