@@ -23,16 +23,17 @@ import numpy as np
 
 from npgpt.checkpoints.config_json import config_from_fields, config_to_fields
 from npgpt.errors import UserError, describe, one_line, printable, raised_at
-from npgpt.files import read_python
+from npgpt.files import read_python, run_python
 from npgpt.study.exercises.exercise import Step
 from npgpt.study.exercises.walk import silent
-from npgpt.study.gradcheck.check import relative_error
+from npgpt.study.gradcheck.check import LineCheck, best_check, relative_error
 from npgpt.study.gradcheck.truth import cases
-from npgpt.study.judge import own_layer
 from npgpt.study.judge.judge import explained, new_seed, verdict
 from npgpt.study.judge.outcome import checked, load, to_json
 from npgpt.study.judge.report import Report
 from npgpt.study.judge.shapes import EXACT
+from npgpt.study.lessons.own import read_pairs
+from npgpt.study.lessons.own_block import block_lesson
 
 TIME_LIMIT = 20.0           # seconds for a file, by default
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
@@ -46,6 +47,15 @@ class Answer:
 
     report: Report | None
     results: list[list[np.ndarray | None]]
+    error: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerAnswer:
+    """The checks of each pair in a file, and remarks on those measured in float64; error: as in `Answer`."""
+
+    layers: list[list[LineCheck]]
+    remarks: list[str]
     error: str
 
 
@@ -66,12 +76,12 @@ def run_child(exercise, seconds, seed=None, config=None):
 
 
 def check_layer(file, name=None, inputs=(), seconds=TIME_LIMIT):
-    """The `own_layer.Answer` on a file with a pair of one's own. inputs: texts of --input.
+    """The `LayerAnswer` on a file with a pair of one's own. inputs: texts of --input.
 
     Raises UserError, with the line, if the file has no pair, does not run, runs too long or ends the process; OSError.
     """
     read_python(file)
-    return ask(file, seconds, ("", name or "", *inputs), own_layer.Answer, "the code", lambda answer: None)
+    return ask(file, seconds, ("", name or "", *inputs), LayerAnswer, "the code", lambda answer: None)
 
 
 def ask(path, seconds, arguments, kind, function, confirmed):
@@ -168,12 +178,12 @@ def main(file, seconds, layer, what, *more):
             judge_exercise(Step(layer, what), file, float(seconds), int(more[0]), *more[1:], send=send)
         else:
             limit(float(seconds))
-            send(own_layer.checked_pairs(file, what, more))
+            send(checked_pairs(file, what, more))
     except BaseException as error:          # also SystemExit, and an ImportError of the package's if SciPy is missing
         line, text = raised_at(error, file), one_line(error)
         said = f", line {line}: {describe(error)}" if line else f": {text}"
         said = text[len(file):] if text.startswith(file) else said
-        send(Answer(None, [], said) if layer else own_layer.Answer([], [], said))
+        send(Answer(None, [], said) if layer else LayerAnswer([], [], said))
     os._exit(0)             # without the learner's threads and exit handlers
 
 
@@ -194,6 +204,19 @@ def judge_exercise(step, file, seconds, seed, config=None, *, send):
     if wrong is not None:
         with silent(), contextlib.suppress(Exception):      # no words if the code ends otherwise this time
             send(Answer(explained(solution, known, wrong, report), [], ""))
+
+
+def checked_pairs(file, name, inputs):
+    """The `LayerAnswer` on a file, which runs in this process. inputs: texts of --input. Raises what it raises."""
+    names = run_python(file)[1]
+    block, checks, remarks = block_lesson(file, names), [], []
+    only_block = block and (name == "block" or not any(each.endswith("_forward") for each in names))
+    lessons = [] if only_block else read_pairs(file, name or None, tuple(inputs))
+    for lesson in [*lessons, block] if block and name in ("", "block") else lessons:
+        found, remark = best_check(lesson.at())
+        checks.append(found)
+        remarks += [remark] * bool(remark)
+    return LayerAnswer(checks, remarks, "")
 
 
 if __name__ == "__main__":
