@@ -41,12 +41,12 @@ class Spelled(ast.NodeTransformer):
 
 
     def visit_Import(self, node):           # NumPy is given
-        node.names = [each for each in node.names if each.name != "numpy"]
-        return node if node.names else ast.copy_location(ast.Pass(), node)
+        names = [each for each in node.names if each.name != "numpy"]
+        return ast.copy_location(ast.Import(names) if names else ast.Pass(), node)
 
     def visit_ImportFrom(self, node):
-        node.module = re.sub(r"^scipy\b", "jax.scipy", node.module or "")
-        return node
+        module = re.sub(r"^scipy\b", "jax.scipy", node.module or "")
+        return ast.copy_location(ast.ImportFrom(module, node.names, node.level), node)
 
 
 def item_set(node, array, index, x):
