@@ -5,21 +5,23 @@ random upstream gradient dy. In float64 each entry is perturbed. With numbers of
 random direction, because these are slow: a wrong entry of a gradient also changes its derivative along a direction.
 """
 
+import ast
 import dataclasses
+import inspect
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.ops import table
 from npgpt.study.gradcheck.digits import exactly, numbers, wide
-from npgpt.study.gradcheck.probe import with_probes
-from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.source import assigned_names, parsed, read_source
 from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
 from npgpt.study.lessons.lesson import Lesson, map_arrays
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
 SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
+PROBE = "__probe__"
 
 
 @dataclasses.dataclass
@@ -139,6 +141,28 @@ def intermediate_gradient(lesson, variable, dy, at=None):
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 
     return differences(output, variable.value, at)
+
+
+def with_probes(function, probe):
+    """Return the function with `name = probe("name", name)` after every statement that assigns a name.
+
+    `probe` returns the value to continue with. Arguments and assignments to parts of an array are not probed.
+    """
+    tree = ast.Module([InsertProbes().visit(parsed(function))], [])
+    names = {}
+    exec(compile(ast.fix_missing_locations(tree), inspect.getsourcefile(function), "exec"),
+         {**function.__globals__, PROBE: probe}, names)
+    return names[function.__name__]
+
+
+class InsertProbes(ast.NodeTransformer):
+    """Adds the probes to a syntax tree."""
+
+    def visit_Assign(self, node):
+        calls = [f"{name} = {PROBE}({name!r}, {name})" for name in assigned_names(node)]
+        return [node, *ast.parse("\n".join(calls)).body]
+
+    visit_AugAssign = visit_AnnAssign = visit_Assign
 
 
 def input_gradient(lesson, name, dy, at=None):
