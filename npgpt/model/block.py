@@ -136,16 +136,17 @@ class Block:
         ops, rows = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward}), []
         with self.blamed():
             whole, _ = self.forward(x, p, config, 0, mask, BlockMasks(), layers)
+        with self.blamed(" for a token that continues a text"):
             for t in range(x.shape[1]):
                 forward = config.at(np.full((2, 1), t)).block.forward
                 rows.append(forward(x[:, t:t + 1], p, config, 0, None, BlockMasks(), ops)[0])
         once = len(kept) in (0, len(rows)) and all(each.shape == (2, H, 1, D) for pair in kept for each in pair)
-        if not once or not np.allclose(np.concatenate(rows, axis=1), whole, rtol=1e-3, atol=1e-4):
+        if not once or abs(np.concatenate(rows, axis=1) - whole).max() > 1e-3 * abs(whole).max():
             raise UserError(f"{self} cannot continue texts: token by token it computes something else than at once; a "
                             "token sees others in ops.attention_forward alone, called once, with GPT-2's heads, mask")
 
     @contextlib.contextmanager
-    def blamed(self):
+    def blamed(self, when=""):
         """Turn what the block's code raises into a UserError with the line."""
         try:
             with np.errstate(all="ignore"):
@@ -154,7 +155,7 @@ class Block:
             raise
         except (Exception, SystemExit) as error:
             line = f", line {line}" if (line := raised_at(error, self.file)) else ""
-            raise UserError(f"{self}{line}: {describe(error)}") from None
+            raise UserError(f"{self}{line}{when}: {describe(error)}") from None
 
     def again(self, visitor, names, lesson):
         """Run the definitions of the file a second time, changed by a NodeTransformer; return forward and backward.
