@@ -18,7 +18,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 FUNCTIONS = {
     "sum": "a axis dtype out keepdims", "mean": "a axis dtype out keepdims", "max": "a axis out keepdims",
     "any": "a axis out keepdims", "swapaxes": "a axis1 axis2", "vdot": "a b", "stack": "tup axis out",
-    "concatenate": "tup axis out", "arange": "start", "split": "ary indices_or_sections axis",
+    "concatenate": "tup axis out", "arange": "start stop step dtype", "split": "ary indices_or_sections axis",
     "triu": "m k", "where": "condition x y",
     "zeros": "shape dtype order", "full": "shape fill_value dtype order", "zeros_like": "a dtype order subok shape",
     "full_like": "a fill_value dtype order subok shape", "take_along_axis": "a indices axis",
