@@ -71,28 +71,18 @@ def self_attention_backward(dy, cache, ops):
 def block_parameters(config):
     """Return name -> (shape, init) of the parameters of GPT-2's block, in the checkpoints' order; see `Block`.
 
-    Linear weights are (in, out). With LoRA three of the layers have two small matrices more.
+    Linear weights are (in, out). With LoRA, c_attn and c_proj have two small matrices more.
     """
     C, F, r, parameters = config.n_embd, config.mlp_width, config.lora_rank, {}
-
-    def norm(name):
-        parameters[f"{name}.weight"] = (C,), 1.0
-        if config.bias:
-            parameters[f"{name}.bias"] = (C,), 0.0
-
-    def linear(name, n_in, n_out, bias, init="linear", lora=True):
-        parameters[f"{name}.weight"] = (n_in, n_out), init
+    for layer, shape, init, bias, bias_init in (
+            ("ln_1", (C,), 1.0, "bias", 0.0), ("attn.c_attn", (C, 3 * C), "linear", "qkv_bias", "bias"),
+            ("attn.c_proj", (C, C), "residual", "bias", "bias"), ("ln_2", (C,), 1.0, "bias", 0.0),
+            ("mlp.c_fc", (C, F), "linear", "mlp_bias", "bias"), ("mlp.c_proj", (F, C), "residual", "mlp_bias", "bias")):
+        parameters[f"{layer}.weight"] = shape, init
         if config.used(bias):
-            parameters[f"{name}.bias"] = (n_out,), "bias"
-        if r and lora:
-            parameters[f"{name}.lora_a"], parameters[f"{name}.lora_b"] = ((n_in, r), "normal"), ((r, n_out), 0.0)
-
-    norm("ln_1")
-    linear("attn.c_attn", C, 3 * C, "qkv_bias")
-    linear("attn.c_proj", C, C, "bias", "residual")
-    norm("ln_2")
-    linear("mlp.c_fc", C, F, "mlp_bias", lora=False)
-    linear("mlp.c_proj", F, C, "mlp_bias", "residual")
+            parameters[f"{layer}.bias"] = shape[-1:], bias_init
+        if r and layer.endswith(("c_attn", "c_proj")):
+            parameters |= {f"{layer}.lora_a": ((shape[0], r), "normal"), f"{layer}.lora_b": ((r, shape[1]), 0.0)}
     return parameters
 
 

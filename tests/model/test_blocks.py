@@ -191,6 +191,7 @@ WRONG = {       # old code, new code -> what is said
     "a gradient's shape": ("dweight = (dy * xhat).sum(axis=(0, 1))", "dweight = dy", "the gradient of norm_1.weight"),
     "too little": ("return dx, {", "return {", "what backward of modern_block.py returns must be dx and dp, a dict"),
     "one memory": ('"norm_2": dnorm_2', '"norm_2": dnorm_1', "gradient of norm_1.weight must have memory of its own"),
+    "read-only": ('"c_up": dc_up', '"c_up": np.broadcast_to(dc_up, dc_up.shape)', "c_up.weight must have memory"),
     "in place": ("x_mid = x + attended", "x_mid = np.add(x, attended, out=x)", "line 127: ValueError: output array is"),
     "huge": ('"c_up.weight": ((C, F)', '"c_up.weight": ((2**62, F)', "the model would take"),
     "an exit": ("    C, F = config", "    raise SystemExit(0)\n    C, F = config", "SystemExit"),
