@@ -80,12 +80,13 @@ class Block:
         return found
 
     def trial(self, config):
-        """Return x (B, T, C), the parameters p of one block, and a mask: a few numbers in float32."""
+        """Return x (B, T, C), the parameters p of one block, and a mask: random numbers of unit scale, in float32."""
         rng, T = np.random.default_rng(0), min(3, config.block_size)
         x = rng.standard_normal((2, T, config.n_embd), np.float32)
         x.flags.writeable = False           # others need what it holds
         facts = self.parameters_of(config).items()
-        p = nest({name: rng.standard_normal(shape, np.float32) / 10 for name, (shape, _) in facts})
+        p = nest({name: rng.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1)
+                  for name, (shape, _) in facts})
         return x, p, transformer.causal_mask(None, x) if config.causal else None
 
     def tried(self, config, ops=layers, by=lambda function: function):
