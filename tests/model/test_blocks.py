@@ -183,6 +183,7 @@ def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
 WRONG = {       # old code, new code -> what is said
     "no parameters": ("def parameters", "def sizes", "has no function parameters"),
     "no shape": ('((C,), 1.0), "c_attn', '(C, 1.0), "c_attn', "norm_1.weight in parameters(config)", "(shape, init)"),
+    "no values": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, 0)', "c_up.weight in parameters(config)"),
     "another init": ('"residual"), "norm', '"small"), "norm', "a number, or linear, residual, bias, normal"),
     "a name": ('"c_up.weight"', '"c_up weight"', "a name in parameters(config) of modern_block.py"),
     "a shape that does not fit": ('"c_up.weight": ((C, F)', '"c_up.weight": ((C, F + 1)', "line 83: ValueError"),
@@ -215,6 +216,21 @@ def test_an_error_in_a_later_step_is_one_line(train, tmp_path, kernels):
     refused(train("--block", late, "--n-embd", 16, "--kernels", kernels), "modern_block.py, line 117: AssertionError")
 
 
+class Methods:
+    def __init__(self, block):
+        self.block, self.parameters = block, block.parameters
+
+    def forward(self, *arguments):
+        return passed_on(self.block.forward, arguments)
+
+    def backward(self, *arguments):
+        return passed_on(self.block.backward, arguments)
+
+
+def passed_on(function, arguments):
+    return function(*arguments)
+
+
 def test_what_cannot_be_continued_compiled_looked_into_or_adapted(npgpt, tmp_path):
     for command in ("train", "sample"):
         refused(npgpt(command, "--block", "missing.py"), "block missing.py cannot be read")
@@ -224,22 +240,11 @@ def test_what_cannot_be_continued_compiled_looked_into_or_adapted(npgpt, tmp_pat
             model_of(block).generate(IDX, 2)
     with pytest.raises(UserError, match="LoRA is for GPT-2's block"):
         GPTConfig(lora_rank=2, block=read_block(MODERN))
-    block = read_block(MODERN)
-
-    class Methods:
-        parameters = staticmethod(block.parameters)
-
-        def forward(self, *arguments):
-            return block.forward(*arguments)
-
-        def backward(self, *arguments):
-            return block.backward(*arguments)
-
     for kernels in ("reference", *CPU_KERNELS):
-        assert model_of(Methods(), kernels).loss_and_grads(IDX, TARGETS)[0] == pytest.approx(
+        assert model_of(Methods(read_block(MODERN)), kernels).loss_and_grads(IDX, TARGETS)[0] == pytest.approx(
             model_of().loss_and_grads(IDX, TARGETS)[0], rel=1e-12)
     with pytest.raises(UserError, match="must be functions of one file"):
-        model_of(Methods()).run_with_cache(IDX)
+        model_of(Methods(read_block(MODERN))).run_with_cache(IDX)
 
 
 @pytest.mark.slow
@@ -252,7 +257,7 @@ def test_xla_is_compared_with_numpy_before_it_trains(tmp_path):
 
 SCALE = """
 def parameters(config):
-    return {"scale": ((config.n_embd,), 2.0)}
+    return {"scale": ((1, 1, config.n_embd), 2.0)}
 
 def forward(x, p, config, layer, mask, dropout_masks, ops):
     return scaled(x, p["scale"]), (x, p["scale"])
@@ -260,7 +265,7 @@ def forward(x, p, config, layer, mask, dropout_masks, ops):
 def backward(dx_out, cache, ops):
     x, scale = cache
     dx = dx_out * scale
-    dscale = (dx_out * x).sum(axis=(0, 1))
+    dscale = (dx_out * x).sum(axis=(0, 1), keepdims=True)
     return dx, {"scale": dscale}
 """
 
@@ -272,6 +277,7 @@ def test_a_block_of_two_cells_without_attention(kernels, npgpt, tmp_path):
         linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
         exec(compile(text, name, "exec"), there)
     model = model_of(SimpleNamespace(**there), kernels)
+    assert model.params.n_matrix == sum(each.size for each in model.params.values() if each.ndim > 1)
     logits, found = model.run_with_cache(IDX)
     np.testing.assert_allclose(found["ln_f.x"], 4.0 * found["h.0.x"])
     np.testing.assert_array_equal(model.generate(IDX, 1, temperature=0.0)[:, -1], logits[:, -1].argmax(axis=-1))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig
+from npgpt import GPT, GPTConfig, UserError
 from npgpt.model.parameters import parameter_shapes
 from npgpt.model.transformer import (
     block_parameters,
@@ -18,6 +18,7 @@ from npgpt.model.transformer import (
     self_attention_backward,
     self_attention_forward,
 )
+from npgpt.study.page.whole_model import in_block
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
 torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
@@ -176,7 +177,7 @@ POST = {"config": GPTConfig(vocab_size=11, block_size=9, n_layer=2, n_head=3, n_
         "block": POST_BLOCK}
 
 
-@pytest.mark.parametrize("kernels", ["reference", "numpy", "numba"])
+@pytest.mark.parametrize("kernels", ["reference", "numpy", "numba", pytest.param("xla", marks=pytest.mark.slow)])
 def test_a_block_of_ones_own_that_is_not_pre_norm(kernels):
     model, functional = GPT(**POST, kernels=kernels, threads=2), torch.nn.functional
     unit_scale(model.params)
@@ -202,6 +203,11 @@ def test_a_block_of_ones_own_that_is_not_pre_norm(kernels):
         assert grads.keys() == p.keys()
         for name, gradient in grads.items():
             assert_equal(gradient, p[name].grad, name)
+    found = model.run_with_cache(idx, targets)[1]                   # x is assigned again, so it is not a name
+    assert found.keys() & {"h.1.x", "h.1.attended", "h.1.attn.q"} == {"h.1.attended", "h.1.attn.q"}
+    assert_equal(model.backward()["h.0.ln_1.weight"], p["h.0.ln_1.weight"].grad)
+    with pytest.raises(UserError, match="the page shows x of each block"):
+        in_block(found, 1, "x")
     written = model.generate(idx[:, :1], 8, temperature=0.0)        # by the cache of keys and values
     for t in range(1, 9):
         np.testing.assert_array_equal(model.forward(written[:, :t])[0][:, -1].argmax(axis=-1), written[:, t])

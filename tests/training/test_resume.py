@@ -95,7 +95,8 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
         return params, kind(params, threads) if kernels == "fast" else engine
 
     monkeypatch.setattr(GPT, "_on_engine", own_engine)
-    assert resumed(2, {"kernels": "fast"})[0] == "fast"
+    kernels, (code, _, err) = resumed(2, {"kernels": "fast"})
+    assert (kernels, code, err) == ("fast", 0, "")
     model = GPT(GPTConfig(), kernels="fast")
     assert engine_of_all(model, "fast", SimpleNamespace(size=2, rank=0)).engine is model.engine
 

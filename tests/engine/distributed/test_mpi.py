@@ -17,6 +17,7 @@ import pytest
 
 from npgpt.checkpoints.run import find_checkpoint
 from npgpt.engine.distributed.mpi import join, threads_of
+from tests.cases import MODERN
 from tests.conftest import TINY
 from tests.engine.distributed.jobs import Job, lines_of, mpiexec, why_no_jobs
 from tests.engine.distributed.world import content
@@ -87,7 +88,8 @@ def small_parts(monkeypatch):
 
 RUNS = {     # ranks -> options
     3: ["--no-tie-word-embeddings", "--dtype", "float64", "--batch-size", 7, "--dropout", 0.2, "--grad-clip", 0.01],
-    4: ["--corpus", "lines", "--sampling", "sequential", "--batch-size", 4, "--attn-pdrop", 0.3, "--no-bias"]}
+    4: ["--corpus", "lines", "--sampling", "sequential", "--batch-size", 4, "--attn-pdrop", 0.3, "--no-bias", "--block",
+        MODERN]}
 
 
 @pytest.mark.slow
