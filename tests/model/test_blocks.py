@@ -253,6 +253,9 @@ def test_xla_is_compared_with_numpy_before_it_trains(tmp_path):
     block = edited(tmp_path, "silu = gate * sigmoid", "silu = gate\n    silu *= sigmoid")      # gate changes, too
     with pytest.raises(UserError, match="something else by XLA than by NumPy"):
         model_of(block, "xla")
+    block = edited(tmp_path, "    mix, attention", "    v = v + v.mean(axis=2, keepdims=True)\n    mix, attention")
+    with pytest.raises(UserError, match="cannot continue texts: token by token"):
+        model_of(block, "xla").generate(IDX, 2)
 
 
 SCALE = """
