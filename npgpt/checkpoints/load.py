@@ -86,7 +86,7 @@ def check_tensors(shapes, stored, path):
     """Raise UserError, naming the tensors that are missing, extra, or of the wrong shape or type."""
     complaints = [f"{name} is missing" for name in shapes if name not in stored]
     complaints += [f"{name} is extra" for name in stored if name not in shapes]
-    for name in shapes.keys() & stored.keys():
+    for name in [name for name in shapes if name in stored]:     # in order: the message is the same each time
         file, stored_name = stored[name]
         if file.shapes[stored_name] != shapes[name]:
             complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shapes[name]}")
