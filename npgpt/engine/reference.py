@@ -24,7 +24,7 @@ class ReferenceEngine:
     """Runs each layer once on whole arrays, so that `print` and breakpoints in a layer show what a learner expects.
 
     params: the model's `Parameters`, in memory or on a GPU. threads: of BLAS, on a CPU. tf32: on a GPU, whether the
-    factors of matmuls of matrices are rounded to 10 bits of mantissa. config: the model's, with the block that is run.
+    factors of matmuls of matrices are rounded to 10 bits of mantissa. The attribute config has the block that is run.
     """
 
     adamw_update, gpt_backward, kernels = staticmethod(adamw_update), staticmethod(gpt_backward), "reference"
