@@ -163,10 +163,13 @@ class GPT:
         read(model.params)
         return model
 
-    def save_pretrained(self, folder: Name) -> None:
-        """Write model.safetensors and config.json, for transformers and `from_pretrained`. LoRA is merged."""
+    def save_pretrained(self, folder: Name, dtype: str | None = None) -> None:
+        """Write model.safetensors and config.json, for transformers and `from_pretrained`. LoRA is merged.
+
+        dtype: "float16", "float32" or "float64", in which the weights are stored; by default that of the parameters.
+        """
         check_path("folder", folder)
-        save_model(self.params, folder)
+        save_model(self.params, folder, dtype)
 
     def save_adapter(self, folder: Name) -> None:
         """Write adapter_config.json and adapter_model.safetensors, LoRA alone, for peft and `from_pretrained`."""
@@ -378,9 +381,10 @@ def load(name_or_path: Name = "out", revision: str | None = None, which: str = "
          block: BlockFile | None = None) -> tuple[GPT, Tokenizer]:
     """Load a model and its tokenizer: (GPT, tokenizer).
 
-    name_or_path: a run of `npgpt train` or one of its checkpoints, or anything that `GPT.from_pretrained` takes. which:
-    the checkpoint of a run, "best" (lowest validation loss) or "latest". dtype: by default that of the stored
-    parameters for a run, else float32. The other arguments are those of GPT.
+    name_or_path: a run of `npgpt train` or one of its checkpoints, "tiny", a small model that comes with npgpt, or
+    anything else that `GPT.from_pretrained` takes. which: the checkpoint of a run, "best" (lowest validation loss) or
+    "latest". dtype: by default that of the stored parameters for a run, else float32. The other arguments are those of
+    GPT.
     Raises UserError if there is no such model, or it is damaged or not supported.
     """
     check_choice("which", which, ("best", "latest"))

@@ -16,11 +16,12 @@ from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, parameter_shapes
 
 INDEX = "model.safetensors.index.json"
+TINY = Path(__file__).parent / "tiny"       # a small model that comes with npgpt; its README.md says how it was trained
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpoints contain the causal mask
 
 
 def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> Path:
-    """Return the folder or .safetensors file of a model: an existing path, or a hub id, downloaded or from the cache.
+    """Return the folder or .safetensors file of a model: an existing path, "tiny", or a hub id, downloaded or cached.
 
     Raises UserError if it is neither, and as `hub.fetch_model` does.
     """
@@ -33,6 +34,8 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
         if not os.path.exists(path):
             raise UserError(f"{path} does not exist")
         return path
+    if str(path) == "tiny":
+        return TINY
     return hub.fetch_model(str(name_or_path), revision)
 
 

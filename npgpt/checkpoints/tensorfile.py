@@ -18,7 +18,7 @@ from npgpt.errors import UserError
 from npgpt.files import open_regular
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}      # bfloat16: the upper half of a float32's bits
-NAMES = {"float32": "F32", "float64": "F64"}
+NAMES = {"float16": "F16", "float32": "F32", "float64": "F64"}
 CHUNK = 1 << 20         # values converted at a time
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+from npgpt.checkpoints.tensorfile import NAMES
 from npgpt.checkpoints.tokenizer import TOKENIZER_FILES
 from npgpt.checks import check_path
 from npgpt.cli.load import add_model_argument, load_given_model
@@ -13,14 +14,19 @@ from npgpt.files import new_folder, read_bytes
 def add_arguments(parser):
     add_model_argument(parser)
     parser.add_argument("--out", required=True, help="the folder to write, new or empty")
-    parser.add_argument("--adapter", action="store_true", help="write LoRA's matrices alone, as an adapter of peft")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--dtype", choices=NAMES, help="the type of the stored weights; by default that of the model")
+    form.add_argument("--adapter", action="store_true", help="write LoRA's matrices alone, as an adapter of peft")
 
 
 def run(args):
     check_path("--out", args.out)
     with new_folder(args.out, TOKENIZER_FILE) as folder:
         loaded = load_given_model(args)
-        (loaded.model.save_adapter if args.adapter else loaded.model.save_pretrained)(folder)
+        if args.adapter:
+            loaded.model.save_adapter(folder)
+        else:
+            loaded.model.save_pretrained(folder, args.dtype)
         for name in TOKENIZER_FILES:
             if (loaded.folder / name).exists():
                 (folder / name).write_bytes(read_bytes(loaded.folder / name, MOST_TOKENIZER_BYTES))

@@ -8,7 +8,7 @@ def add_model_argument(parser):
     """Add MODEL, --revision, --which, --block, --device, --threads, --kernels."""
     parser.add_argument("model", nargs="?", default="out",
                         help="a run (by default out), a folder with config.json and model.safetensors, a .safetensors "
-                             "file, or a model on the hub: gpt2, distilgpt2, owner/name")
+                             "file, tiny, which comes with npgpt, or a model on the hub: gpt2, distilgpt2, owner/name")
     parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--which", choices=("best", "latest"), default="best",
                         help="the checkpoint of a run with the lowest validation loss (default), or the latest")

@@ -1,8 +1,7 @@
 """Write a page about a model on a text: attention, logit lens, and the tokens' gradients (needs the extra "study")."""
 
-from npgpt.api import load
 from npgpt.cli.arguments import add_block_argument
-from npgpt.cli.study import page_file, write_page
+from npgpt.cli.study import RUN, chosen_model, page_file, write_page
 from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
@@ -10,8 +9,8 @@ FILE = "look.html"
 
 
 def add_arguments(parser):
-    parser.add_argument("model", nargs="?", default="out", help="a run, a folder or .safetensors file of a model, or a "
-                                                                "model of the hub; by default the run in out")
+    parser.add_argument("model", nargs="?", help="a run, a folder or .safetensors file of a model, or a model of the "
+                                                 f"hub; by default the run in {RUN}, or tiny, which comes with npgpt")
     parser.add_argument("--prompt", required=True, help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens")
     add_block_argument(parser)
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
@@ -20,5 +19,6 @@ def add_arguments(parser):
 def run(args):
     require_extra()
     out = page_file(args.out or FILE)
-    study = study_model(*load(args.model, block=args.block), args.prompt, args.model)
+    model, tokenizer, description = chosen_model(args.model, args.block, or_run=True)
+    study = study_model(model, tokenizer, args.prompt, description)
     write_page(out, study_page([], study), follow=bool(args.out))

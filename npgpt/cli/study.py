@@ -14,16 +14,16 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from npgpt.api import GPT, load
+from npgpt.api import load
+from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.run import step_folders
 from npgpt.cli.arguments import add_block_argument
 from npgpt.cli.exercise import own_pairs
-from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
-from npgpt.model.config import GPTConfig
 from npgpt.study.exercises.exercise import FOLDER
 from npgpt.study.exercises.progress import Progress
+from npgpt.study.judge.child import SPARE
 from npgpt.study.lessons.table import chosen_lessons, is_file
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import require_extra, study_page
@@ -31,7 +31,6 @@ from npgpt.study.page.server import Server
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
 FILE, RUN = "study.html", "out"
-PRINTABLE = "".join(map(chr, range(32, 127)))       # ASCII
 PROMPT = "To be, or not to be, that is the question"
 DESCRIPTION = __doc__       # for --help: all of it
 
@@ -40,8 +39,8 @@ def add_arguments(parser):
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
                         help="linear, attention, …, or a file my_layer.py; by default all")
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
-                                             "by default a tiny untrained model of the prompt's characters, or "
-                                             f"with --open the run in {RUN}, if it exists")
+                                             "by default tiny, which comes with npgpt, or with --open the run in "
+                                             f"{RUN}, if it exists")
     add_block_argument(parser)
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
@@ -59,27 +58,20 @@ def run(args):
         out = page_file(args.out or FILE)
     elif args.out:
         raise UserError("--open writes no file: use either --open or --out")
-    if args.open and args.checkpoint is None and Path(RUN).is_dir() and step_folders(RUN):
-        args.checkpoint = RUN
-    if args.checkpoint is None and args.block is not None:
-        raise UserError("--block is of a model: give one with --checkpoint")
-    if args.checkpoint is None:
-        model, tokenizer = fresh_model(args.prompt, PRINTABLE if args.open else "")
-        description = "a tiny untrained one (use --checkpoint for a trained one)"
-    else:
-        (model, tokenizer), description = load(args.checkpoint, block=args.block), args.checkpoint
+    model, tokenizer, description = chosen_model(args.checkpoint, args.block, or_run=args.open)
     study = study_model(model, tokenizer, args.prompt, description)         # may fail, so before the layers are checked
     if not args.open:
         return write_page(out, study_page(lessons, study), follow=bool(args.out))
     Progress(args.exercises)                # a damaged file is reported before the page is made
     server = Server(Live(args.exercises, model, tokenizer, description, lessons).actions)
-    page = study_page(lessons, study, {"token": server.token, "exercises": args.exercises})
+    page = study_page(lessons, study, {"token": server.token})
     print(f"{server.address} (press Ctrl-C to stop)", flush=True)
     for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:      # Windows has no SIGHUP
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)       # as Ctrl-C, so that the file is deleted
     with server.opener() as url:
         threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()       # a text browser would block
+        SPARE.keep()
         server.run(page)
     print("stopped")
 
@@ -98,8 +90,11 @@ def write_page(out, page, follow):
     print(f"{out}: {len(page) / 1e6:.2f} MB")
 
 
-def fresh_model(prompt, more=""):
-    """Return a tiny model with random weights, and a tokenizer for the characters of a prompt and some more."""
-    tokenizer = CharTokenizer.from_text(prompt + more or " ")           # `study_model` refuses an empty prompt
-    config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=MOST_TOKENS, n_layer=2, n_head=4, n_embd=32)
-    return GPT(config, seed=0, threads=1), tokenizer       # the reference engine: it starts at once
+def chosen_model(checkpoint, block, or_run):
+    """Return a model, its tokenizer, and what the page calls it; without a checkpoint the run in RUN, or tiny."""
+    if checkpoint is None and or_run and Path(RUN).is_dir() and step_folders(RUN):
+        checkpoint = RUN
+    if checkpoint is None:
+        # BLAS with two threads takes five times as long for matrices as small as these.
+        return *load(TINY, threads=1, block=block), "tiny, which npgpt trained on Shakespeare's plays"
+    return *load(checkpoint, block=block), checkpoint

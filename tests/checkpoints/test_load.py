@@ -126,3 +126,12 @@ def test_numbers_that_float32_cannot_hold_are_refused(tmp_path):
             assert np.array_equal(GPT.from_pretrained(tmp_path).params["ln_f.bias"], [value] * 8, True)
     with pytest.raises(UserError, match="ln_f.bias has numbers that float32 cannot hold"):
         GPT.from_pretrained(tmp_path)
+
+
+def test_weights_stored_in_16_bits(folder):
+    model = GPT.from_pretrained(folder)
+    model.save_pretrained(folder, "float16")
+    assert np.array_equal(GPT.from_pretrained(folder).params.flat, model.params.flat.astype("float16"))
+    model.params["ln_f.bias"][0] = 1e5
+    with pytest.raises(UserError, match="ln_f.bias has numbers that float16 cannot hold"):
+        model.save_pretrained(folder, "float16")
