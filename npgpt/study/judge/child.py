@@ -8,16 +8,22 @@ This protects from accidents, such as endless loops, too much memory or output, 
 the code runs as the user, can delete files and use the network, and what leaves its process group survives. Do not
 check files of people whom you do not trust. All limits hold on Linux, macOS may not limit memory, and on Windows there
 is only the time limit. They hold for each process and each file, not for their sum.
+
+Each process answers one request. A program that asks often keeps a spare one, which has imported everything by then.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
 
@@ -34,11 +40,14 @@ from npgpt.study.judge.report import Report
 from npgpt.study.judge.shapes import EXACT
 from npgpt.study.lessons.own import read_pairs
 from npgpt.study.lessons.own_block import block_lesson
+from npgpt.study.lessons.table import LESSONS
 
 TIME_LIMIT = 20.0           # seconds for a file, by default
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
+# -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
+MAIN = "-P", "-u", "-m", __name__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +74,7 @@ def run_child(exercise, seconds, seed=None, config=None):
     seed: of the random cases, by default another one at each call; config: of a model, for one more case. Raises
     UserError if the learner's file does not run, runs too long or ends the process.
     """
-    seed = new_seed() if seed is None else seed
+    seed = SPARE.seed if seed is None else seed
 
     def confirmed(answer):
         if answer.report and answer.report.right and not exercise.lesson.is_own:
@@ -89,11 +98,8 @@ def ask(path, seconds, arguments, kind, function, confirmed):
 
     confirmed(answer) raises ValueError if the answer is not believed. Raises UserError if there is none.
     """
-    # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
-    command = [sys.executable, "-P", "-u", "-m", __name__, str(path), str(seconds), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
-                   "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    how, data, output = run(command, environment, seconds)
+    request = json.dumps([str(path), seconds, *arguments]).encode() + b"\n"
+    how, data, output = SPARE.run(request, seconds, arguments[0])
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
     print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
     if len(output) > OUTPUT:
@@ -112,27 +118,66 @@ def ask(path, seconds, arguments, kind, function, confirmed):
     return answer
 
 
-def run(command, environment, seconds):
-    """Run a command for at most `seconds`, and kill its process group. Returns how it ended, and its two outputs.
+class Child(subprocess.Popen):
+    """Python in a process group of its own, which gets a request on its standard input."""
 
-    How it ended is "exit code 3" or "signal 9", or None if its time was up.
-    """
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
-                                 start_new_session=True)
-        how = None
+    def __init__(self, *arguments):
+        self.written, self.since = (tempfile.TemporaryFile(), tempfile.TemporaryFile()), time.time()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
+                       "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        super().__init__([sys.executable, *arguments], env=environment, stdin=subprocess.PIPE, stdout=self.written[0],
+                         stderr=self.written[1], start_new_session=True)
+
+    def run(self, request, seconds):
+        """Let it answer for at most `seconds`, and kill its process group. Returns how it ended, and its two outputs.
+
+        How it ended is "exit code 3" or "signal 9", or None if its time was up.
+        """
+        how, (output, errors) = None, self.written
+        with output, errors:
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.communicate(request, seconds)
+                    how = f"signal {-self.returncode}" if self.returncode < 0 else f"exit code {self.returncode}"
+            finally:
+                with contextlib.suppress(AttributeError, OSError):  # Windows has no groups; all of the group has ended
+                    os.killpg(self.pid, signal.SIGKILL)
+                self.kill()
+                self.wait()
+                self.stdin.close()
+            output.seek(0)
+            errors.seek(0)
+            return how, output.read(FILE_SIZE), errors.read(OUTPUT + 1)
+
+
+class Spare:
+    """After `keep`, a process that waits for the next request; it ends when this process does. seed: of its cases."""
+
+    thread = concurrent.futures.ThreadPoolExecutor(1)       # Linux ends a process with the thread that started it
+    seed, future = new_seed(), None
+
+    def keep(self, layer=""):
+        """Start a process in the background, and compute the truth of a layer, there and here."""
+        self.future = self.thread.submit(Child, *MAIN, layer, str(self.seed))
+        if layer in LESSONS:
+            self.thread.submit(cases, layer, self.seed, None)
+
+    def run(self, request, seconds, layer):
+        """Return what `Child.run` returns; if there was a spare, start the next one. layer: likely the next, too."""
+        future, self.future, self.seed = self.future, None, new_seed()
+        child = future.result() if future else Child(*MAIN)
+        sources = Path(__file__).parents[2].rglob("*.py") if future else ()
+        if child.poll() is not None or any(each.stat().st_mtime > child.since for each in sources):
+            child.run(b"", 0)       # somebody ended it, or edited a lesson
+            child = Child(*MAIN)
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = child.wait(seconds)
-                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            return child.run(request, seconds)
         finally:
-            with contextlib.suppress(AttributeError, OSError):      # Windows has no groups; all of the group has ended
-                os.killpg(child.pid, signal.SIGKILL)
-            child.kill()
-            child.wait()
-        output.seek(0)
-        errors.seek(0)
-        return how, output.read(FILE_SIZE), errors.read(OUTPUT + 1)
+            if future:
+                self.keep(layer)
+
+
+SPARE = Spare()
 
 
 def read_answer(data, kind):
@@ -152,8 +197,8 @@ def confirm(results, known):
 def limit(seconds):
     """Limit the resources of this process, as far as the system can; on Linux, let it end with its parent."""
     # CPU: more than the parent allows; NPROC counts all processes of the user, so with 0 none may be added.
-    for name, most in {"CPU": int(seconds) + 5, "AS": MEMORY, "FSIZE": FILE_SIZE, "NOFILE": 64, "CORE": 0,
-                       "NPROC": 0}.items():
+    for name, most in {"CPU": int(time.process_time() + seconds) + 5, "AS": MEMORY, "FSIZE": FILE_SIZE, "NOFILE": 64,
+                       "CORE": 0, "NPROC": 0}.items():
         with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):     # no system has all of them
             import resource
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
@@ -162,22 +207,32 @@ def limit(seconds):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)         # 1 is PR_SET_PDEATHSIG
 
 
-def main(file, seconds, layer, what, *more):
-    """The process: judge a file, and answer on the original standard output.
+def main(prepared=None, seed=0):
+    """The process: wait for a request, judge its file, and answer on the original standard output.
 
-    layer, what: of an exercise, and more its seed and perhaps a config; of one's own layer "", the name, its inputs.
+    The request is a line of JSON, [file, seconds, layer, what, *more]. layer, what: of an exercise, and more its seed
+    and perhaps a config; of one's own layer "", the name, its inputs. prepared, seed: of a spare, the likely ones.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)           # what the learner's code prints goes to standard error
+    if prepared is not None:
+        with contextlib.suppress(ImportError):      # without SciPy, see below
+            importlib.import_module("scipy.special")
+            [case.factors for case in (cases(prepared, int(seed), None) if prepared in LESSONS else ())]
+    request = sys.stdin.buffer.readline()
+    if not request:         # the parent has ended
+        os._exit(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)        # the learner's code has nothing to read
+    file, seconds, layer, what, *more = json.loads(request)
 
     def send(answer):
         print(json.dumps(answer, default=to_json), file=answers, flush=True)
 
     try:
         if layer:
-            judge_exercise(Step(layer, what), file, float(seconds), int(more[0]), *more[1:], send=send)
+            judge_exercise(Step(layer, what), file, seconds, *more, send=send)
         else:
-            limit(float(seconds))
+            limit(seconds)
             send(checked_pairs(file, what, more))
     except BaseException as error:          # also SystemExit, and an ImportError of the package's if SciPy is missing
         line, text = raised_at(error, file), one_line(error)

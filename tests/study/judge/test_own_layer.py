@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from npgpt.cli.study import PRINTABLE, fresh_model
+from npgpt import load
 from npgpt.study.exercises.exercise import Step, levels_of
 from npgpt.study.page.live import Live
 from tests.cli.test_train import refused
@@ -82,7 +82,7 @@ def test_the_page_of_each_pair(own, npgpt, file):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
     body = text.partition("<body")[2].partition("<script>")[0]
     assert "WRONG" not in body and "GPT-2" not in body and f"npgpt study {file} --open" in body
-    live = Live("mine", *fresh_model("To be", PRINTABLE), "a model", [Step(f"{file}:{name}", "").lesson])
+    live = Live("mine", *load("tiny"), "a model", [Step(f"{file}:{name}", "").lesson])
     [layer] = data["layers"]
     line, typed = next((line, typed) for line, typed in layer["typed"].items() if typed["level"] == 1)
     request = {"layer": name, "level": 1, "shown": [], "edits": {line: typed["text"]}}

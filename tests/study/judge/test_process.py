@@ -11,7 +11,7 @@ import pytest
 
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import read_exercise
-from npgpt.study.judge.child import OUTPUT, run, run_child
+from npgpt.study.judge.child import OUTPUT, SPARE, Child, run_child
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")]
 LEAVES = """
@@ -51,7 +51,7 @@ def test_what_a_command_leaves_behind_is_ended(end, result, tmp_path, monkeypatc
     """How it ended and what it wrote come back."""
     monkeypatch.chdir(tmp_path)
     start = time.monotonic()
-    assert run([sys.executable, "-I", "-S", "-c", LEAVES + end], None, 60 if result[0] else 1.5) == result
+    assert Child("-I", "-S", "-c", LEAVES + end).run(b"", 60 if result[0] else 1.5) == result
     assert time.monotonic() - start < 5.0 and all_gone()
 
 
@@ -78,3 +78,53 @@ def test_a_flood_of_output_ends_at_the_limit_of_a_file(tmp_path, capsys):
     with pytest.raises(UserError, match=r"mine.py, line 4: OSError: .*File too large"):
         run_child(read_exercise(file), 60.0)
     assert len(capsys.readouterr().err) < 70000
+
+
+@pytest.fixture
+def spare(tmp_path):
+    """Keep a spare process. spare(body) -> the report on a backward of linear with this body."""
+    def check(body, seconds=60.0):
+        file = tmp_path / "mine.py"
+        file.write_text(f"# npgpt exercise: linear, level 3\ndef linear_backward(dy, cache):\n    {body}\n")
+        return run_child(read_exercise(file), seconds)
+
+    SPARE.keep()
+    yield check
+    SPARE.future.result().run(b"", 60)
+    SPARE.future = None
+
+
+def test_each_request_has_a_process_of_its_own_that_was_started_before(spare, capsys):
+    """The next one knows the truth of the layer, for the seed of the next check. It is as limited as any."""
+    ids = []
+    for _ in range(2):
+        ids.append(SPARE.future.result().pid)
+        seed = SPARE.seed
+        report = spare("import os, resource, sys; print(os.getpid(), hasattr(os, 'ours'), [sys.stdin.read()], "
+                       "resource.getrlimit(resource.RLIMIT_NPROC)); os.ours = True")
+        assert report.faults and capsys.readouterr().err == f"{ids[-1]} False [''] (0, 0)\n" and not alive(ids[-1])
+        assert SPARE.seed != seed
+    assert len({*ids, SPARE.future.result().pid}) == 3
+
+
+def test_a_spare_process_that_has_ended_is_older_than_the_lessons_or_loops_is_replaced(spare):
+    for spoil in (lambda child: (child.kill(), child.wait()), lambda child: setattr(child, "since", 0.0)):
+        before = SPARE.future.result()
+        spoil(before)
+        assert spare("return dy").faults and not alive(before.pid)
+    start = time.monotonic()
+    with pytest.raises(UserError, match="endless loop"):
+        spare("while True: pass", 1.0)
+    assert time.monotonic() - start < 5.0 and spare("return dy").faults
+
+
+@pytest.mark.parametrize("by", ["SIGTERM", "SIGKILL"])
+def test_a_spare_process_ends_with_its_parent(by, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = ("import time\nfrom npgpt.study.judge.child import SPARE\nSPARE.keep('linear')\n"
+            "print(SPARE.future.result().pid, file=open('pids', 'w'), flush=True)\nprint()\ntime.sleep(60)")
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as caller:
+        caller.stdout.readline()
+        caller.send_signal(getattr(signal, by))
+    assert all_gone()
