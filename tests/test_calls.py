@@ -197,7 +197,8 @@ CALLS = {       # what -> (the call, {argument: odd values})
         "adapter": [*PATHS[1:], "missing"]}),
     "load": (lambda s, **odd: load(**{"name_or_path": s.folder} | odd), {
         **LOADED, "which": [None, "newest", 5, []]}),
-    "save_pretrained": (lambda s, folder: s.model.save_pretrained(folder), {"folder": PATHS}),
+    "save_pretrained": (lambda s, **given: s.model.save_pretrained(**{"folder": "model", **given}),
+                        {"folder": PATHS, "dtype": ["int8", "", complex, 5, [], "bfloat16"]}),
 }
 ALONE = [(name, argument) for name, (_, odd) in CALLS.items() for argument in odd]
 

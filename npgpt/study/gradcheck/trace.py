@@ -12,7 +12,7 @@ from npgpt.study.gradcheck.source import read_source
 
 @dataclasses.dataclass
 class Assignment:
-    """One execution of a statement that assigned a floating array (or NumPy number) to a name.
+    """One execution of a statement that assigned a value, by default a floating array (or NumPy number), to a name.
 
     line: of the statement, or of the `def` for an argument; value: a copy as it was then.
     """
@@ -24,11 +24,13 @@ class Assignment:
 
 
 @contextlib.contextmanager
-def recording(functions, in_place=False):
+def recording(functions, in_place=False, keep=None):
     """Trace calls of the functions in this thread: yield the list of `Assignment`s. One that raises assigns nothing.
 
-    in_place: record arrays that are changed in parts once more, with their last values.
+    in_place: record arrays that are changed in parts once more, with their last values. keep(value): whether a value is
+    recorded, by default `is_floating`.
     """
+    keep = keep or is_floating
     sources = {function.__code__: read_source(function) for function in functions}
     record = []
 
@@ -40,7 +42,7 @@ def recording(functions, in_place=False):
 
         def add(line, name):
             value = frame.f_locals.get(name)
-            if is_floating(value):
+            if keep(value):
                 record.append(Assignment(source.name, line, name, np.array(value)))
 
         def local(frame, event, _):

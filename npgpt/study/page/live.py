@@ -27,7 +27,7 @@ from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from npgpt.study.page.edits import asked_lines, edited
-from npgpt.study.page.steps import Steps, compared, gradients_of, known_truth, ways
+from npgpt.study.page.steps import Steps, gradients_of, known_truth, summary, ways
 from npgpt.study.page.tiny_run import TinyRun
 from npgpt.study.page.whole_model import study_model
 
@@ -44,7 +44,7 @@ class Live:
         self.run = TinyRun()
         self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
         self.actions = {"/check": self.check, "/progress": self.progress, "/move": self.move, "/text": self.text,
-                        "/train": self.train}
+                        "/train": lambda request: self.run.since(request["since"])}
 
     def check(self, request):
         """Judge a backward with edited lines, and return their arrays; record a solved level.
@@ -71,7 +71,7 @@ class Live:
         solved = report.right and level and not shown and edits.keys() >= {*asked_lines(lesson, level)}
         return {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
-            "text": "\n".join([verdict_of(report), *messages, *report.notes]),
+            "text": re.sub(r" \(--seed \d+\)", "", "\n".join([verdict_of(report), *messages, *report.notes])),
             "first": key(report.first), "output": output.getvalue(), "seed": report.seed,
             "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict,
                        "said": [*map(str, [*each.mistakes, *each.evidence])]} for each in report.lines],
@@ -79,13 +79,15 @@ class Live:
             "solved": self.solved(lesson, level, edits) if solved else None}
 
     def arrays(self, layer, line, record):
-        """Return the learner's and the true array, and their difference, for each name that a line assigns."""
+        """Return the learner's and the true array for each name that a line assigns, or None."""
         given = {each.name: each.value for each in record if each.line == line}
         known = known_truth(layer)
         true = {f"d{each.name}": gradient for each, gradient in zip(known.variables, known.gradients, strict=True)
                 if gradient is not None and f"d{each.name}" in given}
-        true |= {each.name: each.value for each in own_record(layer) if each.line == line or each.name in given}
-        return [compared(name, given.get(name), true.get(name)) for name in {**true, **given}]
+        true |= {each.name: each.value for each in sorted(own_record(layer), key=lambda each: each.line == line)
+                 if each.line == line or each.name in given}       # a name may have other values on other lines
+        return [{"name": name, "given": summary(given[name]) if name in given else None,
+                 "true": summary(true[name]) if name in true else None} for name in {**true, **given}]
 
     def solved(self, lesson, level, edits):
         """Record a solved exercise, write its file unless the learner has one, and return its name on the page."""
@@ -130,10 +132,6 @@ class Live:
         with in_turn(self.reading):
             return study_model(self.model, self.tokenizer, request["text"], self.description).data
 
-    def train(self, request):
-        """Return the progress of the tiny run since a step."""
-        return self.run.since(request["since"])
-
 
 @functools.cache
 def own_record(layer):
@@ -173,7 +171,9 @@ def renumbered(value, lines, field=None):
         return [renumbered(each, lines, field) for each in value]
     if dataclasses.is_dataclass(value):
         return dataclasses.replace(value, **{name: renumbered(each, lines, name) for name, each in vars(value).items()})
-    return lines.get(value) if field in ("line", "lines", "to_do") else value
+    if field in ("line", "lines", "to_do"):         # of an `if` or a loop: its first statement
+        return next((lines[each] for each in sorted(lines) if value and each >= value), None)
+    return value
 
 
 def key(line):

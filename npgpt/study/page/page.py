@@ -18,11 +18,11 @@ from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.lessons.table import LESSON_0
 from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
-from npgpt.study.page.partners import line_entries
-from npgpt.study.page.steps import Steps, compared, gradients_of, known_truth, ways
+from npgpt.study.page.planted import planted
+from npgpt.study.page.rows import line_entries, rows_of
+from npgpt.study.page.steps import Steps, known_truth, ways
 
-WIDTH = 80      # characters that fit into a pane
-FIRST_SCREEN = "layernorm"      # the page starts with its gradient
+RARE = ("gelu_exact", "lora")         # folded away at the end of the page
 
 
 def require_extra():
@@ -36,7 +36,7 @@ def require_extra():
 def study_page(lessons, model, live=None):
     """Return the page in UTF-8, bytes, from a list of `Lesson`s, which may be empty, and a `ModelStudy`.
 
-    live: {"token": …, "exercises": folder} of the live page's server; None for a file.
+    live: {"token": …} of the live page's server; None for a file.
     """
     import jinja2
 
@@ -45,14 +45,14 @@ def study_page(lessons, model, live=None):
     # `tojson` writes < > & and ' as \u003c …, so that no text can end the script element that holds it.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     studied = {lesson.key: studied_layer(lesson) for lesson in lessons}
-    first = studied.get(FIRST_SCREEN, next(reversed(studied.values()), None))
     own = next((shlex.quote(str(lesson.file)) for lesson in lessons if lesson.is_own), None)
+    subject = next((layer["file"] for layer in studied.values() if own), "GPT-2")
     data = {"live": live, "own": own, "layers": [layer["data"] for layer in studied.values()],
-            "first": first and first["first"], "model": None if own else model.data}
+            "model": None if own else model.data}
     page = environment.get_template("page.html").render(
         rules=[layer for name, layer in studied.items() if name in LESSON_0],
         layers=[layer for name, layer in studied.items() if name not in LESSON_0],
-        model=model, data=data, first=first, names=set(studied), version=npgpt.__version__, own=own)
+        RARE=RARE, model=model, data=data, names=set(studied), version=npgpt.__version__, own=own, subject=subject)
     return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
 
 
@@ -60,13 +60,13 @@ def studied_layer(lesson):
     """Run, trace and check a lesson, and return a dict for the template.
 
     forward: from `code_units`; ways: from `studied_way`; lines: section of the derivation -> the line of the backward,
-    "b42"; first: the line of the first input's gradient, for the first screen; data: for the script.
+    "b42"; data: for the script.
     """
     known, typed = known_truth(lesson.key), typed_statements(lesson)
     derivation = parse_derivation(read_text(lesson))
     backwards = [studied_way(each, known, derivation.sections, notes_of(each), {} if i else typed)
                  for i, each in enumerate(ways(lesson))]        # the long way is not edited here
-    checks, steps, entries = (backwards[0][key] for key in ("checks", "steps", "entries"))
+    checks, entries = (backwards[0][key] for key in ("checks", "entries"))
     wrong = sum(each.verdict == WRONG for each in checks)
     largest = max([each.relative for each in checks if each.relative is not None], default=0.0)
     verified = sum(each.verdict not in (CONSTANT, OTHER) for each in checks)
@@ -74,24 +74,18 @@ def studied_layer(lesson):
         f"{verified} gradients verified, largest relative error {largest:.1e}")
     lines = {entry["section"]: line for line in sorted(entries, key=lambda line: -int(line[1:]))
              for entry in entries[line] if entry["name"] == f"d{entry['section']}"}         # the first of several
-    variable = next(iter(lesson.inputs))
-    line = next(each.backward_line for each in checks if each.variable == variable)
-    array = gradients_of(lesson, known.dy, known.cache)[f"d{variable}"]
     exercise = shlex.join([str(lesson.file), lesson.name]) if lesson.is_own else lesson.name
     return {
         "name": lesson.name, "title": lesson.title, "exercise": exercise, "file": shown_file(lesson.forward),
         "verdict": verdict, "right": not wrong,
-        "forward": code_units(read_source(lesson.forward), "f", entries, steps.shapes),
         "ways": backwards, "derivation": derivation, "lines": lines, "rows": check_rows(checks),
-        "first": {"layer": lesson.name, "line": f"b{line}",
-                  "arrays": [compared(f"d{variable}", array, known.inputs[variable])]},
         "data": {"name": lesson.name, "inputs": list(lesson.inputs), "loss": loss_of(lesson),
-                 "levels": levels_on_path(lesson), "typed": typed,
+                 "levels": levels_on_path(lesson), "typed": typed, "planted": planted(lesson, backwards[0]["steps"]),
                  "ways": [{"lines": way["entries"]} | way["steps"].data for way in backwards]}}
 
 
 def studied_way(lesson, known, sections, notes, typed):
-    """Return a dict for a lesson's backward: its `file`, `units`, `checks`, `steps` and line `entries`.
+    """Return a dict for a lesson's backward: its `rows`, `checks`, `steps` and line `entries`.
 
     known: the lesson's `Truth`; sections, notes: of the derivation; typed: the statements that can be edited.
     """
@@ -100,10 +94,11 @@ def studied_way(lesson, known, sections, notes, typed):
     checks = [dataclasses.replace(each, backward_line=lines[each.through[1:]]) if each.through else each
               for each in checks]
     steps = Steps(lesson, known, lines)
-    entries = line_entries(lesson, checks, steps, sections)
-    return {"file": shown_file(lesson.backward), "checks": checks, "steps": steps, "entries": entries,
-            "units": code_units(read_source(lesson.backward), "b", entries, steps.shapes, notes, typed,
-                                {*Flow(lesson.forward, lesson.backward).code.values()})}
+    entries = line_entries(checks, steps, sections)
+    rows = rows_of(lesson, code_units(read_source(lesson.forward), "f"),
+                   code_units(read_source(lesson.backward), "b", entries, notes, typed,
+                              {*Flow(lesson.forward, lesson.backward).code.values()}), checks)
+    return {"checks": checks, "steps": steps, "entries": entries, "rows": rows}
 
 
 def loss_of(lesson):
@@ -131,12 +126,13 @@ def check_rows(checks):
     return rows
 
 
-def code_units(source, side, entries, shapes, notes=None, typed=(), quotes=()):
+def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
     """Return the lines of a function in units: a dict for each statement, for the docstring, and for any other line.
 
-    lines: (number, HTML) of each; doc: whether it is the docstring; key: "b57" if it can be selected, else None;
-    question: see `question_about`; level: the lowest that hides it. notes: of the derivation, for a backward; typed:
-    the statements that can be edited; quotes: the code lines of the forward, see `with_comment`.
+    lines: (number, HTML) of each; line: the first number; doc: whether it is the docstring; key: "b57" of a statement
+    or the `def`, else None; returns: whether it is a `return`; question: see `question_about`; level: the lowest that
+    hides it. The others are for a backward: notes of the derivation, the statements that can be edited, and the code
+    lines of the forward: a comment that only quotes one is left out, because it stands in the same row.
     """
     from markupsafe import Markup
     from pygments import highlight
@@ -146,44 +142,38 @@ def code_units(source, side, entries, shapes, notes=None, typed=(), quotes=()):
     html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
     doc = [number for number, row in enumerate(html, source.first) if 'class="sd"' in row]
     header = source.first + beginning(source.lines)[2] - 1
-    ends = {source.first: header} | ({doc[0]: doc[-1]} if doc else {})          # first line -> last line
-    ends |= {each.first: each.last for each in source.statements}
+    ends = {source.first: header} | {each.first: each.last for each in source.statements}     # first line -> last line
     units, number = [], source.first
     while number < source.first + len(html):
-        end, key = ends.get(number, number), f"{side}{number}"
-        question = None
-        if notes is not None and key in entries and number != source.first:
-            question = question_about(source, number, [entry["name"] for entry in entries[key]], notes)
-        rows = [(i, Markup(with_comment(html[i - source.first], source.lines[i - source.first], shapes.get(key),
+        end = doc[-1] if number in doc[:1] else ends.get(number, number)
+        key, question = f"{side}{number}" if number in ends else None, None
+        if notes is not None and key in {*entries, *typed} and number != source.first:
+            question = question_about(source, number, [entry["name"] for entry in entries.get(key, ())], notes)
+        rows = [(i, Markup(with_comment(html[i - source.first].removeprefix("    "), source.lines[i - source.first],
                                         quotes))) for i in range(number, end + 1)]
-        # A backward that cannot be edited has only the highest level.
-        level = (typed[key]["level"] if typed else LEVELS[-1]) if question else None
-        units.append({"lines": rows, "doc": number in doc[:1], "question": question, "level": level,
-                      "key": key if key in entries or key in typed else None})
+        if any(row for _, row in rows):
+            # In a backward that cannot be edited, each level hides all lines.
+            level = (typed[key]["level"] if typed else LEVELS[0]) if question else None
+            units.append({"lines": rows, "line": number, "doc": number in doc[:1], "question": question, "level": level,
+                          "key": key, "returns": source.lines[number - source.first].lstrip().startswith("return")})
         number = end + 1
     return units
 
 
-def with_comment(html, line, shape, quotes):
-    """Mark the parts of a line's comment: a shape, shown as that of the example, and what would reveal the answer.
+def with_comment(html, line, quotes):
+    """Bring a line's comment next to its code, and mark in it what would reveal the answer: all but a shape.
 
-    That is all of a comment on a line of its own, except one of the forward's lines (`quotes`) at its beginning.
-    In a line too wide for its pane, the comment moves next to the code, so that fewer lines wrap.
+    What a comment on a line of its own quotes of the forward is left out.
     """
     code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
     if comment is None:
         return html
     if (text := line.strip()).startswith("#"):
         quoted = max((each for each in quotes if text.lstrip("# ").startswith(each)), key=len, default="")
-        end = text.index(quoted) + len(quoted)
-        return code + span("c1", escape(text[:end], False)) + span("c1 tells", escape(text[end:], False))
-    if len(line) > WIDTH:
-        code = re.sub("(?<=</span>) +$", "  ", code)
-    sizes = re.match(r"(# (?:\d x )?)(\([^()]*\))(.*)", comment)
-    if not sizes or not shape:
-        return code + span("c1", comment)
-    here = f'<span class="sizes" title="{sizes[2]}" data-here="{tuple(shape)}">{sizes[2]}</span>'
-    return code + span("c1", sizes[1] + here) + span("c1 tells", sizes[3])
+        told = text[text.index(quoted) + len(quoted):].lstrip(",: ")
+        return told and span("c1 tells", escape(("# " if quoted else "") + told, False))
+    sizes, told = re.match(r"(# (?:\d x )?\([^()]*\))?(.*)", comment).groups(default="")
+    return re.sub("(?<=</span>) +$", "  ", code) + span("c1", sizes) + span("c1 tells", told)
 
 
 def span(kind, html):

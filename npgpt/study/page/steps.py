@@ -3,13 +3,15 @@
 import ast
 import dataclasses
 import functools
+import textwrap
 
 import numpy as np
 
+from npgpt.study.exercises.exercise import statements
 from npgpt.study.gradcheck.check import gradient_names, matched
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import parsed, read_source
-from npgpt.study.gradcheck.trace import Assignment, recording
+from npgpt.study.gradcheck.trace import Assignment, is_floating, recording
 from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
 
@@ -35,9 +37,9 @@ def ways(lesson):
 def traced_pass(lesson, known, lines):
     """Return the `Assignment`s of a forward and backward, including inputs and results that no statement assigns.
 
-    dln_1_weight of a backward is named after its parameter, "dln_1.weight".
+    Numbers and integer arrays are among them. dln_1_weight of a backward is named after its parameter, "dln_1.weight".
     """
-    with recording([lesson.forward, lesson.backward]) as record:
+    with recording([lesson.forward, lesson.backward], keep=is_shown) as record:
         _, cache = lesson.run_forward(lesson.inputs)
         result = gradients_of(lesson, known.dy, cache)
 
@@ -57,21 +59,27 @@ def traced_pass(lesson, known, lines):
     return record
 
 
+def is_shown(value):
+    """Return whether the page shows a value: an array or a number, but not a switch."""
+    return isinstance(value, np.ndarray | np.number) or type(value) in (int, float)
+
+
 class Steps:
     """A pass of a lesson in steps: a line each, with the arrays that it made.
 
-    lines: variable -> the backward's line of its gradient. steps: {"line": "f24", "arrays": [[name, i], …],
-    "partners": {name: step}} in the order of the pass, the line with an f for the forward or a b for the backward;
-    arrays: what `summary` says of array i, each once; partners: the index of v's step for dv and the reverse. A step
-    whose line is a matmul has "factors" as well, two of [name, i, whether it is transposed].
+    lines: variable -> the backward's line of its gradient. steps: {"line": "f24", "arrays": [[name, i], …], "at":
+    {name: i} of what the line reads, "partners": {name: step}} in the order of the pass, the line with an f for the
+    forward or a b for the backward; arrays: what `summary` says of array i, each once; partners: of v in the forward
+    the index of dv's step. parts: line -> its code as texts and arrays, see `parts_of`.
     """
 
     def __init__(self, lesson, known, lines):
         self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
-        products = {"f": matmuls(lesson.forward), "b": matmuls(lesson.backward)}
+        self.parts = {f"{side}{line}": parts for side, function in (("f", lesson.forward), ("b", lesson.backward))
+                      for line, parts in parts_of(function).items()}
         forward = self.sources["f"]
         self.steps, self.arrays = [], []
-        seen = {}                       # shape and bytes of an array -> its index
+        seen = {}                       # type, shape and bytes of an array -> its index
         now = {"f": {}, "b": {}}        # name -> the index of its array
         made = {"f": [], "b": []}       # (assignment, index of its step)
         for each in traced_pass(lesson, known, lines):
@@ -79,32 +87,25 @@ class Steps:
             line = self.key(side, each.line)
             # The names of one execution of a line are one step; the next execution of a loop's line is another.
             if not self.steps or line != self.steps[-1]["line"] or each.name in dict(self.steps[-1]["arrays"]):
-                self.steps.append({"line": line, "arrays": [], "partners": {}})
-            index = seen.setdefault((each.value.shape, each.value.tobytes()), len(self.arrays))
+                read = {part[0] for part in self.parts.get(line, ()) if not isinstance(part, str) and not part[1]}
+                self.steps.append({"line": line, "arrays": [], "partners": {},
+                                   "at": {name: i for name, i in now[side].items() if name in read}})
+            index = seen.setdefault((each.value.dtype.char, each.value.shape, each.value.tobytes()), len(self.arrays))
             if index == len(self.arrays):
                 self.arrays.append(summary(each.value))
             self.steps[-1]["arrays"].append([each.name, index])
             now[side][each.name] = index
-            if each.line in products[side]:
-                self.steps[-1]["factors"] = [[name, now[side][name], flipped]
-                                             for name, flipped in products[side][each.line]]
-            if side == "b" or each.line != forward.first:
+            if is_floating(each.value) and (side == "b" or each.line != forward.first):
                 made[side].append((each, len(self.steps) - 1))
         step_of = {id(each): step for each, step in made["b"]}
         for i, gradient in matched(*([each for each, _ in made[side]] for side in "fb")).items():
             (variable, here), there = made["f"][i], step_of[id(gradient)]
             self.steps[here]["partners"].setdefault(variable.name, there)
-            self.steps[there]["partners"].setdefault(gradient.name, here)
 
     @property
     def data(self):
         """The data for the page's script."""
-        return {"steps": self.steps, "arrays": self.arrays}
-
-    @property
-    def shapes(self):
-        """The shape of the first array of each line."""
-        return {step["line"]: self.arrays[step["arrays"][0][1]]["shape"] for step in reversed(self.steps)}
+        return {"steps": self.steps, "arrays": self.arrays, "parts": self.parts}
 
     def key(self, side, line):
         """Return the page's name for a line: its side, and the first line of its statement."""
@@ -112,39 +113,44 @@ class Steps:
         return f"{side}{statement.first if statement else line}"
 
 
-def matmuls(function):
-    """Map the line of each assignment of `a @ b` to its factors, [(name, whether it is transposed), …]."""
+def parts_of(function):
+    """Map the first line of each statement, and of the `def`, to its code in parts, for an equation of pictures.
+
+    A part is a text, or [name, whether the line assigns it], of what may be an array. `kept.swapaxes(-1, -2)` is
+    ["kept", False, "kept.T"].
+    """
+    source, tree = read_source(function), parsed(function)
+    lines = [line.encode() for line in textwrap.dedent("\n".join(source.lines)).split("\n")]
     found = {}
-    for node in ast.walk(parsed(function)):
-        match node:
-            case ast.Assign(value=ast.BinOp(left, ast.MatMult(), right)) if factor(left) and factor(right):
-                found[node.lineno] = [factor(left), factor(right)]
+    for node in [tree, *statements(tree)]:
+        end = (node.body[0].lineno - 1, None) if node is tree else (node.end_lineno, node.end_col_offset)
+        names, at, parts = {}, (node.lineno, node.col_offset), []
+        for each in ast.walk(node.args if node is tree else node):
+            match each:
+                case ast.Attribute(ast.Name() as read, "shape" | "dtype") | ast.keyword("like", ast.Name() as read):
+                    names[read.lineno, read.col_offset] = (read, read.id)       # not its values
+                case ast.Attribute(ast.Name(name), "T") | ast.Call(ast.Attribute(ast.Name(name), "swapaxes")):
+                    names[each.lineno, each.col_offset] = (each, [name, False, f"{name}.T"])
+                case ast.Name(name) | ast.arg(name):
+                    made = isinstance(each, ast.arg) or isinstance(each.ctx, ast.Store)
+                    names.setdefault((each.lineno, each.col_offset), (each, [name, made]))
+
+        def text(start, stop):
+            rows = lines[start[0] - source.first:stop[0] - source.first + 1]
+            rows[-1] = rows[-1][:stop[1]]
+            rows[0] = rows[0][start[1]:]
+            return " ".join(row.decode().strip() if i else row.decode() for i, row in enumerate(rows))
+
+        for start, (each, part) in sorted(names.items(), key=lambda item: item[0]):
+            parts += [text(at, start), part]
+            at = each.end_lineno, each.end_col_offset if not isinstance(each, ast.arg) else start[1] + len(each.arg)
+        found[node.lineno] = [part for part in [*parts, text(at, end)] if part]
     return found
 
 
-def factor(node):
-    """Return (name, whether it is transposed) of `a`, `a.T` or `a.swapaxes(-1, -2)`, else None."""
-    match node:
-        case ast.Name(name):
-            return name, False
-        case ast.Attribute(ast.Name(name), "T") | ast.Call(ast.Attribute(ast.Name(name), "swapaxes")):
-            return name, True
-    return None
-
-
 def summary(value):
-    """Return the shape, range and values of an array, with four digits."""
-    value = np.asarray(value, np.float64)
-    finite = value[np.isfinite(value)]
-    low, high = short([finite.min(), finite.max()] if finite.size else [0.0, 0.0])
-    return {"shape": list(value.shape), "low": low, "high": high, "values": short(value.ravel())}
-
-
-def compared(name, given, true):
-    """Return what the page shows of an array: its summary, that of the true one and of their difference, or None."""
-    comparable = given is not None and true is not None and np.shape(given) == np.shape(true)
-    arrays = {"given": given, "true": true, "difference": given - true if comparable else None}
-    return {"name": name} | {which: None if array is None else summary(array) for which, array in arrays.items()}
+    """Return the shape and the values of an array, with four digits."""
+    return {"shape": list(np.shape(value)), "values": short(np.ravel(value))}
 
 
 def short(values):

@@ -45,8 +45,7 @@ class TinyRun:
             self.until = now - (waited - due / RATE)
             for _ in range(min(due, STEPS - len(self.losses))):
                 self.step()
-            return {"step": len(self.losses), "loss": self.losses[step:],
-                    "norms": {part: norms[step:] for part, norms in self.norms.items()}}
+            return {"loss": self.losses[step:], "norms": {part: norms[step:] for part, norms in self.norms.items()}}
 
     def step(self):
         """Take one step."""

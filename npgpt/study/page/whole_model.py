@@ -14,35 +14,35 @@ MOST_TOKENS = 64        # of a text: attention maps grow with the square
 LIKELIEST = 10          # next tokens
 MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
 MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
+# A box of a block on the map -> its output among the block's arrays.
+OUTPUTS = {"ln_1": "norm_1", "c_attn": "attn.qkv", "attention": "attn.mix", "c_proj": "attn.c_proj.y", "ln_2": "norm_2",
+           "c_fc": "mlp.hidden", "gelu": "mlp.active", "mlp_c_proj": "mlp.c_proj.y"}
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelStudy:
-    """A model's results on a text of T tokens.
+    """A model's results on a text of T tokens."""
 
-    description: of the model, one line; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
-    second on; pulls: for the first of these, the norm of the loss's gradient for the embedding of each earlier token;
-    norms: of the mean loss's gradient for each embedding but the last; maps: (layer, head, weights) of the attention,
-    weights (T - 1, T - 1) as base64 of bytes, 255 for 1; next: the likeliest tokens after the text, with probabilities;
-    lens: from `logit_lens`; left_out: sentences about what the page does not show.
-    """
-
-    description: str
-    tokens: list[str]
-    loss: float
-    losses: list[float]
-    pulls: list[list[float]]
-    norms: list[float]
-    maps: list[tuple[int, int, str]]
-    next: list[tuple[str, float]]
-    lens: list[list[tuple[str, float, float]]]
-    left_out: list[str]
+    text: str                           # what the model reads
+    description: str                    # of the model, one line
+    tokens: list[str]                   # their texts
+    loss: float                         # the mean, in nats
+    losses: list[float]                 # of the tokens from the second on
+    pulls: list[list[float]]            # for the first losses, their gradient's norm for each earlier token's embedding
+    stages: list[dict]                  # the map's boxes, forward: {"layer": a block's index or None, "box": name}
+    flow: list[list[float]]             # for the losses of `pulls`, the gradient's norm for the output of each stage
+    norms: list[float]                  # of the mean loss's gradient for each embedding but the last
+    maps: list[tuple[int, int, str]]    # layer, head, attention weights (T - 1, T - 1): base64 of bytes, 255 for 1
+    next: list[tuple[str, float]]       # the likeliest tokens after the text, with probabilities
+    lens: list[list[tuple[str, float, float]]]      # from `logit_lens`
+    left_out: list[str]                 # sentences about what the page does not show
 
     @property
     def data(self):
         """The data for the page's script."""
         return dataclasses.asdict(self) | {"losses": short(self.losses), "norms": [*short(self.norms), None],
-                                           "pulls": [short(row) for row in self.pulls]}
+                                           "pulls": [short(row) for row in self.pulls],
+                                           "flow": [short(row) for row in self.flow]}
 
 
 def study_model(model, tokenizer, prompt, description):
@@ -69,11 +69,14 @@ def study_model(model, tokenizer, prompt, description):
     last = activations["ln_f.x" if model.config.final_layer_norm else "head.x"][0]
     streams = [*(in_block(activations, i, "x") for i in range(n)), last]
     lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
-    pulls = token_pulls(model, idx, targets, left_out)
-    tokens = [shown(tokenizer.decode([i])) for i in ids]
+    outputs = box_outputs(model.config, activations.grads)
+    stages = [{"layer": layer, "box": box} for layer, box in [*outputs, (None, "loss")]]
+    pulls, flow = token_gradients(model, idx, targets, [*outputs.values()], left_out)
+    tokens = [shown(tokenizer, i) for i in ids]
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
-    following = [(shown(tokenizer.decode([i])), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]]
-    return ModelStudy(description, tokens, loss, losses, pulls, norms, maps, following, lens, left_out)
+    following = [(shown(tokenizer, i), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]]
+    return ModelStudy(prompt, description, tokens, loss, losses, pulls, stages, flow, norms, maps, following, lens,
+                      left_out)
 
 
 def in_block(activations, i, name):
@@ -97,8 +100,9 @@ def prompt_ids(model, tokenizer, prompt):
     return ids
 
 
-def shown(text):
-    """Make the spaces, line breaks and unprintable characters of a token visible."""
+def shown(tokenizer, token):
+    """Return the text of a token, with visible spaces, line breaks, unprintable characters and parts of characters."""
+    text = tokenizer.decode_bytes([token]).decode("utf-8", "backslashreplace")      # such as \xc3, the first half of é
     return printable(text.replace(" ", "·").replace("\n", "⏎"))
 
 
@@ -122,15 +126,23 @@ def logit_lens(model, tokenizer, x, targets):
     if config.final_layer_norm:
         x, _ = layernorm_forward(x, **p["ln_f"], eps=config.layer_norm_epsilon)
     logits, _ = head_forward(x, **{"weight": p["wte"]["weight"], **p.get("lm_head", {})})
-    return [(shown(tokenizer.decode([row.argmax()])), *short([row.max(), row[target]]))
+    return [(shown(tokenizer, row.argmax()), *short([row.max(), row[target]]))
             for row, target in zip(softmax(logits.astype(np.float64), axis=-1), targets, strict=True)]
 
 
-def token_pulls(model, idx, targets, left_out):
-    """Return, for the loss of each position, the norms of its gradient for all embeddings that it depends on.
+def box_outputs(config, grads):
+    """Map (layer, box) to the name of the box's output, in the forward's order, without boxes that a model lacks."""
+    blocks = {(i, box): f"h.{i}.{name}" for i in range(config.n_layer) for box, name in OUTPUTS.items()}
+    outputs = {(None, "embedding"): "embedding.x", **blocks, (None, "ln_f"): "head.x", (None, "head"): "logits"}
+    if not config.final_layer_norm:
+        del outputs[None, "ln_f"]
+    return {box: name for box, name in outputs.items() if name in grads}
 
-    With one text in the batch, row t of the position embedding's gradient is the gradient of the sum of token and
-    position embedding at t. The loss of a causal model at t does not depend on later positions, which are left out.
+
+def token_gradients(model, idx, targets, names, left_out):
+    """Return, for the loss of each position, `pulls` and `flow`; see `ModelStudy`. names: of the outputs.
+
+    The loss of a causal model at t does not depend on later positions, which are left out.
     """
     T = idx.shape[1]
     n = T
@@ -139,11 +151,14 @@ def token_pulls(model, idx, targets, left_out):
     if n < T:
         left_out.append(f"Token gradients are shown for the first {n} of {T} losses: "
                         "the others would take too long with a model of this size.")
-    rows = []
+    pulls, flow = [], []
     for i in range(n):
         seen = i + 1 if model.config.causal else T
         one = np.full((1, seen), IGNORE_INDEX)
         one[0, i] = targets[0, i]
-        _, grads = model.loss_and_grads(idx[:, :seen], one)
-        rows.append(np.linalg.norm(grads["wpe.weight"][:seen], axis=-1).astype(float).tolist())
-    return rows
+        _, activations = model.run_with_cache(idx[:, :seen], one)
+        model.backward()
+        grads = activations.grads
+        pulls.append(np.linalg.norm(grads["embedding.x"][0], axis=-1).astype(float).tolist())
+        flow.append([*(float(np.linalg.norm(grads[name])) for name in names), 1.0])
+    return pulls, flow

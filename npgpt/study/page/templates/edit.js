@@ -1,21 +1,17 @@
-/* A backward with editable lines. A unit of its pane has the class "hidden" while its line is a question, and "typed" while
-   it shows the learner's text. Without a server, and in the long way, lines can only be hidden and revealed. */
+/* A backward with editable lines. A unit of its rows has the class "hidden" while its line is a question, and "typed" while
+   it shows the learner's text. Without a server a line takes only its planted mistakes, whose verdicts are stored; in the
+   long way lines can only be hidden and revealed. planted: line -> [{text, answer}, …]. */
 class Editor {
-  constructor(layer, pane, typed) {
-    Object.assign(this, {layer, pane, typed});
-    this.units = [...pane.querySelectorAll("[data-line]")];
+  constructor(layer, list, typed, planted = {}) {
+    Object.assign(this, {layer, list, typed, planted});
+    this.units = [...list.querySelectorAll(".backward [data-line]")];
     this.state = this.checked = {level: 0, texts: {}, shown: []};     // texts: line -> the learner's; never changed in place
     this.history = [];
+    this.guesses = {};          // hidden line -> the last wrong choice
     this.answer = null;
-    this.version = 0;           // counts the changes
-    this.listeners = [];
     this.requests = new Requests("/check", (answer) => this.judged(answer),
       (text) => this.judged({verdict: "error", text: text[0].toUpperCase() + text.slice(1), lines: [], arrays: {}}));
-    this.later = debounced(1000, () => this.check());
-    for (const button of pane.querySelectorAll(".level")) {
-      button.addEventListener("click", () => this.choose(Number(button.dataset.level)));
-    }
-    pane.querySelector(".predict").addEventListener("click", () => this.choose(0));
+    this.later = debounced(300, () => this.check());
   }
 
   /* The text of the lines */
@@ -28,23 +24,6 @@ class Editor {
   isAsked(unit) {
     const {level, shown} = this.state;
     return Number(unit.dataset.level ?? Infinity) <= level && !shown.includes(unit.dataset.line);
-  }
-
-  text(line) {
-    const {text, stub} = this.typed[line];
-    return this.state.texts[line] ?? (this.isAsked(this.unit(line)) ? stub : text);
-  }
-
-  isTyped(line) {
-    return line in this.state.texts;
-  }
-
-  get edits() {
-    return Object.keys(this.state.texts).length;
-  }
-
-  get hidden() {
-    return this.units.filter((unit) => unit.matches(".hidden"));
   }
 
   /* Changes */
@@ -65,30 +44,26 @@ class Editor {
   choose(level) {
     if (level === this.state.level) level = 0;
     if (level) for (const details of this.layer.section.querySelectorAll("details")) details.open = false;
+    this.guesses = {};
     this.change({level, texts: {}, shown: []});
     this.check();
   }
 
   /* Show the package's line. The level can then no longer be solved. */
   reveal(line) {
-    const {level, texts: {[line]: _, ...texts}, shown} = this.state;
-    this.change({texts, shown: level ? [...shown, line] : shown});
+    const {texts: {[line]: _, ...texts}, shown} = this.state;
+    this.change({texts, shown: [...shown, line]});
     this.check();
   }
 
   reset(line) {
-    const {[line]: _, ...others} = this.state.texts;
-    this.change(this.isTyped(line) ? {texts: others} : {texts: {}, shown: []});
+    const {[line]: _, ...texts} = this.state.texts;
+    this.change({texts});
     this.check();
-  }
-
-  get canUndo() {
-    return this.history.length > 0 || this.state !== this.checked;
   }
 
   /* Return to the previously checked state. */
   undo() {
-    if (!this.canUndo) return;
     this.state = this.checked = this.state === this.checked ? this.history.pop() : this.checked;
     this.send();
     this.update();
@@ -105,19 +80,27 @@ class Editor {
   }
 
   send() {
-    this.isWaiting = LIVE !== null && this.edits > 0;
-    if (!this.isWaiting) this.answer = null;
+    const {level, texts: edits, shown} = this.state;
+    this.isWaiting = LIVE !== null && Object.keys(edits).length > 0;
+    if (this.isWaiting) this.requests.send({layer: this.layer.name, level, edits, shown});
     else {
-      const {level, texts: edits, shown} = this.state;
-      this.requests.send({layer: this.layer.name, level, edits, shown});
+      const [[line, text] = []] = Object.entries(edits);
+      this.answer = line ? this.planted[line].find((each) => each.text === text).answer : null;
+      announce(this.answer?.text ?? "");
     }
   }
 
+  /* Replace a line by its planted mistake. */
+  break(line) {
+    this.change({texts: {...LIVE ? this.state.texts : {}, [line]: this.planted[line][0].text}});
+    this.check();
+  }
+
   judged(answer) {
-    if (!this.edits) return;            // undone in the meantime
+    if (!Object.keys(this.state.texts).length) return;            // undone in the meantime
     this.answer = answer;
     this.isWaiting = Boolean(this.requests.next);
-    document.getElementById("status").textContent = answer.text;        // for screen readers
+    announce(answer.text);
     if (answer.solved) this.layer.solved([answer.solved]);
     this.update();
   }
@@ -126,37 +109,33 @@ class Editor {
     return this.state !== this.checked || this.isWaiting;
   }
 
-  /* "ok" or "WRONG", for a line with several names the worst; undefined if not judged. */
-  verdict(line) {
-    const found = (this.answer?.lines ?? []).filter((each) => each.line === line).map((each) => each.verdict);
-    return found.includes("WRONG") ? "WRONG" : found[0];
-  }
-
   /* Display */
 
   update() {
-    this.version++;
+    this.list.classList.toggle("asks", this.state.level > 0);
     for (const unit of this.units) {
-      const {line} = unit.dataset, verdict = this.verdict(line), typed = this.isTyped(line);
+      const {line} = unit.dataset, typed = line in this.state.texts;
+      const verdicts = (this.answer?.lines ?? []).filter((each) => each.line === line).map(({verdict}) => verdict);
+      const isWrong = verdicts.includes("WRONG") || typed && !LIVE && this.answer?.verdict === "wrong", isRight = typed && !isWrong && verdicts[0] === "ok";
       unit.classList.toggle("typed", typed);
-      unit.classList.toggle("hidden", this.isAsked(unit) && !(typed && verdict === "ok"));
-      unit.classList.toggle("right", typed && verdict === "ok");
-      unit.classList.toggle("wrong", verdict === "WRONG");
+      unit.classList.toggle("hidden", this.isAsked(unit) && !isRight);
+      unit.classList.toggle("right", isRight);
+      unit.classList.toggle("wrong", isWrong);
       if (typed) (unit.querySelector(".own code") ?? this.row(unit, "own", "code")).textContent = this.state.texts[line];
     }
-    const left = this.hidden.length, reveal = this.pane.querySelector(".predict");
+    const {section} = this.layer, reveal = section.querySelector(".reveal-all");
+    const left = this.units.filter((unit) => unit.matches(".hidden")).length;
     reveal.hidden = !left;
     reveal.textContent = `Reveal all ${left}`;
-    for (const button of this.pane.querySelectorAll(".level")) {
+    for (const button of section.querySelectorAll(".level")) {
       button.setAttribute("aria-pressed", Number(button.dataset.level) === this.state.level);
     }
-    this.layer.show(...this.layer.current);
-    for (const listener of this.listeners) listener();
+    this.layer.refresh();
   }
 
   /* Add a numbered row to a unit, and return the element for its text. */
   row(unit, className, tag) {
-    const row = unit.appendChild(make("div", `row ${className}`));
+    const row = unit.appendChild(make("div", `line ${className}`));
     row.append(make("span", "number", unit.dataset.line.slice(1)));
     return row.appendChild(make(tag));
   }
@@ -164,109 +143,129 @@ class Editor {
   /* Turn a line into a text field. Enter checks and closes it, Escape discards the edit. */
   open(line) {
     const unit = this.unit(line);
-    if (!this.typed[line] || unit.matches(".editing")) return;
-    this.layer.stay(line);
-    if (!LIVE) {
-      this.layer.section.querySelector(".why").prepend(howToStart("edit this line"));
-      return;
-    }
-    const field = this.row(unit, "field", "textarea"), before = this.text(line);
+    if (!LIVE || !this.typed[line] || unit.matches(".editing")) return;
+    this.layer.reach(line);
+    const {text, stub} = this.typed[line], before = this.state.texts[line] ?? (this.isAsked(unit) ? stub : text);
+    const field = this.row(unit, "field", "textarea");
     unit.classList.add("editing");
-    unit.setAttribute("role", "group");
     field.setAttribute("aria-label", `Line ${line.slice(1)} of the backward of ${this.layer.name}`);
-    const leave = (action) => {
-      action();
-      unit.focus({preventScroll: true});
+    Object.assign(field, {value: before, rows: 1, spellcheck: false, autocapitalize: "off", autocomplete: "off"});
+    const grow = () => {
+      field.style.height = "";
+      field.style.height = `${field.scrollHeight}px`;
     };
-    typing(field, before, {
-      onInput: (text) => this.type(line, text),
-      onEnter: () => leave(() => this.check()),
-      onEscape: () => leave(() => this.type(line, before)),
+    new ResizeObserver(grow).observe(field.parentElement);
+    field.addEventListener("input", () => {
+      grow();
+      this.type(line, field.value);
+    });
+    field.addEventListener("keydown", (event) => {
+      const {key, shiftKey, isComposing} = event;
+      if (isComposing || key !== "Escape" && (key !== "Enter" || shiftKey)) return;
+      event.preventDefault();
+      if (key === "Enter") this.check();
+      else this.type(line, before);
+      unit.closest(".row").querySelector(".toggle").focus({preventScroll: true});
     });
     field.addEventListener("blur", () => {
       unit.classList.remove("editing");
-      unit.setAttribute("role", "button");
       field.parentElement.remove();
     });
     field.focus({preventScroll: true});
   }
 
-  /* Fill the panel for an edited line: its array, the true one, their difference, and the verdict. */
-  fill(line, chosen) {
-    const {layer, answer} = this, found = answer?.arrays[line] ?? [];
-    const entry = found.find(({name}) => name === chosen) ?? found[0];
-    fillJudged(["here", "there", "difference"].map((kind) => layer.card(kind)), entry);
-    if (found.length > 1) layer.tabs(found, entry, (name) => layer.show(line, undefined, name));
-    const why = layer.section.querySelector(".why");
-    why.replaceChildren(...this.verdictElements(line));
-    const hint = this.unit(line).dataset.hint;
-    if (hint && this.unit(line).matches(".hidden")) why.append(hintElement(hint));
+  /* What can be done with a line now. */
+  tools(line) {
+    const tools = make("div", "tools"), isTyped = line in this.state.texts, isHidden = this.unit(line)?.matches(".hidden");
+    const add = (text, action) => tools.append(makeButton(text.split(" ")[0].toLowerCase(), text, action));
+    if (LIVE && this.typed[line]) add(isHidden ? "Type it" : "Edit", () => this.open(line));
+    if (!isTyped && !isHidden && this.planted[line]) add("Break it", () => this.break(line));
+    if (isTyped) add("Repair", () => this.reset(line));
+    if (isTyped && LIVE) add("Undo", () => this.undo());
+    if (isHidden) add("Show me", () => this.reveal(line));
+    return tools;
+  }
+
+  /* The question that hides a line: a choice of lines that look right, and a hint. */
+  question(line) {
+    const unit = this.unit(line), asked = make("p", "asking"), wrong = this.planted[line] ?? [], {text} = this.typed[line] ?? {};
+    asked.append(...unit.querySelector(".question span:last-child").cloneNode(true).childNodes);
+    const guess = wrong.find((each) => each.text === this.guesses[line]), choice = make("div", "choice");
+    if (wrong.length > 1) {
+      for (const each of [text, ...wrong.slice(-2).map((mistake) => mistake.text)].sort()) {
+        const button = choice.appendChild(makeButton(each === guess?.text ? "wrong" : "", each, () => {
+          this.guesses[line] = each;
+          announce(each === text ? "Right" : wrong.find((mistake) => mistake.text === each).answer.text);
+          if (each === text) return this.reveal(line);
+          this.layer.refresh();
+        }));
+        if (each === guess?.text) button.append(make("strong", "", " ✗ WRONG"));
+      }
+    }
+    const hint = make("details", "hint");
+    hint.append(make("summary", "", "Hint"), make("p", "", unit.dataset.hint));
+    return [asked, choice, ...guess ? [make("p", "verdict wrong", guess.answer.text)] : [], ...unit.dataset.hint ? [hint] : []];
   }
 
   /* The verdict in words. It is inserted as text, never as markup. */
   verdictElements(line) {
-    const {answer} = this, {shown} = this.state;
-    if (this.isPending) return [make("p", "verdict pending", "Checking …")];
-    if (!answer) return [];
-    const elements = [make("p", `verdict ${answer.verdict}`, answer.text)];
+    const {answer} = this, {shown} = this.state, box = make("div", "said");
+    const say = (className, text) => box.appendChild(make("p", className, text));
+    if (this.isPending || !answer) {
+      say("verdict pending", "Checking …");
+      return [box];
+    }
+    const verdict = say(`verdict ${answer.verdict}`, answer.text.replace(/^wrong: /, ""));
+    if (answer.verdict === "wrong") verdict.prepend(make("strong", "", "✗ WRONG "));
     for (const {name, verdict, said} of answer.lines.filter((each) => each.line === line)) {
       const text = said.filter((each) => !answer.text.includes(each)).join("; ");
-      if (verdict === "WRONG" && text) elements.push(make("p", "evidence", `${name}: ${text}`));
+      if (verdict === "WRONG" && text) say("evidence", `${name}: ${text}`);
     }
     if (answer.first && answer.first !== line) {
-      elements.push(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong line`,
-        () => this.layer.stay(answer.first)));
+      box.append(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong line`,
+        () => this.layer.reach(answer.first).scrollIntoView({block: "nearest"})));
     }
     if (answer.verdict === "right" && shown.length) {
-      elements.push(make("p", "evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so this level does not count as solved.`));
+      say("evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so this level does not count as solved.`);
     }
-    if (answer.solved) elements.push(make("p", "solved", `✓ Solved: ${answer.solved}`));
-    if (answer.output) elements.push(make("p", "evidence", "Your code printed:"), make("pre", "", answer.output));
-    if (answer.seed !== undefined) elements.push(make("p", "caption", `Random test cases: seed ${answer.seed}.`));
-    return elements;
+    if (answer.solved) say("solved", `✓ Solved: ${answer.solved}`);
+    if (answer.output) say("evidence", "Your code printed:").after(make("pre", "", answer.output));
+    return [box];
   }
-}
 
-/* Fill three cards: the line's array, the true one, and their difference, coloured on the scale of the true one. */
-function fillJudged([here, there, difference], entry) {
-  for (const [card, title, kind, missing] of [
-    [here, "computed by this line", "given", "This line computes no such array."],
-    [there, "the true gradient", "true", "No such array."],
-    [difference, "difference", "difference", entry?.given && entry.true ? "The shapes differ." : "Nothing to compare."],
-  ]) {
-    card.replaceChildren();
-    if (!entry) continue;
-    const array = entry[kind];
-    card.append(make("h4", "backward", kind === "difference" ? "difference" : entry.name));
-    card.append(make("p", "facts", array ? kind === "difference" ? `at most ${largestOf(array.values)}` : `${title} · ${shown(array.shape)}` : missing));
-    if (array) new ArrayHeat(card, kind === "difference" ? "difference" : entry.name, array, entry.true && largestOf(entry.true.values));
+  /* An edited line's array, the true one, and their difference, whose largest entry is marked. */
+  judgedFigures(line, row) {
+    const {layer} = this, [step] = layer.executions(line), found = this.isPending ? [] : this.answer?.arrays[line] ?? [];
+    const names = found.length ? found.map(({name}) => name) : (step?.arrays ?? []).map(([name]) => name).slice(0, 1);
+    const trio = make("div", "trio");
+    if (!this.isPending && !found.length) trio.append(make("p", "caption", "This line has no wrong array to show."));
+    else for (const name of names) {
+      const one = found.find((each) => each.name === name), known = one?.true, number = line.slice(1);
+      const given = typeof one?.given === "number" ? layer.data.arrays[one.given] : one?.given;     // of a planted mistake
+      const right = known ?? layer.array(step, name) ?? null, largest = right && largestOf(right.values);
+      const comparable = given && right && String(given.shape) === String(right.shape);
+      const difference = comparable && {shape: right.shape, values: right.values.map((value, i) => given.values[i] - value)};
+      const off = difference ? difference.values.map((value) => Number.isFinite(value) ? Math.abs(value) : Infinity) : [];
+      const most = Math.max(...off, 0), isEqual = most <= 1e-3 * largest;
+      const worst = isEqual ? null : indexOf(off.findIndex((value) => value >= most * (1 - 1e-9)), right.shape);
+      for (const [title, array, missing, scale] of [
+        [`${name} of this line`, given, found.length ? "This line computes no such array." : "", largest],
+        [`the true ${name}`, right, "The page's line has no array of this name.", undefined],
+        ["difference", isEqual ? null : difference, comparable ? "none in four digits" : given && right ? `The shapes differ: ${shapeText(given.shape)}, not ${shapeText(right.shape)}.` : "", undefined],
+      ]) {
+        const figure = trio.appendChild(make("figure", "heat"));
+        figure.append(make("figcaption", "", title));
+        if (!array) figure.append(make("p", "caption", missing));
+        else {
+          const index = worst ? worst.slice(0, -2) : leadingIndex(array.shape, row.leads, row.slice ?? 0);
+          figure.append(make("small", "", `${shapeText(array.shape)}${index.length ? ` at [${index.join(", ")}]` : ""}`));
+          const heat = new ArrayHeat(figure, title, array, {label: `${title}, line ${number}`, scale, index});
+          if (array !== difference) continue;
+          figure.querySelector("small").append(most < Infinity ? `, at most ${brief(most)}` : ", not finite");
+          heat.mark("most", (each) => String(each) === String(worst));
+        }
+      }
+    }
+    return trio;
   }
-}
-
-function hintElement(text) {
-  const hint = make("details", "hint");
-  hint.append(make("summary", "", "Hint"), make("p", "", text));
-  return hint;
-}
-
-/* A text field that grows with its text. Its keys do not step through the page. */
-function typing(field, text, {onInput, onEnter, onEscape}) {
-  const grow = () => {
-    field.style.height = "";
-    field.style.height = `${field.scrollHeight}px`;
-  };
-  Object.assign(field, {value: text, rows: 1, spellcheck: false, autocapitalize: "off", autocomplete: "off"});
-  requestAnimationFrame(grow);
-  new ResizeObserver(grow).observe(field.parentElement);
-  field.addEventListener("input", () => {
-    grow();
-    onInput(field.value);
-  });
-  field.addEventListener("keydown", (event) => {
-    event.stopPropagation();
-    const action = event.key === "Enter" && !event.shiftKey ? onEnter : event.key === "Escape" ? onEscape : null;
-    if (!action || event.isComposing) return;
-    event.preventDefault();
-    action();
-  });
 }

@@ -16,6 +16,38 @@ function makeButton(className, text, action) {
   return button;
 }
 
+/* Do something once an element is about to come into view. */
+function whenSeen(element, action) {
+  new IntersectionObserver(([{isIntersecting}], observer) => {
+    if (!isIntersecting) return;
+    observer.disconnect();
+    action();
+  }, {rootMargin: "400px"}).observe(element);
+}
+
+/* Make elements of a container one tab stop, which the arrow keys move; once more if they are new. */
+function oneTabStop(container, selector) {
+  const all = () => [...container.querySelectorAll(selector)];
+  const stopAt = (one) => all().forEach((each) => each.tabIndex = each === one ? 0 : -1);
+  stopAt(all()[0]);
+  if (container.hasOneTabStop) return;
+  container.hasOneTabStop = true;
+  container.addEventListener("focusin", ({target}) => target.matches(selector) && stopAt(target));
+  container.addEventListener("keydown", (event) => {
+    const step = {ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1}[event.key], at = all().indexOf(event.target);
+    if (!step || at < 0) return;
+    event.preventDefault();
+    all()[at + step]?.focus();
+  });
+}
+
+/* Let the keyboard scroll what is too wide. */
+function letScroll(element) {
+  for (const part of element.querySelectorAll("math[display=block], .scroll")) {
+    if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+  }
+}
+
 /* Whether the pointer moved, rather than the page below it. */
 const pointer = {};
 const hasMoved = ({clientX, clientY}) => clientX !== pointer.x || clientY !== pointer.y;
@@ -23,16 +55,13 @@ document.addEventListener("pointermove", ({clientX, clientY}) => Object.assign(p
 
 const LEAST = 26, MOST = 46;       // the width of a cell with a number, in pixels
 
-/* A heat map in a figure, read with the pointer or the arrow keys: `blocks` of rows and columns side by side, which wrap.
-   It shows {rows, columns, blocks, group, axes, part(r, c), label(r, c), number(r, c)}: columns count on from block to
-   block; a gap follows each `group` rows; axes: {row, column, rows: [text], columns: [text]}; part is from -1 to 1, null
-   for no cell; number: what is written into a cell if it is wide enough, by default nothing.
+/* A heat map in a figure, read with the pointer or the arrow keys. It shows {rows, columns, axes, part(r, c), label(r, c),
+   number(r, c)}: axes: {row, column, rows: [text], columns: [text]}; part is from -1 to 1, null for no cell; number: what
+   is written into a cell if it is wide enough, by default nothing.
    onPoint(place) is called with [row, column], or null; onPress(place, event) when a cell is pressed or entered. */
 class Heat {
   constructor(figure, label) {
     this.figure = figure;
-    this.onPoint = () => {};
-    this.onPress = () => {};
     this.cells = figure.appendChild(make("div", "cells"));
     this.cells.tabIndex = 0;
     this.cells.setAttribute("role", "img");
@@ -43,40 +72,34 @@ class Heat {
     this.cells.addEventListener("pointerdown", (event) => {
       if (!event.target.place) return;
       this.point(event.target.place);
-      this.onPress(event.target.place, event);
+      this.onPress?.(event.target.place, event);
     });
     this.cells.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && this.at) this.onPress(this.at, event);
+      if (event.key === "Enter" && this.at) this.onPress?.(this.at, event);
       const move = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]}[event.key];
       if (!move) return;
       event.preventDefault();
-      event.stopPropagation();
       const [r, c] = this.at ?? [0, -move[1]], place = [r + move[0], c + move[1]];
       if (this.cell(place)) this.point(place);
     });
   }
 
   show(content) {
-    const {rows, columns, blocks = 1, group = rows, axes, part} = this.content = {blocks: 1, ...content};
+    const {rows, columns, axes, part, number} = this.content = content;
     this.figure.classList.toggle("axes", axes !== undefined);
-    this.cells.style = `--rows: ${rows}; --columns: ${columns}; --blocks: ${blocks}; --half: ${Math.ceil(blocks / 2)}`;
+    this.figure.style = `--rows: ${rows}; --columns: ${columns}`;
     this.cells.replaceChildren();
-    this.grid = Array.from({length: rows}, () => []);
-    const groups = Array(rows / group).fill(`repeat(${group}, var(--tall))`).join(" 4px ");   // a gap is a track as well
-    for (let b = 0; b < blocks; b++) {
-      const block = this.cells.appendChild(make("div", "block"));
-      block.style.gridTemplateRows = groups;
-      for (let r = 0; r < rows; r++) {
-        for (let c = b * columns; c < (b + 1) * columns; c++) {
-          if (part(r, c) === null) continue;
-          const cell = this.grid[r][c] = block.appendChild(make("i"));
-          cell.style.gridArea = `${r + Math.floor(r / group) + 1} / ${c % columns + 1}`;
-          cell.place = [r, c];
-        }
-      }
-    }
-    if (axes) this.cells.append(this.axis("row", axes.row, axes.rows), this.axis("column", axes.column, axes.columns));
-    if (content.number) new ResizeObserver(() => this.fit()).observe(this.figure);
+    const block = this.cells.appendChild(make("div", "block"));
+    this.grid = Array.from({length: rows}, (_, r) => Array.from({length: columns}, (_, c) => {
+      if (part(r, c) === null) return null;
+      const cell = block.appendChild(make("i"));
+      cell.style.gridArea = `${r + 1} / ${c + 1}`;
+      cell.place = [r, c];
+      return cell;
+    }));
+    this.all = this.grid.flat().filter(Boolean);
+    if (axes) this.cells.append(this.axis("down", axes.row, axes.rows), this.axis("column", axes.column, axes.columns));
+    if (number) new ResizeObserver(() => this.fit()).observe(this.figure);
     this.paint();
     this.fit();
     this.point(null);
@@ -84,26 +107,21 @@ class Heat {
 
   /* Colour the cells. */
   paint() {
-    for (const cell of this.grid.flat()) {
+    for (const cell of this.all) {
       const value = this.content.part(...cell.place);
       cell.classList.toggle("negative", value < 0);
       cell.style.setProperty("--part", Math.abs(value));
     }
   }
 
-  /* Write the numbers, with as many blocks side by side as leave room for them; none if a single block does not fit. */
+  /* Write the numbers, if there is room for them. */
   fit() {
-    const {columns, blocks, number} = this.content, width = this.figure.clientWidth;
+    const {columns, number} = this.content, width = this.figure.clientWidth || Math.min(224, Math.max(96, 40 * columns));
     if (!number || !width) return;
-    const wide = (across) => Math.min(MOST, Math.floor((width - 5 * (across - 1)) / (across * columns)));
-    let lines = 1;
-    while (lines < blocks && wide(Math.ceil(blocks / lines)) < LEAST) lines++;
-    const across = Math.ceil(blocks / lines), cell = wide(across);
-    if (cell < LEAST) lines = 0;
-    this.cells.classList.toggle("numbers", lines > 0);
-    this.cells.style.setProperty("--wide", lines ? `${cell}px` : "");
-    this.cells.style.setProperty("--widest", `${across * columns * cell + 5 * (across - 1) + 1}px`);
-    for (const each of this.grid.flat()) each.textContent = lines ? number(...each.place, cell > 36) : "";
+    const wide = Math.min(MOST, Math.floor(width / columns)), fits = wide >= LEAST;
+    this.cells.classList.toggle("numbers", fits);
+    this.cells.style.setProperty("--wide", fits ? `${wide}px` : "");
+    for (const each of this.all) each.textContent = fits ? number(...each.place, wide > 36) : "";
   }
 
   axis(kind, title, texts) {
@@ -122,7 +140,7 @@ class Heat {
     this.at = place;
     this.cell(place)?.classList.add("at");
     this.rest();
-    this.onPoint(place);
+    this.onPoint?.(place);
   }
 
   /* Show the label of the selected cell, or the figure's own text. */
@@ -133,25 +151,20 @@ class Heat {
 
 const largestOf = (values) => Math.max(...values.filter(Number.isFinite).map(Math.abs), 0);
 
-/* The heat map of an array of any number of axes: the last one is the columns, those before it are the rows; with three
-   or more, the first one becomes blocks. A value that is not finite is a string. Matrices of up to 8 x 8 have numbers.
-   scale: the value of the strongest colour, by default the array's largest. */
+/* The heat map of the last two axes of an array, at an `index` of those before them (see `leadingIndex`). A value that is
+   not finite is a string. Matrices of up to 8 x 8 have numbers. label: what is unique of it, by default its name; scale:
+   the value of the strongest colour, by default the array's largest. */
 class ArrayHeat extends Heat {
-  constructor(card, name, array, scale) {
-    super(card.appendChild(make("figure", "heat")), `Values of ${name}`);
-    const {shape} = array;
-    this.name = name;
-    this.shape = shape;
-    this.columns = shape.at(-1) ?? 1;
-    this.scale = scale;
-    const blocks = shape.length > 2 ? shape[0] : 1, rows = this.rows = array.values.length / this.columns / blocks;
-    const group = shape.length > 3 ? shape.at(-2) : rows;
+  constructor(figure, name, array, {label = name, scale, index = []} = {}) {
+    super(figure, `Values of ${label}`);
+    const {shape} = array, columns = shape.at(-1) ?? 1, rows = shape.length > 1 ? shape.at(-2) : 1;
+    Object.assign(this, {name, shape, scale});
+    this.start = [...index, ...shape.slice(-2).map(() => 0)].reduce((flat, i, axis) => flat * shape[axis] + i, 0);
     this.take(array);
     this.show({
-      rows, columns: this.columns, blocks, group,
-      part: (r, c) => this.part(this.values[this.flat(r, c)]),
-      label: (r, c) => `${name}[${this.index([r, c]).join(", ")}] = ${this.values[this.flat(r, c)]}`,
-      number: group <= 8 && this.columns <= 8 ? (r, c, roomy) => this.number(this.values[this.flat(r, c)], roomy) : null,
+      rows, columns, part: (r, c) => this.part(this.value(r, c)),
+      label: (r, c) => `${name}[${this.index([r, c]).join(", ")}] = ${this.value(r, c)}`,
+      number: rows <= 8 && columns <= 8 ? (r, c, roomy) => this.number(this.value(r, c), roomy) : null,
     });
   }
 
@@ -162,8 +175,9 @@ class ArrayHeat extends Heat {
   /* Take the values of another array of the same shape. */
   take({values}) {
     this.values = values;
+    this.isWhole = values.every(Number.isInteger);
     this.largest = this.scale || largestOf(values) || 1;
-    this.power = this.largest < 0.1 || this.largest >= 1000 ? Math.floor(Math.log10(this.largest)) : 0;
+    this.power = !this.isWhole && (this.largest < 0.1 || this.largest >= 1000) ? Math.floor(Math.log10(this.largest)) : 0;
   }
 
   update(array) {
@@ -179,24 +193,35 @@ class ArrayHeat extends Heat {
   }
 
   number(value, roomy) {
-    if (typeof value !== "number") return value;
+    if (typeof value !== "number" || this.isWhole) return String(value);
     const scaled = value / 10 ** this.power, size = Math.abs(scaled);
     if (size < 0.005) return "0";
     const text = scaled.toFixed(size < 0.995 ? 2 : size < 9.95 ? 1 + roomy : roomy ? 1 : 0);
     return roomy ? text : text.replace(/^(-?)0\./, "$1.");
   }
 
-  flat(r, c) {
-    return (Math.floor(c / this.columns) * this.rows + r) * this.columns + c % this.columns;
+  value(r, c) {
+    return this.values[this.start + r * this.content.columns + c];
   }
 
-  index(place) {
-    return this.shape.reduceRight(([rest, found], length) =>
-      [Math.floor(rest / length), [rest % length, ...found]], [this.flat(...place), []])[1];
+  index([r, c]) {
+    return indexOf(this.start + r * (this.shape.at(-1) ?? 1) + c, this.shape);
   }
 
   /* Give a class to exactly the cells whose index fulfils a condition. */
   mark(className, condition) {
-    for (const cell of this.grid.flat()) cell.classList.toggle(className, condition(this.index(cell.place)));
+    for (const cell of this.all) cell.classList.toggle(className, Boolean(condition(this.index(cell.place))));
   }
+}
+
+/* The index in a shape of the entry number `flat`. */
+function indexOf(flat, shape) {
+  return shape.reduceRight(([rest, found], length) => [Math.floor(rest / length), [rest % length, ...found]], [flat, []])[1];
+}
+
+/* Which matrix of an array is shown if matrix number `slice` is shown of an array with the axes `leads` before its last
+   two: as in broadcasting. */
+function leadingIndex(shape, leads, slice) {
+  const lead = shape.slice(0, -2), at = indexOf(slice, leads).slice(leads.length - lead.length);
+  return lead.map((length, i) => Math.min(length - 1, at[i] ?? 0));
 }

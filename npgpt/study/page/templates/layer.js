@@ -1,106 +1,90 @@
-/* One layer: two panes of code, a stepper, and a panel about the line under the pointer. */
+/* One layer: a row for each line of the forward, with the lines of the backward that undo it. A row opens in place. */
 class Layer {
   constructor(section) {
-    this.section = section;
-    this.panes = section.querySelector(".panes");
-    this.arrows = section.querySelector(".arrows");
-    const {typed, ...data} = DATA.layers.find(({name}) => name === section.id);
-    Object.assign(this, data, {heats: [], done: new Set()});       // name, inputs, loss, levels, ways
+    const {typed, planted, ...data} = DATA.layers.find(({name}) => name === section.id);
+    Object.assign(this, data, {section, done: new Set()});         // name, inputs, loss, levels, ways
+    this.lists = [...section.querySelectorAll(".rows")];
     this.mover = new Mover(this);
-    this.editors = [...section.querySelectorAll(".code.backward")].map((pane, i) =>
-      new Editor(this, pane, i ? {} : typed));
-    this.buttons = [...section.querySelectorAll("[data-go]")];
-    for (const button of this.buttons) button.addEventListener("click", () => this.go(button.dataset.go));
-    for (const pane of section.querySelectorAll(".code")) this.listen(pane);
-    const actions = {edit: (line) => this.editor.open(line), undo: () => this.editor.undo(),
-      reset: (line) => this.editor.reset(line), reveal: (line) => this.editor.reveal(line)};
-    for (const button of section.querySelectorAll("[data-choose], [data-do]")) {
-      const {choose, do: what} = button.dataset;
-      button.addEventListener("click", () => what ? actions[what](this.base[0]) : this.choose(Number(choose)));
+    this.editors = this.lists.map((list, i) => new Editor(this, list, i ? {} : typed, i ? {} : planted));
+    for (const list of this.lists) this.listen(list);
+    for (const button of section.querySelectorAll(".level")) {
+      button.addEventListener("click", () => this.editor.choose(Number(button.dataset.level)));
     }
-    this.pencil = makeButton("pencil", undefined, () => this.editor.open(this.pencil.closest(".unit").dataset.line));
-    this.pencil.append(section.querySelector("[data-do=edit] svg").cloneNode(true));
-    this.pencil.title = "Edit this line";
-    this.pencil.tabIndex = -1;          // the key e does the same
-    new ResizeObserver(() => this.drawArrows()).observe(this.panes);
+    section.querySelector(".full").addEventListener("toggle", ({target}) => letScroll(target));
+    section.querySelector(".reveal-all").addEventListener("click", () => this.editor.choose(0));
+    for (const button of section.querySelectorAll("[data-choose]")) {
+      button.addEventListener("click", () => this.way(Number(button.dataset.choose)));
+    }
     this.way(0);
-    this.step(0);
-  }
-
-  listen(pane) {
-    const units = [...pane.querySelectorAll("[data-line]")];
-    const unitOf = (event) => event.target.closest("textarea, .pencil") ? null : event.target.closest("[data-line]");
-    units[0].tabIndex = 0;            // one tab stop; the arrow keys move from there
-    pane.addEventListener("scroll", () => this.drawArrows());
-    pane.addEventListener("pointerover", (event) => {
-      if (event.pointerType === "mouse" && unitOf(event) && hasMoved(event)) this.show(unitOf(event).dataset.line);
-    });
-    pane.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.show(...this.base));
-    let pressed;
-    pane.addEventListener("click", (event) => {
-      if (event.detail > 1 || !unitOf(event)) return;
-      pressed = unitOf(event);
-      this.press(pressed);
-    });
-    // The first click may have scrolled another line under the pointer: edit the line that was clicked first.
-    pane.addEventListener("dblclick", (event) => unitOf(event) && this.editor.open(pressed.dataset.line));
-    pane.addEventListener("focusin", (event) => {
-      if (!unitOf(event)) return;
-      this.show(unitOf(event).dataset.line);
-      // Not while a mouse button is down: it would be released over another line.
-      if (unitOf(event).matches(":focus-visible")) this.bring(unitOf(event).dataset.line);
-    });
-    pane.addEventListener("focusout", (event) => pane.contains(event.relatedTarget) || this.show(...this.base));
-    pane.addEventListener("keydown", (event) => {
-      const at = units.indexOf(unitOf(event));
-      const to = {ArrowUp: at - 1, ArrowDown: at + 1}[event.key];
-      if (at < 0) return;
-      if (event.key === "Enter" || event.key === " ") this.press(units[at]);
-      else if (["e", "F2"].includes(event.key) && !event.ctrlKey && !event.metaKey) this.editor.open(units[at].dataset.line);
-      else if (to !== undefined) units[to]?.focus({preventScroll: true});
-      else return;
-      event.preventDefault();
+    whenSeen(section, () => {
+      this.isSeen = true;
+      this.draw();
     });
   }
-
-  /* The forms of the backward */
 
   /* Switch to one of the layer's backwards: the one used in training, or the long way. */
   way(i) {
-    const panes = [...this.section.querySelectorAll(".code")];
-    for (const pane of panes.slice(1)) pane.hidden = Number(pane.dataset.way) !== i;
-    this.backward = panes[1 + i];
-    this.editor = this.editors[i];
+    this.lists.forEach((list, j) => list.hidden = j !== i);
+    for (const button of this.section.querySelectorAll("[data-choose]")) {
+      button.setAttribute("aria-pressed", Number(button.dataset.choose) === i);
+    }
     this.data = this.ways[i];
-    this.units = panes.filter((pane) => !pane.hidden).flatMap((pane) => [...pane.querySelectorAll("[data-line]")]);
+    this.editor = this.editors[i];
+    this.rows = [...this.lists[i].children];
+    this.editor.update();
+    this.draw();
   }
 
-  /* Switch forms, and stay at the same variable if it has a line there. */
-  choose(i) {
-    const [side] = this.base[0], {name} = this.entry;
-    this.way(i);
-    const {lines} = this.data;
-    const line = Object.keys(lines).find((each) => each[0] === side && lines[each].some((entry) => entry.name === name));
-    this.stay(line ?? this.data.steps[0].line);
-    this.backward.querySelector(`[data-choose="${i}"]`).focus();
+  listen(list) {
+    const rowOf = (target) => target.closest("textarea, .panel, a, button:not(.toggle)") ? null : target.closest(".row");
+    list.addEventListener("click", (event) => {
+      const row = rowOf(event.target), unit = event.target.closest("[data-line]");
+      if (!row || event.detail > 1 || !getSelection().isCollapsed) return;       // the second click opens the editor
+      this.toggle(row);
+      history.replaceState(null, "", `#${this.name}:${unit?.dataset.line ?? linesOf(row)[0]}`);
+    });
+    list.addEventListener("dblclick", (event) => {
+      const line = rowOf(event.target) && event.target.closest("[data-line]")?.dataset.line;
+      if (line) this.editor.open(line);
+    });
+    list.addEventListener("keydown", (event) => {
+      const row = rowOf(event.target);
+      if (!row || event.key !== "e" || event.ctrlKey || event.metaKey || event.altKey) return;
+      this.editor.open(linesOf(row).find((line) => this.editor.typed[line]));
+      event.preventDefault();
+    });
+    oneTabStop(list, ".toggle");
   }
 
-  /* Update the toolbar for the current line. */
-  updateControls() {
-    const {editor, base: [line]} = this, number = line.slice(1), unit = editor.unit(line);
-    const button = (what) => this.section.querySelector(`[data-do=${what}]`);
-    button("edit").disabled = !LIVE || !editor.typed[line];
-    button("undo").disabled = !editor.canUndo;
-    button("reset").disabled = !editor.edits && !editor.state.shown.length;
-    button("reset").querySelector("span").textContent = editor.isTyped(line) ? `Reset line ${number}` : "Reset all";
-    button("reveal").disabled = !unit?.matches(".hidden, .typed");
+  toggle(row, isOpen = !row.matches(".open")) {
+    row.classList.toggle("open", isOpen);
+    row.querySelector(".toggle").setAttribute("aria-expanded", isOpen);
+    if (isOpen) row.append(make("div", "panel"));
+    else row.querySelector(".panel")?.remove();
+    this.render(row);
+  }
+
+  /* Go to the line of an address, "b102", or to the nearest one above it. */
+  open(address) {
+    this.way(0);
+    const before = (line) => line[0] === address[0] && Number(line.slice(1)) <= Number(address.slice(1));
+    const line = this.rows.flatMap(linesOf).filter(before).sort((a, b) => a.slice(1) - b.slice(1)).at(-1);
+    for (let at = this.section; at = at.parentElement.closest("details");) at.open = true;
+    this.reach(line).scrollIntoView({block: "start"});
+  }
+
+  /* Open the row of a line. */
+  reach(line) {
+    const row = this.rows.find((row) => linesOf(row).includes(line)) ?? this.rows[0];
+    if (!row.matches(".open")) this.toggle(row, true);
+    return row;
   }
 
   /* Mark solved levels, given names such as "linear level 1". */
   solved(names) {
     for (const name of names) this.done.add(name);
     const done = this.levels.filter((level) => this.done.has(`${this.name} level ${level}`));
-    for (const button of this.editors[0].pane.querySelectorAll(".level")) {
+    for (const button of this.section.querySelectorAll(".level")) {
       button.classList.toggle("done", done.includes(Number(button.dataset.level)));
     }
     const mark = this.section.querySelector(".badge.solved");
@@ -108,268 +92,215 @@ class Layer {
     mark.textContent = `✓ solved: level ${done.join(", ")}`;
   }
 
-  /* The hidden unit of this line or its partner, or the one that the derivation would give away. */
-  secret(line, entry, partner) {
-    const makes = (unit, name) => this.data.lines[unit.dataset.line].some((each) => each.name === name);
-    return this.editor.hidden.find((unit) => [line, partner].includes(unit.dataset.line))
-      ?? this.editor.hidden.find((unit) => makes(unit, `d${entry.section}`));
-  }
+  /* Arrays */
 
-  /* Steps and lines */
-
-  press(unit) {
-    const {line} = unit.dataset, hidden = unit.matches(".hidden");
-    if (hidden && !LIVE) this.editor.reveal(line);
-    this.stay(line);
-    if (hidden && LIVE && this.editor.typed[line]) this.editor.open(line);
-    if (this.data === this.ways[0]) history.replaceState(null, "", `#${this.name}:${line}`);
-  }
-
-  /* Go to the line of an address, "b102", or to the nearest active line above it. */
-  open(address) {
-    this.way(0);
-    const unit = this.units.findLast(({dataset: {line}}) =>
-      line[0] === address[0] && Number(line.slice(1)) <= Number(address.slice(1)));
-    this.section.scrollIntoView();
-    if (unit) this.stay(unit.dataset.line);
-  }
-
-  /* Keep a line selected; if it is a step, move the stepper there. */
-  stay(line) {
-    const [step] = this.executions(line);
-    if (step !== undefined) this.step(step);
-    else this.show(...this.base = [line]);
-    this.bring(line);
-  }
-
-  go(where) {
-    this.step({first: 0, previous: this.at - 1, next: this.at + 1, last: this.data.steps.length - 1}[where]);
-    this.bring(this.base[0]);
-  }
-
-  step(i) {
-    const steps = this.data.steps;
-    if (i < 0 || i >= steps.length) return;
-    this.at = i;
-    this.base = [steps[i].line, i];
-    for (const unit of this.units) {
-      unit.ariaCurrent = unit.dataset.line === steps[i].line ? "step" : null;
-    }
-    this.section.querySelector(".count").textContent = `step ${i + 1} of ${steps.length}`;
-    for (const button of this.buttons) {
-      button.disabled = i === (["first", "previous"].includes(button.dataset.go) ? 0 : steps.length - 1);
-    }
-    this.show(...this.base);
-  }
-
-  /* Scroll a line and the panes into view; `light` does it for its partner. */
-  bring(line) {
-    scrollInPane(this.unit(line));
-    this.panes.scrollIntoView({block: "nearest"});
-  }
-
-  unit(line) {
-    return this.units.find((unit) => unit.dataset.line === line);
-  }
-
-  /* The steps of a line: several in a loop. */
+  /* The steps of a line: one, or in a loop one for each turn. */
   executions(line) {
-    return this.data.steps.map((each, i) => i).filter((i) => this.data.steps[i].line === line);
-  }
-
-  /* The partner line of a variable of a step, and the step that made its array. */
-  partner(step, entry) {
-    const {steps} = this.data, made = steps[step]?.partners[entry.name];
-    if (made !== undefined) return [steps[made].line, made];
-    return [entry.partner, this.executions(entry.partner).findLast((i) => this.array(i, entry.other))];
+    return this.data.steps.filter((each) => each.line === line);
   }
 
   array(step, name) {
-    const found = this.data.steps[step]?.arrays.find((each) => each[0] === name);
+    const found = step?.arrays.find((each) => each[0] === name);
     return found && this.data.arrays[found[1]];
   }
 
-  /* Display */
-
-  show(line, step = this.executions(line)[0], name) {
-    this.current = [line, step, name];
-    this.updateControls();
-    const all = [line, step, name, this.backward.dataset.way, this.editor.version].join();
-    if (all === this.shown) return;         // an element must not be replaced between press and release
-    this.shown = all;
-    const entries = this.data.lines[line] ?? [BARE];
-    const entry = this.entry = entries.find((each) => each.name === name)
-      ?? entries.find((each) => this.array(step, each.name)) ?? entries[0];
-    const [partner, from] = this.partner(step, entry);
-    this.light(line, entries.flatMap((each) => each.lit ?? [this.partner(step, each)[0]]), entry.lit?.[0] ?? partner);
-    if (this.editor.typed[line]) this.unit(line).append(this.pencil);
-    else this.pencil.remove();
-    const [side, other] = line[0] === "f" ? ["forward", "backward"] : ["backward", "forward"];
-    this.section.querySelector(".where").textContent = `· ${side}, line ${line.slice(1)}`;
-    const judged = this.editor.isTyped(line);
-    this.section.querySelector(".detail").classList.toggle("judged", judged);
-    this.heats = [];
-    if (judged) this.editor.fill(line, name);
-    else this.fillCards(line, step, entry, partner, from, side, other);
+  /* The gradient of a variable that a step of the forward makes, or of an argument: the last one of its name. */
+  gradient(step, name) {
+    const made = step.partners[name], gradient = `d${name}`;
+    if (made !== undefined) return this.array(this.data.steps[made], gradient);
+    if (step.line !== linesOf(this.rows[0])[0]) return null;
+    return this.array(this.data.steps.findLast((each) => each.line[0] === "b" && this.array(each, gradient)), gradient);
   }
 
-  fillCards(line, step, entry, partner, from, side, other) {
-    const secret = this.secret(line, entry, partner), isSecret = (each) => secret && secret.dataset.line === each;
-    const entries = this.data.lines[line] ?? [BARE];
-    const here = this.fill("here", entry.name, () => this.array(step, entry.name), side, isSecret(line));
-    if (entries.length > 1) this.tabs(entries, entry, (each) => this.show(line, step, each));
-    const array = this.array(from, entry.other);
-    const there = this.fill("there", array ? entry.other : "", () => this.array(from, entry.other), other, isSecret(partner));
-    const factors = this.fillFactors(isSecret(line) ? [] : this.data.steps[step]?.factors ?? [], step);
-    if (here) {
-      here.onPoint = (place) => {
-        const index = place && here.index(place);
-        if (there && String(there.shape) === String(here.shape)) there.mark("on", (other) => String(other) === String(index));
-        factors.forEach(({heat, axis}, side) => heat.mark("on", (other) => index         // a row and a column
-          && String(other.slice(0, -2)) === String(index.slice(0, -2)) && other.at(axis) === index.at(side ? -1 : -2)));
-      };
-    }
-    if (secret) this.ask(secret);
-    else this.explain(entry);
-  }
-
-  /* Highlight the line, its partners, and the uses of its variable. Scroll to the partner. */
-  light(line, partners, partner) {
-    const {uses} = this.entry, used = uses.flatMap(([use, share]) => [use, share]);
-    for (const unit of this.units) {
-      const each = unit.dataset.line;
-      unit.classList.toggle("here", each === line);
-      unit.classList.toggle("lit", each !== line && partners.includes(each));
-      unit.classList.toggle("use", each !== line && used.includes(each));
-      if (each === partner && each[0] !== line[0]) scrollInPane(unit);
-    }
-    const variable = line[0] === "f" ? this.entry.name : this.entry.other;
-    for (const word of this.panes.querySelectorAll(".word")) word.classList.remove("word");
-    for (const [use, share, name] of uses) {
-      markWord(this.unit(use), variable, true);
-      markWord(this.unit(share), name, false);
-    }
-    this.drawArrows();
-  }
-
-  /* Draw arrows from each use of the variable to its contribution to the gradient, if the panes are side by side. */
-  drawArrows() {
-    this.arrows.replaceChildren();
-    if (getComputedStyle(this.arrows).display === "none") return;
-    const box = this.panes.getBoundingClientRect();
-    const pairs = this.entry.uses.filter(([use, share]) => this.unit(use) && this.unit(share));
-    for (const [i, [use, share]] of pairs.entries()) {
-      const spread = 6 * (i - (pairs.length - 1) / 2);          // two arrows to one line stay apart
-      const [a, b] = [this.unit(use), this.unit(share)];
-      const x1 = a.closest(".code").getBoundingClientRect().right - box.left;
-      const x2 = b.closest(".code").getBoundingClientRect().left - box.left - 1;
-      const y1 = middle(a) - box.top, y2 = middle(b) - box.top + spread, bend = (x2 - x1) * 0.7;
-      svg("path", {d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}m-6 -4l6 4l-6 4`}, this.arrows);
+  /* Draw thumbnails of v and dv in each row: of up to four arrays, once the layer has been seen. */
+  draw() {
+    for (const row of this.rows) {
+      const [line] = linesOf(row), [step] = this.executions(line), [left, right] = row.querySelectorAll(".thumbs");
+      const shown = step?.arrays.filter(([name]) => this.array(step, name).shape.length || name in step.partners) ?? [];
+      row.style.setProperty("--count", Math.min(shown.length, 5));
+      if (!this.isSeen) continue;
+      left.replaceChildren();
+      right.replaceChildren();
+      for (const [name] of shown.slice(0, 4)) {
+        const gradient = this.gradient(step, name);
+        left.append(thumbnail(name, this.array(step, name)));
+        right.append(gradient ? thumbnail(`d${name}`, gradient) : make("figure", "none", "·"));
+      }
+      if (shown.length > 4) left.append(make("figure", "", `and ${shown.length - 4} more`));
     }
   }
 
-  tabs(entries, chosen, choose) {
+  /* A number has moved: show the arrays of the new pass. */
+  moved() {
+    this.draw();
+    for (const row of this.rows) for (const update of row.heats ?? []) update();
+  }
+
+  /* The panel of an open row */
+
+  refresh() {
+    for (const row of this.rows) if (row.matches(".open")) this.render(row);
+  }
+
+  render(row) {
+    row.heats = [];
+    const panel = row.querySelector(".panel");
+    if (!panel) return;
+    const buttons = () => [...panel.querySelectorAll("button")], at = buttons().indexOf(document.activeElement);
+    const steps = linesOf(row).flatMap((line) => this.executions(line));
+    const shapes = steps.flatMap((step) => [...Object.values(step.at), ...step.arrays.map(([, i]) => i)]).map((i) => this.data.arrays[i].shape);
+    const leads = shapes.map((shape) => shape.slice(0, -2)).sort((a, b) => b.length - a.length || sizeOf(b) - sizeOf(a));
+    row.leads = leads[0] ?? [];         // the axes before the last two, of the array that has the most
+    panel.replaceChildren(...this.slices(row), ...linesOf(row).map((line) => this.item(row, line)).filter(Boolean));
+    if (row === this.mover.row) panel.append(this.mover.element);
+    letScroll(panel);
+    buttons()[at]?.focus({preventScroll: true});
+  }
+
+  /* Buttons that choose the matrix that is shown of arrays with more than two axes. */
+  slices(row) {
+    const count = sizeOf(row.leads), at = row.slice ?? 0;
+    if (count === 1) return [];
+    const bar = make("p", "tabs slices"), go = (step, text, label) => {
+      const button = bar.appendChild(makeButton("", text, () => {
+        row.slice = (at + step + count) % count;
+        this.render(row);
+      }));
+      button.setAttribute("aria-label", label);
+    };
+    go(-1, "‹", "previous matrix");
+    bar.append(` [${indexOf(at, row.leads).join(", ")}] of ${shapeText(row.leads)} `);
+    go(1, "›", "next matrix");
+    return [bar];
+  }
+
+  /* A line: its equation of pictures, and words about it. */
+  item(row, line) {
+    const {editor} = this, unit = editor.unit(line), isTyped = line in editor.state.texts, isHidden = unit?.matches(".hidden");
+    const turns = this.executions(line), step = turns[row.turn ?? 0] ?? turns[0];
+    if (!step && !unit?.dataset.level && !editor.typed[line]) return null;
+    const item = make("div", `item ${line[0] === "f" ? "forward" : "backward"}`), words = make("div", "words");
+    if (isTyped) item.append(editor.judgedFigures(line, row));
+    else if (step) item.append(this.equation(row, step, isHidden));
+    if (turns.length > 1) words.append("turn of the loop: ", this.tabs(row, "turn", turns.map((_, i) => i + 1)));
+    words.append(...isTyped ? editor.verdictElements(line) : isHidden ? editor.question(line) : this.explained(row, line));
+    const tools = editor.tools(line);
+    if (tools.childElementCount) words.append(tools);
+    item.append(words);
+    return item.textContent ? item : null;
+  }
+
+  /* The line's code, with a picture for each array; onlyMade: only those that it assigns. */
+  equation(row, step, onlyMade) {
+    const equation = make("div", "equation"), heats = [], number = step.line.slice(1), count = {};
+    const picture = (shown, get) => {
+      const array = get();
+      if (!array.shape.length) {
+        const one = equation.appendChild(make("span", "one", shown));
+        one.append(make("small", "", brief(array.values[0])));
+        return;
+      }
+      count[shown] = (count[shown] ?? 0) + 1;
+      const figure = equation.appendChild(make("figure", "heat"));
+      figure.append(make("figcaption", "", shown), make("small", "", shapeText(array.shape)));
+      const heat = new ArrayHeat(figure, shown, array, {
+        label: `${shown}${count[shown] > 1 ? ` (${count[shown]})` : ""}, line ${number}`,
+        index: leadingIndex(array.shape, row.leads, row.slice ?? 0),
+      });
+      row.heats.push(() => {
+        heat.update(get());
+        this.mover.mark(heat);
+      });
+      this.mover.attach(heat, array, row);
+      heats.push(heat);
+    };
+    const index = this.data.steps.indexOf(step), now = () => this.data.steps[index];     /* a number may have moved */
+    const made = (name) => () => this.array(now(), name), read = (name) => () => this.data.arrays[now().at[name]];
+    const code = (text) => {
+      const last = equation.querySelector(":scope > code:last-child");
+      (last ?? equation.appendChild(make("code"))).append(text);
+    };
+    const left = new Set(step.arrays.map(([name]) => name));
+    for (const part of onlyMade ? [] : this.data.parts[step.line] ?? []) {
+      const [name, isMade, flipped] = typeof part === "string" ? [] : part;
+      if (isMade && this.array(step, name)) left.delete(name), picture(name, made(name));
+      else if (!isMade && name in step.at) picture(flipped ?? name, flipped ? () => withAxesSwapped(read(name)()) : read(name));
+      else code(flipped ?? name ?? part);
+    }
+    if (left.size && !onlyMade) code(" → ");
+    const names = [...left], isChoice = names.length > 3;        // too many to be shown at once
+    if (isChoice) equation.append(this.tabs(row, step.line, names));
+    for (const name of isChoice ? [names[row[step.line] ?? 0]] : names) picture(name, made(name));
+    this.connect(equation, heats);
+    return equation;
+  }
+
+  /* In a matmul, an entry lights up the row and the column whose product it is. */
+  connect(equation, heats) {
+    const [made, a, b] = heats, codes = [...equation.querySelectorAll(":scope > code")].map(({textContent}) => textContent);
+    if (heats.length !== 3 || codes.join("|") !== " = | @ ") return;
+    made.onPoint = (place) => {
+      const index = place && made.index(place);
+      for (const [heat, axis] of [[a, -2], [b, -1]]) {
+        heat.mark("on", (other) => index && String(other.slice(0, -2)) === String(index.slice(0, -2)) && other.at(axis) === index.at(axis));
+      }
+    };
+  }
+
+  /* Buttons that choose one of some texts; the row keeps its number under a key. */
+  tabs(row, key, texts) {
     const tabs = make("div", "tabs");
-    this.card("here").prepend(tabs);
-    for (const each of entries) {
-      const tab = tabs.appendChild(makeButton("", each.name, () => choose(each.name)));
-      tab.setAttribute("aria-pressed", each === chosen);
-    }
-  }
-
-  card(kind) {
-    return this.section.querySelector(`.card.${kind}`);
-  }
-
-  /* Show an array in a card. get(): the current array, which changes when a number is moved. */
-  fill(kind, name, get, side, secret) {
-    const card = this.card(kind), array = get();
-    card.replaceChildren();
-    if (!name) return null;
-    card.append(make("h4", side, name));
-    if (!array || secret) {
-      const shape = array ? `${shown(array.shape)} · ` : "";
-      card.append(make("p", "facts", secret ? `${shape}hidden until you reveal its line` : "This line has no separate array for it."));
-      return null;
-    }
-    const facts = card.appendChild(make("p", "facts"));
-    const write = ({shape, low, high}) => facts.textContent = `${shown(shape)} · ${low} to ${high}`;
-    write(array);
-    return this.heat(card, name, get, write);
-  }
-
-  /* A heat map that is updated when a number is moved; onMoved(array) is called then. */
-  heat(card, name, get, onMoved = () => {}) {
-    const heat = new ArrayHeat(card, name, get());
-    this.heats.push(() => {
-      heat.update(get());
-      onMoved(get());
-      this.mover.mark(heat);
-    });
-    this.mover.attach(heat, get());
-    return heat;
-  }
-
-  /* The two factors of a matmul, {heat, axis} each: the axis of the product's rows or columns. */
-  fillFactors(factors, step) {
-    const card = this.card("factors");
-    card.replaceChildren();
-    this.section.querySelector(".detail").classList.toggle("product", factors.length > 0);
-    return factors.map(([name, , flipped], side) => {
-      const get = () => this.data.arrays[this.data.steps[step].factors[side][1]];
-      const part = card.appendChild(make("div"));
-      part.append(make("h4", "", `${side ? "@" : "="} ${name}${flipped ? ".T" : ""}`), make("p", "facts", shown(get().shape)));
-      return {heat: this.heat(part, name, get), axis: (side === 0) === flipped ? -1 : -2};
-    });
-  }
-
-  explain(entry) {
-    const why = this.section.querySelector(".why");
-    why.replaceChildren(make("p", `finding ${entry.verdict ?? "none"}`,
-      entry.finding ?? `${entry.name} is an intermediate result, not the gradient of a forward variable.`));
-    why.parentElement.scrollTop = 0;
-    const section = entry.section && this.section.querySelector(`.derivation [data-variable="${entry.section}"]`);
-    if (section) why.append(...section.cloneNode(true).childNodes);
-  }
-
-  /* Show a hidden line's question instead of an explanation, its hint, and a button that reveals it. */
-  ask(unit) {
-    const why = this.section.querySelector(".why"), question = unit.querySelector(".question span:last-child");
-    const asked = make("p", "asking");
-    asked.append(`Line ${unit.dataset.line.slice(1)}: `, ...question.cloneNode(true).childNodes);
-    why.replaceChildren(asked);
-    if (unit.dataset.hint) why.append(hintElement(unit.dataset.hint));
-    const {line} = unit.dataset;
-    if (LIVE && this.editor.typed[line]) why.append(makeButton("reveal", "Type this line", () => this.editor.open(line)));
-    why.append(makeButton("reveal", "Show this line", () => {
-      this.editor.reveal(line);
-      this.press(unit);
-      unit.focus({preventScroll: true});
+    tabs.append(...texts.map((text, i) => {
+      const button = makeButton("", text, () => {
+        row[key] = i;
+        this.render(row);
+      });
+      button.setAttribute("aria-pressed", i === (row[key] ?? 0));
+      return button;
     }));
+    return tabs;
+  }
+
+  /* The result of the check of each gradient that a line makes, and its derivation; that of a helper, if the row has no
+     line with the gradient itself. */
+  explained(row, line) {
+    const checked = (each) => (this.data.lines[each] ?? []).filter(({verdict}) => verdict);
+    const elsewhere = linesOf(row).filter((each) => each[0] === "b" && each !== line).flatMap(checked).map(({section}) => section);
+    const right = this.editor.guesses[line] === this.editor.typed[line]?.text ? [make("p", "verdict right", "✓ right")] : [];
+    const words = checked(line).slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding));
+    const sections = new Set((this.data.lines[line] ?? []).filter(({verdict, section}) => verdict || !elsewhere.includes(section)).map(({section}) => section));
+    const found = [...this.section.querySelectorAll(".derivation section")].filter(({dataset}) => sections.has(dataset.variable));
+    return [...words, ...found.flatMap((each) => [...each.cloneNode(true).childNodes])];
   }
 }
 
-/* The entry of a line that assigns no array. */
-const BARE = {name: "", other: "", partner: null, section: null, verdict: null, uses: [], finding: "This line assigns no array."};
+const linesOf = (row) => [...row.querySelectorAll("[data-line]")].map((unit) => unit.dataset.line);
+const sizeOf = (shape) => shape.reduce((product, length) => product * length, 1);
+const shapeText = (shape) => shape.join(" × ");
 
-const shown = (shape) => shape.length ? shape.join(" × ") : "one number";
-
-/* Scroll only a pane, so that one of its lines is visible. */
-function scrollInPane(unit) {
-  const pane = unit.closest(".code"), header = pane.querySelector(".side").offsetHeight, margin = unit.offsetHeight;
-  const lowest = unit.offsetTop + unit.offsetHeight + margin - pane.clientHeight, highest = unit.offsetTop - header - margin;
-  pane.scrollTop = Math.min(Math.max(pane.scrollTop, lowest), highest);
+/* A picture of the last two axes of an array, or its number. Its colours are transparent, so that they fit any theme. */
+function thumbnail(name, {shape, values}) {
+  const figure = make("figure", "", name);
+  if (!shape.length) {
+    figure.append(make("small", "", brief(values[0])));
+    return figure;
+  }
+  figure.title = `${name}, ${shapeText(shape)}`;
+  const canvas = figure.appendChild(make("canvas")), width = canvas.width = shape.at(-1) || 1;
+  const height = canvas.height = shape.length > 1 ? shape.at(-2) : 1, largest = largestOf(values) || 1;
+  const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+  for (let i = 0; i < width * height; i++) {
+    image.data.set([...values[i] < 0 ? [42, 91, 216] : [205, 40, 66], 255 * Math.min(1, Math.abs(values[i]) / largest)], 4 * i);
+  }
+  context.putImageData(image, 0, 0);
+  return figure;
 }
 
-/* The vertical position of a line on the screen, clamped to its pane. */
-function middle(unit) {
-  const pane = unit.closest(".code").getBoundingClientRect();
-  return Math.min(Math.max(unit.getBoundingClientRect().top + 10, pane.top + 36), pane.bottom - 8);
-}
-
-/* Mark the first occurrence of a name in a line, right of the "=" if `used`. */
-function markWord(unit, name, used) {
-  const words = [...unit?.querySelectorAll(".row:not(.question) code span") ?? []];
-  const from = used ? words.findIndex((word) => word.textContent === "=") + 1 : 0;
-  words.find((word, i) => i >= from && word.textContent === name)?.classList.add("word");
+/* An array with its last two axes exchanged. */
+function withAxesSwapped({shape, values}) {
+  const [rows, columns] = shape.slice(-2), size = rows * columns;
+  return {shape: [...shape.slice(0, -2), columns, rows], values: values.map((_, i) => {
+    const at = i % size;
+    return values[i - at + (at % rows) * columns + Math.floor(at / rows)];
+  })};
 }

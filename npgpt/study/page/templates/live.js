@@ -42,6 +42,9 @@ class Requests {
   }
 }
 
+/* Say something to a screen reader. */
+const announce = (text) => document.getElementById("status").textContent = text;
+
 /* A function that calls an action once it has not been called itself for some time. */
 function debounced(milliseconds, action) {
   let timer;
@@ -49,13 +52,6 @@ function debounced(milliseconds, action) {
     clearTimeout(timer);
     timer = setTimeout(action, milliseconds);
   };
-}
-
-/* The sentence shown instead of what only a server can do. */
-function howToStart(what) {
-  const sentence = make("p", "start", `This page is a file. To ${what}, run `);
-  sentence.append(make("code", "", START), ".");
-  return sentence;
 }
 
 function svg(tag, attributes, parent) {

@@ -3,8 +3,10 @@
 const modelPart = (name) => document.getElementById(`model-${name}`);
 const shade = (value, largest) => largest ? Math.sqrt(value / largest) : 0;
 
+const percent = (part) => `${Number((100 * part).toPrecision(2))} %`;
+
 class Model {
-  constructor() {
+  constructor(onShow) {
     this.pulls = new Heat(modelPart("pulls"), "Gradient norms, one row per loss, one column per token");
     this.attention = new Heat(modelPart("attention"), "Attention weights");
     modelPart("tokens").addEventListener("pointerleave", () => this.showToken(this.chosen));
@@ -12,6 +14,7 @@ class Model {
     const field = modelPart("text"), error = modelPart("error"), requests = new Requests("/text", (answer) => {
       error.textContent = "";
       this.show(answer);
+      onShow(answer);
     }, (text) => error.textContent = text);
     field.addEventListener("input", debounced(400, () => requests.send({text: field.value})));
     field.disabled = !LIVE;
@@ -22,7 +25,7 @@ class Model {
     this.data = data;
     modelPart("count").textContent = data.tokens.length;
     modelPart("loss").textContent = data.loss.toFixed(3);
-    modelPart("left-out").replaceChildren(...data.left_out.map((sentence) => make("p", "note", sentence)));
+    modelPart("left-out").replaceChildren(...data.left_out.map((sentence) => make("p", "caption", sentence)));
     this.showTokens();
     this.showNext();
     this.showLens();
@@ -49,6 +52,7 @@ class Model {
       return token;
     });
     modelPart("tokens").replaceChildren(...this.tokens);
+    oneTabStop(modelPart("tokens"), "button");
     this.showToken(this.chosen = this.data.pulls.length);       // the last token with gradients
   }
 
@@ -62,7 +66,7 @@ class Model {
     });
     modelPart("readout").textContent = (i === 0
       ? "The first token is not predicted."
-      : `“${tokens[i]}”: loss ${loss}, probability ${(100 * Math.exp(-loss)).toPrecision(2)} %`
+      : `“${tokens[i]}”: loss ${loss}, probability ${percent(Math.exp(-loss))}`
         + (row.length ? `; largest gradient norm ${largest}, for “${tokens[most]}” at position ${most}` : ""))
       + (!Number.isFinite(norms[i]) ? "" : `; gradient norm of the mean loss: ${norms[i]}`);
   }
@@ -73,7 +77,7 @@ class Model {
     modelPart("bars").replaceChildren(...next.map(([text, probability]) => {
       const row = make("li"), bar = make("span", "probability");
       bar.style.setProperty("--part", probability / next[0][1]);
-      row.append(make("code", "", text), bar, make("span", "percent", `${(100 * probability).toPrecision(2)} %`));
+      row.append(make("code", "", text), bar, make("span", "percent", percent(probability)));
       return row;
     }));
   }
@@ -83,11 +87,11 @@ class Model {
     const {tokens, lens} = this.data;
     const row = (title, cells) => {
       const row = make("tr");
-      row.append(make("th", "", title), ...cells);
+      row.append(make(title ? "th" : "td", "", title), ...cells);
       return row;
     };
     const cell = (layer) => ([text, probability, right], i) => {
-      const cell = make("td", probability === right ? "right" : "", text), percent = (part) => `${(100 * part).toPrecision(2)} %`;
+      const cell = make("td", probability === right ? "right" : "", text);
       cell.style.setProperty("--part", probability);
       cell.title = `${layer}, after ${this.quoted(i)}: “${text}” ${percent(probability)}, correct: ${this.quoted(i + 1)} ${percent(right)}`;
       return cell;
@@ -125,6 +129,7 @@ class Model {
       heads.lastChild.append(button);
       return {layer, head, weights, button};
     });
+    oneTabStop(heads, "button");
     this.showHead(...this.head ?? [0, 0]);
   }
 

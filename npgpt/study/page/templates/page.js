@@ -1,24 +1,26 @@
 const layers = [...document.querySelectorAll(".layer")].map((section) => new Layer(section));
-if (DATA.first) {
-  new Hero(document.querySelector(".hero"), DATA.first);
-  if (!DATA.own) new Training(document.getElementById("training"));
+const map = document.getElementById("map-play") && new GradientMap(document.getElementById("map"));
+if (DATA.layers.length && !DATA.own) {
+  new First(document.querySelector(".first"), () => map?.play());
+  if (LIVE) new Training(document.getElementById("training"));
 }
-if (!DATA.own) new Model();
-if (LIVE) {
-  post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});      // post has shown the error
-}
+map?.show(DATA.model);
+if (!DATA.own) whenSeen(document.getElementById("model"), () => new Model((data) => map?.show(data)));
+/* post shows an error itself */
+if (LIVE) post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});
 
-/* The arrow keys step through the layer that has the focus, else through the one in the middle of the window. */
-document.addEventListener("keydown", (event) => {
-  const where = {ArrowLeft: "previous", ArrowRight: "next"}[event.key];
-  if (!where || event.target.matches("input, textarea") || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  const layer = layers.find(({section}) => section.contains(document.activeElement)) ?? layers.find(({section}) => {
-    const box = section.getBoundingClientRect();
-    return box.top < innerHeight / 2 && box.bottom > innerHeight / 2;
+/* A click elsewhere, Escape, or a choice closes a menu. */
+for (const menu of document.querySelectorAll(".menu")) {
+  menu.addEventListener("keydown", ({key}) => {
+    if (key !== "Escape") return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
   });
-  if (!layer) return;
-  event.preventDefault();
-  layer.go(where);
+}
+document.addEventListener("click", ({target}) => {
+  for (const menu of document.querySelectorAll(".menu[open]")) {
+    if (!menu.contains(target) || target.closest("nav a, .level, [data-choose]")) menu.open = false;
+  }
 });
 
 /* The address of a line: study.html#layernorm:b102; #layernorm:b102:predict also hides the backward */
@@ -43,7 +45,7 @@ for (const button of document.querySelectorAll(".copy")) {
     getSelection().selectAllChildren(code);         // to be copied by hand if the browser does not allow more
     navigator.clipboard?.writeText(code.textContent).then(() => {
       button.classList.add("done");
-      document.getElementById("status").textContent = "Copied";
+      announce("Copied");
       setTimeout(() => button.classList.remove("done"), 1500);
     }, () => {});
   });
@@ -54,6 +56,11 @@ document.getElementById("theme").addEventListener("click", () => {
   const now = root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   root.dataset.theme = now === "dark" ? "light" : "dark";
 });
+let opened = [];
 addEventListener("beforeprint", () => {
-  for (const each of document.querySelectorAll("details")) each.open = true;
+  opened = [...document.querySelectorAll("details:not(.menu, [open])")];
+  for (const each of opened) each.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const each of opened) each.open = false;
 });

@@ -4,23 +4,21 @@ const LAST_STEP = 2000;         // the server stops here
 class Training {
   constructor(section) {
     this.section = section;
-    this.loss = section.querySelector(".loss-curve");
+    this.now = section.querySelector(".now");
     this.button = section.querySelector("button");
-    this.steps = 0;
     this.losses = [];
     this.norms = {};
     this.requests = new Requests("/train", (answer) => this.add(answer), (text) => {
-      this.say(text);
+      this.now.textContent = text;
       this.run(false);
     });
-    this.button.disabled = !LIVE;
     this.button.addEventListener("click", () => {
       this.wanted = !this.wanted;
       this.run(this.seen);
     });
-    this.wanted = LIVE && !matchMedia("(prefers-reduced-motion: reduce)").matches;     // otherwise the button starts it
+    this.wanted = !matchMedia("(prefers-reduced-motion: reduce)").matches;     // otherwise the button starts it
     this.draw();
-    if (LIVE) new IntersectionObserver(([{isIntersecting}]) => this.run(isIntersecting)).observe(section);
+    new IntersectionObserver(([{isIntersecting}]) => this.run(isIntersecting)).observe(section);
   }
 
   /* Ask for new steps twice a second while in view: the server trains only when asked. */
@@ -28,28 +26,23 @@ class Training {
     this.seen = seen;
     clearInterval(this.timer);
     this.button.textContent = this.wanted ? "Pause" : "Train";
-    if (!seen || !this.wanted || this.steps >= LAST_STEP) return;
-    const ask = () => document.hidden || this.requests.send({since: this.steps});
+    if (!seen || !this.wanted || this.losses.length >= LAST_STEP) return;
+    const ask = () => document.hidden || this.requests.send({since: this.losses.length});
     ask();
     this.timer = setInterval(ask, 500);
   }
 
-  add({step, loss, norms}) {
+  add({loss, norms}) {
     this.losses.push(...loss);
     for (const [name, values] of Object.entries(norms)) (this.norms[name] ??= []).push(...values);
-    this.steps = step;
     this.draw();
-    if (step >= LAST_STEP) clearInterval(this.timer);
-  }
-
-  say(text) {
-    this.section.querySelector(".now").textContent = text;
+    if (this.losses.length >= LAST_STEP) clearInterval(this.timer);
   }
 
   draw() {
     const {losses, norms} = this;
-    line(this.loss, losses, 600, 150);
-    if (losses.length) this.say(`step ${this.steps}: loss ${losses.at(-1).toFixed(3)} nats, initially ${losses[0].toFixed(3)}`);
+    line(this.section.querySelector(".loss-curve"), losses, 600, 150);
+    if (losses.length) this.now.textContent = `step ${losses.length}: loss ${losses.at(-1).toFixed(3)} nats, initially ${losses[0].toFixed(3)}`;
     this.section.querySelector(".norms").replaceChildren(...Object.entries(norms).map(([name, values]) => {
       const row = make("li"), curve = svg("svg", {viewBox: "0 0 160 24", preserveAspectRatio: "none", "aria-hidden": true});
       row.append(make("code", "", name), curve, make("span", "", values.at(-1)?.toPrecision(2) ?? ""));

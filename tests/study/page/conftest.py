@@ -1,0 +1,100 @@
+"""The study page in Chromium: the file without a network, and the live page with a server of prepared answers."""
+
+import collections
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npgpt import load
+from npgpt.study.exercises.progress import Progress
+from npgpt.study.lessons.table import chosen_lessons
+from npgpt.study.page.live import Live
+from npgpt.study.page.page import study_page
+from npgpt.study.page.server import Server
+from npgpt.study.page.steps import summary
+from npgpt.study.page.whole_model import study_model
+
+CHROMIUM = Path("/usr/bin/chromium")
+LESSONS = {each.name: each for each in chosen_lessons("all")}
+PLANTED = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+PHONE, DESK = 390, 1440
+
+
+@pytest.fixture(scope="module")
+def browser():
+    for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
+        pytest.importorskip(module, reason="makes the study page")
+    playwright = pytest.importorskip("playwright.sync_api", reason="drives the browser")
+    if not CHROMIUM.exists():
+        pytest.skip("needs Debian's chromium: apt-get install chromium")
+    with playwright.sync_playwright() as api:
+        with api.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]) as started:
+            yield started
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The page of all layers, that of a model only, both with planted markup; and the live page of three layers."""
+    folder, study = tmp_path_factory.mktemp("page"), study_model(*load("tiny"), PLANTED, "<b>a model</b>")
+    study.tokens[0] = PLANTED           # a tokenizer with such a token
+    study.lens[1][0] = (PLANTED, 0.5, 0.5)
+    live = {"token": "secret"}
+    for name, page in {"study": study_page(list(LESSONS.values()), study), "look": study_page([], study),
+                       "live": study_page([LESSONS[name] for name in ("chain", "linear", "layernorm")],
+                                          study_model(*load("tiny"), "To be", "a model"), live)}.items():
+        (folder / f"{name}.html").write_bytes(page)
+    return folder
+
+
+def judged(body):
+    """An answer to /check: a line with a 1 is right, any other is wrong; a level with lines left is unfinished."""
+    lines, level = list(body["edits"]), body["level"]
+    left = level == 2 and len(lines + body["shown"]) < 3
+    wrong = not left and "1" not in str(body["edits"].values()) and not level
+    true = np.arange(120.0).reshape(4, 5, 6) / 100
+    given = true[0] if "shape" in str(body) else None if "None" in str(body) else true + 0.5
+    array = {"name": "dx", "given": given if given is None else summary(given), "true": summary(true)}
+    return {"verdict": "unfinished" if left else "wrong" if wrong else "right", "seed": 7,
+            "text": "A line is left." if left else f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
+            "first": lines[0] if wrong else None, "output": "printed", "arrays": {lines[0]: [array]},
+            "solved": f"{body['layer']} level {level}" if level and not left and not body["shown"] else None,
+            "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok",
+                       "said": ["All entries are 0.5 too large."] if wrong else []} for line in lines]}
+
+
+@pytest.fixture
+def server(tmp_path, files):
+    """The server with the page of three layers; /check gives prepared answers, because a judge takes seconds."""
+    for level in (1, 3):
+        Progress(tmp_path).tried(f"linear level {level}", True)
+    actions, asked = Live(tmp_path, *load("tiny"), "a model").actions, collections.defaultdict(list)
+    server = Server({path: lambda body, path=path, action=action: asked[path].append(body) or action(body)
+                     for path, action in {**actions, "/check": judged}.items()})
+    server.asked, server.token, server.timeout = asked, "secret", 0.05      # asked: path -> the requests
+    threading.Thread(target=server.run, args=[(files / "live.html").read_bytes()], daemon=True).start()
+    yield server
+    server.idle = 0.0
+
+
+@pytest.fixture
+def visit(browser, files, server):
+    """visit(file, width, **options) -> its page; at the end: no error, no dialog, no request to anywhere else."""
+    complaints, requests, here = [], set(), f"http://{server.hosts[0]}"
+
+    def visit_(name="study", width=DESK, **options):
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        page.set_default_timeout(15_000)
+        for event in ("console", "pageerror", "dialog"):
+            page.on(event, lambda each: complaints.append(str(each)))
+        page.on("request", lambda request: requests.add(request.url))
+        page.goto(f"{here}/?token=secret" if name == "live" else (files / f"{name}.html").as_uri())
+        return page
+
+    yield visit_
+    assert [each for each in complaints if "Failed to load resource" not in each] == []
+    allowed = "data:", files.as_uri(), *(f"{here}{path}" for path in ("/?token=secret", *server.actions))
+    assert [url for url in requests if not url.startswith(allowed)] == []
+    for context in browser.contexts:
+        context.close()
