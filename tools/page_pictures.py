@@ -1,0 +1,91 @@
+"""Make the README's pictures of the study page in Chromium: page.png, and page.webp, in which it is used for 8 seconds.
+
+    python tools/page_pictures.py
+
+page.png holds the digest of what both show. A test compares it, and fails if they are to be made again.
+"""
+
+import hashlib
+import io
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image, PngImagePlugin
+from playwright.sync_api import sync_playwright
+
+from npgpt.cli.main import main as npgpt
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "npgpt/study/page"
+PICTURE, ANIMATION = PAGE / "page.png", PAGE / "page.webp"
+# What the pictures show: the first screen, the map, a line of GELU, and their style.
+FILES = "first.html first.css first.js map.html map.css map.js page.css heat.js layer.js edit.js"
+SHOWN = [*(PAGE / "templates" / name for name in FILES.split()),
+         ROOT / "npgpt/layers/gelu.py", ROOT / "npgpt/study/lessons/gelu_tanh.md"]
+NUMBER, ANSWER = ".first [data-of=weight] span >> nth=2", ".first label:has(input) >> nth={}"
+ROW = "#gelu_tanh .rows:not([hidden]) .row:has-text('dinner = ')"
+# What to do, with which element, and for how many seconds to show it.
+STEPS = [("wait", ".first", 0.4), ("drag", NUMBER, 1.0), ("click", ANSWER.format(1), 0.9),
+         ("click", ANSWER.format(2), 0.4), ("scroll", ROW, 0.4), ("click", f"{ROW} >> .toggle", 0.6),
+         ("click", f"{ROW} >> text=Break it", 1.2), ("click", f"{ROW} >> text=Repair", 0.4),
+         ("scroll", "#top", 0.3), ("click", "#play", 3.4)]
+WIDTH, HEIGHT, FRAME, RISE = 1200, 760, 100, 60        # pixels; milliseconds; pixels that a number is dragged
+MOST_BYTES = 1_500_000
+
+
+def digest():
+    """Return the digest of what is shown."""
+    return hashlib.sha256("".join(path.read_text(encoding="utf-8") for path in SHOWN).encode()).hexdigest()
+
+
+def begin(page, verb, where):
+    """Begin a step. Return a function that goes on with it, given the part of its time that is over."""
+    element = page.locator(where).first
+    if verb == "scroll":
+        element.evaluate("(each) => scrollTo(0, each.getBoundingClientRect().top + scrollY - 120)")
+    elif verb == "click":
+        element.click()
+    elif verb == "drag":
+        element.hover()
+        page.mouse.down()
+        box = element.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        return lambda part: (page.mouse.move(x, y - RISE * part), part == 1 and page.mouse.up())
+    return lambda part: None
+
+
+def frames(page):
+    """Yield the picture after each `FRAME`. The page's clock stands still meanwhile, however long the picture takes."""
+    page.clock.pause_at(time.time() + 1)
+    for verb, where, seconds in STEPS:
+        go_on, count = begin(page, verb, where), round(1000 * seconds / FRAME)
+        for n in range(1, count + 1):
+            page.clock.run_for(FRAME)
+            go_on(n / count)
+            yield picture(page)
+
+
+def picture(page):
+    """Return what the page shows now."""
+    return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as api, \
+            api.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"]) as browser:
+        npgpt(["study", "--out", f"{folder}/study.html"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        page.clock.install()
+        page.goto(Path(folder, "study.html").as_uri())
+        text = PngImagePlugin.PngInfo()
+        text.add_text("shown", digest())
+        picture(page).quantize(256, dither=Image.Dither.NONE).save(PICTURE, pnginfo=text, optimize=True)
+        first, *others = frames(page)
+        first.save(ANIMATION, save_all=True, append_images=others, duration=FRAME, loop=0, quality=75, method=4)
+    for path in (PICTURE, ANIMATION):
+        print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
