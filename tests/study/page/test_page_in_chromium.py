@@ -131,7 +131,7 @@ SCENES = {
         ("has", "#linear .choice >> nth=0 >> .wrong", "✗ WRONG"), ("visible", "#linear .verdict.wrong"),
         ("click", "#linear .choice button:text-is('dweight = rows.T @ dy_rows')"),
         ("has", "@linear b dweight = ", "rows.T @ dy_rows"), ("has", "#linear .panel", "dweight is verified"),
-        ("count", "#linear .unit.hidden", 5)]),
+        ("is", "#linear .verdict.right", "✓ right"), ("count", "#linear .unit.hidden", 5)]),
     "a planted mistake is judged without a server": ({}, [
         ("click", "@linear f y_rows = rows"), ("click", "#linear .break >> nth=0"),
         ("has", "#linear .verdict.wrong", "✗ WRONG"), ("class", "#linear .unit.typed", "wrong"),

@@ -7,7 +7,7 @@ class Editor {
     this.units = [...list.querySelectorAll(".backward [data-line]")];
     this.state = this.checked = {level: 0, texts: {}, shown: []};     // texts: line -> the learner's; never changed in place
     this.history = [];
-    this.guesses = {};          // hidden line -> the last wrong choice
+    this.guesses = {};          // hidden line -> the last choice
     this.answer = null;
     this.requests = new Requests("/check", (answer) => this.judged(answer),
       (text) => this.judged({verdict: "error", text: text[0].toUpperCase() + text.slice(1), lines: [], arrays: {}}));

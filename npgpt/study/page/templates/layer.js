@@ -266,8 +266,9 @@ class Layer {
   explained(row, line) {
     const checked = (each) => (this.data.lines[each] ?? []).filter(({verdict}) => verdict);
     const elsewhere = linesOf(row).filter((each) => each[0] === "b" && each !== line).flatMap(checked).map(({section}) => section);
-    const right = this.editor.guesses[line] === this.editor.typed[line]?.text ? [make("p", "verdict right", "✓ right")] : [];
-    const words = checked(line).slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding));
+    const {guesses, typed} = this.editor, right = line in guesses && guesses[line] === typed[line].text;
+    const words = right ? [make("p", "verdict right", "✓ right")] : [];
+    words.push(...checked(line).slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding)));
     const sections = new Set((this.data.lines[line] ?? []).filter(({verdict, section}) => verdict || !elsewhere.includes(section)).map(({section}) => section));
     const found = [...this.section.querySelectorAll(".derivation section")].filter(({dataset}) => sections.has(dataset.variable));
     return [...words, ...found.flatMap((each) => [...each.cloneNode(true).childNodes])];
