@@ -15,7 +15,7 @@ FILE = Path(__file__).with_name("planted.json")
 
 def planted(lesson, steps):
     """Return line, "b57" -> [{"text", "answer"}, …], wrong texts of a line of a lesson's backward, with the answers of
-    `Live.check` less the output, the seed and true arrays; {} if the lesson's code is not that which was judged.
+    `Live.check` without output, seed and true arrays; {} if the code of the lesson is not the code that was judged.
 
     steps: of the lesson. The first one's has the arrays that are wrong: what `summary` says, or the index of an equal
     array of the page; and of each wrong line one name. The others' only have words.
