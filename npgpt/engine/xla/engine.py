@@ -47,6 +47,21 @@ def check_alike(config, by_xla, ops, dtype):
                             "change other names of a")
 
 
+def compile_program(program, arguments, platform, donated=None, results=()):
+    """Compile a program; tools/compile_for_gpu.py does so for GPUs that are not there.
+
+    On a GPU, sums have a fixed order, so that the same program gives the same bits again.
+    """
+    options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
+    if donated is None:
+        program = jax.jit(program)
+    else:
+        shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
+        program = jax.jit(program, donate_argnums=donated,
+                          out_shardings=tuple(shardings if each == donated else None for each in results))
+    return program.lower(*arguments).compile(options)
+
+
 class Seeds(NamedTuple):
     """The seeds of the dropout masks of a micro-batch."""
 
@@ -247,24 +262,14 @@ class XLAEngine(ReferenceEngine):
                 self._programs[key] = self._compiled(what, program, arguments, *donated)
         return self._programs[key]
 
-    def _compiled(self, what, program, arguments, donated=None, results=()):
-        """Compile, print that, and check that the memory is sufficient.
-
-        On a GPU, sums have a fixed order, so that the same program gives the same bits again.
-        """
+    def _compiled(self, what, program, arguments, *donated):
+        """Compile, print that, and check that the memory is sufficient."""
         shape, device = " x ".join(map(str, arguments[1].shape)), self.place.own
-        options = {"xla_gpu_exclude_nondeterministic_ops": True} if device.platform in ("gpu", "cuda") else None
         if what:
             self._say(f"XLA compiles {what} of {shape} tokens …")
         began = time.perf_counter()
-        if donated is None:
-            program = jax.jit(program)
-        else:
-            shardings = jax.tree.map(lambda array: array.sharding, arguments[donated])
-            program = jax.jit(program, donate_argnums=donated,
-                              out_shardings=tuple(shardings if each == donated else None for each in results))
         with warnings.catch_warnings(record=True) as said:      # on a full disk, but not where the cache is
-            compiled = program.lower(*arguments).compile(options)
+            compiled = compile_program(program, arguments, device.platform, *donated)
         for each in said:
             self._say(f"npgpt: JAX says: {one_line(each.message)} (its cache: {jax.config.jax_compilation_cache_dir})")
         memory = compiled.memory_analysis()
