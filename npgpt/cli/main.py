@@ -22,12 +22,13 @@ from npgpt.model.block import FUNCTIONS
 COMMANDS: dict[str, Any] = {"train": train, "sample": sample, "eval": evaluate, "score": score, "export": export,
                             "data": data, "info": info, "plot": plot}
 try:
-    from npgpt.cli import exercise, gradcheck, learn, look, study
-    COMMANDS |= {"look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise, "learn": learn}
+    from npgpt.cli import exercise, gradcheck, learn, look, notebook, study
+    COMMANDS |= {"look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise, "learn": learn,
+                 "notebook": notebook}
 except ModuleNotFoundError as error:
     if not (error.name or "").startswith("npgpt.study"):
         raise
-    COMMANDS |= dict.fromkeys(("look", "study", "gradcheck", "exercise", "learn"))
+    COMMANDS |= dict.fromkeys(("look", "study", "gradcheck", "exercise", "learn", "notebook"))
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
 ALIASES = {"--lr": "--learning-rate", "--wd": "--weight-decay", "--steps": "--max-iters", "--heads": "--n-head",
            "--seq-len": "--block-size"}      # what others call a flag

@@ -1,79 +1,130 @@
 """Studying the gradients: the per-line check, the page, the exercises.
 
-For notebooks and scripts: `verify` for a pair of functions of one's own, `check` for a backward of npgpt's layers.
+For notebooks and scripts: `case`, a layer with arrays to try it on; `check` for a backward of it; `train` with such
+backwards; and `verify` for a pair of functions of one's own.
 """
 
-import ast
-import contextlib
+import linecache
 import sys
-import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check
+from npgpt.files import make_folder
+from npgpt.study.exercises.exercise import FOLDER, Exercise, Step, levels_of
+from npgpt.study.exercises.progress import Progress
+from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error
 from npgpt.study.gradcheck.measure import truth
-from npgpt.study.gradcheck.source import parsed
+from npgpt.study.gradcheck.pictures import Arrays, compared_arrays
 from npgpt.study.gradcheck.tables import table_html, table_text
-from npgpt.study.judge.judge import judge, new_seed
-from npgpt.study.judge.outcome import Solution
+from npgpt.study.gradcheck.truth import Case, cases
+from npgpt.study.judge.hints import next_hint
+from npgpt.study.judge.judge import Judgement, judge, new_seed
+from npgpt.study.judge.outcome import Solution, run_case, solution_of
+from npgpt.study.judge.own_backward import train as train
 from npgpt.study.judge.report import Report, report_html, report_text
+from npgpt.study.judge.shapes import EXACT
 from npgpt.study.lessons.own import Pair, pair_of
+from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
+
+
+class Text(str):
+    """A text that a notebook shows without quotes."""
+
+    __repr__ = str.__str__
+
+
+def case(layer: str) -> Case:
+    """Return a layer with small random arrays, new ones at each call: `case("layernorm")`, or "my_layer.py:swish".
+
+    inputs: name -> array; dy, cache: the arguments of the backward, in float64; results: the true gradients of the
+    inputs, {"dx": array, …}; gradients: those of all variables, {"dxhat": [array], …}; forward, backward: the
+    functions. `show` shows arrays as pictures. Raises UserError for an unknown layer.
+    """
+    return Case(layer, PLAIN)
 
 
 class Check:
     """The verdict on a backward, as `check` returns it: `right`, and `report` with everything that was found.
 
-    Its `repr` is the verdict as text; in a notebook it is a table.
+    Its `repr` is the verdict as text; in a notebook it is a table with the lines of code.
     """
 
-    def __init__(self, title: str, report: Report):
-        self.title, self.report = title, report
+    def __init__(self, title: str, exercise: Exercise, solution: Solution, report: Report, folder: Path | None):
+        self.title, self.exercise, self.solution, self.report = title, exercise, solution, report
+        self.progress = Progress(folder)
 
     @property
     def right(self) -> bool:
         return self.report.right
 
+    def show(self, name: str) -> Arrays:
+        """Return the gradient "dx" that your lines compute, the true one, and their difference, as `Arrays`.
+
+        They are of the first random case in which it is wrong. Raises UserError if no line of yours computes it.
+        """
+        found = []
+        for each in cases(self.exercise.layer, self.report.seed):
+            judgement = Judgement(each, run_case(self.solution, each, traced=True), self.solution)
+            left = {one.name for one in judgement.record if one.line in self.report.to_do}
+            yours = {one.name: one.value for one in judgement.record} | judgement.results
+            true = {key: values[-1] for key, values in each.gradients.items()} | each.results
+            if name not in left and yours.get(name) is not None and true.get(name) is not None:
+                found.append((relative_error(yours[name], true[name]) <= EXACT, yours[name], true[name]))
+        if not found:
+            raise UserError(f"no line computes a gradient called {name} yet")
+        return compared_arrays(*min(found, key=lambda each: each[0])[1:])
+
+    def hint(self) -> Text:
+        """Return a hint on the first line that is wrong, or still to be written; one more at each call.
+
+        With a level the hints are counted where `npgpt learn` counts them.
+        """
+        return Text(next_hint(self.exercise, self.progress, 0, self.report))
+
     def __repr__(self) -> str:
         return report_text(self.report, self.title)
 
     def _repr_html_(self) -> str:
-        return report_html(self.report, self.title)
+        def code(line):
+            return linecache.getline(self.solution.file, line).partition("  # ")[0].strip()
+
+        return report_html(self.report, self.title, code)
 
 
-def check(layer: str, backward: Callable, seed: int | None = None) -> Check:
+def check(layer: str, backward: Callable, seed: int | None = None, level: int | str | None = None) -> Check:
     """Check a backward of your own, for example `check("layernorm", my_backward)`.
 
-    layer: its name in `npgpt exercise`; backward: a callable with the package's arguments `(dy, cache)` (and `ops` for
-    a layer that calls other layers) and the package's order of results. It runs in this process, in many random cases
-    on small float64 arrays; seed: repeats those of another check. Returns a `Check`, which a notebook and the REPL
-    show; a script prints it. Without the function's source (in a plain REPL, or for a lambda) only its results are
-    compared. Raises UserError for an unknown layer, or if `backward` cannot be called.
+    layer: its name in `npgpt exercise`, or "my_layer.py:swish"; backward: a callable with the package's arguments `(dy,
+    cache)` (and `ops` for a layer that calls other layers) and the package's order of results; a line with `...` is
+    still to be written. It runs in this process, in many random cases on small float64 arrays; seed: repeats those of
+    another check. level: 1, 2, 3 or "long", of an exercise; then it is noted, as by `npgpt learn`, in
+    exercises/progress.json (in a folder called exercises: in progress.json). Returns a `Check`, which a notebook and
+    the REPL show; a script prints it. Without the function's source (in a plain REPL, or for a lambda) only its results
+    are compared. Raises UserError for an unknown layer or level, or if `backward` cannot be called.
     """
     lesson_named(layer)           # for an unknown layer this raises
     if not callable(backward):
         raise UserError(f"{layer} needs a function, not {type(backward).__name__}")
-    tree = None
-    if isinstance(backward, types.FunctionType):
-        with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):     # there is no source
-            tree = parsed(backward)
-    file = getattr(getattr(backward, "__code__", None), "co_filename", "")
-    solution = Solution(backward, tree if isinstance(tree, ast.FunctionDef) else None, [], file)
-    name = getattr(backward, "__name__", type(backward).__name__)
-    checked = Check(f"{name}, a backward of {layer}", judge(layer, solution, new_seed() if seed is None else seed))
+    what = {"None": "level 3", "long": "long way"}.get(str(level), f"level {level}")
+    if level is not None and what not in levels_of(layer):
+        levels = (each.removeprefix("level ").removesuffix(" way") for each in levels_of(layer))
+        raise UserError(f"{layer} has no level {level}: choose {', '.join(levels)}")
+    name, lesson = getattr(backward, "__name__", type(backward).__name__), Step(layer, what).lesson
+    solution, text = solution_of(lesson, backward)
+    report = judge(layer, solution, new_seed() if seed is None else seed)
+    folder = None
+    if level is not None:
+        make_folder(folder := Path() if Path.cwd().name == FOLDER else Path(FOLDER))
+        Progress(folder).tried(Step(layer, what).name, report.right)
+    checked = Check(f"{name}, a backward of {layer}", Exercise(layer, what, Path(name), text), solution, report, folder)
     if not hasattr(sys, "ps1"):         # a script does not show the value of an expression
         print(checked)
     return checked
-
-
-class Arrays(dict[str, np.ndarray]):
-    """A gradient, the true one, and their difference; shown as a table of all values."""
-
-    def __repr__(self) -> str:
-        return "\n".join(f"{name}\n{array}" for name, array in self.items())
 
 
 class Verified:
@@ -97,9 +148,7 @@ class Verified:
         given = self.pair.run_backward(known.dy, known.cache)
         if name not in given:
             raise UserError(f"there is no result {name}: choose one of {', '.join(given)}")
-        true, yours = known.inputs[name[1:]], np.asarray(given[name])
-        comparable = yours.shape == true.shape
-        return Arrays({"yours": yours, "true": true} | ({"difference": yours - true} if comparable else {}))
+        return compared_arrays(given[name], known.inputs[name[1:]])
 
     def __repr__(self) -> str:
         return "\n".join([table_text(self.lines), *[f"  {self.remark}"] * bool(self.remark)])

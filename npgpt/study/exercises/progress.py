@@ -13,10 +13,13 @@ class Progress:
 
     An exercise that was never checked has no entry, one that was never solved has no "solved". `at`: the one that
     `npgpt learn` has shown last, or None. Every change is saved at once, atomically. Raises: UserError if the file is
-    damaged; OSError.
+    damaged; OSError. Without a folder nothing is saved.
     """
 
     def __init__(self, folder):
+        if folder is None:
+            self.path, self.entries, self.at = None, {}, None
+            return
         check_path("the folder of exercises", folder)
         self.path = Path(folder) / "progress.json"
         try:
@@ -53,7 +56,8 @@ class Progress:
         return number
 
     def save(self):
-        write_json(self.path, {"at": self.at, "exercises": self.entries}, indent=1)
+        if self.path:
+            write_json(self.path, {"at": self.at, "exercises": self.entries}, indent=1)
 
 
 def checked(content):

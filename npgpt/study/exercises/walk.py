@@ -36,6 +36,7 @@ class Walk:
                 self.statements.append(Returns().visit(copy.deepcopy(each)))
         arguments = dict(zip([each.arg for each in (*tree.args.posonlyargs, *tree.args.args)], arguments, strict=False))
         self.globals = set(names) - set(arguments)
+        self.used = set().union(*map(names_in, self.statements))       # a notebook's globals hold all its results
         self.codes = [compiled(each) for each in self.statements]
         self.in_place = any(map(writes, self.statements))
         self.has_loop = any(isinstance(node, ast.For) for each in self.statements for node in ast.walk(each))
@@ -48,7 +49,8 @@ class Walk:
         edits: number of a statement -> another in its place; seen: a list that gets the names after each statement.
         """
         in_place = self.in_place or any(map(writes, edits.values()))
-        names = self.fork(self.before[first], in_place)
+        used = self.used.union(*map(names_in, edits.values()))
+        names = self.fork(self.before[first], used if in_place else set())
         with silent():
             for i in range(first, len(self.codes)):
                 try:
@@ -61,15 +63,13 @@ class Walk:
                     return None
                 if seen is not None:
                     seen.append(names)
-                    names = self.fork(names, in_place)
+                    names = self.fork(names, used if in_place else set())
         return names
 
-    def fork(self, names, in_place):
-        """The same names; arrays are copied if a statement may write to them."""
-        if not in_place:
-            return dict(names)
-        arrays = {name: value for name, value in names.items() if isinstance(value, np.ndarray | tuple | list | dict)
-                  and not name.startswith("__")}
+    def fork(self, names, used):
+        """The same names; of those in `used`, which a statement may write to, arrays are copied."""
+        arrays = {name: names[name] for name in used & names.keys()
+                  if isinstance(names[name], np.ndarray | tuple | list | dict)}
         modules = {id(value): value for value in names.values() if isinstance(value, types.ModuleType)}
         return names | copy.deepcopy(arrays, modules)
 

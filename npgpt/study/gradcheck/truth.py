@@ -9,8 +9,10 @@ import functools
 
 import numpy as np
 
+from npgpt.checks import check_choice
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
+from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.trace import is_floating, recording
 from npgpt.study.lessons.draws import draw
 from npgpt.study.lessons.table import lesson_named
@@ -64,8 +66,19 @@ class Case:
                 gradients |= {f"d{each.name}": [measured]} if np.isfinite(measured).all() else {}
         return gradients, helpers
 
+    forward = property(lambda self: self.lesson.forward)
+    backward = property(lambda self: self.lesson.backward)
+    inputs = property(lambda self: self.lesson.inputs)
     gradients = property(lambda self: self.known[0])
     helpers = property(lambda self: self.known[1])
+
+    def show(self, *names):
+        """Return arrays by name, which a notebook shows as pictures; by default the inputs, dy, and their gradients."""
+        known = {**self.inputs, self.lesson.upstream: self.dy, **self.results}
+        shown = names or [name for name in known if "." not in name and isinstance(known[name], np.ndarray)]
+        for name in names:
+            check_choice("the name of an array", name, [*known])
+        return Arrays({name: known[name] for name in shown})
 
     @functools.cached_property
     def factors(self):

@@ -47,7 +47,7 @@ MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
 # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
-MAIN = "-P", "-u", "-m", __name__
+MAIN = "-P", "-u", "-c", f"import sys; from {__name__} import main; main(*sys.argv[1:])"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +272,3 @@ def checked_pairs(file, name, inputs):
         checks.append(found)
         remarks += [remark] * bool(remark)
     return LayerAnswer(checks, remarks, "")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,6 +2,7 @@
 
 import ast
 import base64
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -14,7 +15,7 @@ import numpy as np
 from npgpt.errors import UserError, describe, one_line, raised_at
 from npgpt.study.exercises.exercise import cache_remark, find_function, is_blank, key_of, statements
 from npgpt.study.exercises.walk import silent
-from npgpt.study.gradcheck.source import backward_tree
+from npgpt.study.gradcheck.source import backward_tree, parsed
 from npgpt.study.gradcheck.trace import Assignment, recording
 
 LONGEST = 3000              # assignments that are kept of a call
@@ -68,6 +69,21 @@ def load(lesson, file):
         raise UserError(f"there is no {lesson.backward.__name__} after the file has run: the function to write must "
                         "have that name")
     return Solution(function, definition if is_plain(function, definition, file) else None, to_do, str(file))
+
+
+def solution_of(lesson, function):
+    """Return the `Solution` that a function is, with its blanks filled, and its text as in a file of the exercise."""
+    tree, to_do, text, code = None, [], "", getattr(function, "__code__", None)
+    if isinstance(function, types.FunctionType):
+        with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):     # there is no source
+            tree = parsed(function)
+    if isinstance(tree, ast.FunctionDef):
+        text = ast.unparse(tree).replace(f"def {tree.name}(", f"def {lesson.backward.__name__}(", 1)
+        if to_do := fill_blanks(module := ast.Module([tree], []), tree, lesson):
+            names = dict(function.__globals__)
+            exec(compile(ast.fix_missing_locations(module), code.co_filename, "exec"), names)
+            function = names[tree.name]
+    return Solution(function, tree if text else None, to_do, getattr(code, "co_filename", "")), text
 
 
 def is_plain(function, definition, file):

@@ -8,6 +8,7 @@ train with files of people whom you do not trust.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import types
 from collections.abc import Callable
@@ -16,18 +17,28 @@ from pathlib import Path
 
 import numpy as np
 
+from npgpt.api import GPT
+from npgpt.checks import check_choice, check_whole
+from npgpt.data.corpora import pydocs_text
+from npgpt.data.tokenizers import make_tokenizer
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.ops import table
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
+from npgpt.engine.update import NotFiniteError
 from npgpt.errors import BackwardError, UserError, describe, raised_at
 from npgpt.files import run_python
 from npgpt.model import transformer
+from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import flatten, nest
 from npgpt.study.exercises.exercise import blanks_left, read_exercise
 from npgpt.study.exercises.path import path_of
+from npgpt.study.gradcheck.pictures import Losses
 from npgpt.study.judge.child import TIME_LIMIT, run_child
+from npgpt.study.judge.outcome import solution_of
 from npgpt.study.lessons.table import LAYERS
+from npgpt.training import loop
+from npgpt.training.options import TrainOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +166,44 @@ class OwnBackwardEngine(ReferenceEngine):
                                     "wrong for this model")
         return nest({name: np.asarray(grads[name]).astype(self.params.dtype, casting="same_kind")
                      for name in self.params})
+
+
+def train(*functions: Callable, steps: int = 100) -> Losses | None:
+    """Train a small GPT-2 with npgpt's functions, and again with backwards of your own, such as layernorm_backward.
+
+    They run in this process; the text is that of Python's help, so no network is needed. Returns the losses of each
+    step, up to one that is not finite; a notebook shows them as curves. None, and says why in one line, if a function
+    has a `...` still to be written, or fails. Raises UserError for a function that is no backward of a layer in GPT-2.
+    """
+    known, given = {each.backward.__name__: each for each in LAYERS.values() if each.name != "lora"}, {}
+    check_whole("steps", steps, 2)
+    for each in functions:
+        check_choice("a function to train with", name := getattr(each, "__name__", each), [*known])
+        if solution_of(known[name], each)[0].to_do:
+            print(f"{name} is still to be written")
+            return None
+        given[known[name].name] = each
+    tokenizer = make_tokenizer("char", text := pydocs_text())
+    tokens = tokenizer.encode(text)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=32, n_layer=2, n_head=2, n_embd=64,
+                       dropout=0.1 * ("dropout" in given),
+                       activation="gelu" if "gelu_exact" in given else "gelu_tanh")
+    options = TrainOptions(max_iters=steps, batch_size=8, warmup_iters=min(20, steps // 2), learning_rate=4e-3)
+    losses = Losses({"npgpt's": [], "yours": []})
+    for whose, own in zip(losses, ({}, given), strict=True):
+        model = GPT(config, threads=1)
+        backwards = Backwards(Path(), {layer: Path(each.__code__.co_filename) for layer, each in own.items()},
+                              linked({layer: {each.__name__: each} for layer, each in own.items()}))
+        model.use_engine(OwnBackwardEngine(model.params, 1, backwards))
+        try:
+            losses[whose] += tqdm(loop.train(model, tokens, options), whose, steps, leave=False, disable=HIDE_BARS)
+        except NotFiniteError as error:
+            print(f"after {len(losses[whose])} steps {error}")
+        except BackwardError as error:
+            print(functools.reduce(lambda text, each: text.replace(each.__code__.co_filename, each.__name__),
+                                   functions, str(error)))
+            return None
+    return losses
 
 
 def use(backwards, model):

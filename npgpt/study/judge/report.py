@@ -126,15 +126,16 @@ def hunt_text(report, title):
     return "\n".join([said, *(f"  {fault.what}" for fault in report.faults)])
 
 
-def report_html(report, title) -> str:
-    """A `Report` as an HTML table."""
+def report_html(report, title, code) -> str:
+    """A `Report` as an HTML table. code(line): the text of a line."""
     cells = []
     for line, name, verdict, evidence, mistakes in report.entries():
         text = "<br>".join(html.escape(str(each)) for each in [*mistakes, *evidence])
-        colour = "#1a7f37" if verdict == OK else "#cf222e"
-        cells.append(f"<tr><td>{line or ''}</td><td><code>{html.escape(name)}</code></td>"
-                     f'<td style="color: {colour}">{verdict}</td>'
-                     f'<td style="text-align: left">{text}</td></tr>')
+        colour = {OK: "#2da44e", WRONG: "#e5534b"}.get(verdict, "inherit")      # legible on white and on black
+        cells.append(f"<tr><td>{line or ''}</td><td style='text-align: left'><code>{html.escape(code(line or 0))}"
+                     f"</code></td><td><code>{html.escape(name)}</code></td><td style='color: {colour}'>{verdict}</td>"
+                     f"<td style='text-align: left'>{text}</td></tr>")
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in report.notes)
-    return (f"<p><b>{html.escape(title)}</b>: {html.escape(summary(report))}</p>"
-            f"<table><tr><th>line</th><th>gradient</th><th>verdict</th><th></th></tr>{''.join(cells)}</table>{notes}")
+    return (f"<p><b>{html.escape(title)}</b>: {html.escape(summary(report))}</p><table><tr><th>line</th>"
+            "<th style='text-align: left'>code</th><th>gradient</th><th>verdict</th><th></th></tr>"
+            f"{''.join(cells)}</table>{notes}")

@@ -1,0 +1,42 @@
+"""Write the lessons as Jupyter notebooks, with cells to fill and cells that check them (needs the extra "notebook").
+
+Without an argument it writes one for each lesson, in the order of npgpt learn, and 00-start-here.ipynb; with a file
+my_layer.py one for each pair in it (see npgpt gradcheck --help); gpu is one for a machine with a GPU. They run
+in JupyterLab, VS Code and hosted notebooks, where your code has no limits.
+"""
+
+import os
+from pathlib import Path
+
+from npgpt.cli.exercise import own_pairs
+from npgpt.errors import UserError
+from npgpt.files import make_folder, read_bytes, write_atomically
+from npgpt.study.exercises.exercise import FOLDER
+from npgpt.study.lessons.table import LESSONS, is_file, lesson_named
+from npgpt.study.notebooks.gpu import CELLS
+from npgpt.study.notebooks.write import as_bytes, file_of, lesson_cells, start_cells
+
+DESCRIPTION = __doc__       # for --help: all of it
+
+
+def add_arguments(parser):
+    parser.add_argument("layer", nargs="*", metavar="LAYER",
+                        help=f"layers (all by default): {', '.join(LESSONS)}; a file my_layer.py; or gpu")
+    parser.add_argument("--out", metavar="FOLDER", default=FOLDER,
+                        help=f"the folder to write to, by default {FOLDER}, where npgpt learn keeps the progress")
+
+
+def run(args):
+    layers, out = [] if args.layer == ["all"] else args.layer, Path(args.out)
+    files = {} if layers else {"00-start-here.ipynb": start_cells(out)}
+    for each in layers or LESSONS:
+        lessons = own_pairs(each, right=True) if is_file(each) else [] if each == "gpu" else [lesson_named(each)]
+        files |= {file_of(lesson): lesson_cells(lesson, out) for lesson in lessons} or {"gpu.ipynb": CELLS}
+    texts = {name: as_bytes(cells) for name, cells in files.items()}
+    there = [out / name for name in texts if os.path.lexists(out / name)]
+    if changed := [path for path in there if read_bytes(path) != texts[path.name]]:
+        raise UserError(f"{changed[0]} exists and has changed: choose another folder with --out, or delete it")
+    make_folder(out)
+    for name, text in texts.items():
+        write_atomically(out / name, text)
+    print(f"{out}: {', '.join(texts)}\nopen them in JupyterLab, VS Code or a hosted notebook")

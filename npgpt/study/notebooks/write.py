@@ -1,0 +1,149 @@
+"""Notebooks: a lesson as text, formulas, pictures, and cells to fill and to check.
+
+A notebook holds no outputs and no copy of the forward, and its bytes depend on the lesson alone.
+"""
+
+import importlib.util
+import itertools
+import json
+import os
+import shlex
+
+from npgpt.errors import UserError
+from npgpt.study.exercises.exercise import FOLDER, blanked, key_of, left_out, notes_of, preamble, without_explanations
+from npgpt.study.exercises.mathematics import FIELD, blocks, read_text
+from npgpt.study.exercises.path import path_of
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.judge.hints import hints
+from npgpt.study.lessons.table import LAYERS, LESSONS
+
+MARKDOWN, CODE = "markdown", "code"
+SETUP = CODE, """\
+WHERE = "npgpt"         # or the folder of a clone, if your package index does not have npgpt
+import importlib.util
+
+if not importlib.util.find_spec("npgpt"):
+    %pip install -q "{WHERE}[notebook]"
+
+import inspect
+import shutil
+
+from IPython.display import Code
+
+from npgpt.study import case, check, train
+
+if shutil.which("nvidia-smi"):
+    print("This machine has a GPU: npgpt notebook gpu writes a notebook that trains on it.")"""
+TASKS = {"long way": "The long way: a gradient for each line of the forward", "level 1": "Level 1: one line",
+         "level 2": "Level 2: each gradient", "level 3": "Level 3: the whole function"}
+START = """\
+# npgpt: every gradient of GPT-2, by hand
+
+Each notebook is about one pair of functions: a forward that GPT-2 runs, and the backward that you write. Replace each
+`...` with code, run the cell, then run the check below it: it names the first wrong line. Write it as you like; only
+the returned gradients count. Stuck? `checked.hint()` says a little more at each call, `checked.show("dx")` draws your
+gradient beside the true one, and the hints and solutions are folded under each check.
+
+What you have solved is noted in `progress.json`, where `npgpt learn`, the same path in a terminal, notes it too.
+
+"""
+FIRST = """\
+def twice_backward(dy, cache):
+    x, u, v = cache
+    dx = dy * v * u             # x is used twice: this is only one of the two
+    return dx
+
+checked = check("twice", twice_backward)
+checked"""
+
+
+def file_of(lesson):
+    """Return the name of a lesson's notebook, with its number on the path of `npgpt learn`."""
+    return f"{lesson.name}.ipynb" if lesson.is_own else f"{[*LESSONS].index(lesson.name) + 1:02}-{lesson.name}.ipynb"
+
+
+def as_bytes(cells):
+    """Return a notebook of (kind, text) pairs in Jupyter's format 4, UTF-8. Raises UserError without nbformat."""
+    if not importlib.util.find_spec("nbformat"):
+        raise UserError('npgpt notebook needs nbformat: pip install "npgpt[notebook]"')
+    from nbformat import v4, writes
+    make = {MARKDOWN: v4.new_markdown_cell, CODE: v4.new_code_cell}
+    book = v4.new_notebook(
+        cells=[make[kind](text, id=f"cell-{i}") for i, (kind, text) in enumerate(cells)],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    return f"{writes(book)}\n".encode()
+
+
+def start_cells(out):
+    """Yield the cells of the first notebook, in a folder."""
+    yield MARKDOWN, START + "\n".join(f"{i}. [{each.title}]({file_of(each)})"
+                                      for i, each in enumerate(LESSONS.values(), 1))
+    yield SETUP
+    yield MARKDOWN, "A first check, of a backward with a mistake:"
+    yield CODE, FIRST
+    yield CODE, 'checked.show("dx")'
+    yield MARKDOWN, "What you have solved so far:"
+    above = "cd .. && " * (out.resolve().name == FOLDER)
+    yield CODE, f'import sys\n\n!{above}"{{sys.executable}}" -m npgpt exercise list'
+
+
+def lesson_cells(lesson, out):
+    """Yield the cells of a lesson's notebook, in a folder."""
+    key = f"{os.path.relpath(lesson.file, out)}:{lesson.name}" if lesson.is_own else lesson.name
+    name = json.dumps(key)
+    forward, backward = lesson.forward.__name__, lesson.backward.__name__
+    wanted = [f"`d{each}`" for each in lesson.results] + ["the gradient of each parameter"] * lesson.is_composite
+    yield MARKDOWN, (f"# {lesson.title}\n\nGiven `{lesson.upstream}`, the gradient of the loss with respect to the "
+                     f"result of `{forward}`: what are {', '.join(wanted)}?")
+    yield SETUP
+    yield MARKDOWN, "## The forward"
+    found = f"{forward} = case({name}).forward" if lesson.is_own else \
+        f"from {lesson.forward.__module__} import {forward}"
+    yield CODE, f'{preamble(lesson)}\n{found}\nCode(inspect.getsource({forward}), language="python")'
+    if lesson.derivation.is_file():
+        yield MARKDOWN, "\n\n".join(["## The mathematics", *mathematics_of(lesson)])
+    yield MARKDOWN, "## A small example\n\nAll axes but the last are rows; red is positive, blue negative."
+    yield CODE, f"example = case({name})\nexample.show()"
+    for step in path_of(lesson.key):
+        if step.what in TASKS:          # a bug is looked for in a file
+            yield MARKDOWN, f"## {TASKS[step.what]}"
+            yield CODE, "\n".join(without_explanations(step.lesson, blanked(step.lesson, step.level)))
+            yield CODE, (f"checked = check({name}, {backward}, level={json.dumps(step.level or 'long')})\n"
+                         'checked             # stuck? checked.hint(); in pictures: checked.show("dx")')
+            yield MARKDOWN, "\n\n".join([*hints_of(step), folded("Solution", python(without_explanations(
+                step.lesson, read_source(step.lesson.backward).lines)))])
+    if lesson.name in LAYERS and lesson.name != "lora":
+        yield MARKDOWN, ("## Train GPT-2 with your function\n\nThe last function that you ran, and npgpt's own: equal "
+                         "gradients give equal losses.")
+        yield CODE, f"train({backward})"
+    yield MARKDOWN, ("## The lines in the real file\n\nThese run, and are checked: edit one, and `npgpt gradcheck "
+                     f"{shlex.quote(key.partition(':')[0])}` says whether it still is the gradient.")
+    yield CODE, ("print(inspect.getsourcefile(example.backward), inspect.getsourcelines(example.backward)[1])\n"
+                 'Code(inspect.getsource(example.backward), language="python")')
+
+
+def mathematics_of(lesson):
+    """Yield the parts of a derivation in Markdown; all but the introduction are folded, because they tell the lines."""
+    for heading, group in itertools.groupby(blocks(read_text(lesson)), lambda each: each[0]):
+        text = "\n\n".join(block for _, block in group if not FIELD.match(block) and not block.startswith("## "))
+        yield folded(f"The gradient of {heading}", text) if heading else text
+
+
+def hints_of(step):
+    """Yield the hints on the lines that an exercise leaves out, folded, but not on those that the level below does."""
+    above, below = ([key_of(each) for each in left_out(step.lesson, level)] for level in (step.level, step.level - 1))
+    for key in above:
+        if key in notes_of(step.lesson) and key not in below:
+            where, rule, _ = hints(step.lesson, key)
+            what, _, lines = where.partition(": ")
+            yield folded(f"Hint: {key}", f"{rule}\n\nSo {what}" + f":\n{python(lines.split('; '))}" * bool(lines))
+
+
+def folded(summary, text):
+    """Return a part of a Markdown cell that opens at a click."""
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
+
+
+def python(lines):
+    """Return lines of code in Markdown."""
+    return "\n".join(["```python", *lines, "```"])

@@ -1,0 +1,101 @@
+"""What a notebook calls: `case`, `check` with its pictures and hints, and `train`; here from a script."""
+
+import json
+
+import numpy as np
+import pytest
+
+from npgpt import UserError, layers, study
+from npgpt.study.gradcheck.pictures import Arrays
+
+
+def wrong(dy, cache):
+    xhat, rstd, weight, has_bias = cache
+    dbias = dy.sum(axis=(0, 1)) if has_bias else None
+    dweight = (dy * xhat).sum(axis=(0, 1))
+    dxhat = dy
+    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * (dxhat * xhat).mean(axis=-1, keepdims=True))
+    return dx, dweight, dbias
+
+
+def unfinished(dy, cache):
+    x, weight, has_bias = cache
+    dbias = dy.sum(axis=(0, 1)) if has_bias else None
+    dweight = ...
+    dx = dy @ weight.T
+    return dx, dweight, dbias
+
+
+def test_a_case_has_what_the_backward_needs_and_the_truth():
+    one, two = study.case("layernorm"), study.case("layernorm")
+    one.inputs["x"][:] = 0.0                                        # its arrays are its own
+    y, cache = two.forward(**two.inputs)
+    for found, true in zip(two.backward(two.dy, cache), two.results.values(), strict=True):
+        np.testing.assert_array_equal(found, true)
+    assert [*two.show()] == ["x", "weight", "bias", "dy", "dx", "dweight", "dbias"]
+    assert two.show("dx")._repr_png_()[:4] == b"\x89PNG"
+    for call in (lambda: two.show("dz"), lambda: study.case("nope")):
+        with pytest.raises(UserError):
+            call()
+
+
+def test_a_picture_frames_the_largest_cell_and_survives_what_is_not_finite():
+    figure = pytest.importorskip("matplotlib.figure", reason="draws").Figure()
+    array = np.array([[1.0, -3.0], [2.0, np.inf], [np.nan, 0.5]])
+    Arrays({"dx": array, "zero": np.zeros(2), "number": np.array(-1.5)}).draw(figure)
+    framed, zero, number = figure.axes
+    np.testing.assert_array_equal(framed.lines[0].get_xydata()[:4].mean(axis=0), [1.0, 0.0])
+    assert framed.get_title() == "dx (3, 2)\nlargest: -3 at [0, 1]" and framed.images[0].get_clim() == (-3.0, 3.0)
+    assert not zero.lines and number.get_title().endswith("largest: -1.5 at []")
+
+
+def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checked, case = study.check("layernorm", wrong, seed=3), study.case("layernorm")
+    shown = checked.show("dxhat")
+    np.testing.assert_allclose(shown["difference"], case.dy - case.dy * case.inputs["weight"])
+    assert not checked.show("dweight")["difference"].any()
+    assert "dxhat = dy</code>" in checked._repr_html_()
+    assert [str(checked.hint())[:11] for _ in range(2)] == ["hint 1 of 4", "hint 2 of 4"]
+    with pytest.raises(UserError, match="no line computes a gradient called dvar"):
+        checked.show("dvar")
+    assert not [*tmp_path.iterdir()]                                # without a level nothing is noted
+
+
+def test_blanks_hints_and_what_is_solved_are_those_of_npgpt_learn(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checked = study.check("linear", unfinished, level=2)
+    line = unfinished.__code__.co_firstlineno + 3
+    assert not checked.right and repr(checked).endswith(f"still to be written: line {line}")
+    assert "factor" in str([checked.hint(), checked.hint()][1])
+    with pytest.raises(UserError, match="dweight yet"):
+        checked.show("dweight")
+    assert study.check("linear", layers.linear_backward, level=1).right
+    found = json.loads((tmp_path / "exercises/progress.json").read_text())["exercises"]
+    assert found["linear level 2"] == {"tries": 1, "hints": {"dweight": 2}} and "solved" in found["linear level 1"]
+    monkeypatch.chdir(tmp_path / "exercises")                       # where the notebooks are
+    study.check("layernorm", layers.layernorm_backward, level="long")
+    assert "layernorm long way" in (tmp_path / "exercises/progress.json").read_text()
+    with pytest.raises(UserError, match="linear has no level long: choose 1, 2, 3"):
+        study.check("linear", unfinished, level="long")
+
+
+def test_training_with_functions_of_ones_own(capsys, monkeypatch):
+    """The package's own give the same bits, a wrong one others, one that fails one line."""
+    def mlp_backward(dy, cache, ops):
+        raise ValueError("not today")
+
+    monkeypatch.setattr(wrong, "__name__", "layernorm_backward")
+    monkeypatch.setattr(unfinished, "__name__", "linear_backward")
+    same = study.train(layers.layernorm_backward, layers.cross_entropy_backward, steps=4)
+    other = study.train(wrong, steps=4)
+    assert same["yours"] == same["npgpt's"] == other["npgpt's"] and other["yours"][1:] != same["yours"][1:]
+    assert other._repr_png_()[:4] == b"\x89PNG" and repr(other).count("4 steps") == 2
+    assert study.train(unfinished) is study.train(mlp_backward, steps=2) is None
+    written, failed = capsys.readouterr().out.splitlines()
+    line = mlp_backward.__code__.co_firstlineno + 1
+    assert written == "linear_backward is still to be written"
+    assert failed == f"mlp_backward, line {line}: ValueError: not today"
+    for function in (print, layers.lora_backward, 5):
+        with pytest.raises(UserError, match="a function to train with must be one of"):
+            study.train(function)

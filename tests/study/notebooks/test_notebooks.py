@@ -1,0 +1,102 @@
+"""The notebooks, run in a kernel: with their blanks, with the solutions, and with a mistake in each function."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from npgpt.cli.main import main
+from npgpt.study.exercises.path import path_of
+from npgpt.study.lessons.table import LESSONS
+from npgpt.study.notebooks.write import as_bytes, lesson_cells
+from tests.study.judge.corpus import SOLUTIONS, source
+
+nbformat = pytest.importorskip("nbformat", reason="writes notebooks")
+SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```python\n(.*?)\n```", re.DOTALL)
+
+
+def run(sources, folder):
+    """Run cells in one kernel; fails if one raises. Return [(source, what it showed as text)]."""
+    from nbclient import NotebookClient
+    book = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, sources)])
+    NotebookClient(book, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return [(cell.source, "\n".join(out.get("text") or out["data"]["text/plain"] for out in cell.outputs))
+            for cell in book.cells]
+
+
+def sources(book, text_of=None):
+    """The code of a notebook, bytes; text_of(solution): a text for each function that is to be written."""
+    cells = nbformat.reads(book, 4).cells
+    solutions = iter([match[1] for cell in cells if (match := SOLUTION.search(cell.source))])
+    return [text_of(next(solutions)) if text_of and cell.source.startswith("def ") else cell.source
+            for cell in cells if cell.cell_type == "code"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_notebook_with_blanks_with_solutions_and_with_a_mistake(name, tmp_path):
+    book = as_bytes(lesson_cells(LESSONS[name], tmp_path))
+    mistake = next(each for each in SOLUTIONS[name] if each.says)
+    levels = [step for step in path_of(name) if not step.is_bug]
+    shown = run([*sources(book), *sources(book, str), *sources(book, lambda _: source(name, mistake))], tmp_path)
+    found, n = [text for code, text in shown if code.startswith("checked = check")], len(levels)
+    for i, said in enumerate(["still to be written"] * n + ["right: every gradient"] * n + [mistake.says] * n):
+        assert said in found[i]
+    progress = json.loads((tmp_path / "exercises/progress.json").read_text())["exercises"]
+    assert [each for each in levels if "solved" not in progress[each.name]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["00-start-here", "gpu"])
+def test_the_other_notebooks_run_without_a_gpu(name, tmp_path):
+    """The lines that a cell prints there instead say what is missing."""
+    assert main(["notebook", "--out", str(tmp_path / "exercises"), *["gpu"] * (name == "gpu")]) == 0
+    shown = run(sources((tmp_path / f"exercises/{name}.ipynb").read_bytes()), tmp_path / "exercises")
+    said = "\n".join(text for _, text in shown)
+    wanted = ["no GPU here"] if name == "gpu" else ["the term dx_through_v is missing", "layernorm       -"]
+    assert all(each in said for each in wanted), said
+
+
+SWISH = """
+import numpy as np
+
+LESSON = {"x": "N D", "beta": "D"}
+
+def swish_forward(x, beta):
+    s = 1 / (1 + np.exp(-beta * x))
+    return x * s, (x, beta, s)
+
+def swish_backward(dy, cache):
+    x, beta, s = cache
+    dz = dy * x * s * (1 - s)
+    dx = dy * s + dz * beta
+    dbeta = (dz * x).sum(axis=0)
+    return dx, dbeta
+"""
+
+
+@pytest.mark.slow
+def test_a_lesson_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "my swish.py").write_text(SWISH)
+    monkeypatch.chdir(tmp_path)
+    assert main(["notebook", "my swish.py", "--out", "books"]) == 0
+    book = (tmp_path / "books/swish.ipynb").read_bytes()
+    shown = run([*sources(book), *sources(book, str)], tmp_path / "books")
+    found = [text for code, text in shown if code.startswith("checked = check")]
+    assert ["right: every gradient" in text for text in found] == [False, False, False, True, True, True]
+    assert "swish level 3" in (tmp_path / "books/exercises/progress.json").read_text()
+
+
+def test_notebooks_are_stable_and_never_overwrite_what_was_written_in_them(tmp_path, capsys, monkeypatch):
+    command = ["notebook", "chain", "linear", "--out", str(tmp_path)]
+    assert main(command) == main(command) == 0
+    path = tmp_path / "05-linear.ipynb"
+    book = path.read_bytes()
+    assert all(not cell.outputs for cell in nbformat.reads(book, 4).cells if cell.cell_type == "code")
+    path.write_bytes(book + b" ")
+    (tmp_path / "01-chain.ipynb").unlink()
+    assert main(command) == 2 and "exists and has changed" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == [path.name] and path.read_bytes() == book + b" "
+    monkeypatch.setitem(sys.modules, "nbformat", None)
+    assert main([*command[:-1], str(tmp_path / "new")]) == 2 and 'npgpt[notebook]' in capsys.readouterr().err
