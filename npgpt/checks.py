@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 
@@ -100,6 +101,14 @@ def check_path(name, value):
     except ValueError:          # a null byte, or characters that no file name can have
         right = False
     check(name, value, right, "the path of a file or folder, which must not be empty or too long")
+
+
+def writable_file(name, path):
+    """Return the path of a file to be written. Raises UserError if it is a folder, or is in none that is writable."""
+    out = Path(path)
+    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise UserError(f"{out} cannot be written: choose a file in an existing, writable folder for {name}")
+    return out
 
 
 def shown(value):

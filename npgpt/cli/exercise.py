@@ -8,18 +8,24 @@ progress is kept in progress.json beside the files.
 """
 
 import argparse
+import csv
+import io
+import json
 import secrets
 from pathlib import Path
 
-from npgpt.checks import check_real, check_whole
+from npgpt.checks import check_real, check_whole, writable_file
 from npgpt.errors import UserError, one_line
+from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers, bug_statement
 from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
 from npgpt.study.exercises.path import reset, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.judge.child import TIME_LIMIT, check_layer, run_child
+from npgpt.study.judge.grade import Row, grade
 from npgpt.study.judge.hints import next_hint
+from npgpt.study.judge.judge import new_seed
 from npgpt.study.judge.report import hunt_text, report_text
 from npgpt.study.lessons.table import LESSONS, chosen_lessons, lesson_named
 
@@ -32,7 +38,9 @@ DESCRIPTION = __doc__       # for --help: all of it
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    actions = parser.add_subparsers(metavar="LAYER | my_layer.py | check | reset | bug | list")
+    lessons = {"metavar": "my_layer.py", "help": "the file of a teacher's lessons, also to be listed or graded"}
+    parser.add_argument("--lessons", **lessons)
+    actions = parser.add_subparsers(metavar="LAYER | my_layer.py | check | reset | bug | grade | list")
     actions.add_parser("list", help="list the exercises and your progress (the default)")
     out = {"metavar": "FILE", "help": f"the file to write; by default one in {FOLDER}"}
 
@@ -58,15 +66,25 @@ def add_arguments(parser):
     question.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
                           "itself: one hint a call")
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
-    one.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
-    one.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
-                     help=f"how long the solution may run; by default {TIME_LIMIT:g}")
+    checks = [one, actions.add_parser("grade", help="check the exercises of a class")]
 
     one = actions.add_parser("bug", help="plant a bug to be found")
     one.set_defaults(action=write_bug)
     one.add_argument("layer", nargs="?", choices=bug_layers(), metavar="LAYER", help="by default any")
     one.add_argument("--seed", type=int, metavar="N", help="which bug; by default any")
     one.add_argument("--out", **out)
+
+
+    one = checks[-1]
+    one.set_defaults(action=grade_class)
+    one.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
+    one.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
+    one.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
+    one.add_argument("--lessons", default=argparse.SUPPRESS, **lessons)     # given before `grade`, it stays
+    for one in checks:
+        one.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
+        one.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
+                         help=f"how long a solution may run; by default {TIME_LIMIT:g}")
 
 
 def run(args):
@@ -77,12 +95,17 @@ def list_exercises(args):
     """Print the layers in learning order, and the learner's progress with each."""
     progress = Progress(FOLDER)
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
-    for layer in LESSONS:
-        states = [state(progress.entry(f"{layer} {level}")) if level in levels_of(layer) else ""
-                  for level in COLUMNS]
+    for key in [*LESSONS, *(pair.key for pair in lessons_of(args))]:
+        layer = Path(key).name
+        states = [state(progress.entry(f"{layer} {level}")) if level in levels_of(key) else "" for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
-        print(f"{layer:<16}" + "".join(f"{each:<22}" for each in states) + (f"{bugs}" if bugs else "-"))
+        print(f"{layer:<15} " + "".join(f"{each:<22}" for each in states) + (f"{bugs}" if bugs else "-"))
     print("\nnpgpt learn leads through all of them")
+
+
+def lessons_of(args):
+    """Return the pairs in the file of --lessons, all of them right, or none."""
+    return own_pairs(args.lessons, right=True) if args.lessons else []
 
 
 def state(entry):
@@ -212,3 +235,34 @@ def check_line(exercise, progress, line):
     else:
         print(f"no, the bug is not in line {line}")
     return found
+
+
+def grade_class(args):
+    """Judge the exercises of a class, and write its grades."""
+    check_time_limit(args.time_limit)
+    seed = new_seed() if args.seed is None else args.seed
+    check_whole("--seed", seed)
+    for flag, path in {"--out": args.out, "--json": args.json}.items():
+        if path is not None:
+            writable_file(flag, path)
+    rows, others = grade(args.folder, lessons_of(args), seed, args.time_limit)
+    table = {"": [*dict.fromkeys(row.exercise for row in rows)]}
+    for row in rows:
+        shown = {"missing": "-", "wrong": f"wrong {row.line or ''}".rstrip()}.get(row.verdict, row.verdict)
+        table.setdefault(row.student, []).append(shown)
+    lines = [[student, *cells, str(cells.count("right")) if student else "right"] for student, cells in table.items()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    print(*("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines), sep="\n")
+    said = f"all in the same random cases (--seed {seed})" + (f"; no exercises: {', '.join(others)}" if others else "")
+    print(f"\n{one_line(said)}")
+    if args.out:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([Row._fields, *(
+            [f"'{each}" if str(each).startswith(("=", "+", "-", "@")) else each for each in row] for row in rows)])
+        write_atomically(args.out, text.getvalue().encode(), follow=True)       # no cell is a formula of a spreadsheet
+    if args.json:
+        tests = [{"name": f"{row.student}: " * (len(lines) > 2) + row.exercise, "score": int(row.verdict == "right"),
+                  "max_score": 1, "status": "passed" if row.verdict == "right" else "failed",
+                  "output": ", ".join(filter(None, [row.verdict, f"line {row.line}" * bool(row.line), *row[4:]]))}
+                 for row in rows]
+        write_atomically(args.json, json.dumps({"output": said, "tests": tests}, indent=1).encode(), follow=True)

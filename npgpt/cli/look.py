@@ -1,7 +1,8 @@
 """Write a page about a model on a text: attention, logit lens, and the tokens' gradients (needs the extra "study")."""
 
+from npgpt.checks import writable_file
 from npgpt.cli.arguments import add_block_argument
-from npgpt.cli.study import RUN, chosen_model, page_file, write_page
+from npgpt.cli.study import RUN, chosen_model, write_page
 from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
@@ -18,7 +19,7 @@ def add_arguments(parser):
 
 def run(args):
     require_extra()
-    out = page_file(args.out or FILE)
+    out = writable_file("--out", args.out or FILE)
     model, tokenizer, description = chosen_model(args.model, args.block, or_run=True)
     study = study_model(model, tokenizer, args.prompt, description)
     write_page(out, study_page([], study), follow=bool(args.out))

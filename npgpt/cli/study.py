@@ -8,7 +8,6 @@ They are checked in a process with limits, and then run in this one, too. That i
 can, so use only files that you trust.
 """
 
-import os
 import signal
 import threading
 import webbrowser
@@ -17,6 +16,7 @@ from pathlib import Path
 from npgpt.api import load
 from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.run import step_folders
+from npgpt.checks import writable_file
 from npgpt.cli.arguments import add_block_argument
 from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError
@@ -55,7 +55,7 @@ def run(args):
     require_extra()
     lessons = own_pairs(args.layer) if is_file(args.layer) else chosen_lessons(args.layer)
     if not args.open:
-        out = page_file(args.out or FILE)
+        out = writable_file("--out", args.out or FILE)
     elif args.out:
         raise UserError("--open writes no file: use either --open or --out")
     model, tokenizer, description = chosen_model(args.checkpoint, args.block, or_run=args.open)
@@ -74,14 +74,6 @@ def run(args):
         SPARE.keep()
         server.run(page)
     print("stopped")
-
-
-def page_file(path):
-    """Return the path of the page. Raises UserError if it is not writable."""
-    out = Path(path)
-    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise UserError(f"{out} cannot be written: choose a file in an existing, writable folder for --out")
-    return out
 
 
 def write_page(out, page, follow):

@@ -48,6 +48,7 @@ FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an an
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
 # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
 MAIN = "-P", "-u", "-c", f"import sys; from {__name__} import main; main(*sys.argv[1:])"
+DEATH_SIGNAL, SUBREAPER = 1, 36         # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +94,14 @@ def check_layer(file, name=None, inputs=(), seconds=TIME_LIMIT):
     return ask(file, seconds, ("", name or "", *inputs), LayerAnswer, "the code", lambda answer: None)
 
 
-def ask(path, seconds, arguments, kind, function, confirmed):
+def ask(path, seconds, arguments, kind, function, confirmed, run=None):
     """The answer of the process, an object of a `kind`, on a file. function: what may not have ended.
 
-    confirmed(answer) raises ValueError if the answer is not believed. Raises UserError if there is none.
+    confirmed(answer) raises ValueError if the answer is not believed; run: what stands in for `Spare.run`. Raises
+    UserError if there is no answer.
     """
     request = json.dumps([str(path), seconds, *arguments]).encode() + b"\n"
-    how, data, output = SPARE.run(request, seconds, arguments[0])
+    how, data, output = (run or SPARE.run)(request, seconds, arguments[0])
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
     print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
     if len(output) > OUTPUT:
@@ -119,14 +121,18 @@ def ask(path, seconds, arguments, kind, function, confirmed):
 
 
 class Child(subprocess.Popen):
-    """Python in a process group of its own, which gets a request on its standard input."""
+    """Python in a process group of its own, which gets a request on its standard input.
 
-    def __init__(self, *arguments):
+    first: a folder that is searched first for packages; cwd: the one to run in.
+    """
+
+    def __init__(self, *arguments, first=None, cwd=None):
         self.written, self.since = (tempfile.TemporaryFile(), tempfile.TemporaryFile()), time.time()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each or os.getcwd() for each in sys.path),
-                       "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        places = [*filter(None, [first]), *map(os.path.abspath, sys.path)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1",
+                       "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | ({"TMPDIR": cwd} if cwd else {})
         super().__init__([sys.executable, *arguments], env=environment, stdin=subprocess.PIPE, stdout=self.written[0],
-                         stderr=self.written[1], start_new_session=True)
+                         stderr=self.written[1], start_new_session=True, cwd=cwd)
 
     def run(self, request, seconds):
         """Let it answer for at most `seconds`, and kill its process group. Returns how it ended, and its two outputs.
@@ -194,17 +200,37 @@ def confirm(results, known):
                 raise ValueError("a wrong result")
 
 
+def prctl(option, value):
+    """Call Linux's prctl; on other systems nothing happens."""
+    if sys.platform == "linux":
+        import ctypes
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def go_on_in_a_child():
+    """On Linux, return in a child of this process, which waits and ends as the child does; each ends with its parent.
+
+    So code that kills its parent ends a process that belongs to it.
+    """
+    prctl(DEATH_SIGNAL, 9)
+    if sys.platform == "linux" and (child := os.fork()):        # macOS's BLAS does not survive a fork
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            with contextlib.suppress(OSError):          # SIGKILL has no handler
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+    prctl(DEATH_SIGNAL, 9)
+
+
 def limit(seconds):
-    """Limit the resources of this process, as far as the system can; on Linux, let it end with its parent."""
+    """Limit the resources of this process, as far as the system can."""
     # CPU: more than the parent allows; NPROC counts all processes of the user, so with 0 none may be added.
     for name, most in {"CPU": int(time.process_time() + seconds) + 5, "AS": MEMORY, "FSIZE": FILE_SIZE, "NOFILE": 64,
                        "CORE": 0, "NPROC": 0}.items():
         with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):     # no system has all of them
             import resource
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-    if sys.platform == "linux":
-        import ctypes
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)         # 1 is PR_SET_PDEATHSIG
 
 
 def main(prepared=None, seed=0):
@@ -224,6 +250,7 @@ def main(prepared=None, seed=0):
         os._exit(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)        # the learner's code has nothing to read
     file, seconds, layer, what, *more = json.loads(request)
+    go_on_in_a_child()
 
     def send(answer):
         print(json.dumps(answer, default=to_json), file=answers, flush=True)

@@ -100,7 +100,7 @@ def test_each_request_has_a_process_of_its_own_that_was_started_before(spare, ca
     for _ in range(2):
         ids.append(SPARE.future.result().pid)
         seed = SPARE.seed
-        report = spare("import os, resource, sys; print(os.getpid(), hasattr(os, 'ours'), [sys.stdin.read()], "
+        report = spare("import os, resource, sys; print(os.getppid(), hasattr(os, 'ours'), [sys.stdin.read()], "
                        "resource.getrlimit(resource.RLIMIT_NPROC)); os.ours = True")
         assert report.faults and capsys.readouterr().err == f"{ids[-1]} False [''] (0, 0)\n" and not alive(ids[-1])
         assert SPARE.seed != seed
