@@ -400,7 +400,7 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
         checkpoint = read_checkpoint(find_checkpoint(name, which), block)
         found, tokenizer = checkpoint.folder, checkpoint.tokenizer
         if dtype is None:
-            dtype = DTYPES[options_of(checkpoint.state, found / "state.json").dtype]
+            dtype = DTYPES[options_of(checkpoint).dtype]
     else:
         found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
     folder = found.parent if found.suffix == ".safetensors" else found

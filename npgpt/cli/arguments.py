@@ -68,20 +68,16 @@ def add_model_arguments(parser):
 
 
 def add_train_arguments(parser):
-    """Add a flag for each field of TrainOptions."""
+    """Add `add_model_arguments`, and a flag for each field of TrainOptions."""
+    add_model_arguments(parser)
     add_field_arguments(parser, TrainOptions, "training", TRAIN_FIELDS)
     parser.add_argument("--betas", nargs=2, type=float, metavar=("BETA1", "BETA2"), action=Betas,
                         default=argparse.SUPPRESS, help="--beta1 and --beta2 together")
 
 
-def given_model_fields(args):
-    """Return the fields of GPTConfig that the user gave, a dict."""
-    return {name: value for name, value in vars(args).items() if name in MODEL_FIELDS}
-
-
-def given_train_fields(args):
-    """Return the fields of TrainOptions that the user gave. Raises UserError for both --epochs and --max-iters."""
-    fields = {name: value for name, value in vars(args).items() if name in TRAIN_FIELDS}
+def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
+    """Return the fields that the user gave, a dict. Raises UserError for both --epochs and --max-iters."""
+    fields = {name: value for name, value in vars(args).items() if name in names}
     if fields.get("epochs") and "max_iters" in fields:
         raise UserError("--epochs and --max-iters both set the length of training: give one of them")
     if "max_iters" in fields:

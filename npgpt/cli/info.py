@@ -7,7 +7,7 @@ from npgpt.api import is_run
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.checks import MOST_THREADS, check_whole
-from npgpt.cli.arguments import add_block_argument, add_model_arguments, given_model_fields
+from npgpt.cli.arguments import add_block_argument, add_model_arguments, given_fields
 from npgpt.devices import array_module
 from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.engine.memory import training_memory
@@ -57,20 +57,20 @@ def run(args):
     if args.loops:
         from npgpt.cli.loops import show_loops  # imports the room study
         return show_loops(args.loops)
-    if args.model is not None and (args.preset or args.vocab_size or given_model_fields(args)):
+    if args.model is not None and (args.preset or args.vocab_size or given_fields(args, MODEL_FIELDS)):
         raise UserError("a model has a fixed shape: give either a model, or a preset and flags")
     block = read_block(args.block)
     if args.model is not None and is_run(args.model):
         checkpoint = read_checkpoint(find_checkpoint(args.model), block)
         config = checkpoint.config
-        batch_size = options_of(checkpoint.state, checkpoint.folder / "state.json").batch_size
+        batch_size = options_of(checkpoint).batch_size
         print(f"{checkpoint.folder}: step {checkpoint.state['step']}, best loss "
               f"{checkpoint.state['best_loss']:.4f} at step {checkpoint.state['best_step']}")
     elif args.model is not None:
         config, _ = open_model(find_model(args.model, args.revision), block)
         batch_size = 1
     else:
-        fields = {**load_preset(args.preset or "char-cpu"), **given_model_fields(args)}
+        fields = {**load_preset(args.preset or "char-cpu"), **given_fields(args, MODEL_FIELDS)}
         tokenizer = fields.get("tokenizer", "char")
         vocab_size = VOCABULARIES.get(tokenizer) if args.vocab_size is None else args.vocab_size
         if vocab_size is None:

@@ -23,10 +23,8 @@ from npgpt.cli.arguments import (
     add_block_argument,
     add_data_dir_argument,
     add_device_arguments,
-    add_model_arguments,
     add_train_arguments,
-    given_model_fields,
-    given_train_fields,
+    given_fields,
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
@@ -96,7 +94,6 @@ def add_arguments(parser):
     device.add_argument("--backward", metavar="FOLDER",
                         help="train with your own functions, the solved exercises in FOLDER, on a CPU (also with "
                              "--resume). They are checked, but then run without limits: use only files that you trust")
-    add_model_arguments(parser)
     add_train_arguments(parser)
 
 
@@ -219,17 +216,18 @@ def new_run(args, backwards):
         raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
     connect_ranks(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
-    fields = {**preset, **given_model_fields(args), **given_train_fields(args)}
+    given = given_fields(args)
+    fields = {**preset, **given}
     fields = fields if args.init_from else with_width_rule(fields)
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
     if args.block is not None:
         model_fields["block"] = read_block(args.block)
     if args.init_from:
-        if "init" in given_train_fields(args):
+        if "init" in given:
             raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
         model, tokenizer = pretrained_model(args, options, model_fields)
-        if "crop_length" not in given_train_fields(args):
+        if "crop_length" not in given:
             shortest = min(options.crop_length, model.config.block_size)
             options = dataclasses.replace(options, crop_length=shortest)
         corpus = open_corpus(args.corpus, args.data_dir)
@@ -248,7 +246,7 @@ def new_run(args, backwards):
         model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init,
                     args.freeze or ())
     choose_engine(model, args, backwards)
-    if corpus.text is None and "val_fraction" in given_train_fields(args):
+    if corpus.text is None and "val_fraction" in given:
         raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
     name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
     return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name,
@@ -303,17 +301,16 @@ def resumed_run(args, backwards):
         raise UserError("a resumed run keeps its model and what is frozen: leave --init-from, --freeze and --lora out")
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
-    state = checkpoint.state
-    saved = options_of(state, checkpoint.folder / "state.json")
-    asked = {**(load_preset(args.preset) if args.preset else {}), **given_model_fields(args)}
+    state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
+    asked = {**(load_preset(args.preset) if args.preset else {}), **given}
     for name in [name for name in asked if name in MODEL_FIELDS]:
         check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
-    for name in [name for name in given_train_fields(args) if name in ("seed", "dtype", "init", "val_fraction")]:
-        there, asked = getattr(saved, name), getattr(args, name)
-        if name != "dtype" or DTYPES.get(asked) != DTYPES[there]:    # of dtypes, only the stored one must match
-            check_same(name, there, asked, checkpoint.folder)
+    for name in [name for name in given if name in ("seed", "dtype", "init", "val_fraction")]:
+        there = getattr(saved, name)
+        if name != "dtype" or DTYPES.get(given[name]) != DTYPES[there]:     # of dtypes, only the stored one must match
+            check_same(name, there, given[name], checkpoint.folder)
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
-    options = dataclasses.replace(saved, **given_train_fields(args))
+    options = dataclasses.replace(saved, **given_fields(args, TRAIN_FIELDS))
     args.kernels = kernels_of_run(args, state)
     connect_ranks(args)
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)

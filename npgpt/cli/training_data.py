@@ -39,7 +39,7 @@ def open_run_tokens(checkpoint, corpus_name, data_dir):
     if corpus_name is None and name not in CORPORA and (not os.path.isabs(name) or name.startswith(("//", "\\\\"))):
         raise UserError(f"{checkpoint.folder} names the corpus {name!r}, which is not an absolute path here: "
                         "give it as --corpus")
-    val_fraction = options_of(checkpoint.state, checkpoint.folder / "state.json").val_fraction
+    val_fraction = options_of(checkpoint).val_fraction
     tokens = open_tokens(checkpoint.tokenizer, open_corpus(name, data_dir), val_fraction)
     try:
         same = fingerprint(tokens["train"](), tokens["val"]()) == corpus["fingerprint"]

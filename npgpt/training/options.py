@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from npgpt.arrays import DTYPES
+from npgpt.checkpoints.run import Checkpoint
 from npgpt.checks import MOST, MOST_SEED, check, check_choice, check_real, check_whole, plain_numbers
 from npgpt.errors import UserError
 from npgpt.files import read_toml
@@ -127,9 +128,9 @@ def with_width_rule(fields: dict) -> dict:
     return {"initializer_range": 0.08 * ratio**0.75, "learning_rate": rate, "min_lr": rate / 40, **fields}
 
 
-def options_of(state: dict, path: Path) -> TrainOptions:
-    """Return the `TrainOptions` in a checkpoint's state, read from `path`. Raises UserError if they are invalid."""
+def options_of(checkpoint: Checkpoint) -> TrainOptions:
+    """Return the `TrainOptions` in a checkpoint's state. Raises UserError if they are invalid."""
     try:
-        return TrainOptions(**state["options"])
+        return TrainOptions(**checkpoint.state["options"])
     except (TypeError, UserError) as error:         # TypeError: unknown fields
-        raise UserError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{checkpoint.folder / 'state.json'} is damaged: {error}") from None

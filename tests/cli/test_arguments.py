@@ -10,7 +10,7 @@ from tests.cli.test_train import refused
 
 
 def options_of_run(out_dir="out"):
-    return options_of(read_checkpoint(find_checkpoint(out_dir)).state, "state.json")
+    return options_of(read_checkpoint(find_checkpoint(out_dir)))
 
 
 @pytest.mark.parametrize(("command", "says"), [

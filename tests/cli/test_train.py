@@ -64,7 +64,7 @@ def test_the_decay_ends_with_the_epochs_unless_the_user_says_otherwise(npgpt, te
     for given, expected in (([], steps), (["--lr-decay-iters", 2000], 2000), (["--lr-decay-iters", 0], 0)):
         command = ["train", "--corpus", text_file, *tiny, "--overwrite", "--eval-interval", 100, "--epochs", 1, *given]
         assert npgpt(*command)[0] == 0
-        options = options_of(read_checkpoint(find_checkpoint("out")).state, "state.json")
+        options = options_of(read_checkpoint(find_checkpoint("out")))
         assert (options.max_iters, options.last_decay_step) == (steps, expected)
 
 
