@@ -13,20 +13,10 @@ from npgpt import layers
 from npgpt.arrays import DTYPES, to_host
 from npgpt.checkpoints.adapter import open_adapter, save_adapter
 from npgpt.checkpoints.load import find_model, open_model
-from npgpt.checkpoints.run import Checkpoint, checkpoints, find_checkpoint, read_checkpoint
+from npgpt.checkpoints.run import Checkpoint, find_checkpoint, is_run, read_checkpoint
 from npgpt.checkpoints.save import merged, save_model
 from npgpt.checkpoints.tokenizer import model_tokenizer
-from npgpt.checks import (
-    MOST_SEED,
-    MOST_THREADS,
-    as_floats,
-    check,
-    check_choice,
-    check_memory,
-    check_path,
-    check_real,
-    check_whole,
-)
+from npgpt.checks import MOST_SEED, MOST_THREADS, as_floats, check, check_choice, check_memory, check_real, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.devices import array_module
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
@@ -168,12 +158,10 @@ class GPT:
 
         dtype: "float16", "float32" or "float64", in which the weights are stored; by default that of the parameters.
         """
-        check_path("folder", folder)
         save_model(self.params, folder, dtype)
 
     def save_adapter(self, folder: Name) -> None:
         """Write adapter_config.json and adapter_model.safetensors, LoRA alone, for peft and `from_pretrained`."""
-        check_path("folder", folder)
         save_adapter(self.params, folder)
 
     def merged(self) -> "GPT":
@@ -412,13 +400,6 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     model = GPT(config, None, dtype, device, threads, kernels, freeze=freeze)
     read(model.params)
     return Loaded(model, tokenizer, folder, checkpoint)
-
-
-def is_run(path):
-    """Return whether a path is a run or one of its checkpoints."""
-    check_path("the model's name or path", path)
-    path = Path(path)
-    return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
 
 
 def lora_added(config, read, lora_rank, lora_alpha, adapter):

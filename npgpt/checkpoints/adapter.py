@@ -29,6 +29,7 @@ def peft_matrices(config, targets):
 
 def save_adapter(params, folder):
     """Write LoRA's matrices to a folder. Raises UserError for a model without LoRA, OSError."""
+    check_path("folder", folder)
     config, folder = params.config, Path(folder)
     if not config.lora_rank:
         raise UserError("this model has no LoRA to write as an adapter: train one with --lora")

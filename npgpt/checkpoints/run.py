@@ -26,7 +26,7 @@ import numpy as np
 
 from npgpt.checkpoints.config_json import config_to_fields, read_config
 from npgpt.checkpoints.tensorfile import NAMES, TensorFile, write_tensors
-from npgpt.checks import MOST_THREADS, check, check_real, check_whole
+from npgpt.checks import MOST_THREADS, check, check_path, check_real, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
@@ -114,6 +114,13 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
         raise UserError(f"step {step} could not be saved in {out_dir} ({error}): {remedy(error, out_dir)}; {then}"
                         ) from None
     keep_only(out_dir, {step, state["best_step"]})
+
+
+def is_run(path: str | Path) -> bool:
+    """Return whether a path is a run or one of its checkpoints."""
+    check_path("the model's name or path", path)
+    path = Path(path)
+    return (path / "state.json").exists() or bool(checkpoints(path)) or str(path) == "out"
 
 
 def find_checkpoint(path: str | Path, which: str = "latest") -> Path:

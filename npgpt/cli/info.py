@@ -3,9 +3,8 @@
 import importlib.metadata
 import math
 
-from npgpt.api import is_run
 from npgpt.checkpoints.load import find_model, open_model
-from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
+from npgpt.checkpoints.run import find_checkpoint, is_run, read_checkpoint
 from npgpt.checks import MOST_THREADS, check_whole
 from npgpt.cli.arguments import add_block_argument, add_model_arguments, given_fields
 from npgpt.devices import array_module
