@@ -1,27 +1,14 @@
 """One of AdamW's moments, in chunks: every rank holds a chunk, and rank 0 reads and writes whole tensors."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from types import SimpleNamespace
 
 import numpy as np
 
 
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """A tensor whose values are on several ranks: `get` returns them, like the `get` of an array on a GPU."""
-
-    shape: tuple
-    dtype: np.dtype
-    get: Callable
-
-    @property
-    def nbytes(self):
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
 class Moments(Mapping):
-    """A mapping name -> `Tensor` with the interface of `Parameters`, for rank 0.
+    """A mapping name -> tensor with the interface of `Parameters`, for rank 0: `get` returns it, as of one on a GPU.
 
     So checkpoints are those of one process; rank 0 holds one tensor at a time while writing and reading them.
     """
@@ -33,7 +20,8 @@ class Moments(Mapping):
 
     def __getitem__(self, name):
         shape, order = self.shapes[name], {"which": self.which, "name": name}
-        return Tensor(shape, self.dtype, lambda: self.engine._lead("moment", order).reshape(shape))
+        return SimpleNamespace(shape=shape, dtype=self.dtype, nbytes=math.prod(shape) * self.dtype.itemsize,
+                               get=lambda: self.engine._lead("moment", order).reshape(shape))
 
     def fill(self, name, read):
         """Fill a tensor with what read(array) writes into an array."""
