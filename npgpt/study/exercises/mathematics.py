@@ -41,14 +41,6 @@ class Note:
     known: tuple[tuple[str, str], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Derivation:
-    """HTML fragments, each a paragraph or a display formula, of the introduction and of each variable's section."""
-
-    introduction: list[str]
-    sections: dict[str, list[str]]
-
-
 def read_text(lesson):
     """Return the text of a lesson's derivation; "" if it has none."""
     return lesson.derivation.read_text(encoding="utf-8") if lesson.derivation.is_file() else ""
@@ -113,7 +105,7 @@ def factor(text):
 
 
 def parse_derivation(text):
-    """Return the `Derivation` in a text; its fragments are markupsafe.Markup, with all text escaped."""
+    """Return the introduction of a derivation, and each variable's section, in lists of HTML: markupsafe.Markup."""
     from latex2mathml.converter import convert
     from markupsafe import Markup, escape  # comes with Jinja2
 
@@ -136,4 +128,4 @@ def parse_derivation(text):
         elif not block.startswith("## ") and not FIELD.match(block):
             pieces = re.split(r"(`[^`]+`|\$[^$]+\$)", block)
             fragments.append(Markup("<p>{}</p>").format(Markup("").join(map(inline, pieces))))
-    return Derivation(introduction, sections)
+    return introduction, sections

@@ -63,8 +63,8 @@ def studied_layer(lesson):
     "b42"; data: for the script.
     """
     known, typed = known_truth(lesson.key), typed_statements(lesson)
-    derivation = parse_derivation(read_text(lesson))
-    backwards = [studied_way(each, known, derivation.sections, notes_of(each), {} if i else typed)
+    introduction, sections = parse_derivation(read_text(lesson))
+    backwards = [studied_way(each, known, sections, notes_of(each), {} if i else typed)
                  for i, each in enumerate(ways(lesson))]        # the long way is not edited here
     checks, entries = (backwards[0][key] for key in ("checks", "entries"))
     wrong = sum(each.verdict == WRONG for each in checks)
@@ -77,8 +77,8 @@ def studied_layer(lesson):
     exercise = shlex.join([str(lesson.file), lesson.name]) if lesson.is_own else lesson.name
     return {
         "name": lesson.name, "title": lesson.title, "exercise": exercise, "file": shown_file(lesson.forward),
-        "verdict": verdict, "right": not wrong,
-        "ways": backwards, "derivation": derivation, "lines": lines, "rows": check_rows(checks),
+        "verdict": verdict, "right": not wrong, "ways": backwards, "introduction": introduction, "sections": sections,
+        "lines": lines, "rows": check_rows(checks),
         "data": {"name": lesson.name, "inputs": list(lesson.inputs), "loss": loss_of(lesson),
                  "levels": levels_on_path(lesson), "typed": typed, "planted": planted(lesson, backwards[0]["steps"]),
                  "ways": [{"lines": way["entries"]} | way["steps"].data for way in backwards]}}

@@ -52,10 +52,10 @@ def test_every_pair_has_a_file_and_a_lesson():
 
 @EACH_PAIR
 def test_a_section_for_every_variable_that_has_a_gradient(name):
-    derivation = mathematics.parse_derivation(text_of(name))
-    assert set(derivation.sections) == variables_with_gradient(name)
-    assert derivation.introduction and all(derivation.sections.values())
-    assert list(derivation.sections) == re.findall(r"^## (.*)$", text_of(name), re.MULTILINE)
+    introduction, sections = mathematics.parse_derivation(text_of(name))
+    assert set(sections) == variables_with_gradient(name)
+    assert introduction and all(sections.values())
+    assert list(sections) == re.findall(r"^## (.*)$", text_of(name), re.MULTILINE)
 
 
 @EACH_PAIR
@@ -101,8 +101,8 @@ def test_notes_are_on_lines_of_the_backward(name):
 
 @EACH_PAIR
 def test_the_html_is_clean(name):
-    derivation = mathematics.parse_derivation(text_of(name))
-    fragments = derivation.introduction + [each for section in derivation.sections.values() for each in section]
+    introduction, sections = mathematics.parse_derivation(text_of(name))
+    fragments = introduction + [each for section in sections.values() for each in section]
     assert any("<math" in each for each in fragments)
     for fragment in fragments:
         tree = ElementTree.fromstring(fragment)         # well-formed, or this raises
@@ -113,11 +113,11 @@ def test_the_html_is_clean(name):
 
 
 def test_markdown_becomes_html_and_text_is_escaped():
-    derivation = mathematics.parse_derivation(
+    introduction, sections = mathematics.parse_derivation(
         "<script>1</script> & `a < b`\nis $a<b$.\n\n$$\\mathrm{dy\\_rows}_{nj} \\text{<script>}$$\n\n"
         "## dy\n\n## y\n\nline: a[:T]\nhint: B\n      c.\n\n`y`.")
-    first, second = derivation.introduction
+    first, second = introduction
     assert first.startswith("<p>&lt;script&gt;1&lt;/script&gt; &amp; <code>a &lt; b</code>\nis <math ")
     assert 'display="inline"' in first and first.endswith(".</p>") and 'display="block"' in second
     assert "<msub><mi>dy_rows</mi><mrow><mi>n</mi><mi>j</mi></mrow></msub>" in second and "<script" not in second
-    assert derivation.sections == {"dy": [], "y": ["<p><code>y</code>.</p>"]}
+    assert sections == {"dy": [], "y": ["<p><code>y</code>.</p>"]}

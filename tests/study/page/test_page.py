@@ -129,14 +129,14 @@ def test_every_gradient_is_verified(layers, name):
             if checked.verdict == "ok":
                 entry, *_ = [each for found in entries.values() for each in found
                              if each["name"] == f"d{checked.variable}" and each["verdict"]]
-                assert "is verified" in entry["finding"] and entry["section"] in layer["derivation"].sections
+                assert "is verified" in entry["finding"] and entry["section"] in layer["sections"]
     assert layer["right"]
 
 
 @EACH
 def test_the_derivation_has_the_order_of_the_backward(layers, name):
     layer = layers[name]
-    lines = [int(layer["lines"][section][1:]) for section in layer["derivation"].sections
+    lines = [int(layer["lines"][section][1:]) for section in layer["sections"]
              if section in layer["lines"]]
     assert lines == sorted(lines) and len(lines) >= 2
 
