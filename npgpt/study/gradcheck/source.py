@@ -36,17 +36,12 @@ class Source:
 @functools.cache
 def read_source(function):
     """Return the `Source` of a function."""
-    lines, first = inspect.getsourcelines(function)
-    return source_of(parsed(function), inspect.getsourcefile(function), first, lines)
-
-
-def source_of(tree, file, first, lines):
-    """Return the `Source` of a function's tree, with line numbers of its file; lines: its text, from `first` on."""
+    (lines, first), tree = inspect.getsourcelines(function), parsed(function)
     statements = [Statement(node.lineno, node.end_lineno, assigned_names(node), ast.unparse(node))
                   for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr
                                                            | ast.Return)
                   and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
-    return Source(tree.name, file, first, tuple(line.rstrip("\n") for line in lines),
+    return Source(tree.name, inspect.getsourcefile(function), first, tuple(line.rstrip("\n") for line in lines),
                   tuple(sorted(statements, key=lambda each: each.first)), filled_names(tree))
 
 
