@@ -10,26 +10,14 @@ from npgpt.model.config import GPTConfig
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
-# config.json's name -> (GPTConfig's name, transformers' default)
-FIELDS = {
-    "vocab_size": ("vocab_size", 50257),
-    "n_positions": ("block_size", 1024),
-    "n_embd": ("n_embd", 768),
-    "n_layer": ("n_layer", 12),
-    "n_head": ("n_head", 12),
-    "n_inner": ("n_inner", None),
-    "activation_function": ("activation", "gelu_new"),
-    "resid_pdrop": ("resid_pdrop", 0.1),
-    "embd_pdrop": ("embd_pdrop", 0.1),
-    "attn_pdrop": ("attn_pdrop", 0.1),
-    "layer_norm_epsilon": ("layer_norm_epsilon", 1e-5),
-    "initializer_range": ("initializer_range", 0.02),
-    "scale_attn_weights": ("scale_attn_weights", True),
-    "scale_attn_by_inverse_layer_idx": ("scale_attn_by_inverse_layer_idx", False),
-    "tie_word_embeddings": ("tie_word_embeddings", True),
-    "bos_token_id": ("bos_token_id", 50256),
-    "eos_token_id": ("eos_token_id", 50256),
+# Fields of config.json with transformers' defaults, and GPTConfig's names of those that it calls otherwise.
+DEFAULTS = {
+    "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
+    "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False, "tie_word_embeddings": True, "bos_token_id": 50256, "eos_token_id": 50256,
 }
+OURS = {name: name for name in DEFAULTS} | {"n_positions": "block_size", "activation_function": "activation"}
 
 # Fields that transformers' GPT-2 does not have; stored in config.json under "npgpt".
 OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", "final_layer_norm", "lm_head_bias",
@@ -72,7 +60,7 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     if fields["model_type"] == "gpt2" and "n_ctx" in fields and fields["n_ctx"] != fields.get("n_positions", 1024):
         raise UserError(f'"n_ctx" is {shown(fields["n_ctx"])}, which differs from "n_positions"')
     for name, value in fields.items():
-        if name in FIELDS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
+        if name in DEFAULTS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
             continue
         if value not in UNSUPPORTED.get(name, ()):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
@@ -81,7 +69,7 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     if "npgpt" in fields:
         check_block(own.get("block"), block)
-    values: dict = {ours: fields.get(theirs, default) for theirs, (ours, default) in FIELDS.items()}
+    values: dict = {OURS[name]: fields.get(name, default) for name, default in DEFAULTS.items()}
     check_choice('"activation_function"', values["activation"], ACTIVATIONS)
     values["activation"] = ACTIVATIONS[values["activation"]]
     return GPTConfig(**values, **{**own, "block": block or GPT2}).derived()
@@ -109,7 +97,7 @@ def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     A model that transformers' GPT-2 would compute differently (see `unsupported_by_transformers`) gets the
     "model_type" npgpt, so that transformers refuses it.
     """
-    fields = {theirs: config.used(ours) for theirs, (ours, _) in FIELDS.items()}
+    fields = {theirs: config.used(ours) for theirs, ours in OURS.items()}
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"
     own = {name: config.used(name) for name in OWN_FIELDS}
     own |= {name: getattr(config, name) for name in ADDITIONS if getattr(config, name)}
