@@ -13,10 +13,10 @@ from npgpt.model.config import ACTIVATIONS, GPTConfig
 from npgpt.training.options import (
     CHOICES,
     MODEL_FIELDS,
+    PRESETS,
     TRAIN_FIELDS,
     TrainOptions,
     load_preset,
-    preset_names,
     with_width_rule,
 )
 
@@ -60,7 +60,7 @@ def add_field_arguments(parser, dataclass, title, names):
 
 def add_model_arguments(parser):
     """Add flags for the shape of a model: --preset, and one for each field of GPTConfig."""
-    parser.add_argument("--preset", help=f"{', '.join(preset_names())}, or a TOML file of fields; by default "
+    parser.add_argument("--preset", help=f"{', '.join(PRESETS)}, or a TOML file of fields; by default "
                                            "char-cpu, whose values are the defaults below. Above width 128, "
                                            "initializer_range, learning_rate and min_lr shrink with the width (Yang "
                                            "et al. 2022), unless they are given")

@@ -14,7 +14,7 @@ from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import INITS
 from npgpt.training.adamw import DECAYS
 
-PRESETS = Path(__file__).parent / "presets"
+PRESETS = {path.stem: path for path in sorted((Path(__file__).parent / "presets").glob("*.toml"))}     # built-in
 CHOICES = {"sampling": ("random", "sequential"), "decay": DECAYS, "dtype": DTYPES, "init": INITS}
 
 
@@ -93,22 +93,17 @@ MODEL_FIELDS = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab
 TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 
 
-def preset_names() -> list[str]:
-    """Return the names of the built-in presets."""
-    return sorted(path.stem for path in PRESETS.glob("*.toml"))
-
-
 def load_preset(name: str | os.PathLike) -> dict:
     """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
     The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer". Raises
     UserError for any other field.
     """
-    path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
+    path = PRESETS.get(str(name), Path(name))
     try:
         fields = read_toml(path)
     except OSError:
-        raise UserError(f'unknown preset "{name}": choose {", ".join(preset_names())}, or a TOML file') from None
+        raise UserError(f'unknown preset "{name}": choose {", ".join(PRESETS)}, or a TOML file') from None
     if unknown := set(fields) - MODEL_FIELDS - TRAIN_FIELDS - {"tokenizer"}:
         raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which are not fields of a preset")
     check(f"tokenizer in {path}", fields.get("tokenizer"), isinstance(fields.get("tokenizer", ""), str), "a name")

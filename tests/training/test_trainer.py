@@ -15,7 +15,7 @@ from npgpt.engine.update import NotFiniteError
 from npgpt.training.evaluation import evaluate_split
 from npgpt.training.loop import train
 from npgpt.training.metrics import append_metrics, read_metrics
-from npgpt.training.options import TrainOptions, load_preset, preset_names
+from npgpt.training.options import PRESETS, TrainOptions, load_preset
 from npgpt.training.trainer import Trainer
 from tests.torch_gpt import torch_gpt, torch_parameters, unit_scale
 
@@ -242,10 +242,10 @@ def test_the_norms_of_each_layer_are_those_of_what_a_logged_step_changes(decay, 
 
 
 def test_presets_are_valid():
-    for name in preset_names():
+    for name in PRESETS:
         fields = load_preset(name)
         TrainOptions(**{key: value for key, value in fields.items() if key in TrainOptions.__dataclass_fields__})
-    assert preset_names() == ["bpe-small", "char-cpu", "char-gpu", "char-nanogpt", "finetune"]
+    assert list(PRESETS) == ["bpe-small", "char-cpu", "char-gpu", "char-nanogpt", "finetune"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere the file would take its size on the disk")
