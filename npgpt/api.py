@@ -78,10 +78,8 @@ class GPT:
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
         check_choice("init", init, INITS)
-        if seed is not None:
-            check_whole("seed", seed, 0, MOST_SEED)
-        if threads is not None:
-            check_whole("threads", threads, 1, MOST_THREADS)
+        check_whole("seed", seed, 0, MOST_SEED, or_none=True)
+        check_whole("threads", threads, 1, MOST_THREADS, or_none=True)
         eps = np.dtype(DTYPES[dtype]).type(config.layer_norm_epsilon)
         check_real(f"layer_norm_epsilon in {dtype}", eps, above=0.0)
         if config.activation == "gelu":
@@ -293,8 +291,7 @@ class GPT:
         """
         idx, targets = check_batch(self.config, idx, targets)
         check_rng(rng, self.engine.rng_type)
-        if count is not None:
-            check_whole("count", count, 1)
+        check_whole("count", count, 1, or_none=True)
         if add_to is not None:
             self.params.check_add_to(add_to)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)

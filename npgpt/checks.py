@@ -20,9 +20,10 @@ def check(name, value, right, what):
         raise UserError(f"{name} must be {what}, not {shown(value)}")
 
 
-def check_whole(name, value, least=0, most=MOST):
+def check_whole(name, value, least=0, most=MOST, or_none=False):
     """Raise UserError unless `value` is an integer from `least` to `most`. A bool is not an integer here."""
-    right = isinstance(value, int | np.integer) and not isinstance(value, bool) and least <= value <= most
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    right = or_none and value is None or is_whole and least <= value <= most
     check(name, value, right, f"a whole number from {least:,} to {most:,}")
 
 
@@ -35,9 +36,9 @@ def is_real(value):
         return False
 
 
-def check_real(name, value, below=math.inf, above=-math.inf):
+def check_real(name, value, below=math.inf, above=-math.inf, or_none=False):
     """Raise UserError unless `value` is finite, at least 0, above `above` and below `below`."""
-    right = is_real(value) and 0.0 <= value < below and value > above
+    right = or_none and value is None or is_real(value) and 0.0 <= value < below and value > above
     lower = f"above {above:g}" if above >= 0.0 else "of at least 0"
     check(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
 

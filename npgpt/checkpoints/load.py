@@ -7,7 +7,7 @@ from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
-from npgpt.checks import check_path, check_text, shown
+from npgpt.checks import check, check_path, shown
 from npgpt.download import hub
 from npgpt.errors import UserError
 from npgpt.files import read_json
@@ -26,8 +26,7 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
     Raises UserError if it is neither, and as `hub.fetch_model` does.
     """
     check_path("the model's name or path", name_or_path)
-    if revision is not None:
-        check_text("revision", revision)
+    check("revision", revision, revision is None or isinstance(revision, str), "a string")
     path = Path(name_or_path)
     # os.path returns False for impossible names, for which Path raises.
     if os.path.isdir(path) or path.suffix == ".safetensors":

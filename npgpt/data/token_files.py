@@ -81,7 +81,7 @@ class Documents:
         check("prompts", prompts, right, "a length for each document, shorter than the document")
         for name, value in (("all_windows", all_windows), ("count_padding", count_padding)):
             check(name, value, isinstance(value, bool), "true or false")
-        check_whole("pad_token_id", 0 if pad_token_id is None else pad_token_id, most=2**16 - 1)
+        check_whole("pad_token_id", pad_token_id, most=2**16 - 1, or_none=True)
         self.all_windows, self.count_padding, self.pad_token_id = all_windows, count_padding, pad_token_id
 
     def __repr__(self):

@@ -74,13 +74,12 @@ class GPTConfig:
                             "each head takes an equal share of the width")
         check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
         check_whole("lora_rank", self.lora_rank, 0, MOST_WIDTH)
-        check_real("lora_alpha", 1 if self.lora_alpha is None else self.lora_alpha, below=1e30, above=0.0)
+        check_real("lora_alpha", self.lora_alpha, below=1e30, above=0.0, or_none=True)
         check("block", self.block, isinstance(self.block, Block), "what GPT(config, block=…) makes of a file")
         if self.lora_rank and self.block != GPT2:
             raise UserError(f"LoRA is for GPT-2's block, and this model has {self.block}: leave one of them out")
         for name in ("bos_token_id", "eos_token_id"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name))
+            check_whole(name, getattr(self, name), or_none=True)
         for field in dataclasses.fields(self):
             if field.type in (bool, bool | None):
                 check(field.name, self.used(field.name), isinstance(self.used(field.name), bool), "true or false")

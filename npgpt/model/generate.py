@@ -79,13 +79,10 @@ def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_
         raise UserError("a model with causal=False is an encoder: it cannot write text from left to right")
     check_whole("max_new_tokens", max_new_tokens)
     check_real("temperature", temperature)
-    if top_k is not None:
-        check_whole("top_k", top_k, 1)
-    if top_p is not None:
-        check("top_p", top_p, is_real(top_p) and 0.0 < top_p <= 1.0, "above 0 and at most 1")
+    check_whole("top_k", top_k, 1, or_none=True)
+    check("top_p", top_p, top_p is None or is_real(top_p) and 0.0 < top_p <= 1.0, "above 0 and at most 1")
     check_whole("seed", seed, 0, MOST_SEED)
-    if eos_token_id is not None:
-        check_whole("eos_token_id", eos_token_id, 0, config.vocab_size - 1)
+    check_whole("eos_token_id", eos_token_id, 0, config.vocab_size - 1, or_none=True)
 
 
 def check_stop(config, stop, tokenizer):

@@ -37,8 +37,7 @@ class AdamW:
                  engine: ReferenceEngine | None = None, decay: str = "matrices"):
         check("params", params, isinstance(params, Parameters), "a model's params")
         check_choice("decay", decay, DECAYS)
-        if threads is not None:
-            check_whole("threads", threads, 1, MOST_THREADS)
+        check_whole("threads", threads, 1, MOST_THREADS, or_none=True)
         right = engine is None or getattr(engine, "params", None) is params
         check("engine", engine, right, "the engine of the model whose params these are")
         if engine is None:
@@ -102,7 +101,6 @@ class AdamW:
             check_real("each of betas", beta, below=1.0)
         check_real("eps", self.eps, above=0.0)
         check_real("weight_decay", self.weight_decay)
-        if max_norm is not None:
-            check_real("max_norm", max_norm, above=0.0)
+        check_real("max_norm", max_norm, above=0.0, or_none=True)
         self.lr = lr
         return Step(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)
