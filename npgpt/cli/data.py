@@ -73,33 +73,21 @@ def run(args):
         for name, state, description in list_corpora(args.data_dir):
             print(f"{name:<16} {state:<15} {description}")
     elif args.action == "prepare":
-        prepare_text(args)
+        corpus = open_corpus(args.corpus, args.data_dir)
+        separator, end, pad = (text and text.replace("\\n", "\n") for text in (args.documents, args.end, args.pad))
+        prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator, args.val_fraction, end, pad,
+                **window_settings(args))
+        print_prepared(args.out, args.tokenizer)
     elif args.name == "tinystories":
-        get_tinystories(args)
+        check_whole("--limit", args.limit, 1, or_none=True)
+        name = args.tokenizer or "gpt2"
+        print_prepared(prepare_tinystories(data_dir(args.data_dir), name, args.version or 2, args.limit, args.documents,
+                                           **window_settings(args)), name)
     elif (args.tokenizer, args.version, args.limit, args.documents, args.windows, args.count_padding) != (
             None, None, None, False, "first", False):
         raise UserError(f"{args.name} is kept as text: give --tokenizer to `npgpt data prepare` or `npgpt train`")
     else:
         print(open_corpus(args.name, args.data_dir).reason)
-
-
-def prepare_text(args):
-    """Write a text corpus to token files."""
-    corpus = open_corpus(args.corpus, args.data_dir)
-    separator, end, pad = (text and text.replace("\\n", "\n") for text in (args.documents, args.end, args.pad))
-    prepare(corpus, make_tokenizer(args.tokenizer, corpus.text), args.out, separator, args.val_fraction, end, pad,
-            **window_settings(args))
-    print_prepared(args.out, args.tokenizer)
-
-
-def get_tinystories(args):
-    """Download TinyStories and write it as token files; an interrupted call is continued."""
-    if args.limit is not None:
-        check_whole("--limit", args.limit, 1)
-    name = args.tokenizer or "gpt2"
-    folder = prepare_tinystories(data_dir(args.data_dir), name, args.version or 2, args.limit, args.documents,
-                                 **window_settings(args))
-    print_prepared(folder, name)
 
 
 def print_prepared(folder, tokenizer):
