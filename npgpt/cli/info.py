@@ -15,7 +15,7 @@ from npgpt.errors import UserError
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import parameter_shapes
-from npgpt.training.options import MODEL_FIELDS, load_preset, options_of
+from npgpt.training.options import MODEL_FIELDS, TrainOptions, load_preset, options_of
 
 VOCABULARIES = {"char": 65, "byte": 256, "gpt2": 50257, "bpe": 50257}
 
@@ -76,7 +76,7 @@ def run(args):
             raise UserError(f"the vocabulary of {tokenizer} is unknown here: give it as --vocab-size")
         config = GPTConfig(vocab_size=vocab_size, block=block or GPT2,
                            **{name: fields[name] for name in fields.keys() & MODEL_FIELDS})
-        batch_size = fields.get("batch_size", 1)
+        batch_size = fields.get("batch_size", TrainOptions.batch_size)
     if args.batch_size is not None:
         batch_size = args.batch_size
     check_whole("--batch-size", batch_size, 1)

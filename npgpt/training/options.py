@@ -96,8 +96,8 @@ TRAIN_FIELDS = {field.name for field in dataclasses.fields(TrainOptions)}
 def load_preset(name: str | os.PathLike) -> dict:
     """Return the fields of a preset, a dict. name: a built-in preset, or the path of a TOML file.
 
-    The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer". Raises
-    UserError for any other field.
+    The fields are those of GPTConfig (except what the tokenizer determines), of TrainOptions, and "tokenizer". What a
+    preset does not say is as in these classes. Raises UserError for any other field.
     """
     path = PRESETS.get(str(name), Path(name))
     try:
