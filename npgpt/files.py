@@ -4,6 +4,7 @@ import ast
 import contextlib
 import errno
 import filecmp
+import hashlib
 import json
 import os
 import re
@@ -36,6 +37,12 @@ def read_bytes(path, most=MOST_BYTES):
         if os.fstat(file.fileno()).st_size > most:
             raise UserError(f"{path} has more than {most:,} bytes")
         return file.read()
+
+
+def digest(path):
+    """Return the SHA-256 of a regular file, hexadecimal."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path, most=MOST_BYTES):

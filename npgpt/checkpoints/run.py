@@ -30,7 +30,7 @@ from npgpt.checks import MOST_THREADS, check, check_path, check_real, check_whol
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, is_folder, make_folder, open_regular, publish, read_json, remedy, write_json
+from npgpt.files import check_regular, digest, is_folder, make_folder, publish, read_json, remedy, write_json
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters
@@ -277,9 +277,3 @@ def fingerprint(*splits):
         for part in (array[:1_000_000], array[-1_000_000:]):
             sha.update(np.ascontiguousarray(part))
     return sha.hexdigest()
-
-
-def digest(path):
-    """Return the SHA-256 of a file, hexadecimal."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,13 +3,13 @@
 HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_TOKEN and proxies work as usual.
 """
 
-import hashlib
 import re
 from pathlib import Path
 
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.download.file import CONNECT_SECONDS, call_within
 from npgpt.errors import UserError, one_line
+from npgpt.files import digest
 
 ALIASES = {"gpt2": "openai-community/gpt2", "gpt2-medium": "openai-community/gpt2-medium",
            "gpt2-large": "openai-community/gpt2-large", "gpt2-xl": "openai-community/gpt2-xl",
@@ -75,8 +75,7 @@ def is_wrong(expected, path):
     """Delete a downloaded file if its SHA-256 is not the expected one: huggingface_hub checks sizes only."""
     if path is None:
         return False
-    with open(path, "rb") as file:
-        wrong = hashlib.file_digest(file, "sha256").hexdigest() != expected
+    wrong = digest(path) != expected
     if wrong:
         Path(path).resolve().unlink()           # the file in the cache, to which the path links
         Path(path).unlink(missing_ok=True)
