@@ -1,4 +1,9 @@
-"""Read single keys from a terminal, without Enter and without echo, and restore the terminal at the end."""
+"""Read single keys from a terminal, without Enter and without echo, and restore the terminal at the end.
+
+`single_keys()` is a context manager of read(seconds), which returns the next key in lower case, or None if none comes.
+An arrow key, a function key, Escape or Alt with a key is `OTHER`. At the end of the input it returns "q". Ctrl-C raises
+KeyboardInterrupt, as always.
+"""
 
 import contextlib
 import os
@@ -12,15 +17,6 @@ REDRAW = "redraw"       # instead of a key: the process continues after Ctrl-Z, 
 ENTER = "\n"
 OTHER = "\x1b"          # any key that sends an escape sequence
 ESCAPE = re.compile(r"\x1b(\[[0-?]*[@-~]|O.|.)?")       # what an arrow key, a function key or Alt sends
-
-
-def single_keys():
-    """Return a context manager of read(seconds), which returns the next key in lower case, or None if none comes.
-
-    An arrow key, a function key, Escape or Alt with a key is `OTHER`. At the end of the input it returns "q". Ctrl-C
-    raises KeyboardInterrupt, as always.
-    """
-    return windows_keys() if os.name == "nt" else unix_keys()
 
 
 @contextlib.contextmanager
@@ -78,3 +74,6 @@ def windows_keys():
         return key.lower().replace("\r", ENTER)
 
     yield read
+
+
+single_keys = windows_keys if os.name == "nt" else unix_keys
