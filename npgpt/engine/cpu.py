@@ -43,11 +43,9 @@ def is_installed():
 
 
 def cpu_kernels(kernels="auto"):
-    """Return the kernels to use on this machine's CPU: "numpy", "numba" or "mkl".
+    """Return the kernels to use on this machine's CPU: "numpy", "numba" or "mkl"; "auto" is numba if Numba works.
 
-    "auto" is "numba" if Numba works, else "numpy".
-
-    Raises: UserError, naming the extra, if what another choice needs does not work.
+    Raises UserError, naming the extra, if what another choice needs does not work.
     """
     if kernels != "numpy":
         try:

@@ -89,8 +89,7 @@ class KVCache:
 
 
 def is_padding(key, query, pads):
-    """Return whether a position is padding, which only itself sees: key (S,), query (T, 1), pads (B,) -> (B, 1, T, S).
-    """
+    """Return where padding is, which only itself sees: key (S,), query (T, 1), pads (B,) -> (B, 1, T, S)."""
     return (key < pads[:, None, None, None]) & (key != query)
 
 

@@ -59,10 +59,9 @@ def activation_values(config, B, T, whole=False):
 
 
 def number_of_shards(config, B, T, threads):
-    """Return how many shards a batch of B rows of T tokens is divided into, each with its own gradients.
+    """Return how many shards a batch of B rows of T tokens is divided into: one per thread, or one in all.
 
-    One per thread, unless the gradients of a shard are larger than the activations: then summing them would cost more
-    than shards gain, and the threads share the work inside the layers instead.
+    If its gradients are larger than the activations, summing them would cost more than shards gain.
     """
     parts = min(B, threads)
     parameters = sum(map(math.prod, parameter_shapes(config).values()))

@@ -98,10 +98,7 @@ def norm_of(squares):
 
 
 def clip_factor(norm, max_norm):
-    """Return the factor of the gradients, min(1, max_norm / norm).
-
-    Raises: NotFiniteError if the norm is not finite.
-    """
+    """Return the factor of the gradients, min(1, max_norm / norm). Raises NotFiniteError if the norm is not finite."""
     if is_on_host(norm) and not math.isfinite(norm):
         raise NotFiniteError(f"the gradient norm is {norm}: lower the learning rate, or clip at a smaller norm")
     if max_norm is None:

@@ -8,10 +8,9 @@ from npgpt.layers.loss import IGNORE_INDEX
 
 
 def check_ids(config, idx) -> np.ndarray:
-    """Return token ids (B, T) as an int64 array on the host. It is a copy: the caller may change the array before
-    `backward` or a stream reads it again.
+    """Return a copy of token ids (B, T), int64 on the host: the caller may change the array before `backward`.
 
-    Raises: UserError unless they are (B, T) integers in the vocabulary.
+    Raises UserError unless they are (B, T) integers in the vocabulary.
     """
     idx, V = as_integers(idx, "idx"), config.vocab_size
     if idx.ndim != 2 or idx.size == 0:
@@ -24,9 +23,8 @@ def check_ids(config, idx) -> np.ndarray:
 def check_batch(config, idx, targets, with_targets=True) -> tuple[np.ndarray, np.ndarray]:
     """Return idx and targets (B, T) as int64 arrays on the host; without targets, idx and None.
 
-    Ids are checked before they go to a GPU: there an index out of range reads another row, without an error.
-
-    Raises: UserError if they do not fit the model, or each other.
+    Ids are checked before they go to a GPU: there an index out of range reads another row, without an error. Raises
+    UserError if they do not fit the model, or each other.
     """
     V, idx = config.vocab_size, check_ids(config, idx)
     if idx.shape[1] > config.block_size:
@@ -47,7 +45,7 @@ def check_batch(config, idx, targets, with_targets=True) -> tuple[np.ndarray, np
 def check_mask(config, mask, dtype, B, T):
     """Return a mask on the host, an array of a dtype, (T, T), (B, 1, T, T) or (B, H, T, T); None stays None.
 
-    Raises: UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
+    Raises UserError unless it can be broadcast to one of these shapes, and holds no NaN and no +inf.
     """
     if mask is None:
         return None
@@ -69,7 +67,7 @@ def check_mask(config, mask, dtype, B, T):
 def check_padding(mask, B, T):
     """Return how many first tokens of each row are padding, (B,) integers; mask: (B, T), 1 for a token, or None.
 
-    Raises: UserError unless padding comes first in each row, before at least one token.
+    Raises UserError unless padding comes first in each row, before at least one token.
     """
     if mask is None:
         return np.zeros(B, dtype=np.int64)

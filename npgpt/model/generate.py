@@ -34,10 +34,7 @@ def stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eo
 
 
 def sample(logits, rng, temperature=1.0, top_k=None, top_p=None):
-    """Draw one token id for each row of logits (B, V) -> (B,) integers.
-
-    Raises: UserError if the largest logit of a row is not finite.
-    """
+    """Draw a token id for each row of logits, (B, V) -> (B,). Raises UserError if a largest logit is not finite."""
     largest = logits.max(axis=-1, keepdims=True)
     if not np.isfinite(largest).all():
         raise UserError("the model's logits are not finite, so it cannot write: choose another model")

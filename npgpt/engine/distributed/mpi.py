@@ -23,7 +23,7 @@ give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # in case th
 def join():
     """Return the `MPIWorld` of this process.
 
-    Raises: UserError if mpi4py is missing, or MPI does not see the launcher's ranks.
+    Raises UserError if mpi4py is missing, or MPI does not see the launcher's ranks.
     """
     started = number_in(SIZES, 1)
     try:
@@ -116,7 +116,7 @@ class MPIWorld:
     def wait(self, done, seconds=None, busy=BUSY):
         """Wait until done() is true. Meanwhile Python handles signals, which the waits of MPI and JAX would delay.
 
-        Raises: UserError after so many seconds, by default LOST.
+        Raises UserError after so many seconds, by default LOST.
         """
         began = time.monotonic()
         while not done():
