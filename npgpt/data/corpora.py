@@ -64,7 +64,12 @@ def open_corpus(name: str | Path | None = None, directory: str | Path | None = N
     if name == "tinyshakespeare":
         return open_tinyshakespeare(directory)
     if name == "tinystories":
-        return open_tinystories(directory)
+        folders = prepared_folders(directory)
+        if not folders:
+            raise UserError(f"tinystories is not prepared in {directory}: get it with `npgpt data get tinystories`")
+        if len(folders) > 1:
+            raise UserError(f"tinystories is prepared in several ways: give one of {', '.join(map(str, folders))}")
+        return Corpus(str(folders[0]), None, folders[0], f"TinyStories, the token files in {folders[0]}")
     if name == "pydocs":
         return Corpus(name, pydocs_text(), None, "pydocs, built into Python")
     path = Path(name)
@@ -120,16 +125,6 @@ def open_tinyshakespeare(directory):
 def tinyshakespeare_path(directory):
     """Return the path of TinyShakespeare below the folder for downloads."""
     return directory / "tinyshakespeare" / "input.txt"
-
-
-def open_tinystories(directory):
-    """Return the Corpus TinyStories. Raises UserError unless it is prepared in exactly one way."""
-    folders = prepared_folders(directory)
-    if not folders:
-        raise UserError(f"tinystories is not prepared in {directory}: get it with `npgpt data get tinystories`")
-    if len(folders) > 1:
-        raise UserError(f"tinystories is prepared in several ways: give one of {', '.join(map(str, folders))}")
-    return Corpus(str(folders[0]), None, folders[0], f"TinyStories, the token files in {folders[0]}")
 
 
 def pydocs_text() -> str:

@@ -50,10 +50,7 @@ class Lesson:
 
     is_own = is_one_function = False        # see `Pair`
 
-    @property
-    def key(self):
-        """What `lesson_named` finds it by."""
-        return self.name
+    key = name                              # what `lesson_named` finds it by
 
     @property
     def is_composite(self):
