@@ -46,19 +46,16 @@ DAMAGED = "the checkpoint is damaged or was edited; delete this folder to contin
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose small files have been read. The methods read the tensors."""
+    """A checkpoint whose small files have been read; `load` reads the tensors."""
 
     folder: Path
     config: GPTConfig
     state: dict
     tokenizer: Tokenizer
 
-    def load_parameters(self, params: Parameters) -> None:
-        """Fill a `Parameters` of the same config from model.safetensors. Raises UserError if the file does not fit."""
+    def load(self, params: Parameters, m: Parameters, v: Parameters) -> None:
+        """Fill parameters and AdamW's moments of the same config. Raises UserError if a file does not fit."""
         load_tensors(self.folder / "model.safetensors", {"": params})
-
-    def load_moments(self, m: Parameters, v: Parameters) -> None:
-        """Fill AdamW's moments from optimizer.safetensors. Raises UserError if the file does not fit."""
         load_tensors(self.folder / "optimizer.safetensors", {"m.": m, "v.": v})
 
 

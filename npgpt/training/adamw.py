@@ -88,8 +88,8 @@ class AdamW:
         return loss, self.step(grads, max_norm, lr)
 
     def restore(self, checkpoint) -> None:
-        """Continue from the moments and the step of a `Checkpoint`."""
-        checkpoint.load_moments(self.m, self.v)
+        """Continue from the parameters, the moments and the step of a `Checkpoint`."""
+        checkpoint.load(self.params, self.m, self.v)
         self.t = checkpoint.state["step"]
 
     def _next(self, max_norm=None, lr=None):

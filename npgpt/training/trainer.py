@@ -119,7 +119,6 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a `Checkpoint` of the same model shape and corpus."""
         check("checkpoint", checkpoint, isinstance(checkpoint, Checkpoint), "what read_checkpoint returns")
-        checkpoint.load_parameters(self.model.params)
         self.optimizer.restore(checkpoint)
         state = checkpoint.state
         self.step = self.saved_step = state["step"]
