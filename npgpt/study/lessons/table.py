@@ -1,30 +1,18 @@
 """All lessons, in learning order: lesson 0, then the layers."""
 
+import importlib
+
 from npgpt.errors import UserError
-from npgpt.study.lessons import (
-    attention,
-    block,
-    cross_entropy,
-    dropout,
-    embedding,
-    gelu_exact,
-    gelu_tanh,
-    gpt,
-    head,
-    layernorm,
-    lesson_0,
-    linear,
-    lora,
-    mlp,
-    self_attention,
-)
+from npgpt.study.lessons import lesson_0
+from npgpt.study.lessons.lesson import Lesson
 from npgpt.study.lessons.own import read_pairs
 from npgpt.study.lessons.setting import PLAIN
 
 LESSON_0 = {each.name: each for each in (lesson_0.CHAIN, lesson_0.TWICE, lesson_0.BROADCAST, lesson_0.DIFFERENCE)}
-LAYERS = {each.LESSON.name: each.LESSON for each in (
-    linear, gelu_tanh, gelu_exact, layernorm, cross_entropy, embedding, head, dropout, attention, mlp, self_attention,
-    block, gpt, lora)}
+# Each name is also that of the file with its record.
+LAYERS: dict[str, Lesson] = {name: importlib.import_module(f"npgpt.study.lessons.{name}").LESSON for name in (
+    "linear", "gelu_tanh", "gelu_exact", "layernorm", "cross_entropy", "embedding", "head", "dropout", "attention",
+    "mlp", "self_attention", "block", "gpt", "lora")}
 LESSONS = LESSON_0 | LAYERS
 
 
