@@ -1,4 +1,4 @@
-"""Flags from dataclasses: one for each field, with the field's comment as its help."""
+"""Arguments that several commands share, and flags from dataclasses: one for each field, its comment as the help."""
 
 import argparse
 import dataclasses
@@ -6,7 +6,7 @@ import inspect
 import re
 import typing
 
-from npgpt.api import KERNELS
+from npgpt.api import KERNELS, load_model
 from npgpt.checks import MOST
 from npgpt.errors import UserError
 from npgpt.model.config import ACTIVATIONS, GPTConfig
@@ -88,7 +88,6 @@ def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
 
 
 def add_device_arguments(parser):
-    """Add --device, --threads and --kernels."""
     parser.add_argument("--device", default="cpu", help="cpu (default), gpu or cuda, gpu:N, or auto: a GPU if there is "
                                                         "one; with --kernels xla also tpu (untested)")
     parser.add_argument("--threads", type=int, help="CPU threads; by default one for each core (XLA always uses all)")
@@ -100,11 +99,27 @@ def add_device_arguments(parser):
 
 
 def add_block_argument(parser):
-    """Add --block."""
     parser.add_argument("--block", metavar="FILE", help="a Python file with the model's block, if it is not GPT-2's, "
                                                         "such as tools/examples/modern_block.py; its code is run")
 
 
 def add_data_dir_argument(parser):
-    """Add --data-dir."""
     parser.add_argument("--data-dir", help="folder of downloaded corpora; by default $NPGPT_DATA_DIR, else data")
+
+
+def add_model_argument(parser):
+    """Add the arguments that choose the model of a command: MODEL, --revision, --which, --block, --device, …"""
+    parser.add_argument("model", nargs="?", default="out",
+                        help="a run (by default out), a folder with config.json and model.safetensors, a .safetensors "
+                             "file, tiny, which comes with npgpt, or a model on the hub: gpt2, distilgpt2, owner/name")
+    parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
+    parser.add_argument("--which", choices=("best", "latest"), default="best",
+                        help="the checkpoint of a run with the lowest validation loss (default), or the latest")
+    add_block_argument(parser)
+    add_device_arguments(parser)
+
+
+def load_given_model(args):
+    """Return the `Loaded` model that these arguments choose."""
+    return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
+                      kernels=args.kernels, block=args.block)

@@ -2,8 +2,7 @@
 
 import math
 
-from npgpt.cli.arguments import add_data_dir_argument
-from npgpt.cli.load import add_model_argument, load_given_model
+from npgpt.cli.arguments import add_data_dir_argument, add_model_argument, load_given_model
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.batches import DocumentCrops
 from npgpt.data.corpora import open_corpus

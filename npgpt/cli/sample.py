@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from npgpt.checks import check, check_whole
-from npgpt.cli.load import add_model_argument, load_given_model
+from npgpt.cli.arguments import add_model_argument, load_given_model
 from npgpt.display import HIDE_BARS, tqdm
 from npgpt.errors import UserError, printable
 

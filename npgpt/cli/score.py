@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.cli.load import add_model_argument, load_given_model
+from npgpt.cli.arguments import add_model_argument, load_given_model
 from npgpt.cli.screen import style
 from npgpt.data.batches import strided_windows
 from npgpt.errors import UserError, printable
