@@ -20,9 +20,6 @@ from npgpt.training.options import (
     with_width_rule,
 )
 
-HELP = {"n_layer": "blocks", "n_head": "attention heads; they divide the width", "layer_norm_epsilon":
-        "added to the variance in a LayerNorm"}
-
 
 class Betas(argparse.Action):
     """--betas 0.9 0.95 is --beta1 0.9 --beta2 0.95."""
@@ -46,7 +43,7 @@ def add_field_arguments(parser, dataclass, title, names):
         if name not in names:
             continue
         default = defaults.get(name, fields[name].default)
-        text = (comment or HELP.get(name, "")).replace("None: ", "by default: ")
+        text = comment.replace("None: ", "by default: ")
         options = {"dest": name, "default": argparse.SUPPRESS,
                    "help": text + (f" (default: {default})" if default is not None else "")}
         flag, kind = "--" + name.replace("_", "-"), fields[name].type

@@ -30,8 +30,8 @@ class GPTConfig:
     # sizes
     vocab_size: int = 65                    # V
     block_size: int = 64                    # the longest context, in tokens
-    n_layer: int = 4
-    n_head: int = 4
+    n_layer: int = 4                        # blocks
+    n_head: int = 4                         # attention heads; they divide the width
     n_embd: int = 128                       # C, the width
     n_inner: int | None = None              # the MLP's hidden width; None: 4 n_embd
     # biases
@@ -51,7 +51,7 @@ class GPTConfig:
     scale_attn_by_inverse_layer_idx: bool = False   # scores of block i divided by i + 1 as well
     # the rest of the model
     activation: str = "gelu_tanh"           # OpenAI's form; "gelu" is the exact one, nanoGPT's
-    layer_norm_epsilon: float = 1e-5
+    layer_norm_epsilon: float = 1e-5        # added to the variance in a LayerNorm
     embedding_layer_norm: bool = False      # a LayerNorm, "ln_e", right after the embedding
     final_layer_norm: bool = True           # a LayerNorm, "ln_f", right before the head
     tie_word_embeddings: bool = True        # the head's matrix is the token embedding
