@@ -13,11 +13,6 @@ A step gives the bits of one process with as many shards, because every sum has 
                     arXiv:1910.02054)
     all-gather      the new parameters
 
-    engine.py       the step
-    moments.py      AdamW's m and v in chunks
-    mpi.py          ranks that mpiexec or srun started, through mpi4py
-    together.py     XLA's programs on all ranks; JAX exchanges the results
-
 A rank that fails aborts the job; if one is killed, the launcher ends the others. A rank that does not answer is given
 up after half an hour, or at the second Ctrl-C.
 """
