@@ -252,7 +252,10 @@ def show_mathematics(session):
 
 
 def show_list(session):
-    session.body = [table(Progress(session.folder), session.step)]
+    """Show the exercises by number, a row for each layer; x: solved, >: the present one."""
+    progress, numbers = Progress(session.folder), {step: number for number, step in enumerate(whole_path(), 1)}
+    rows = [[entry(progress, step, session.step, numbers[step]) for step in path_of(layer)] for layer in LESSONS]
+    session.body = ["\n".join(f"{layer:<15}" + " ".join(row) for layer, row in zip(LESSONS, rows, strict=True))]
 
 
 def ask_reset(session):
@@ -321,13 +324,6 @@ def task(session):
         left = []
     begin = f", and begin with line {left[0].lineno}: replace `...` with code" if left else ""
     return f"{where}{begin}. Whenever you save it, the verdict appears here."
-
-
-def table(progress, present):
-    """Return the list of exercises by number, a row for each layer; x: solved, >: the present one."""
-    numbers = {step: number for number, step in enumerate(whole_path(), 1)}
-    return "\n".join(f"{layer:<15}" + " ".join(entry(progress, step, present, numbers[step]) for step in path_of(layer))
-                     for layer in LESSONS)
 
 
 def entry(progress, step, present, number):
