@@ -42,11 +42,7 @@ def _end(number, frame):
     os._exit(EXIT_CODE)
 
 
-def _is_command():
-    """Whether this process is the command `npgpt`, or `python -m npgpt`."""
-    name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-    return name == "npgpt" or name == "-m" and "npgpt" in sys.orig_argv     # "-m" while Python looks for the module
-
-
-if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+_name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+_is_command = _name == "npgpt" or _name == "-m" and "npgpt" in sys.orig_argv    # "-m" while Python looks for the module
+if _is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _say_so_and_end)
