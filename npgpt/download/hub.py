@@ -11,9 +11,8 @@ from npgpt.download.file import CONNECT_SECONDS, call_within
 from npgpt.errors import UserError, one_line
 from npgpt.files import digest
 
-ALIASES = {"gpt2": "openai-community/gpt2", "gpt2-medium": "openai-community/gpt2-medium",
-           "gpt2-large": "openai-community/gpt2-large", "gpt2-xl": "openai-community/gpt2-xl",
-           "distilgpt2": "distilbert/distilgpt2"}
+ALIASES = {name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")} | {
+    "distilgpt2": "distilbert/distilgpt2"}
 MODEL_FILES = ["config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors", "vocab.json",
                "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                "generation_config.json", "npgpt_tokenizer.json"]

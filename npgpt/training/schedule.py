@@ -6,8 +6,7 @@ import math
 def learning_rate(step: int, learning_rate: float, min_lr: float, warmup_iters: int, lr_decay_iters: int) -> float:
     """Return the learning rate of a step, counted from 0 (Loshchilov & Hutter 2016, arXiv:1608.03983).
 
-    The rate rises linearly to `learning_rate` at step `warmup_iters`. It then decays along a cosine to `min_lr` at
-    step `lr_decay_iters`, and stays there. `lr_decay_iters=0` means no decay.
+    It rises linearly until step `warmup_iters`, and falls along a cosine until step `lr_decay_iters`; 0: no decay.
     """
     if step < warmup_iters:
         return learning_rate * (step + 1) / (warmup_iters + 1)

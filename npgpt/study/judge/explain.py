@@ -105,8 +105,7 @@ class Explanation:
     # The numbers
 
     def with_evidence(self, line):
-        """A wrong line with its numbers: the shape, or the worst value beside the central difference; and with what
-        they say of the mistake."""
+        """A wrong line with its numbers, the shape or the worst value, and with what they say of the mistake."""
         given, true = self.given(line)
         mistakes, found = [UNKNOWN] if self.source else [], []
         if given is not None:
