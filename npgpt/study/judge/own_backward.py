@@ -178,7 +178,8 @@ def train(*functions: Callable, steps: int = 100) -> Losses | None:
     known, given = {each.backward.__name__: each for each in LAYERS.values() if each.name != "lora"}, {}
     check_whole("steps", steps, 2)
     for each in functions:
-        check_choice("a function to train with", name := getattr(each, "__name__", each), [*known])
+        name: str = getattr(each, "__name__", "")
+        check_choice("a function to train with", name or each, [*known])
         if solution_of(known[name], each)[0].to_do:
             print(f"{name} is still to be written")
             return None
