@@ -80,7 +80,7 @@ def solution_of(lesson, function):
     if isinstance(tree, ast.FunctionDef):
         text = ast.unparse(tree).replace(f"def {tree.name}(", f"def {lesson.backward.__name__}(", 1)
         if to_do := fill_blanks(module := ast.Module([tree], []), tree, lesson):
-            names = dict(function.__globals__)
+            names = function.__globals__ | inspect.getclosurevars(function).nonlocals
             exec(compile(ast.fix_missing_locations(module), code.co_filename, "exec"), names)
             function = names[tree.name]
     return Solution(function, tree if text else None, to_do, getattr(code, "co_filename", "")), text

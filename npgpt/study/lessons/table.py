@@ -21,6 +21,7 @@ def lesson_named(key, setting=PLAIN):
 
     Raises UserError for an unknown name, and as `read_pairs`.
     """
+    key = str(key)
     path, _, name = key.rpartition(":")
     if key not in LESSONS and not path.endswith(".py"):
         raise UserError(f'there is no layer "{key}": choose one of {", ".join(LESSONS)}, all, or a file my_layer.py')

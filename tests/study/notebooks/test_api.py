@@ -26,6 +26,14 @@ def unfinished(dy, cache):
     return dx, dweight, dbias
 
 
+def unfinished_in_a_closure(factor):
+    def backward(dy, cache):
+        x, weight, has_bias = cache
+        dx = factor * dy @ weight.T
+        return dx, ..., None
+    return backward
+
+
 def test_a_case_has_what_the_backward_needs_and_the_truth():
     one, two = study.case("layernorm"), study.case("layernorm")
     one.inputs["x"][:] = 0.0                                        # its arrays are its own
@@ -34,7 +42,7 @@ def test_a_case_has_what_the_backward_needs_and_the_truth():
         np.testing.assert_array_equal(found, true)
     assert [*two.show()] == ["x", "weight", "bias", "dy", "dx", "dweight", "dbias"]
     assert two.show("dx")._repr_png_()[:4] == b"\x89PNG"
-    for call in (lambda: two.show("dz"), lambda: study.case("nope")):
+    for call in (lambda: two.show("dz"), lambda: study.case("nope"), lambda: study.case(5)):
         with pytest.raises(UserError):
             call()
 
@@ -68,6 +76,7 @@ def test_blanks_hints_and_what_is_solved_are_those_of_npgpt_learn(tmp_path, monk
     line = unfinished.__code__.co_firstlineno + 3
     assert not checked.right and repr(checked).endswith(f"still to be written: line {line}")
     assert "factor" in str([checked.hint(), checked.hint()][1])
+    assert "dx  ok" in repr(study.check("linear", unfinished_in_a_closure(1.0)))
     with pytest.raises(UserError, match="dweight yet"):
         checked.show("dweight")
     assert study.check("linear", layers.linear_backward, level=1).right
