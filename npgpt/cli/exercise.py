@@ -66,7 +66,9 @@ def add_arguments(parser):
     question.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
                           "itself: one hint a call")
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
-    checks = [one, actions.add_parser("grade", help="check the exercises of a class")]
+    checks = [one, actions.add_parser("grade", help="check the exercises of a class", description=(
+        "Check all exercise files of a class in the same random cases, each in a process of its own. That is no "
+        "sandbox: run it in a container without network, not as root."))]
 
     one = actions.add_parser("bug", help="plant a bug to be found")
     one.set_defaults(action=write_bug)
