@@ -96,8 +96,9 @@ def read_class(folder, lessons):
     for path, (layer, of, what) in found.items():
         step = Step(lessons.get(layer, layer) if of else layer, what)
         student = students[0] if len(students) == 1 else path.relative_to(folder).parts[0]
-        key = one_line(student, 60), one_line(f"{layer} {what}", 60)
-        remarks = [f"handed in more than once: {path.relative_to(folder)} counts"] if key in rows else []
+        key = one_line(student), one_line(f"{layer} {what}")
+        again = f"handed in more than once: {one_line(path.relative_to(folder))} counts"
+        remarks = [again] if key in rows else []
         exercises.pop(key, None)
         try:
             if of and layer not in lessons:
@@ -109,7 +110,7 @@ def read_class(folder, lessons):
             rows[key] = Row(*key, remarks="; ".join(remarks))
         except (ValueError, RecursionError, MemoryError) as error:
             rows[key] = Row(*key, "error", mistake=reason(error, path), remarks="; ".join(remarks))
-    every = itertools.product([one_line(each, 60) for each in students], sorted({name for _, name in rows}))
+    every = itertools.product([one_line(each) for each in students], sorted({name for _, name in rows}))
     return {key: rows.get(key, Row(*key)) for key in every}, exercises, others
 
 
