@@ -26,6 +26,13 @@ def unfinished(dy, cache):
     return dx, dweight, dbias
 
 
+def filled_by_the_package(dy, cache):
+    xhat, rstd, weight, has_bias = cache
+    C = xhat.shape[-1]
+    dweight = ...
+    return dy * C, dweight, None
+
+
 def unfinished_in_a_closure(factor):
     def backward(dy, cache):
         x, weight, has_bias = cache
@@ -41,7 +48,7 @@ def test_a_case_has_what_the_backward_needs_and_the_truth():
     for found, true in zip(two.backward(two.dy, cache), two.results.values(), strict=True):
         np.testing.assert_array_equal(found, true)
     assert [*two.show()] == ["x", "weight", "bias", "dy", "dx", "dweight", "dbias"]
-    assert two.show("dx")._repr_png_()[:4] == b"\x89PNG"
+    assert [*two.show("dx", "x")] == ["dx", "x"] and two.show("dx")._repr_png_()[:4] == b"\x89PNG"
     for call in (lambda: two.show("dz"), lambda: study.case("nope"), lambda: study.case(5)):
         with pytest.raises(UserError):
             call()
@@ -79,6 +86,8 @@ def test_blanks_hints_and_what_is_solved_are_those_of_npgpt_learn(tmp_path, monk
     assert "dx  ok" in repr(study.check("linear", unfinished_in_a_closure(1.0)))
     with pytest.raises(UserError, match="dweight yet"):
         checked.show("dweight")
+    with pytest.raises(UserError, match="dweight yet"):
+        study.check("layernorm", filled_by_the_package).show("dweight")
     assert study.check("linear", layers.linear_backward, level=1).right
     found = json.loads((tmp_path / "exercises/progress.json").read_text())["exercises"]
     assert found["linear level 2"] == {"tries": 1, "hints": {"dweight": 2}} and "solved" in found["linear level 1"]
