@@ -20,7 +20,7 @@ from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers, bug_statement
 from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
 from npgpt.study.exercises.path import reset, write_step
-from npgpt.study.exercises.progress import Progress
+from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.judge.child import TIME_LIMIT, check_layer, run_child
 from npgpt.study.judge.grade import Row, grade
@@ -66,9 +66,19 @@ def add_arguments(parser):
     question.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
                           "itself: one hint a call")
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
-    checks = [one, actions.add_parser("grade", help="check the exercises of a class", description=(
+
+    class_ = actions.add_parser("grade", help="check the exercises of a class", description=(
         "Check all exercise files of a class in the same random cases, each in a process of its own. That is no "
-        "sandbox: run it in a container without network, not as root."))]
+        "sandbox: run it in a container without network, not as root."))
+    class_.set_defaults(action=grade_class)
+    class_.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
+    class_.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
+    class_.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
+    class_.add_argument("--lessons", default=argparse.SUPPRESS, **lessons)      # given before `grade`, it stays
+    for each in (one, class_):
+        each.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
+        each.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
+                          help=f"how long a solution may run; by default {TIME_LIMIT:g}")
 
     one = actions.add_parser("bug", help="plant a bug to be found")
     one.set_defaults(action=write_bug)
@@ -77,25 +87,13 @@ def add_arguments(parser):
     one.add_argument("--out", **out)
 
 
-    one = checks[-1]
-    one.set_defaults(action=grade_class)
-    one.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
-    one.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
-    one.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
-    one.add_argument("--lessons", default=argparse.SUPPRESS, **lessons)     # given before `grade`, it stays
-    for one in checks:
-        one.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
-        one.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
-                         help=f"how long a solution may run; by default {TIME_LIMIT:g}")
-
-
 def run(args):
     return 1 if args.action(args) is False else 0
 
 
 def list_exercises(args):
     """Print the layers in learning order, and the learner's progress with each."""
-    progress = Progress(FOLDER)
+    progress = Progress(folder_here())
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
     for key in [*LESSONS, *(pair.key for pair in lessons_of(args))]:
         layer = Path(key).name

@@ -28,7 +28,7 @@ def add_arguments(parser):
 
 def run(args):
     layers, out = [] if args.layer == ["all"] else args.layer, Path(args.out)
-    files = {} if layers else {"00-start-here.ipynb": start_cells(out)}
+    files = {} if layers else {"00-start-here.ipynb": start_cells()}
     for each in layers or LESSONS:
         lessons = own_pairs(each, right=True) if is_file(each) else [] if each == "gpu" else [lesson_named(each)]
         files |= {file_of(lesson): lesson_cells(lesson, out) for lesson in lessons} or {"gpu.ipynb": CELLS}

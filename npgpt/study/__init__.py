@@ -14,8 +14,8 @@ import numpy as np
 
 from npgpt.errors import UserError
 from npgpt.files import make_folder
-from npgpt.study.exercises.exercise import FOLDER, Exercise, Step, levels_of
-from npgpt.study.exercises.progress import Progress
+from npgpt.study.exercises.exercise import Exercise, Step, levels_of
+from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.pictures import Arrays, compared_arrays
@@ -56,7 +56,7 @@ class Check:
 
     def __init__(self, title: str, exercise: Exercise, solution: Solution, report: Report, folder: Path | None):
         self.title, self.exercise, self.solution, self.report = title, exercise, solution, report
-        self.progress = Progress(folder)
+        self.folder, self.not_saved = folder, Progress(None)
 
     @property
     def right(self) -> bool:
@@ -84,7 +84,8 @@ class Check:
 
         With a level the hints are counted where `npgpt learn` counts them.
         """
-        return Text(next_hint(self.exercise, self.progress, 0, self.report))
+        progress = Progress(self.folder) if self.folder else self.not_saved         # others may have changed it
+        return Text(next_hint(self.exercise, progress, 0, self.report))
 
     def __repr__(self) -> str:
         return report_text(self.report, self.title)
@@ -119,7 +120,7 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
     report = judge(layer, solution, new_seed() if seed is None else seed)
     folder = None
     if level is not None:
-        make_folder(folder := Path() if Path.cwd().name == FOLDER else Path(FOLDER))
+        make_folder(folder := folder_here())
         Progress(folder).tried(Step(layer, what).name, report.right)
     checked = Check(f"{name}, a backward of {layer}", Exercise(layer, what, Path(name), text), solution, report, folder)
     if not hasattr(sys, "ps1"):         # a script does not show the value of an expression

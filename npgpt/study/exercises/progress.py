@@ -6,6 +6,12 @@ from pathlib import Path
 from npgpt.checks import check_path
 from npgpt.errors import UserError
 from npgpt.files import read_json, write_json
+from npgpt.study.exercises.exercise import FOLDER
+
+
+def folder_here():
+    """Return the folder of the exercises: "exercises", or if this one is called so, this one, as in a notebook."""
+    return Path() if Path.cwd().name == FOLDER else Path(FOLDER)
 
 
 class Progress:

@@ -133,7 +133,7 @@ def judged(row, exercise, seed, seconds, children):
 
     try:
         with tempfile.TemporaryDirectory(prefix="npgpt-", ignore_cleanup_errors=True) as folder:
-            layer = f"{folder}/{Path(exercise.layer).name}" if exercise.lesson.is_own else exercise.layer
+            layer = f"{folder}/lessons/{Path(exercise.layer).name}" if exercise.lesson.is_own else exercise.layer
             report = ask(FILE, seconds, (layer, exercise.what, seed), Answer, exercise.lesson.backward.__name__,
                          confirmed, run).report
         first = next(iter(report.wrong), None)
@@ -164,11 +164,12 @@ class Children:
         other's, and one of the teacher's lesson."""
         shutil.copytree(Path(npgpt.__file__).parent, f"{folder}/npgpt", ignore=lambda _, names: {
             each for each in names if each.endswith((".png", ".webp", ".safetensors", "planted.json"))})
+        lessons, work = (Path(folder, name) for name in ("lessons", "work"))
+        lessons.mkdir()         # not in the folder of npgpt, which is searched before Python's own modules
+        work.mkdir()
         for own in [exercise.lesson.file, exercise.lesson.derivation] if exercise.lesson.is_own else ():
             if own.exists():
-                shutil.copy(own, folder)
-        work = Path(folder, "work")
-        work.mkdir()
+                shutil.copy(own, lessons)
         (work / FILE).write_text(exercise.text, encoding="utf-8")
         with self.lock:
             child = Child(*MAIN, first=folder, cwd=str(work))

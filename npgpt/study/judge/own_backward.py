@@ -40,6 +40,8 @@ from npgpt.study.lessons.table import LAYERS
 from npgpt.training import loop
 from npgpt.training.options import TrainOptions
 
+TRAINED = [name for name in LAYERS if name != "lora"]       # by `train`: LoRA freezes the other weights
+
 
 @dataclasses.dataclass(frozen=True)
 class Backwards:
@@ -175,7 +177,7 @@ def train(*functions: Callable, steps: int = 100) -> Losses | None:
     step, up to one that is not finite; a notebook shows them as curves. None, and says why in one line, if a function
     has a `...` still to be written, or fails. Raises UserError for a function that is no backward of a layer in GPT-2.
     """
-    known, given = {each.backward.__name__: each for each in LAYERS.values() if each.name != "lora"}, {}
+    known, given = {LAYERS[name].backward.__name__: LAYERS[name] for name in TRAINED}, {}
     check_whole("steps", steps, 2)
     for each in functions:
         name: str = getattr(each, "__name__", "")

@@ -10,12 +10,13 @@ import os
 import shlex
 
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import FOLDER, blanked, key_of, left_out, notes_of, preamble, without_explanations
+from npgpt.study.exercises.exercise import blanked, key_of, left_out, notes_of, preamble, without_explanations
 from npgpt.study.exercises.mathematics import FIELD, blocks, read_text
 from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.hints import hints
-from npgpt.study.lessons.table import LAYERS, LESSONS
+from npgpt.study.judge.own_backward import TRAINED
+from npgpt.study.lessons.table import LESSONS
 
 MARKDOWN, CODE = "markdown", "code"
 SETUP = CODE, """\
@@ -74,8 +75,8 @@ def as_bytes(cells):
     return f"{writes(book)}\n".encode()
 
 
-def start_cells(out):
-    """Yield the cells of the first notebook, in a folder."""
+def start_cells():
+    """Yield the cells of the first notebook."""
     yield MARKDOWN, START + "\n".join(f"{i}. [{each.title}]({file_of(each)})"
                                       for i, each in enumerate(LESSONS.values(), 1))
     yield SETUP
@@ -83,8 +84,7 @@ def start_cells(out):
     yield CODE, FIRST
     yield CODE, 'checked.show("dx")'
     yield MARKDOWN, "What you have solved so far:"
-    above = "cd .. && " * (out.resolve().name == FOLDER)
-    yield CODE, f'import sys\n\n!{above}"{{sys.executable}}" -m npgpt exercise list'
+    yield CODE, 'import sys\n\n!"{sys.executable}" -m npgpt exercise list'
 
 
 def lesson_cells(lesson, out):
@@ -112,7 +112,7 @@ def lesson_cells(lesson, out):
                          'checked             # stuck? checked.hint(); in pictures: checked.show("dx")')
             yield MARKDOWN, "\n\n".join([*hints_of(step), folded("Solution", python(without_explanations(
                 step.lesson, read_source(step.lesson.backward).lines)))])
-    if lesson.name in LAYERS and lesson.name != "lora":
+    if lesson.key in TRAINED:
         yield MARKDOWN, ("## Train GPT-2 with your function\n\nThe last function that you ran, and npgpt's own: equal "
                          "gradients give equal losses.")
         yield CODE, f"train({backward})"
