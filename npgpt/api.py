@@ -19,6 +19,7 @@ from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import MOST_SEED, MOST_THREADS, as_floats, check, check_choice, check_memory, check_real, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.devices import array_module
+from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.memory import keep_freed_memory
@@ -27,7 +28,6 @@ from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
-from npgpt.model.activations import Activations, Looking
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
@@ -99,7 +99,7 @@ class GPT:
             values = sum(map(math.prod, parameter_shapes(config).values()))
             check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
         if config.block != GPT2:
-            config.block.check(config)
+            config.block.validate(config)
         self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen)
         self.ops = with_lora(layers, config)
         self._cache: tuple | None = None
@@ -174,7 +174,7 @@ class GPT:
         config = self.config
         return (f"GPT({self.params.size:,} parameters: {config.n_layer} layers, {config.n_head} heads, "
                 f"{config.n_embd} wide, context {config.block_size}, vocabulary {config.vocab_size:,}; {self.dtype}, "
-                f"{self.engine.where})")
+                f"{self.engine.description})")
 
     def forward(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
                 mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, float | None]:

@@ -47,14 +47,14 @@ def compiled_step(card, row):
 
     from npgpt import GPTConfig
     from npgpt.arrays import DTYPES
+    from npgpt.engine.xla.devices import DeviceParameters, Devices
     from npgpt.engine.xla.engine import XLAEngine, compile_program
-    from npgpt.engine.xla.place import DeviceParameters, Place
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_compilation_cache", False)        # it asks the GPU
     device, = topologies.get_topology_desc("one", "cuda", target_config=target(card), topology="1x1x1").devices
     config = GPTConfig(row.vocab_size, row.block_size, row.n_layer, row.n_head, row.n_embd, dropout=row.dropout)
-    params = DeviceParameters(config, DTYPES[row.dtype], Place([device]))
+    params = DeviceParameters(config, DTYPES[row.dtype], Devices([device]))
     described = partial(jax.ShapeDtypeStruct, sharding=jax.sharding.SingleDeviceSharding(device))
     state = [{name: described(shape, params.dtype) for name, shape in params.shapes.items()}] * 3
     batch = [described((1, row.B, row.T), "int32")] * 2

@@ -19,7 +19,6 @@ from npgpt import GPT
 from tests.cases import engine_cases, layer_cases
 from tests.checkpoints.test_transformers import IDX, TARGETS, logits_of, theirs_of
 from tests.checkpoints.test_transformers import VARIANTS as GPT2_VARIANTS
-from tests.model.test_sources import PUBLISHED, compared
 from tests.test_api import VARIANTS, batch, model_of
 from tests.torch_gpt import ours_and_torchs, torch_loss
 
@@ -69,12 +68,6 @@ def transformers_errors(variant):
                for name, parameter in theirs.named_parameters()}}
 
 
-def source_errors(published):
-    """{"logits": …, "dwte.weight": …} of a published model against torch.nn.TransformerEncoder."""
-    return {name if name in ("logits", "hidden") else f"d{name}": relative_error(*pair)
-            for name, pair in compared(published[0]).items()}
-
-
 def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -84,8 +77,7 @@ def main():
         largest = max(largest, *errors.values())
         print(f"{case.name:<60}", "  ".join(f"{name} {error:.1e}" for name, error in errors.items()))
     for what, variants, compare in (("model", VARIANTS, model_errors),
-                                    ("transformers", GPT2_VARIANTS, transformers_errors),
-                                    ("published", PUBLISHED, source_errors)):
+                                    ("transformers", GPT2_VARIANTS, transformers_errors)):
         for name, variant in variants.items():
             errors = compare(variant)
             largest = max(largest, *errors.values())

@@ -18,7 +18,7 @@ def join():
         return None
     from npgpt.engine.distributed import mpi
 
-    return mpi.join()
+    return mpi.mpi_world()
 
 
 def rank_threads(args, of_the_run=None):
@@ -31,56 +31,34 @@ def rank_threads(args, of_the_run=None):
     return max(1, of_the_run // world.size) if of_the_run else world.threads
 
 
-def connect_ranks(args):
-    """Before a model is made, let JAX find the other ranks."""
-    world = join()
-    if world and args.kernels == "xla":
-        if ":" in args.device:
-            raise UserError(f"--device {args.device} is one GPU, and several ranks use all: leave its number out")
-        from npgpt.engine.xla.place import connect  # imports JAX
-
-        world.tell("connect", {})
-        connect()
-        world.rest()
-    elif world and args.device != "cpu":
-        raise UserError(f"--device {args.device} on several ranks needs --kernels xla: add it, or leave the device out")
-
-
 def distribute(model, args):
     """Give a model the engine of all ranks, if there are several."""
     world = join()
     if world:
+        if args.device != "cpu" or args.kernels == "xla":
+            raise UserError("ranks train on CPUs, without XLA: leave --device out, and choose other --kernels")
         kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
-        world.tell("model", {"config": config_to_fields(model.config), "block": model.config.block.path,
-                             "dtype": model.dtype, "device": args.device, "kernels": kernels,
-                             "threads": model.engine.threads, "frozen": sorted(model.params.frozen)})
+        world.send_command("model", {"config": config_to_fields(model.config), "block": model.config.block.path,
+                             "dtype": model.dtype, "kernels": kernels, "threads": model.engine.threads,
+                             "frozen": sorted(model.params.frozen)})
         model.use_engine(engine_of_all(model, kernels, world))
-        world.rest()
+        world.idle()
 
 
 def follow(world):
     """Follow rank 0 until it stops. Only rank 0 handles signals: after Ctrl-C it saves first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    name, order, _ = world.hear(math.inf)       # rank 0 may tokenize a corpus first
-    if name == "connect":
-        from npgpt.engine.xla.place import connect  # imports JAX
-
-        connect()
-        name, order, _ = world.hear(math.inf)
+    name, order, _ = world.receive(math.inf)       # rank 0 may tokenize a corpus first
     if name == "model":
         config = config_from_fields(order["config"], read_block(order["block"]))
-        model = GPT(config, None, order["dtype"], order["device"], order["threads"], order["kernels"],
+        model = GPT(config, None, order["dtype"], threads=order["threads"], kernels=order["kernels"],
                     freeze=order["frozen"])
         engine_of_all(model, order["kernels"], world).follow()
 
 
 def engine_of_all(model, kernels, world):
     """Return the engine of one rank. Even one thread runs the lines in parts, like a shard of a process."""
-    if kernels == "xla":
-        from npgpt.engine.distributed.together import Together  # imports JAX
-
-        return Together(model.engine, world)
     from npgpt.engine.distributed.engine import Distributed
 
     if type(model.engine) is ReferenceEngine and kernels != "reference":        # "auto" with one thread

@@ -28,7 +28,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import draw
-from npgpt.cli.ranks import connect_ranks, distribute, join, rank_threads
+from npgpt.cli.ranks import distribute, join, rank_threads
 from npgpt.cli.sample import default_prompt, print_sample, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -214,7 +214,6 @@ def new_run(args, backwards):
     """Return a Trainer at step 0. Its first checkpoint replaces the run in --out-dir, if there is one."""
     if (args.lora, args.lora_alpha, args.adapter) != (None, None, None) and not args.init_from:
         raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
-    connect_ranks(args)
     preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
     given = given_fields(args)
     fields = {**preset, **given}
@@ -256,7 +255,7 @@ def new_run(args, backwards):
 def check_device(args):
     """Raise UserError if --device or --kernels is not available."""
     if args.kernels == "xla":
-        from npgpt.engine.xla.place import find_devices  # imports JAX
+        from npgpt.engine.xla.devices import find_devices  # imports JAX
 
         find_devices(args.device)
     else:
@@ -289,7 +288,7 @@ def kernels_of_run(args, state):
         return "auto"           # one thread before, several now: the bits differ anyway
     try:
         if of_run == "xla":
-            import npgpt.engine.xla  # noqa: F401 (imports JAX, but does not look for devices before `connect_ranks`)
+            import npgpt.engine.xla  # noqa: F401 (imports JAX, but does not look for devices)
         return cpu_kernels(of_run) if of_run in BY else of_run      # the others' engines say themselves what they lack
     except UserError as error:
         raise UserError(f"{args.out_dir} goes on with the kernels that it was trained with: {error}") from None
@@ -312,7 +311,6 @@ def resumed_run(args, backwards):
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
     options = dataclasses.replace(saved, **given_fields(args, TRAIN_FIELDS))
     args.kernels = kernels_of_run(args, state)
-    connect_ranks(args)
     tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     train_tokens, val_tokens = tokens["train"](), tokens["val"]()
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,

@@ -3,15 +3,15 @@
 `reference` calls each line once on whole arrays, by NumPy or CuPy; `cpu` runs them on parts that fit the cache, on
 several threads, as loops that `loops` compiles from them, and with the matmuls of `few_rows` and `matmul`, if these are
 installed; `xla` compiles them for any device of JAX; `distributed` runs one of these in each of many processes. Only
-`reference` and `cpu` are needed: the other rooms may be deleted. A function of the lesson that an engine replaces, or
-runs on parts, is checked by `sources`: if it was edited, its own lines run. An engine's `config`, that of its `params`,
-has the `block` (`Block` in npgpt/model/block.py), GPT-2's or one's own, whose forward and backward `gpt_forward` calls;
-an engine may put compiled ones there. All engines have one interface:
+`reference` and `cpu` are needed: the other rooms may be deleted. `activations` runs the lines with hooks that record
+arrays. If an edited function would be replaced or run on parts, `sources` notices, and its own lines run. An engine's
+`config` has the `block` (`Block` in npgpt/model/block.py) whose forward and backward `gpt_forward` calls; an engine may
+put compiled ones there. All engines have one interface:
 
     accumulated(batches, rngs, count) -> loss, grads of a step          loss(idx, targets) -> loss
     loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v
     adamw_step(grads, moments, step) -> norm                            dropout_rng(seed, step, micro_batch) -> rng
-    reader(B, pads) -> read: next tokens (B, T) -> logits (B, V)        where, threads, kernels: what computes
-    waits: whether results are ready when a call returns                fuses_steps: whether it has `step`, too:
+    reader(B, pads) -> read: next tokens (B, T) -> logits (B, V)        description, threads, kernels
+    synchronous: whether results are ready when a call returns          fuses_steps: whether it has `step`, too:
     step(batches, rngs, count, moments, step) -> loss, norm             a whole training step as one program
 """

@@ -107,7 +107,7 @@ class CPUEngine(ReferenceEngine):
         self.ops = with_lora(table(lesson, **replaced), params.config)
 
     @property
-    def where(self):
+    def description(self):
         return f"{self.threads} thread{'s' * (self.threads > 1)}{BY[self.kernels]}"
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
@@ -168,10 +168,7 @@ def linear_forward_in_place(x, weight, bias=None):
 
 
 def in_eights(forward):
-    """Wrap a forward of `linear` or `head`: pad 2 to 15 rows to 8 or 16.
-
-    BLAS multiplies 8 rows by a large matrix faster than 5, and often faster than 2.
-    """
+    """Wrap a forward of `linear` or `head`: pad 2 to 15 rows to 8 or 16, because BLAS multiplies 8 faster than 5."""
     def padded(x, weight, bias=None):
         rows = x.reshape(-1, x.shape[-1])
         N = len(rows)
@@ -187,8 +184,7 @@ def loss_in_blocks(logits, targets, count, gradient, forward=cross_entropy_forwa
                    in_blocks=True):
     """Return the summed losses of logits (B, T, V) divided by `count`, a float; if `gradient`, dlogits replace logits.
 
-    The logits are the largest array of all. In blocks, neither probabilities nor dlogits need another one.
-    forward, backward: the lesson's, plain or compiled.
+    In blocks of rows, neither probabilities nor dlogits need another array of that size, the largest of all.
     """
     rows, row_targets, blocks = logits, targets, [slice(None)]
     if in_blocks:

@@ -17,10 +17,9 @@ class TokenRows:
 
 
 def fast_embedding_backward(dx, cache, tied):
-    """Compute what `embedding_backward` computes, in a fixed order of summation.
+    """Compute `embedding_backward`, in a fixed order of summation.
 
-    tied: the transformer adds dwte to the head's gradient, so dwte may be a `TokenRows`: for a large vocabulary, adding
-    two dense matrices would take longer than the rest of this function.
+    tied: dwte may be a `TokenRows`, because it is added to the head's gradient; adding two dense matrices is slow.
     """
     idx, vocab_size, block_size = cache
     B, T, C = dx.shape

@@ -40,10 +40,7 @@ def prefetch(typing, row):
 
 @loop
 def _times(x, weight, first, last, y):
-    """Compute columns first to last of y (R, N) = x (R, K) @ weight (K, N): R even, K a multiple of 8.
-
-    Eight rows of the weight at a time, so that y is read and written once for eight multiplications.
-    """
+    """Compute columns first to last of y (R, N) = x (R, K) @ weight (K, N): R even, K a multiple of 8."""
     R, K = x.shape
     y[:, first:last] = x.dtype.type(0)
     for k in range(0, K, 8):
@@ -66,7 +63,7 @@ def _times(x, weight, first, last, y):
 def _times_transposed(x, weight, first, last, y):
     """Compute columns first to last of y (R, V) = x (R, C) @ weight.T, weight (V, C), at least four of them.
 
-    Four rows of the weight at a time, and meanwhile the next four are loaded. At the end some are computed twice.
+    While four rows of the weight are multiplied, the next four are prefetched. The last columns may be computed twice.
     """
     R, C = x.shape
     for start in range(first, last, 4):

@@ -11,93 +11,97 @@ from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_forward
 
 
-class KVCache:
-    """The tokens of B texts so far, and each layer's keys and values of them.
+class Texts:
+    """The tokens of B texts that are continued.
 
-    The next token then costs the work of one position instead of the whole context. When the tokens no longer fit into
-    `block_size`, the last block_size // 2 are read again: one long pass for many short ones. (GPT-2's positions are
-    learned and absolute, so a cached key cannot move to an earlier position.)
-
+    When they no longer fit into `block_size`, the last block_size // 2 are read again: one long pass for many short
+    ones. (GPT-2's positions are learned and absolute, so a cached key cannot move to an earlier position.)
     pads: how many of each text's first tokens are padding, (B,) integers, or None. Each text is read as it would be
-    alone: no token sees padding, and positions count tokens. looking: a `Looking`, whose lines and edits then run.
+    alone: no token sees padding, and positions count tokens.
+    """
+
+    def __init__(self, config, B, pads=None):
+        config.block.check_continuing(config)
+        self.block_size, self.tokens = config.block_size, np.empty((B, 0), np.int64)
+        self.pads = np.zeros(B, np.int64) if pads is None else pads
+
+    def add(self, idx, anew=False):
+        """Add the next tokens of each text, (B, T). Return those to read, and how many are before them; anew: none."""
+        begin, self.tokens = self.tokens.shape[1], np.concatenate([self.tokens, idx], axis=1)
+        if self.tokens.shape[1] > self.block_size:
+            lengths = self.tokens.shape[1] - self.pads
+            lengths = np.where(lengths > self.block_size, max(1, self.block_size // 2), lengths)
+            self.tokens, self.pads, anew = self.tokens[:, -lengths.max():], lengths.max() - lengths, True
+        begin = 0 if anew else begin
+        return self.tokens[:, begin:], begin
+
+
+class KVCache:
+    """Reads the next tokens of B texts, and keeps each layer's keys and values of the earlier ones.
+
+    The next token then costs the work of one position instead of the whole context. pads: as in `Texts`. looking: a
+    `Looking`, whose lines and edits then run.
     """
 
     def __init__(self, engine, B, pads=None, looking=None):
-        self.engine, self.params = engine, engine.params
-        self.pads = np.zeros(B, dtype=np.int64) if pads is None else pads
-        engine.params.config.block.check_continuing(engine.params.config)
-        self.config = (looking or engine).config                    # with the block that is run
-        config, params = self.config, self.params
-        self.tokens = np.empty((B, 0), dtype=np.int64)
-        self.length = 0                         # positions in the arrays
+        self.engine, self.params, self.texts = engine, engine.params, Texts(engine.params.config, B, pads)
+        self.config = config = (looking or engine).config           # with the block that is run
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
-        if params.xp is np:
-            check_memory(math.prod(shape) * params.dtype.itemsize, f"the keys and values of {B} texts")
-        self.arrays = params.xp.zeros(shape, dtype=params.dtype)
-        self.layers = iter(())                  # the layers that the current forward has yet to run
+        if self.params.xp is np:
+            check_memory(math.prod(shape) * self.params.dtype.itemsize, f"the keys and values of {B} texts")
+        self.arrays = self.params.xp.zeros(shape, dtype=self.params.dtype)
         self.gpt_forward = looking.forward if looking else gpt_forward
-        self.layer_ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
+        self.ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
 
     def read(self, idx):
         """Read the next tokens, idx (B, T) integers, T at least 1 -> logits (B, V) of the token after them.
 
         Both are on the host, where tokens are drawn; on a GPU this is the only wait per token.
         """
-        config = self.config
-        self.tokens = np.concatenate([self.tokens, idx], axis=1)
-        if self.length + idx.shape[1] > config.block_size:
-            self.tokens, self.pads = latest(self.tokens, self.pads, config.block_size)
-            idx, self.length = self.tokens, 0
+        xp, (idx, begin) = self.params.xp, self.texts.add(idx)
         T = idx.shape[1]
-        positions = np.maximum(self.length + np.arange(T) - self.pads[:, None], 0)      # (B, T), 0 if it is padding
-        self.positions = self.params.xp.asarray(positions)
-        self.layers = iter(range(config.n_layer))
-        # A new table for each read: kept in self, it would be a reference cycle, which delays freeing the arrays.
-        ops = table(self.layer_ops, embedding_forward=self.embedding_forward,
-                    attention_forward=self.attention_forward, head_forward=self.head_forward)
-        config, masks = config.at(self.positions), draw_masks(config, *idx.shape, self.params.dtype)
+        positions = xp.asarray(np.maximum(begin + np.arange(T) - self.texts.pads[:, None], 0))     # 0 if it is padding
+        layers = iter(self.arrays)          # of the layers that this forward has yet to run
+
+        def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
+            """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
+            keys, values = (each[:, :, :begin + T] for each in next(layers))        # 2 x (B, H, S, D)
+            keys[:, :, begin:], values[:, :, begin:] = k, v
+            if T == 1:
+                mask = None                                         # the last position sees all keys
+            elif begin:                                             # (T, S): all earlier keys are visible
+                mask = np.concatenate([np.zeros_like(mask, shape=(T, begin)), mask], axis=1)
+            if self.texts.pads.any():
+                hidden = is_padding(np.arange(begin + T), np.arange(begin, begin + T)[:, None], self.texts.pads)
+                padding = xp.asarray(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
+                mask = padding if mask is None else mask + padding
+            return self.ops.attention_forward(q, keys, values, scale, mask, dropout_mask)
+
+        ops = reading(self.ops, positions, attention_forward, last=lambda x: x[:, -1:])
+        config, masks = self.config.at(positions), draw_masks(self.config, *idx.shape, self.params.dtype)
         with self.engine.running():
-            logits, _ = self.gpt_forward(self.params.xp.asarray(idx), self.params.tree, config, masks, ops)
-        self.length += T
+            logits, _ = self.gpt_forward(xp.asarray(idx), self.params.tree, config, masks, ops)
         return to_host(logits[:, 0])
 
-    def embedding_forward(self, idx, wte, wpe):
-        """Embed tokens as one row, because each has its own position."""
-        wpe = wpe[self.positions.reshape(-1)]                           # (B T, C)
-        x, cache = self.layer_ops.embedding_forward(idx.reshape(1, -1), wte, wpe)
+
+def reading(ops, positions, attention_forward, last):
+    """Return the table with which a model reads tokens at some positions, (B, T) integers.
+
+    attention_forward: has the earlier keys, too. last: a function of x (B, T, C) that returns its last token's,
+    (B, 1, C): the head, which is the largest matmul, computes its logits only.
+    """
+    def embedding_forward(idx, wte, wpe):           # as one row, because each token has its own position
+        x, cache = ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])
         return x.reshape(*idx.shape, -1), cache
 
-    def attention_forward(self, q, k, v, scale, mask=None, dropout_mask=None):
-        """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
-        T, end = q.shape[2], self.length + q.shape[2]
-        keys, values = self.arrays[next(self.layers)]                   # 2 x (B, H, block_size, D)
-        keys[:, :, self.length:end] = k
-        values[:, :, self.length:end] = v
-        if T == 1:
-            mask = None                                                 # the last position sees all keys
-        elif self.length:                                               # (T, end): all earlier keys are visible
-            mask = np.concatenate([np.zeros_like(mask, shape=(T, self.length)), mask], axis=1)
-        if self.pads.any():
-            hidden = is_padding(np.arange(end), np.arange(self.length, end)[:, None], self.pads)
-            padding = self.params.xp.asarray(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
-            mask = padding if mask is None else mask + padding
-        return self.layer_ops.attention_forward(q, keys[:, :, :end], values[:, :, :end], scale, mask, dropout_mask)
+    def head_forward(x, weight, bias):
+        return ops.head_forward(last(x), weight, bias)
 
-    def head_forward(self, x, weight, bias):
-        """Compute the logits of the last position only: the head is the largest matmul."""
-        return self.layer_ops.head_forward(x[:, -1:], weight, bias)
+    return table(ops, embedding_forward=embedding_forward, attention_forward=attention_forward,
+                 head_forward=head_forward)
 
 
 def is_padding(key, query, pads):
-    """Return where padding is, which only itself sees: key (S,), query (T, 1), pads (B,) -> (B, 1, T, S)."""
-    return (key < pads[:, None, None, None]) & (key != query)
-
-
-def latest(tokens, pads, block_size):
-    """Return the latest tokens of each text, (B, T), T at most block_size, and how much of them is padding, (B,).
-
-    A text that no longer fits keeps its last block_size // 2 tokens. tokens (B, n), the first `pads` of each padding.
+    """Return True where a key is padding, and not the query itself: key (S,), query (T, 1), pads (B,) -> (B, 1, T, S).
     """
-    lengths = tokens.shape[1] - pads
-    lengths = np.where(lengths > block_size, max(1, block_size // 2), lengths)
-    return tokens[:, -lengths.max():], lengths.max() - lengths
+    return (key < pads[:, None, None, None]) & (key != query)

@@ -63,10 +63,7 @@ def matmul(a, b):
 
 
 def by_mkl(forward, backward):
-    """Wrap the pair of a layer: its matmuls are MKL's, its results plain arrays. A cache holds the first call's views.
-
-    A sum of a view is a view as well, such as dbias, and MKL multiplies matrices only.
-    """
+    """Wrap the pair of a layer: its matmuls are MKL's, its results plain arrays."""
     def as_intel(array):
         return array.view(Intel) if isinstance(array, np.ndarray) else array
 

@@ -20,9 +20,8 @@ OUT_OF_MEMORY = 2                                               # cudaErrorMemor
 def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1, trained=None):
     """Return the peak memory of a training step in each of `ranks` processes: a dict purpose -> bytes.
 
-    batch_size: sequences of `block_size` tokens in each of `micro_batches`; threads: of a rank; each batch shard, at
-    most one a thread, has its own gradients, and with 1 (and one rank) the layers run on whole arrays; itemsize: 4 for
-    float32; trained: number of values that AdamW updates, by default all. Activations: caches, and the loss's arrays.
+    batch_size: sequences of `block_size` tokens in each of `micro_batches`; threads: of a rank; itemsize: 4 for
+    float32; trained: number of values that AdamW updates, by default all.
     """
     parameters, rows = sum(map(math.prod, parameter_shapes(config).values())), -(-batch_size // ranks)
     sets = number_of_shards(config, rows, config.block_size, threads) * (1 if micro_batches == 1 else 2)
@@ -38,10 +37,7 @@ def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ra
 
 
 def activation_values(config, B, T, whole=False):
-    """Return how many values a step on B rows of T tokens keeps for the backward and the loss.
-
-    whole: the layers run on whole arrays, not on tiles and row blocks.
-    """
+    """Return how many values a step on B rows of T tokens keeps; whole: layers run on whole arrays, not in parts."""
     C, F, H = config.n_embd, config.mlp_width, config.n_head
     # A block's caches: ln_1 xhat and its output 2 C, q, k and v 3 C, the merged heads C, ln_2 xhat and its output 2 C,
     # the MLP's hidden layer, its tanh and its GELU 3 F, and a row of attention weights, of which half is skipped.
@@ -59,10 +55,7 @@ def activation_values(config, B, T, whole=False):
 
 
 def number_of_shards(config, B, T, threads):
-    """Return how many shards a batch of B rows of T tokens is divided into: one per thread, or one in all.
-
-    If its gradients are larger than the activations, summing them would cost more than shards gain.
-    """
+    """Return the number of shards of a batch: one per thread, or 1 if summing their gradients would cost too much."""
     parts = min(B, threads)
     parameters = sum(map(math.prod, parameter_shapes(config).values()))
     return parts if (parts - 1) * parameters <= activation_values(config, B, T) else 1
@@ -73,8 +66,7 @@ def keep_freed_memory():
     """Tell glibc to keep freed memory for the next step. Done once; without glibc nothing happens.
 
     By default glibc maps every array above about 100 KB from the system and unmaps it when it is freed, and the system
-    clears each page at its first use. A training step makes hundreds of such temporaries, of the same sizes in every
-    step: this took a third of its time. The process keeps its peak memory until it ends.
+    clears each page at its first use. That took a third of a training step, which makes hundreds of temporaries.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

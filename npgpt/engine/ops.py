@@ -25,9 +25,8 @@ def without_caches(ops):
 def with_lora(ops, config, all_gradients=False):
     """Return the table for a model: linear layers with LoRA's matrices become `lora`.
 
-    The gradients of A and B take the place of the weight's, as a tree: the transformer's lines know nothing of LoRA.
-    All other weights are frozen, so the large matmuls of their gradients are skipped, unless all_gradients; dx = dy W^T
-    is what a head computes.
+    The gradients of A and B take the place of the weight's, as a dict: the transformer's lines know nothing of LoRA.
+    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients; a head computes dx = dy W^T.
     """
     if not config.lora_rank:
         return ops

@@ -23,8 +23,8 @@ DROPOUT = 1         # the stream of random numbers for dropout; the trainer draw
 class ReferenceEngine:
     """Runs each layer once on whole arrays, so that `print` and breakpoints in a layer show what a learner expects.
 
-    params: the model's `Parameters`, in memory or on a GPU. threads: of BLAS, on a CPU. tf32: on a GPU, whether the
-    factors of matmuls of matrices are rounded to 10 bits of mantissa. The attribute config has the block that is run.
+    params: the model's `Parameters`, in memory or on a GPU. threads: of BLAS, on a CPU. tf32: on a GPU, whether matmuls
+    round their factors to 10 bits of mantissa. The attribute config has the block that is run.
     """
 
     adamw_update, gpt_backward, kernels = staticmethod(adamw_update), staticmethod(gpt_backward), "reference"
@@ -45,11 +45,11 @@ class ReferenceEngine:
         return self.made_by
 
     @property
-    def waits(self) -> bool:
+    def synchronous(self) -> bool:
         """Whether results are ready when a call returns; on a GPU they are still being computed."""
         return self.params.xp is np
 
-    shows_gradients = waits     # whether a step has the whole gradient on the host
+    shows_gradients = synchronous     # whether a step has the whole gradient on the host
 
     @property
     def rng_type(self) -> type:
@@ -57,8 +57,8 @@ class ReferenceEngine:
         return self.params.xp.random.Generator
 
     @property
-    def where(self) -> str:
-        """Describe what computes."""
+    def description(self) -> str:
+        """What runs the model: threads, or a GPU."""
         if self.params.xp is np:
             return f"{self.threads} thread{'s' * (self.threads > 1)}, reference lines"
         device = self.params.xp.cuda.Device()
@@ -78,10 +78,7 @@ class ReferenceEngine:
         return number(loss), self.added(grads, add_to)
 
     def accumulated(self, batches, rngs, count):
-        """Compute the loss and all gradients of a step: the sums over its micro-batches, which have equal shapes.
-
-        batches: pairs (idx, targets); rngs: one for the dropout masks of each, or None; the rest as in
-        `loss_and_grads`.
+        """Sum `loss_and_grads` over the micro-batches of a step. batches: pairs (idx, targets); rngs: of each, or None.
         """
         total, grads = 0.0, None
         for (idx, targets), rng in zip(batches, rngs, strict=True):
@@ -140,7 +137,7 @@ class ReferenceEngine:
         return add_to
 
     def adamw_step(self, grads, moments, step) -> float:
-        """Clip the gradients, and update the parameters and AdamW's moments (m, v) for a `Step`; return the norm.
+        """Clip the gradients, and update the parameters and AdamW's moments (m, v) for an `AdamWStep`; return the norm.
 
         Raises NotFiniteError, before anything has changed, if the norm is not finite; on a GPU it raises nothing, and
         the parameters become NaN. The bits of the result do not depend on the number of threads.
@@ -167,7 +164,7 @@ class ReferenceEngine:
         return np.random.default_rng(numbers) if xp is np else xp.random.Generator(xp.random.Philox4x3210(numbers))
 
     def reader(self, B, pads=None):
-        """Return a function: the next tokens of B texts, (B, T) -> logits (B, V) after them. pads: as in `KVCache`."""
+        """Return a function: the next tokens of B texts, (B, T) -> logits (B, V) after them. pads: as in `Texts`."""
         return KVCache(self, B, pads).read
 
 

@@ -21,8 +21,7 @@ def row_blocks(rows):
 def in_row_blocks(forward, backward):
     """Return a pair, called like a layer's, that runs it on blocks of rows, on all free cores.
 
-    forward(x, …) -> y of x's shape, cache; backward(dy, cache) -> dx, or dx followed by sums over the rows. The results
-    are the layer's, except for the order in which the blocks' sums are added.
+    forward(x, …) -> y of x's shape, cache; backward(dy, cache) -> dx, or dx followed by sums over the rows.
     """
     def forward_in_blocks(x, *arguments, **named):
         if x.nbytes <= BLOCK_BYTES:

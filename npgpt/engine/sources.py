@@ -1,12 +1,15 @@
-"""The source of the lesson's functions, and which code of them the engines' replacements were tested with."""
+"""The source of the lesson's functions, and digests of the code that the engines' replacements were tested with."""
 
 import ast
 import functools
 import hashlib
 import inspect
 import sys
+from types import FunctionType
 
 from npgpt import layers
+from npgpt.errors import UserError
+from npgpt.model import transformer
 
 # Engines replace these functions, or run them on parts of their arrays. With other code the lesson's own lines run.
 TESTED = {
@@ -39,6 +42,26 @@ def parsed(source, file):
     return ast.parse(source), codes
 
 
+def run_again(block, visitor, names, lesson):
+    """Run the definitions of a block's file a second time, changed by a NodeTransformer; return forward and backward.
+
+    names: those that they get; lesson: functions of the layers and of the transformer, loaded again, by name.
+    """
+    tree = ast.parse(block.texts[block.file])
+    tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)]
+    there, originals = {**block.forward.__globals__, **names}, vars(layers) | vars(transformer)
+    exec(compile(ast.fix_missing_locations(visitor.visit(tree)), block.file, "exec"), there)
+    there.update({name: lesson[value.__name__] for name, value in there.items()
+                  if isinstance(value, FunctionType) and originals.get(value.__name__) is value})
+    functions = [there.get(each.__name__) for each in (block.forward, block.backward)]
+    for old, new in zip((block.forward, block.backward), functions, strict=True):
+        if not isinstance(new, FunctionType) or (new.__code__.co_filename, new.__code__.co_firstlineno) != (
+                old.__code__.co_filename, old.__code__.co_firstlineno):
+            raise UserError(f"forward and backward of {block} must be functions of one file, which runs again for XLA "
+                            "and for run_with_cache")
+    return functions
+
+
 @functools.lru_cache(64)
 def digest(code):
     """Return a digest of a function's code, without comments and docstring; None without source."""
@@ -50,7 +73,7 @@ def digest(code):
 
 
 def as_tested(*names):
-    """Return whether functions of the lesson have the code that their replacements were tested with; if not, say so."""
+    """Return whether no function of these was edited since its replacement was tested; print which ones were."""
     edited = [name for name in names if digest(getattr(layers, name).__code__) != TESTED[name]]
     for name in edited:
         say_once(f"{name} was edited, so its own lines run instead of a faster version of them")

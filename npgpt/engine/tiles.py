@@ -18,13 +18,10 @@ def in_tiles(attention_forward, attention_backward):
     """Return a pair, called like attention, that runs it on tiles, on all free cores."""
     def tile_forward(arguments, group, rows, keys):
         q, k, v, scale, mask, dropout_mask = arguments
-        if mask is not None:
-            if mask.ndim == 4:                              # (B, 1 or H, T, S)
-                mask = mask[group if mask.shape[1] > 1 else group[0]]
-            mask = mask[..., rows, keys]
-        dropout_mask = None if dropout_mask is None else dropout_mask[group][:, :, rows, keys]
-        q, k, v = q[group][:, :, rows], k[group][:, :, keys], v[group][:, :, keys]
-        return attention_forward(q, k, v, scale, mask, dropout_mask)
+        if mask is not None and mask.ndim == 4:             # (B, 1 or H, T, S)
+            mask = mask[group if mask.shape[1] > 1 else group[0]]
+        dropout_mask = None if dropout_mask is None else dropout_mask[group]
+        return on_queries(attention_forward, (q[group], k[group], v[group], scale, mask, dropout_mask), rows, keys)
 
     def forward_in_tiles(q, k, v, scale, mask=None, dropout_mask=None):
         (B, H, T, _), S = q.shape, k.shape[2]
@@ -45,10 +42,7 @@ def in_tiles(attention_forward, attention_backward):
         return mix, (arguments, groups, tiles, spread(run, groups))
 
     def backward_in_tiles(dmix, cache):
-        """Sum a key's gradient over the tiles that see it.
-
-        The last tile has all keys, so it comes first and sets their gradients; the others add to them.
-        """
+        """Sum a key's gradient over the tiles that see it: the last one has all keys and comes first."""
         arguments, groups, tiles, caches = cache
         if groups is None:
             return attention_backward(dmix, caches)
@@ -72,11 +66,15 @@ def in_tiles(attention_forward, attention_backward):
     return forward_in_tiles, backward_in_tiles
 
 
-def query_blocks(T, S, mask):
-    """Return (queries, keys) of each block, two slices: the keys up to the last one that any of the queries sees.
+def on_queries(attention_forward, arguments, rows, keys):
+    """Run attention on some queries and keys, two slices."""
+    q, k, v, scale, mask, dropout_mask = arguments
+    mask, dropout_mask = (None if each is None else each[..., rows, keys] for each in (mask, dropout_mask))
+    return attention_forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], scale, mask, dropout_mask)
 
-    The last block gets all keys, also those that its queries do not see.
-    """
+
+def query_blocks(T, S, mask):
+    """Return (queries, keys) of each block, two slices: keys up to the last that is seen; the last block has all."""
     blocks = [slice(start, min(start + QUERIES, T)) for start in range(0, T, QUERIES)]
     ends = [S] * len(blocks)
     if mask is not None:

@@ -17,7 +17,7 @@ class NotFiniteError(UserError):
     """A loss or a gradient norm that is infinite or NaN; the step that raised it changed nothing."""
 
 
-class Step(NamedTuple):
+class AdamWStep(NamedTuple):
     """The numbers of one step. n_decay: how many values of `Parameters.flat`, from its start, decay; t: from 1."""
 
     lr: float
@@ -32,7 +32,7 @@ class Step(NamedTuple):
         """Return step_size and eps for `adamw_update`.
 
         Both moments begin at zero; without m / (1 - beta1^t) and v / (1 - beta2^t) the first steps would be too small.
-        As Kingma & Ba 2014 (arXiv:1412.6980, end of section 2) note, the two factors can be moved out of the arrays:
+        The two factors can be moved out of the arrays (Kingma & Ba 2014, arXiv:1412.6980, end of section 2):
 
             lr m_hat / (sqrt(v_hat) + eps) = step_size m / (sqrt(v) + eps correction)
         """
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, clip=1.0):
     """Apply one step to arrays of equal shape, in place, and return p, m, v; g clip is the gradient.
 
-    step_size, eps: from `Step.corrected`. XLA's arrays cannot be written to: there, new ones are returned.
+    step_size, eps: from `AdamWStep.corrected`. XLA's arrays cannot be written to: there, new ones are returned.
     """
     m *= beta1                                  # m = beta1 m + (1 - beta1) g
     m += ((1.0 - beta1) * clip) * g
@@ -58,8 +58,7 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
 def slices(params, size=None):
     """Divide all parameters into parts of at most `size` values: (names, their offset in `flat`, start, end).
 
-    A large array is cut from start to end. Small neighbours are one part: fewer calls. size: by default `SLICE`, and on
-    a GPU that of all parameters.
+    Large arrays are cut, small neighbours joined. size: by default `SLICE`, and on a GPU that of all parameters.
     """
     size = size or (SLICE if params.xp is np else params.size)
     groups, end = [], 0
@@ -81,10 +80,7 @@ def slice_of(grads, part):
 
 
 def square_sums(gs, threads):
-    """Return the sum of squares of each slice of the gradient, a list of `number`s.
-
-    One per slice, so that the norm has the same bits whichever thread or process computes a sum.
-    """
+    """Return the sum of squares of each slice: so the norm has the same bits on any number of threads."""
     def some(part):
         return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]]
 

@@ -31,7 +31,7 @@ def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
 def attention_backward(dmix, cache):
     """Undo `attention_forward`: dmix (B, H, T, D) -> dq (B, H, T, D), dk and dv (B, H, S, D).
 
-    Shortcut: dtotal, dexps and dlargest are skipped. For one row of the softmax, with a = softmax(m):
+    Fused: dtotal, dexps and dlargest are skipped. For one row of the softmax, with a = softmax(m):
 
         da_j/dm_i = a_j ([i == j] - a_i)
         dm_i = sum_j datt_j a_j ([i == j] - a_i) = a_i (datt_i - sum_j datt_j a_j)

@@ -52,7 +52,7 @@ def gelu_exact_forward(x):
 def gelu_exact_backward(dy, cache):
     """Undo `gelu_exact_forward`: dy -> dx, same shape. The derivative of Phi is the density of the normal.
 
-    Shortcut: dphi is skipped. It is dy * x, and dx_inside = dphi * density. But dy * x can overflow to infinity for a
+    Fused: dphi is skipped. It is dy * x, and dx_inside = dphi * density. But dy * x can overflow to infinity for a
     large dy; x * density is never large, so it is computed first.
     """
     x, phi = cache

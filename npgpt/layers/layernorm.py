@@ -25,7 +25,7 @@ def layernorm_forward(x, weight, bias=None, eps=1e-5):
 def layernorm_backward(dy, cache):
     """Undo `layernorm_forward`: dy (..., C) -> dx (..., C), dweight (C,), dbias (C,) or None.
 
-    Shortcut: dmean, dcentred, dvar and drstd are skipped. Line by line they would be (all means over the C channels of
+    Fused: dmean, dcentred, dvar and drstd are skipped. Line by line they would be (all means over the C channels of
     one position):
 
         xhat = centred rstd             dcentred = dxhat rstd + …       drstd = sum(dxhat centred)

@@ -30,7 +30,7 @@ def cross_entropy_forward(logits, targets):
 def cross_entropy_backward(dloss, cache):
     """Undo `cross_entropy_forward`: dloss (a number, 1.0 for training) -> dlogits (..., V).
 
-    Shortcut: dprobs, dexps, dtotal, dat_target and dshifted are skipped. For one row with target k, and
+    Fused: dprobs, dexps, dtotal, dat_target and dshifted are skipped. For one row with target k, and
     p = softmax(logits),
 
         loss = log(sum_j exp(logits_j)) - logits_k

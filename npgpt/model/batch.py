@@ -1,4 +1,4 @@
-"""Check what a model reads: token ids, targets and masks. GPT and the trainer both call these functions."""
+"""Validate what a model reads: token ids, targets and masks."""
 
 import numpy as np
 
@@ -8,10 +8,7 @@ from npgpt.layers.loss import IGNORE_INDEX
 
 
 def check_ids(config, idx) -> np.ndarray:
-    """Return a copy of token ids (B, T), int64 on the host: the caller may change the array before `backward`.
-
-    Raises UserError unless they are (B, T) integers in the vocabulary.
-    """
+    """Return a copy of token ids, int64 on the host. Raises UserError unless they are (B, T) integers below V."""
     idx, V = as_integers(idx, "idx"), config.vocab_size
     if idx.ndim != 2 or idx.size == 0:
         raise UserError(f"idx must have the shape (batch, time), both at least 1, not {idx.shape}")
@@ -23,8 +20,7 @@ def check_ids(config, idx) -> np.ndarray:
 def check_batch(config, idx, targets, with_targets=True) -> tuple[np.ndarray, np.ndarray]:
     """Return idx and targets (B, T) as int64 arrays on the host; without targets, idx and None.
 
-    Ids are checked before they go to a GPU: there an index out of range reads another row, without an error. Raises
-    UserError if they do not fit the model, or each other.
+    On a GPU, an index out of range would read another row, without an error. Raises UserError if they do not fit.
     """
     V, idx = config.vocab_size, check_ids(config, idx)
     if idx.shape[1] > config.block_size:
@@ -80,10 +76,7 @@ def check_padding(mask, B, T):
 
 
 def seeing_itself(mask, causal):
-    """Let a position that sees no position see itself, in a mask (..., T, T): its softmax would be 0 / 0, NaN.
-
-    Padding before the tokens of a causal model is such a position. Tokens do not see it, so nothing else changes.
-    """
+    """Let a position that sees none see itself, in a mask (..., T, T), such as padding: its softmax would be 0 / 0."""
     T = mask.shape[-1]
     seen = mask > -np.inf
     blind = ~(seen & np.tri(T, dtype=bool) if causal else seen).any(axis=-1, keepdims=True)     # (..., T, 1)

@@ -1,6 +1,5 @@
-"""What a model repeats: a block, GPT-2's or one's own, with its parameters, its forward and its backward."""
+"""The block that a model repeats, GPT-2's or a user's own: its parameters, its forward and its backward."""
 
-import ast
 import contextlib
 import dataclasses
 import functools
@@ -11,7 +10,7 @@ import linecache
 import os
 import re
 from collections.abc import Callable
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from npgpt.model.masks import BlockMasks
 from npgpt.model.tree import flatten, nest
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
-DEFINITIONS = ast.Import | ast.ImportFrom | ast.FunctionDef
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,24 +57,19 @@ class Block:
         return self
 
     def __reduce__(self):       # pickle does not find the functions of a file
-        return (unpickled, (self.path, self.sha256)) if self.path else (
-            Block, (self.parameters, self.forward, self.backward, self.source, self.texts))
+        functions = self.parameters, self.forward, self.backward
+        return (read_block, (self.path,)) if self.path else (Block, (*functions, self.source, self.texts))
 
     def parameters_of(self, config):
         """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
         with self.blamed():
             found = self.parameters(config)
-        what = f"parameters(config) of {self}"
-        right = isinstance(found, dict) and found and all(isinstance(name, str) for name in found)
-        check(what, found, right, "a dict name -> (shape, init)")
-        for name, fact in found.items():
-            right = re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) and not any(
-                other.startswith(f"{name}.") for other in found)
-            check(f"a name in {what}", name, right, 'one such as "mlp.c_fc.weight", and none the beginning of another')
-            right = isinstance(fact, tuple) and len(fact) == 2 and isinstance(fact[0], tuple) and fact[0] and all(
-                type(size) is int and size > 0 for size in fact[0]) and (is_real(fact[1]) or fact[1] in INITS)
-            check(f"{name} in {what}", fact, right,
-                  f'(shape, init), such as ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
+            check(f"parameters(config) of {self}", found, found and isinstance(found, dict), "a dict")
+            for name, (shape, init) in found.items():
+                right = (re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) and (is_real(init) or init in INITS) and
+                         shape and isinstance(shape, tuple) and all(type(size) is int and size > 0 for size in shape))
+                check(f"{name} in parameters(config) of {self}", (shape, init), right,
+                      f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
 
     def trial(self, config):
@@ -90,33 +83,26 @@ class Block:
         return x, p, transformer.causal_mask(None, x) if config.causal else None
 
     def tried(self, config, ops=layers, by=lambda function: function):
-        """Run both functions on a `trial`; return x_out, dx, and the gradients by name. by: wraps a function of x, p.
-
-        Raises UserError, with the line, if they fail, or do not return two results.
-        """
+        """Run both functions on a `trial`; return x_out, dx, gradients by name. by: wraps a function of x, p."""
         x, p, mask = self.trial(config)
 
         def run(x, p):
-            forward = self.forward(x, p, config, 0, mask, BlockMasks(), ops)
-            check(f"what forward of {self} returns", forward, is_pair(forward, object), "x_out and a cache")
-            backward = self.backward(x, forward[1], ops)
-            check(f"what backward of {self} returns", backward, is_pair(backward, dict), "dx and dp, a dict like p")
-            return forward[0], backward[0], flatten(backward[1])
+            x_out, cache = self.forward(x, p, config, 0, mask, BlockMasks(), ops)
+            dx, dp = self.backward(x, cache, ops)
+            return x_out, dx, flatten(dp)
 
         with self.blamed():
             return by(run)(x, p)
 
-    def check(self, config):
+    def validate(self, config):
         """Raise UserError unless both functions run, all results fit, and the gradients can be added to in place."""
         x, p, _ = self.trial(config)
         x_out, dx, grads = self.tried(config)
-        wanted = {"x_out": x, "dx": x} | {f"the gradient of {name}": each for name, each in flatten(p).items()}
-        found = {"x_out": x_out, "dx": dx} | {f"the gradient of {name}": each for name, each in grads.items()}
-        for name, like in wanted.items():
-            array, right = found.pop(name, None), f"{like.shape} float32"
-            kind = f"{array.shape} {array.dtype}" if isinstance(array, np.ndarray) else array
+        check(f"the gradients of {self}", [*grads], grads.keys() == flatten(p).keys(), "those of parameters(config)")
+        for name, array, like in (("x_out", x_out, x), ("dx", dx, x), *(
+                (f"the gradient of {name}", grads[name], each) for name, each in flatten(p).items())):
+            kind, right = f"{np.shape(array)} {getattr(array, 'dtype', '')}", f"{like.shape} float32"
             check(f"{name} of {self}", kind, kind == right, f"an array {right}")
-        check(f"the gradients of {self}", [*found], not found, "those of parameters(config), and no others")
         for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
             if not one.flags.writeable or name != other and np.shares_memory(one, two):
                 raise UserError(f"{self}: the gradient of {name} must have memory of its own, because others are added "
@@ -158,29 +144,6 @@ class Block:
             line = f", line {line}" if (line := raised_at(error, self.file)) else ""
             raise UserError(f"{self}{line}{when}: {describe(error)}") from None
 
-    def again(self, visitor, names, lesson):
-        """Run the definitions of the file a second time, changed by a NodeTransformer; return forward and backward.
-
-        names: those that they get; lesson: functions of the layers and of the transformer, loaded again, by name.
-        """
-        tree = ast.parse(self.texts[self.file])
-        tree.body = [node for node in tree.body if isinstance(node, DEFINITIONS)]
-        there, originals = {**self.forward.__globals__, **names}, vars(layers) | vars(transformer)
-        exec(compile(ast.fix_missing_locations(visitor.visit(tree)), self.file, "exec"), there)
-        there.update({name: lesson[value.__name__] for name, value in there.items()
-                      if isinstance(value, FunctionType) and originals.get(value.__name__) is value})
-        functions = [there.get(each.__name__) for each in (self.forward, self.backward)]
-        for old, new in zip((self.forward, self.backward), functions, strict=True):
-            if not isinstance(new, FunctionType) or (new.__code__.co_filename, new.__code__.co_firstlineno) != (
-                    old.__code__.co_filename, old.__code__.co_firstlineno):
-                raise UserError(f"forward and backward of {self} must be functions of one file, which runs again for "
-                                "XLA and for run_with_cache")
-        return functions
-
-
-def is_pair(result, kind):
-    return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], kind)
-
 
 @functools.lru_cache
 def asks_for_positions(forward):
@@ -217,13 +180,6 @@ def block_of(functions, path=None):
         texts[file] = "".join(linecache.getlines(file))
     own = [text for file, text in texts.items() if file != transformer.__file__ or len(texts) == 1]    # npgpt changes
     return Block(*functions, "".join(own) or repr(functions), texts, path)
-
-
-def unpickled(path, sha256):
-    """Return the block of a file. Raises UserError if it has changed."""
-    block = read_block(path)
-    check(f"the SHA-256 of {path}", block.sha256, block.sha256 == sha256, sha256)
-    return block
 
 
 GPT2 = block_of([transformer.block_parameters, transformer.block_forward, transformer.block_backward])

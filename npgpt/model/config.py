@@ -107,7 +107,7 @@ class GPTConfig:
         return dataclasses.replace(self, block=dataclasses.replace(self.block, forward=forward, backward=backward))
 
     def at(self, positions):
-        """Return the config for tokens at these positions, (B, T): the block's forward gets them, if it asks."""
+        """Return the config for tokens at positions (B, T), which a block's forward gets if it has that argument."""
         if not asks_for_positions(self.block.forward):
             return self
         return self.with_block(functools.partial(self.block.forward, positions=positions), self.block.backward)
@@ -128,6 +128,6 @@ class GPTConfig:
         return array if scale == 1 else scale * array
 
     def attention_scale(self, layer: int, head_size: int | None = None) -> float:
-        """Return the factor of the attention scores of block `layer`: 1 / sqrt(head size), unless the fields differ."""
+        """Return the factor of the attention scores in block `layer`: 1 / sqrt(head size), unless fields change it."""
         scale = 1.0 / math.sqrt(head_size or self.head_size) if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale

@@ -1,13 +1,11 @@
 """All parameters of a model in one array, each a named view into it."""
 
 import importlib
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 from numpy.typing import ArrayLike
 
 from npgpt.arrays import to_host
@@ -154,26 +152,18 @@ class Parameters(Mapping[str, np.ndarray]):
         for name, shape in self.trained.items():
             gradient = grads[name]
             right = isinstance(gradient, self.xp.ndarray) and gradient.shape == shape and gradient.dtype == self.dtype
-            if not right:
-                raise UserError(f"{what} must be gradients of this model: {name} must be an array of shape {shape} "
-                                f"and dtype {self.dtype}, not {shown(gradient)}")
+            check(f"{name} of {what}", gradient, right, f"an array of shape {shape} and dtype {self.dtype}")
 
     def check_add_to(self, add_to):
-        """Raise UserError unless gradients can be added to `add_to` in place without changing a parameter."""
+        """Raise UserError unless `add_to` has gradients that share no memory with the parameters."""
         self.check_gradients("add_to", add_to)
         for name, array in add_to.items():
             if self.xp.may_share_memory(array, self._flat):
                 raise UserError(f"add_to must be gradients: its {name} shares memory with the parameters")
-            if self.xp is np and not array.flags.writeable:
-                raise UserError(f"add_to must be arrays that can be written to, but its {name} is read-only")
-        places = sorted((*byte_bounds(array), name) for name, array in add_to.items()) if self.xp is np else []
-        for (_, end, name), (begin, _, other) in itertools.pairwise(places):
-            if begin < end:
-                raise UserError(f"add_to must be separate arrays, but its {name} and {other} share memory")
 
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""
-        named = {name.replace("weight.lora", "lora"): array for name, array in flatten(tree).items()}   # of `with_lora`
+        named = flatten(tree)
         return {name: named[name] for name in self.trained}
 
     def zeros_like(self) -> "Parameters":
@@ -190,11 +180,10 @@ def initialize(params, seed, init="gpt2", names=None):
     """Draw GPT-2's initial weights: normal with standard deviation `initializer_range`, biases 0, LayerNorm gains 1.
 
     For the two projections that add to the residual stream it is divided by sqrt(2 n_layer), so that the variance of
-    the stream does not grow with the number of layers. NumPy draws them in float32 for every device and dtype: the same
-    seed gives the same model everywhere. init: "gpt2"; "half-wpe", with half that deviation for the positions, as in
-    OpenAI's code; "normal", with that deviation for every matrix; or "torch", what torch's modules draw: embeddings
-    (and so a tied head) with deviation 1, weights and biases of linear layers uniform between -1 / sqrt(fan in) and
-    1 / sqrt(fan in). LoRA's A is drawn, its B is 0. names: which parameters are drawn, by default all.
+    the stream does not grow with the number of layers. The same seed gives the same model on every device, in every
+    dtype. init: "gpt2"; "half-wpe", half that deviation for the positions, as in OpenAI's code; "normal", that
+    deviation for every matrix; or "torch", as torch's modules: embeddings with deviation 1, linear layers uniform
+    within 1 / sqrt(fan in). LoRA's B is 0. names: which parameters are drawn, by default all.
     """
     rng, config = np.random.default_rng(seed), params.config
     known = parameters_of(config)

@@ -10,7 +10,7 @@ from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_wh
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
-from npgpt.engine.update import NotFiniteError, Step
+from npgpt.engine.update import AdamWStep, NotFiniteError
 from npgpt.model.parameters import Parameters
 
 DECAYS = ("matrices", "all")
@@ -93,7 +93,7 @@ class AdamW:
         self.t = checkpoint.state["step"]
 
     def _next(self, max_norm=None, lr=None):
-        """Return the `Step` to take now. Raises UserError if a number is out of range."""
+        """Return the `AdamWStep` to take now. Raises UserError if a number is out of range."""
         lr = self.lr if lr is None else lr
         check_real("lr", lr)
         check("betas", self.betas, isinstance(self.betas, tuple | list) and len(self.betas) == 2, "two numbers")
@@ -103,4 +103,4 @@ class AdamW:
         check_real("weight_decay", self.weight_decay)
         check_real("max_norm", max_norm, above=0.0, or_none=True)
         self.lr = lr
-        return Step(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)
+        return AdamWStep(lr, self.betas, self.eps, self.weight_decay, self.n_decay, self.t + 1, max_norm)

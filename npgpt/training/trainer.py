@@ -96,7 +96,7 @@ class Trainer:
         if options.epochs:
             crops_in_step = options.batch_size * options.gradient_accumulation_steps
             self.options = options = options.lasting(math.ceil(options.epochs * crops_in_epoch / crops_in_step))
-        if model.params.xp is np and model.engine.waits:        # XLA says itself what it needs, when it has compiled
+        if model.params.xp is np and model.engine.synchronous:      # XLA itself says what it needs
             trained = dataclasses.replace(model.config, block_size=self.crop_length)
             ranks, ranks_here = model.engine.ranks
             needed = training_memory(trained, options.batch_size, model.engine.threads // ranks,
@@ -138,7 +138,7 @@ class Trainer:
         with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
                                                dynamic_ncols=True, smoothing=0) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
-                if not bar.disable and self.model.engine.waits:
+                if not bar.disable and self.model.engine.synchronous:
                     bar.set_postfix_str(f"about {bar.format_interval(self.estimate())} left")
                 self.evaluate_and_save(bar)
                 bar.reset()             # its clock, to exclude the first evaluation

@@ -10,7 +10,6 @@ from npgpt.engine import cpu, threads
 from npgpt.engine.cpu import loss_in_blocks
 from npgpt.engine.embedding import ONE_HOT_LIMIT, TokenRows, fast_embedding_backward
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.row_blocks import row_blocks
 from npgpt.engine.threads import blas_threads, using_cores
 from npgpt.layers.embedding import embedding_backward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
@@ -91,15 +90,6 @@ def test_the_loss_in_blocks_equals_the_lessons_and_dlogits_replace_the_logits(co
             ours = loss_in_blocks(logits, targets, count or counted, gradient)
             assert isinstance(ours, float) and ours == pytest.approx(loss * share, rel=tolerance)
     np.testing.assert_allclose(logits, expected, rtol=tolerance, atol=tolerance / 10)
-
-
-@pytest.mark.parametrize(("rows", "block_bytes", "sizes"), [
-    (7, 144, [3, 3, 1]), (7, 336, [7]), (7, 335, [6, 1]), (2, 1, [1, 1]), (6, 144, [3, 3])])
-def test_row_blocks_are_as_large_as_fits(rows, block_bytes, sizes):
-    with small_parts(row_bytes=block_bytes):
-        blocks = row_blocks(np.empty((rows, 6)))    # 48 bytes a row
-    assert [block.stop - block.start for block in blocks] == sizes
-    assert [row for block in blocks for row in range(rows)[block]] == list(range(rows))
 
 
 @pytest.mark.parametrize(("config", "B", "T", "n_threads", "parts"), [

@@ -9,7 +9,6 @@ from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import cpu
 from npgpt.engine.threads import blas_threads, using_cores
 from tests.cases import unchanged, uncompiled
-from tests.test_mutate import mutants, mutate
 
 pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
 from npgpt.engine import few_rows
@@ -61,19 +60,3 @@ def test_a_model_reads_few_texts_by_these_loops(intel, matmuls):
                            for kernels in ("numba", "reference"))
     np.testing.assert_allclose(ours, reference, rtol=1e-10)
     assert (times.call_count, times_transposed.call_count) == (matmuls, 1)
-
-
-@pytest.mark.parametrize("loop", ["_times", "_times_transposed"])
-def test_small_mistakes_are_caught(loop):
-    """tools/mutate.py also tries every other variable."""
-    with uncompiled() as loops, mock.patch.object(mutants.Neighbours, "of", lambda *_: []):
-        listed, made, missed = mutate.equivalent(), list(mutants.mutants(loops[loop])), []
-        for mutant in made:
-            with mutants.swapped_in(mutant, loops[loop]):
-                try:
-                    test_matmuls_of_a_few_rows(5, np.float64)
-                    test_the_weights_next_rows_are_prefetched_once(5)
-                except Exception:
-                    continue
-            missed.append(mutant)
-    assert len(made) > 12 and not [mutant for mutant in missed if not mutate.reason_of(mutant, listed, loops)]

@@ -56,14 +56,6 @@ def test_spread_keeps_the_order_and_raises_what_an_item_raises(cores):
                 spread(lambda i, n=n: 1 / (i - n), range(n + 1))
 
 
-def test_spread_uses_all_the_cores_at_the_same_time():
-    for cores, n in ((3, 3), (2, 2), (2, 4), (4, 2)):
-        together = threading.Barrier(min(cores, n), timeout=10)     # breaks unless so many have come
-        with using_cores(cores):
-            used = spread(lambda _, together=together: (together.wait(), threading.current_thread())[1], range(n))
-        assert len(set(used)) == min(cores, n)
-
-
 def test_a_thread_has_one_core_unless_it_is_given_more():
     alone = {threading.current_thread()}
     assert threads_of_a_spread() == alone

@@ -23,7 +23,7 @@ def device_of(kernels):
     device = "cpu" if REHEARSE else "gpu"
     try:
         if kernels == "xla":
-            from npgpt.engine.xla.place import find_devices
+            from npgpt.engine.xla.devices import find_devices
             find_devices(device)
         else:
             array_module(device)

@@ -25,22 +25,15 @@ def round_trip(config):
 @pytest.mark.parametrize("stored", [lambda config: config, round_trip], ids=["as made", "saved and read"])
 def test_what_is_not_given_follows_what_is_also_after_replace(stored):
     config = stored(GPTConfig(n_embd=64, n_head=2, bias=False, dropout=0.2))
-    assert biases(config) == [False, False] and (config.mlp_width, config.head_size) == (256, 32)
-    assert dropouts(config) == [0.2, 0.2, 0.2, 0.2]
     other = dataclasses.replace(config, dropout=0.0, n_embd=32, bias=True)
-    assert biases(other) == [True, True] and (other.mlp_width, other.head_size) == (128, 16)
-    assert dropouts(other) == [0.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("stored", [lambda config: config, round_trip], ids=["as made", "saved and read"])
-def test_what_is_given_stays(stored):
+    for each, bias, p, width in ((config, False, 0.2, 64), (other, True, 0.0, 32)):
+        assert biases(each) == [bias] * 2 and dropouts(each) == [p] * 4
+        assert (each.mlp_width, each.head_size) == (4 * width, width // 2)
     given = GPTConfig(n_inner=7, qkv_bias=False, mlp_bias=False, dropout=0.2, embd_pdrop=0.1, attn_pdrop=0.0,
                       resid_pdrop=0.5, mlp_pdrop=0.4, final_layer_norm=False, lm_head_bias=True)
-    config = stored(given)
-    assert config == given
+    assert (config := stored(given)) == given
     other = dataclasses.replace(config, dropout=0.3, n_embd=64)
-    assert biases(other) == [False, False] and other.mlp_width == 7
-    assert dropouts(other) == [0.1, 0.0, 0.5, 0.4]
+    assert biases(other) == [False, False] and other.mlp_width == 7 and dropouts(other) == [0.1, 0.0, 0.5, 0.4]
 
 
 def test_the_scale_of_the_scores():

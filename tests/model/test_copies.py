@@ -32,7 +32,7 @@ def test_a_copy_trains_on_alone(fields, options, copied):
     before = model.params.flat.copy()
     (ours, its), params = copied((model, optimizer)), copied(model.params)
     assert its.params is ours.params is ours.engine.params and its.engine is ours.engine
-    assert ours.engine.where == model.engine.where and params.frozen == model.params.frozen
+    assert ours.engine.description == model.engine.description and params.frozen == model.params.frozen
     there = steps(ours, its)
     assert (model.params.flat == before).all() and (params.flat == before).all() and (ours.params.flat != before).any()
     assert steps(model, optimizer) == there and (model.params.flat == ours.params.flat).all()

@@ -29,7 +29,7 @@ def rmsnorm_forward(x, weight, eps=1e-5):
 def rmsnorm_backward(dy, cache):
     """Undo `rmsnorm_forward`: dy (B, T, C) -> dx (B, T, C), dweight (C,).
 
-    Shortcut: dsquares, dmean and drstd are skipped. Through xhat = x rstd, with drstd/dx = -rstd^3 x / C:
+    Fused: dsquares, dmean and drstd are skipped. Through xhat = x rstd, with drstd/dx = -rstd^3 x / C:
 
         dx = rstd dxhat - rstd^3 x sum(dxhat x) / C = rstd (dxhat - xhat mean(dxhat xhat))
     """

@@ -1,8 +1,8 @@
 """Data parallel training: many processes, called ranks, each with the whole model and its rows of every batch.
 
-Only rank 0 runs the program: it reads the data, trains, prints and saves. Its engine, a `Distributed`, sends orders to
-the other ranks, which `follow`, and does its own part. So nothing else in npgpt knows about ranks, and only the first
-machine needs the data and the run's folder.
+Only rank 0 runs the program: it reads the data, trains, prints and saves. Its engine, a `Distributed`, sends commands
+to the other ranks, which `follow`, and does its own part. So nothing else in npgpt knows about ranks, and only the
+first machine needs the data and the run's folder.
 
 A step gives the bits of one process with as many shards, because every sum has a fixed order:
 

@@ -10,14 +10,14 @@ from npgpt.engine.distributed.moments import Moments
 from npgpt.engine.memory import ROUND, SENT
 from npgpt.engine.reference import counted
 from npgpt.engine.threads import even_parts
-from npgpt.engine.update import SLICE, Step, clip_factor, norm_of, slices, square_sums, update_slices
+from npgpt.engine.update import SLICE, AdamWStep, clip_factor, norm_of, slices, square_sums, update_slices
 
 
 class Distributed:
     """Runs an engine on every rank, each on its rows; the package's docstring lists the steps.
 
-    engine: this rank's, on a CPU. world: the ranks, such as an `MPIWorld`. Rank 0 calls the methods of an engine. Each
-    sends its name and arguments, an order, to the other ranks, and all ranks call the method `_name`.
+    engine: this rank's, on a CPU. world: the ranks, such as an `MPIWorld`. Rank 0 sends the name and the arguments of a
+    command to the others; then all ranks call the method `_name`.
     """
 
     shows_gradients = False
@@ -48,9 +48,8 @@ class Distributed:
         return self.engine.threads * self.world.size
 
     @property
-    def where(self):
-        """Describe what computes."""
-        return f"{self.world.size} ranks, each {self.engine.where}"
+    def description(self):
+        return f"{self.world.size} ranks, each {self.engine.description}"
 
     def __reduce__(self):       # a copy is for this rank alone
         return self.engine.__reduce__()
@@ -66,35 +65,35 @@ class Distributed:
     def accumulated(self, batches, rngs, count):
         """As in `ReferenceEngine`, but return this rank's share of the gradients; `adamw_step` uses the sum of all."""
         seeds = [None if rng is None else list(map(int, rng.bit_generator.seed_seq.entropy)) for rng in rngs]
-        return self._lead("accumulate", {"count": count, "seeds": seeds}, np.array(batches, np.int32))
+        return self._run_everywhere("accumulate", {"count": count, "seeds": seeds}, np.array(batches, np.int32))
 
     def loss(self, idx, targets, mask=None):
         """As in `ReferenceEngine`."""
         masks = [] if mask is None else [np.ascontiguousarray(mask)]
-        return self._lead("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
+        return self._run_everywhere("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
 
     def adamw_step(self, grads, moments, step):
         """As in `ReferenceEngine`, on all ranks, with the last gradients of `accumulated`."""
         clip_factor(self.norm, step.max_norm)       # raises if the norm is not finite
-        self._lead("step", step._asdict())
+        self._run_everywhere("step", step._asdict())
         return self.norm
 
-    def _lead(self, name, order, *arrays):
-        """Send the other ranks an order, and carry it out."""
-        self.world.tell(name, order, *arrays)
-        result = getattr(self, f"_{name}")(*arrays, **order)
-        self.world.rest()
+    def _run_everywhere(self, name, arguments, *arrays):
+        """Send the other ranks a command, and run it here, too."""
+        self.world.send_command(name, arguments, *arrays)
+        result = getattr(self, f"_{name}")(*arrays, **arguments)
+        self.world.idle()
         return result
 
     # Called on every rank.
 
     def follow(self):
-        """Carry out the orders of rank 0 until it sends stop."""
+        """Run the commands of rank 0 until it sends stop."""
         while True:
-            name, order, arrays = self.world.hear()
+            name, arguments, arrays = self.world.receive()
             if name == "stop":
                 return
-            getattr(self, f"_{name}")(*arrays, **order)
+            getattr(self, f"_{name}")(*arrays, **arguments)
 
     def _synchronize(self):
         """Copy the parameters of rank 0 to all ranks, once."""
@@ -103,10 +102,7 @@ class Distributed:
             self.synchronized = True
 
     def _accumulate(self, batches, count, seeds):
-        """Compute loss and gradients of this rank's rows, sum them over the ranks, and compute the norm.
-
-        batches: (micro-batches, 2, B, T), idx and targets of each.
-        """
+        """Sum loss and gradients over the ranks, and compute the norm; batches (micro-batches, 2, B, T)."""
         self._synchronize()
         parts = even_parts(batches.shape[2], self.world.size)
         rank, loss, grads = self.world.rank, 0.0, None
@@ -136,16 +132,16 @@ class Distributed:
 
     def _step(self, **numbers):
         """Update this rank's chunk, and gather the new parameters of all ranks."""
-        step = Step(**numbers)
+        step = AdamWStep(**numbers)
         update_slices(step, self.params.flat[self.begin:self.end], self.m.chunk, self.v.chunk, self.begin,
                       self.pieces[self.world.rank], self.gs, clip_factor(self.norm, step.max_norm), self.engine.threads,
                       self.engine.adamw_update)
         self.world.all_gather(self.params.flat[:self.params.n_trained], self.chunks)
 
     def _summed(self, grads, active):
-        """Return the slices of this rank's chunk of the gradient, summed over the `active` ranks, in their order.
+        """Return this rank's slices of the gradient, summed over the `active` ranks; grads: its share, or None.
 
-        grads: this rank's share, or None. Each round exchanges a part of every chunk.
+        Each round exchanges a part of every chunk.
         """
         chunk = np.empty(self.end - self.begin, self.params.dtype)
         most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
@@ -182,19 +178,20 @@ class Distributed:
 
     def _moment(self, which, name):
         """Gather a tensor of m or v on rank 0."""
-        moments, place = (self.m, self.v)[which], self.params.flat_names.index(name)
-        begin, end = self.starts[place:place + 2]
-        cuts = [min(max(chunk, begin), end) for chunk in self.chunks]
-        mine = moments.chunk[cuts[self.world.rank] - self.begin:cuts[self.world.rank + 1] - self.begin]
-        return self.world.gather(mine, [cut - begin for cut in cuts])
+        return self.world.gather(*self._part(which, name))
 
     def _set_moment(self, array, which, name):
         """Store this rank's part of a tensor of m or v."""
-        moments, place = (self.m, self.v)[which], self.params.flat_names.index(name)
-        begin, end = self.starts[place:place + 2]
-        first, last = (min(max(chunk, begin), end) for chunk in (self.begin, self.end))
-        values = array.reshape(-1)[first - begin:last - begin]
-        moments.chunk[first - self.begin:last - self.begin] = values
+        mine, bounds = self._part(which, name)
+        mine[...] = array.reshape(-1)[slice(*bounds[self.world.rank:self.world.rank + 2])]
+
+    def _part(self, which, name):
+        """Return this rank's part of a tensor of m or v, a view, and where the parts of all ranks begin in it."""
+        i = self.params.flat_names.index(name)
+        begin, end = self.starts[i:i + 2]
+        cuts = [min(max(chunk, begin), end) for chunk in self.chunks]
+        first, last = cuts[self.world.rank:self.world.rank + 2]
+        return (self.m, self.v)[which].chunk[first - self.begin:last - self.begin], [cut - begin for cut in cuts]
 
 
 def divide(params, n):

@@ -8,10 +8,7 @@ import numpy as np
 
 
 class Moments(Mapping):
-    """A mapping name -> tensor with the interface of `Parameters`, for rank 0: `get` returns it, as of one on a GPU.
-
-    So checkpoints are those of one process; rank 0 holds one tensor at a time while writing and reading them.
-    """
+    """A mapping name -> tensor like `Parameters`, for checkpoints on rank 0; `get` gathers a tensor, as from a GPU."""
 
     def __init__(self, engine, which):
         self.engine, self.which = engine, which
@@ -19,15 +16,17 @@ class Moments(Mapping):
         self.chunk = np.zeros(engine.end - engine.begin, self.dtype)
 
     def __getitem__(self, name):
-        shape, order = self.shapes[name], {"which": self.which, "name": name}
-        return SimpleNamespace(shape=shape, dtype=self.dtype, nbytes=math.prod(shape) * self.dtype.itemsize,
-                               get=lambda: self.engine._lead("moment", order).reshape(shape))
+        def get():
+            return self.engine._run_everywhere("moment", {"which": self.which, "name": name}).reshape(shape)
+
+        shape = self.shapes[name]
+        return SimpleNamespace(shape=shape, dtype=self.dtype, nbytes=math.prod(shape) * self.dtype.itemsize, get=get)
 
     def fill(self, name, read):
         """Fill a tensor with what read(array) writes into an array."""
         array = np.empty(self.shapes[name], self.dtype)
         read(array)
-        self.engine._lead("set_moment", {"which": self.which, "name": name}, array)
+        self.engine._run_everywhere("set_moment", {"which": self.which, "name": name}, array)
 
     def __iter__(self):
         return iter(self.shapes)

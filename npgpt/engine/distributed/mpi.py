@@ -20,11 +20,8 @@ give_way = getattr(os, "sched_yield", lambda: time.sleep(0))        # in case th
 
 
 @functools.cache
-def join():
-    """Return the `MPIWorld` of this process.
-
-    Raises UserError if mpi4py is missing, or MPI does not see the launcher's ranks.
-    """
+def mpi_world():
+    """Return the `MPIWorld` of this process. Raises UserError without mpi4py, or if MPI sees other ranks."""
     started = number_in(SIZES, 1)
     try:
         from mpi4py import MPI
@@ -51,33 +48,33 @@ class MPIWorld:
         here = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_size = here.size
         self.threads = threads_of(here)
-        self.idle = True                # on rank 0: whether the others are waiting for an order
+        self.others_wait = True         # on rank 0: whether the others wait for a command
         self.ended = False              # whether they have been told to stop
         self._sent, self._received = {}, {}
 
-    def tell(self, name, order, *arrays):
-        """On rank 0: send an order, a dict for JSON, and arrays."""
-        self.idle = False
-        text = json.dumps([name, order, [[array.shape, str(array.dtype)] for array in arrays]]).encode()
+    def send_command(self, name, arguments, *arrays):
+        """On rank 0: send the name of a command, its arguments, a dict for JSON, and arrays."""
+        self.others_wait = False
+        text = json.dumps([name, arguments, [[array.shape, str(array.dtype)] for array in arrays]]).encode()
         for array in (np.array([len(text)]), np.frombuffer(text, np.uint8), *arrays):
             self.broadcast(array)
 
-    def rest(self):
-        """On rank 0: note that the others are waiting for the next order."""
-        self.idle = True
+    def idle(self):
+        """On rank 0: note that the others are waiting for the next command."""
+        self.others_wait = True
 
-    def hear(self, seconds=None):
-        """On other ranks: wait for an order, by default for LOST seconds; return its name, the dict and the arrays."""
+    def receive(self, seconds=None):
+        """On other ranks: wait for a command, by default for LOST seconds; return name, arguments and arrays."""
         length = np.zeros(1, np.int64)
         self.broadcast(length, seconds)
         text = np.empty(length[0], np.uint8)
         self.broadcast(text)
-        name, order, kinds = json.loads(text.tobytes())
+        name, arguments, kinds = json.loads(text.tobytes())
         self.ended = name == "stop"
         arrays = [np.empty(shape, dtype) for shape, dtype in kinds]
         for array in arrays:
             self.broadcast(array)
-        return name, order, arrays
+        return name, arguments, arrays
 
     def broadcast(self, array, seconds=None):
         """Copy rank 0's array to every rank's."""
@@ -113,18 +110,15 @@ class MPIWorld:
         self.wait(self.comm.Igatherv(part, [whole, (np.diff(bounds), bounds[:-1])]).Test)
         return whole
 
-    def wait(self, done, seconds=None, busy=BUSY):
-        """Wait until done() is true. Meanwhile Python handles signals, which the waits of MPI and JAX would delay.
-
-        Raises UserError after so many seconds, by default LOST.
-        """
+    def wait(self, done, seconds=None):
+        """Wait until done() is true, and handle signals meanwhile. Raises UserError after `seconds`, or after LOST."""
         began = time.monotonic()
         while not done():
             waited = time.monotonic() - began
             if waited > (seconds or LOST):
                 raise UserError("another rank does not answer: it is stopped, or its machine is gone; training stops, "
                                 "continue with --resume")
-            if waited > busy:
+            if waited > BUSY:
                 time.sleep(0.001)
             else:
                 give_way()
@@ -132,15 +126,15 @@ class MPIWorld:
     def end(self, code):
         """End this rank. Rank 0 tells the others to stop.
 
-        If they are not waiting for an order, or if another rank failed or does not answer, the whole job is aborted.
+        If they are not waiting for a command, or if another rank failed or does not answer, the whole job is aborted.
         """
         if error := sys.exception():
             traceback.print_exc()
             what = "".join(traceback.format_exception_only(error))
             print(f"npgpt: {self.name} has failed: {one_line(what.strip())}", file=sys.stderr)
         with contextlib.suppress(UserError, KeyboardInterrupt):
-            if self.rank == 0 and self.idle:
-                self.tell("stop", {})
+            if self.rank == 0 and self.others_wait:
+                self.send_command("stop", {})
                 self.ended = True
             if self.ended:
                 self.wait(self.comm.Ibarrier().Test)        # MPI's own wait at exit would ignore Ctrl-C

@@ -2,7 +2,7 @@
 
     lines.py    the lesson's files, loaded a second time with `np` = `jax.numpy`
     replaced.py layers that are replaced
-    place.py    the devices, and the parameters that stay on them
+    devices.py  the devices, and the parameters that stay on them
     engine.py   a training step as one program: forward, loss, our backward, accumulation, clipping, AdamW
     reader.py   generation, with a KV cache of fixed shapes
 

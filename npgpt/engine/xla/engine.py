@@ -3,9 +3,7 @@
 import os
 import sys
 import time
-import warnings
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +16,11 @@ from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import available_cores
+from npgpt.engine.xla.devices import DeviceParameters, Devices, find_devices
 from npgpt.engine.xla.lines import lines, rounded
-from npgpt.engine.xla.place import DeviceParameters, Place, find_devices
 from npgpt.engine.xla.reader import Reader
 from npgpt.engine.xla.replaced import replaced
-from npgpt.errors import UserError, one_line
+from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.block import GPT2
 from npgpt.model.masks import draw_masks
@@ -33,12 +31,12 @@ LOGITS_BYTES = 1 << 29      # at most, in a block of the loss
 
 def on_xla(config, dtype, device, frozen):
     """Return the parameters of a model, zero, and its engine. Raises UserError if there is no such device."""
-    params = DeviceParameters(config, DTYPES[dtype], Place(find_devices(device)), frozen)
+    params = DeviceParameters(config, DTYPES[dtype], Devices(find_devices(device)), frozen)
     return params, XLAEngine(params, dtype)
 
 
 def check_alike(config, by_xla, ops, dtype):
-    """Raise UserError unless a block of one's own gives the same by XLA as by NumPy. by_xla: config with its lines."""
+    """Raise UserError unless a user's block computes the same by XLA as by NumPy. by_xla: config with XLA's lines."""
     near = {"bfloat16": 0.1, "tf32": 0.01}.get(dtype, 1e-3)
     for ours, theirs in zip(jax.tree.leaves(config.block.tried(config)),
                             jax.tree.leaves(by_xla.block.tried(by_xla, ops, by=jax.jit)), strict=True):
@@ -62,19 +60,8 @@ def compile_program(program, arguments, platform, donated=None, results=()):
     return program.lower(*arguments).compile(options)
 
 
-class Seeds(NamedTuple):
-    """The seeds of the dropout masks of a micro-batch."""
-
-    seed: int
-    step: int
-    micro_batch: int
-
-
 class Draws:
-    """A random generator for `draw_masks`; each call has its own key.
-
-    words: the seed's two halves, the step, and the number of the first micro-batch; micro_batch counts from that.
-    """
+    """A random generator for `draw_masks`; each call has its own key. words: from `_words`; micro_batch: from 0."""
 
     def __init__(self, words, micro_batch):
         key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
@@ -88,12 +75,12 @@ class Draws:
 class XLAEngine(ReferenceEngine):
     """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
 
-    kernels, waits, shows_gradients, fuses_steps, rng_type = "xla", False, False, True, Seeds
+    kernels, synchronous, shows_gradients, fuses_steps, rng_type = "xla", False, False, True, tuple
 
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
-        self.place, self.dtype = params.place, dtype
-        if dtype == "tf32" and self.place.own.platform not in ("gpu", "cuda"):
+        self.devices, self.dtype = params.devices, dtype
+        if dtype == "tf32" and self.devices.first.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
         lesson, self.transformer, block, self.update = lines(dtype, self.config.block)
         self.config, self.lesson = self.config.with_block(*block), with_lora(lesson, self.config)
@@ -101,29 +88,28 @@ class XLAEngine(ReferenceEngine):
         if params.config.block != GPT2:
             check_alike(params.config, self.config, self.ops, dtype)
         self.in_blocks = as_tested("head_forward", "head_backward", "cross_entropy_forward", "cross_entropy_backward")
-        self._programs = {}         # compiled, by name, options and shapes
+        self._executables = {}      # by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
             jax.config.update("jax_compilation_cache_dir", str(Path(cache, "npgpt", "xla")))
 
     @property
-    def where(self):
-        n = self.place.n
-        return f"XLA on {self.place.own.device_kind}" + f", {n} devices" * (n > 1)
+    def description(self):
+        n = self.devices.n
+        return f"XLA on {self.devices.first.device_kind}" + f", {n} devices" * (n > 1)
 
     def moments(self):
         params = self.params
-        return tuple(DeviceParameters(params.config, params.dtype, self.place, params.frozen, moment=True)
+        return tuple(DeviceParameters(params.config, params.dtype, self.devices, params.frozen, moment=True)
                      for _ in range(2))
 
     def dropout_rng(self, seed, step, micro_batch):
-        return Seeds(seed, step, micro_batch)
+        return seed, step, micro_batch
 
     def step(self, batches, rngs, count, moments, step):
         """Take a whole training step as one program; return loss and gradient norm, on the device, without waiting.
 
-        batches, count: as in `accumulated` of `ReferenceEngine`; rngs: of successive micro-batches, from `dropout_rng`,
-        or None; moments: from `moments`; step: a `Step`.
+        batches, rngs, count: as in `ReferenceEngine.accumulated`; moments: from `moments`; step: an `AdamWStep`.
         """
         state = self.params, *moments
         numbers = self._numbers([count, step.lr, *step.corrected()])
@@ -227,52 +213,44 @@ class XLAEngine(ReferenceEngine):
     def _batch(self, batches):
         """Copy idx and targets of micro-batches, (n, B, T), to the devices; ignored rows make B divisible."""
         idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
-        more = ((0, 0), (0, -idx.shape[1] % self.place.n), (0, 0))
-        return [self.place.put(np.pad(array, more, constant_values=fill), None, "batch")
+        more = ((0, 0), (0, -idx.shape[1] % self.devices.n), (0, 0))
+        return [self.devices.put(np.pad(array, more, constant_values=fill), None, "batch")
                 for array, fill in ((idx, 0), (targets, IGNORE_INDEX))]
 
     def _mask(self, mask):
         if mask is None or mask.ndim == 2:
-            return None if mask is None else self.place.put(np.array(mask))
-        return self.place.put(np.pad(mask, ((0, -len(mask) % self.place.n), (0, 0), (0, 0), (0, 0))), "batch")
+            return None if mask is None else self.devices.put(np.array(mask))
+        return self.devices.put(np.pad(mask, ((0, -len(mask) % self.devices.n), (0, 0), (0, 0), (0, 0))), "batch")
 
     def _numbers(self, numbers):
-        return self.place.put(np.array(numbers, self.params.dtype))
+        return self.devices.put(np.array(numbers, self.params.dtype))
 
     def _words(self, rng):
         if rng is None:
             return None
-        low, high = rng.seed & 0xFFFFFFFF, rng.seed >> 32
-        return self.place.put(np.array([high, low, rng.step, rng.micro_batch], np.uint32))
+        seed, step, micro_batch = rng
+        return self.devices.put(np.array([seed >> 32, seed & 0xFFFFFFFF, step, micro_batch], np.uint32))
 
     def run(self, what, program, arguments, options=(), *donated):
-        """Call a program, compiled for these options and shapes.
+        """Call a program, compiled for these options and shapes; the other arguments as in `executable`."""
+        with jax.enable_x64(self.dtype == "float64"):
+            return self.executable(what, program, arguments, options, *donated)(*arguments)
 
-        donated: the number of an argument that is updated in place, and for each result that number, or None if it is
-        another.
+    def executable(self, what, program, arguments, options=(), *donated):
+        """Return the executable of a program: compile it, unless that is done, and check that the memory is sufficient.
+
+        what: its name in messages, empty for none. donated: the number of an argument that is updated in place, and for
+        each result that number, or None if it is another.
         """
-        with jax.enable_x64(self.dtype == "float64"):
-            return self.compiled(what, program, arguments, options, *donated)(*arguments)
-
-    def compiled(self, what, program, arguments, options=(), *donated):
-        """Return the compiled program, from a cache if possible. what: its name in messages, empty for none."""
         key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
-        with jax.enable_x64(self.dtype == "float64"):
-            if key not in self._programs:
-                self._programs[key] = self._compiled(what, program, arguments, *donated)
-        return self._programs[key]
-
-    def _compiled(self, what, program, arguments, *donated):
-        """Compile, print that, and check that the memory is sufficient."""
-        shape, device = " x ".join(map(str, arguments[1].shape)), self.place.own
+        if key in self._executables:
+            return self._executables[key]
+        shape, device, began = " x ".join(map(str, arguments[1].shape)), self.devices.first, time.perf_counter()
         if what:
-            self._say(f"XLA compiles {what} of {shape} tokens …")
-        began = time.perf_counter()
-        with warnings.catch_warnings(record=True) as said:      # on a full disk, but not where the cache is
-            compiled = compile_program(program, arguments, device.platform, *donated)
-        for each in said:
-            self._say(f"npgpt: JAX says: {one_line(each.message)} (its cache: {jax.config.jax_compilation_cache_dir})")
-        memory = compiled.memory_analysis()
+            tqdm.write(f"XLA compiles {what} of {shape} tokens …", file=sys.stderr)
+        with jax.enable_x64(self.dtype == "float64"):
+            found = compile_program(program, arguments, device.platform, *donated)
+        memory = found.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)
         stats = {"bytes_limit": machine_memory()} if device.platform == "cpu" else device.memory_stats() or {}
@@ -281,9 +259,7 @@ class XLAEngine(ReferenceEngine):
             raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
                             f"{in_gigabytes(available)}: lower the batch size, or choose a smaller model or context")
         if what:
-            self._say(f"… in {time.perf_counter() - began:.1f} s; it needs {in_gigabytes(needed)}")
-        return compiled
-
-    def _say(self, line):
-        if jax.process_index() == 0:
-            tqdm.write(line, file=sys.stderr)
+            seconds = time.perf_counter() - began
+            tqdm.write(f"… in {seconds:.1f} s; it needs {in_gigabytes(needed)}", file=sys.stderr)
+        self._executables[key] = found
+        return found

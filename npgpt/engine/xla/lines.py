@@ -13,13 +13,14 @@ import numpy
 
 from npgpt import layers
 from npgpt.engine import update
+from npgpt.engine.activations import located
 from npgpt.engine.ops import table
+from npgpt.engine.sources import run_again
 from npgpt.model import transformer
-from npgpt.model.activations import placed
 
 
 class Spelled(ast.NodeTransformer):
-    """Spell what XLA's arrays lack: writing to one makes a new one, and a @ b is `matmul` below."""
+    """Rewrite what XLA's arrays lack: writing to one makes a new one, and a @ b calls `matmul` below."""
 
     def generic_visit(self, node):
         super().generic_visit(node)
@@ -57,9 +58,9 @@ def item_set(node, array, index, x):
 
 
 def spelled(node, text, *parts):
-    """Return the tree of a text with the code of some parts, at a node's place in its file."""
+    """Return the tree of a text with the code of some parts, with a node's line numbers."""
     tree = ast.parse(text.format(*map(ast.unparse, parts))).body[0]
-    return placed(tree.value if isinstance(tree, ast.Expr) else tree, node)
+    return located(tree.value if isinstance(tree, ast.Expr) else tree, node)
 
 
 def set_in(array, index, x):
@@ -102,5 +103,5 @@ def lines(dtype, block):
     ops = table(**{name: again[name] for name in layers.__all__})
     gpt = loaded_again(transformer, np)
     names = {"np", *(name for name, value in block.forward.__globals__.items() if value is numpy)}
-    functions = block.again(Spelled(), {**dict.fromkeys(names, np), "set_in": set_in}, again | vars(gpt))
+    functions = run_again(block, Spelled(), {**dict.fromkeys(names, np), "set_in": set_in}, again | vars(gpt))
     return ops, gpt, functions, loaded_again(update, np)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from npgpt.engine.ops import table
 from npgpt.engine.sources import as_tested
+from npgpt.engine.tiles import KEPT, on_queries
 from npgpt.engine.xla.lines import rounded
 
 QUERIES = 256       # attention runs on this many queries at a time, if there are more than KEPT
-KEPT = 512          # keys: with more of them the attention weights are recomputed in the backward
 
 
 def replaced(ops, causal, dtype):
@@ -36,16 +36,11 @@ def attention_in_blocks(forward, backward, causal, dtype):
             end = min(start + QUERIES, T)
             yield slice(start, end), slice(0, end if causal and T == S else S)
 
-    def block_forward(arguments, rows, keys):
-        q, k, v, scale, mask, dropout_mask = arguments
-        mask, dropout_mask = (None if each is None else each[..., rows, keys] for each in (mask, dropout_mask))
-        return forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], scale, mask, dropout_mask)
-
     def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
         arguments = *(rounded(dtype, each) for each in (q, k, v)), scale, mask, dropout_mask
         if k.shape[2] <= KEPT:
             return forward(*arguments)
-        mixes = [block_forward(arguments, *block)[0] for block in blocks(q.shape[2], k.shape[2])]
+        mixes = [on_queries(forward, arguments, *block)[0] for block in blocks(q.shape[2], k.shape[2])]
         return jnp.concatenate(mixes, axis=2), arguments
 
     def attention_backward(dmix, cache):
@@ -56,7 +51,7 @@ def attention_in_blocks(forward, backward, causal, dtype):
         for rows, keys in blocks(q.shape[2], k.shape[2]):
             # Recompute in order: without the barrier XLA would keep the forward's weights.
             q, k, v, dk, dv = jax.lax.optimization_barrier((q, k, v, dk, dv))
-            _, block = block_forward((q, k, v, *others), rows, keys)
+            _, block = on_queries(forward, (q, k, v, *others), rows, keys)
             dq_rows, dk_keys, dv_keys = backward(dmix[:, :, rows], block)
             dq.append(dq_rows)
             dk, dv = (jax.lax.dynamic_update_slice_in_dim(total, total[:, :, keys] + part, 0, axis=2)

@@ -44,7 +44,8 @@ def compare(**how):
         return print(error)
     other_loss, others = model.loss_and_grads(*batch)
     worst = max(float(abs(to_host(others[name]) - grads[name]).max()) for name in grads)
-    print(f"{model.engine.where}: loss {float(other_loss):.6f}, on the CPU {loss:.6f}; gradients differ by {worst:.1e}")
+    print(model.engine.description)
+    print(f"loss {float(other_loss):.6f}, on the CPU {loss:.6f}; gradients differ by {worst:.1e}")
 
 compare(device="gpu") if cuda else print("no GPU, so no CuPy: the CPU's kernels compute the same lines")"""),
          ("code", 'compare(kernels="xla", device="gpu" if cuda else "cpu")'),

@@ -1,18 +1,13 @@
 """Training on ranks gives the bits of one process with as many shards. Here the ranks are threads: see world.py."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.token_files import Documents
-from npgpt.engine.distributed import engine as distributed
-from npgpt.engine.distributed.engine import divide
 from npgpt.engine.update import NotFiniteError
 from npgpt.model.batch import check_batch
-from npgpt.model.parameters import Parameters
 from tests.engine.distributed.world import content, ranks
 from tests.test_api import SMALL, batch
 from tests.torch_gpt import unit_scale
@@ -84,14 +79,6 @@ def test_fewer_rows_than_ranks(tmp_path, n, rows):
     fields, options = {"dropout": 0.2}, {"batch_size": rows, "dtype": "float32"}
     expected = train_alone(tmp_path / "shards", fields, n, **options)
     assert train_on_ranks(tmp_path / "ranks", fields, n, **options) == expected
-
-
-def test_fewer_slices_than_ranks(tmp_path, monkeypatch):
-    """The matrices are one slice, and the other parameters are one: two ranks update nothing."""
-    for name in ("update.SLICE", "distributed.engine.SLICE", "distributed.engine.ROUND"):
-        monkeypatch.setattr(f"npgpt.engine.{name}", 10**6)
-    expected = train_alone(tmp_path / "shards", {}, 4)
-    assert train_on_ranks(tmp_path / "ranks", {}, 4) == expected
 
 
 def step(model, optimizer, rows=5, seed=3):
@@ -211,19 +198,3 @@ def test_evaluation_is_divided(n):
         for rows in (1, 3):
             idx, targets = (each[:rows] for each in batch(alone.config))
             assert model.evaluate(idx, targets) == alone.evaluate(idx, targets)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 40])
-@pytest.mark.parametrize("values", [1, 101, 1 << 16])
-@pytest.mark.parametrize("fields", [{}, {"bias": False}, {"tie_word_embeddings": False, "vocab_size": 3}], ids=str)
-def test_divide_gives_every_value_to_one_rank(n, values, fields, monkeypatch):
-    """In order; a slice decays as a whole or not at all; no rank's end is further from even than the largest slice."""
-    monkeypatch.setattr(distributed, "SLICE", values)
-    params = Parameters(GPTConfig(**SMALL | fields))
-    pieces = divide(params, n)
-    ranges = [(first + start, first + end) for _, first, start, end in itertools.chain(*pieces)]
-    assert len(pieces) == n and [begin for begin, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
-    assert ranges[-1][1] == params.size and params.n_matrix in {end for _, end in ranges}
-    largest = max(end - begin for begin, end in ranges)
-    ends = itertools.accumulate(sum(end - start for *_, start, end in mine) for mine in pieces)
-    assert largest <= values and all(abs(end - params.size * (i + 1) / n) <= largest for i, end in enumerate(ends))

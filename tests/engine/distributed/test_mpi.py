@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from npgpt.checkpoints.run import find_checkpoint
-from npgpt.engine.distributed.mpi import join, threads_of
+from npgpt.engine.distributed.mpi import mpi_world, threads_of
 from tests.cases import MODERN
 from tests.conftest import TINY
 from tests.engine.distributed.jobs import Job, lines_of, mpiexec, why_no_jobs
@@ -35,7 +35,7 @@ Trainer.train_step = lambda self: (time.sleep(0.01), quick(self))[1]
 """
 FAILS = """
 from npgpt.engine.cpu import CPUEngine
-from npgpt.engine.distributed.mpi import join
+from npgpt.engine.distributed.mpi import mpi_world
 right, calls = CPUEngine.accumulated, []
 def accumulated(*args):
     calls.append(1)
@@ -43,13 +43,13 @@ def accumulated(*args):
         open("died", "x").close()
         raise {error}
     return right(*args)
-if join().rank == {rank}:
+if mpi_world().rank == {rank}:
     CPUEngine.accumulated = accumulated
 """
 DIES = """
 import os, signal
 from npgpt.engine.distributed.engine import Distributed
-from npgpt.engine.distributed.mpi import join
+from npgpt.engine.distributed.mpi import mpi_world
 works, times = Distributed.{method}, []
 def dies(*args, **order):
     times.append(1)
@@ -57,7 +57,7 @@ def dies(*args, **order):
         open("died", "x").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return works(*args, **order)
-if join().rank == {rank}:
+if mpi_world().rank == {rank}:
     Distributed.{method} = dies
 """
 
@@ -123,7 +123,7 @@ def test_what_is_refused_is_said_once(job, arguments, says):
 def test_ranks_that_cannot_meet_say_so_once(train, monkeypatch, variable, mpi4py, says):
     monkeypatch.setitem(sys.modules, "mpi4py", mpi4py)
     monkeypatch.setenv(f"{variable}_SIZE", "2")
-    join.cache_clear()
+    mpi_world.cache_clear()
     ends = []
     for rank in range(2):
         monkeypatch.setenv(f"{variable}_RANK", str(rank))

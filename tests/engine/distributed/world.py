@@ -52,7 +52,7 @@ def ranks(n, config, dtype="float64", threads=1, kernels="auto", seed=0):
             thread.start()
         try:
             yield model
-            world.tell("stop", {})
+            world.send_command("stop", {})
         except threading.BrokenBarrierError:
             raise (failed or [TimeoutError("a rank waits for another")])[0] from None
         finally:
@@ -74,7 +74,7 @@ class World:
 
     def __init__(self, rank, size, barrier, boxes):
         self.rank, self.size, self.local_size, self.barrier, self.boxes = rank, size, size, barrier, boxes
-        self.idle, self.ended, self._received = True, False, []
+        self.others_wait, self.ended, self._received = True, False, []
 
     def _share(self, value, use):
         """Return use(the values of all ranks); all ranks wait for each other."""
@@ -84,15 +84,15 @@ class World:
         self.barrier.wait()
         return result
 
-    def tell(self, name, order, *arrays):
-        self.idle, self.ended = False, name == "stop"
+    def send_command(self, name, order, *arrays):
+        self.others_wait, self.ended = False, name == "stop"
         text = json.dumps([name, order])
         self._share((text, [array.copy() for array in arrays]), lambda boxes: None)
 
-    def rest(self):
-        self.idle = True
+    def idle(self):
+        self.others_wait = True
 
-    def hear(self):
+    def receive(self):
         text, arrays = self._share(None, lambda boxes: boxes[0])
         return *json.loads(text), [array.copy() for array in arrays]
 

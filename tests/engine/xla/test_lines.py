@@ -93,12 +93,12 @@ def test_whole_arrays_and_evaluation():
 def test_dropout(jax):
     """The lesson with the masks drawn by XLA; each call, step and micro-batch has its own."""
     from npgpt import layers
-    from npgpt.engine.xla.engine import Draws, Seeds
+    from npgpt.engine.xla.engine import Draws
     from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
     fields = {"embd_pdrop": 0.1, "attn_pdrop": 0.2, "resid_pdrop": 0.3, "mlp_pdrop": 0.4}
     xla = model_of(fields, kernels="xla")
     idx, targets = batch(xla.config)
-    seeds, found = [Seeds(2**40 + 1, 5, 2), Seeds(1, 5, 2), Seeds(2**40 + 1, 6, 2), Seeds(2**40 + 1, 5, 3)], []
+    seeds, found = [(2**40 + 1, 5, 2), (1, 5, 2), (2**40 + 1, 6, 2), (2**40 + 1, 5, 3)], []
     for seed in seeds:
         with jax.enable_x64(True):
             embd, blocks = draw_masks(xla.config, *idx.shape, np.float64, Draws(xla.engine._words(seed), 0))
@@ -114,7 +114,7 @@ def test_dropout(jax):
         found.append(masks.embd.tobytes())
     assert len(set(found)) == 4
     # Micro-batches of a step: the first one's number is sent, the others are counted from it.
-    pair = [Seeds(7, 0, 0), Seeds(7, 0, 1)]
+    pair = [(7, 0, 0), (7, 0, 1)]
     losses = [xla.loss_and_grads(idx, targets, seed, count=32)[0] for seed in pair]
     loss, _ = AdamW(xla.params, engine=xla.engine).train_step([(idx, targets)] * 2, pair, 32, None)
     assert float(loss) == pytest.approx(sum(losses), rel=1e-12) and losses[0] != losses[1]

@@ -49,7 +49,7 @@ def test_every_line_of_every_forward_is_verified(name):
     assert {each.variable for each in checks} >= floating - arguments | lesson.inputs.keys()
     assert {each.verdict for each in checks} <= {OK, SHORTCUT, CONSTANT}
     verdicts = {each.variable: each.verdict for each in checks}
-    said = re.search(r"Shortcut: ([\w\s,]+?) (?:is|are) skipped", lesson.backward.__doc__)
+    said = re.search(r"Fused: ([\w\s,]+?) (?:is|are) skipped", lesson.backward.__doc__)
     assert {f"d{name}" for name in lesson.skipped} == {*re.findall(r"\bd\w+", said[1] if said else "")}
     assert {*lesson.skipped} == {variable for variable, verdict in verdicts.items() if verdict == SHORTCUT}
     assert all(verdicts[each.through[1:]] == OK for each in checks if each.verdict == SHORTCUT)

@@ -1,17 +1,11 @@
 """Looking inside a model: every array and gradient by its name against torch, and edits of arrays on their way."""
 
-import ast
-import re
-from contextlib import suppress
-from inspect import getsource, isfunction
-
 import numpy as np
 import pytest
 
 from npgpt import GPT, GPTConfig, UserError, layers
+from npgpt.engine.activations import Arrays, Looking
 from npgpt.engine.ops import with_lora
-from npgpt.model import transformer
-from npgpt.model.activations import Arrays, Looking, Looks, compiled
 from npgpt.model.masks import draw_masks
 from tests import strict_cupy
 from tests.cases import SMALL, B, T, V
@@ -37,7 +31,7 @@ class OnTorch(Looking):
     def seen(self, name, value):
         import torch
 
-        name = self.place + name
+        name = self.prefix + name
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         self.made[name] = True
@@ -102,33 +96,26 @@ def test_every_array_and_its_gradient_is_torchs(fields):
         close(gradient, of_parameters[name], name)
 
 
+LINEAR, LAYERNORM = "x rows y", "x mean centred var rstd xhat"
+NAMES = {           # prefix -> the variables of its lines: public, so after a renaming users' programs break
+    "": "head_weight mask logits", "embedding.": "token position x", "drop.": "x y", "ln_f.": LAYERNORM,
+    "head.": "x rows logits", "h.0.": "x norm_1 attended dropped_1 x_mid norm_2 mlp_out dropped_2 x_out",
+    "h.0.ln_1.": LAYERNORM, "h.0.ln_2.": LAYERNORM, "h.0.drop_1.": "x y", "h.0.drop_2.": "x y",
+    "h.0.attn.": "x qkv heads q k v scores scaled masked largest exps total att kept mix merged y",
+    "h.0.attn.c_attn.": LINEAR, "h.0.attn.c_proj.": LINEAR, "h.0.mlp.": "x hidden active y",
+    "h.0.mlp.c_fc.": LINEAR, "h.0.mlp.gelu.": "x inner tanh y", "h.0.mlp.c_proj.": LINEAR}
+
+
 def test_names_say_the_place_in_the_model():
     model = unit_model()
     _, found = model.run_with_cache(IDX)
+    assert {name for name in found if not name.startswith("h.1.")} == {
+        prefix + name for prefix, names in NAMES.items() for name in names.split()}
     np.testing.assert_array_equal(found["h.0.x"], model.params["wte.weight"][IDX] + model.params["wpe.weight"][:T])
     for given, returned in (("h.0.ln_1.x", "h.0.x"), ("h.0.attn.x", "h.0.norm_1"), ("h.0.ln_2.x", "h.0.x_mid"),
                             ("h.0.mlp.x", "h.0.norm_2"), ("h.0.mlp.c_proj.x", "h.0.mlp.active"),
                             ("h.1.x", "h.0.x_out"), ("h.1.attn.x", "h.1.norm_1"), ("ln_f.x", "h.1.x_out")):
         np.testing.assert_array_equal(found[given], found[returned])
-
-
-def test_renaming_a_local_is_an_error_with_words_or_renames_no_array(monkeypatch):
-    def names(fields):
-        found = (model := unit_model(**fields)).run_with_cache(IDX, TARGETS)[1]
-        return [*found, *(model.backward() and found.grads)]
-
-    before, codes = [*map(names, CONFIGS.values())], compiled().copy()
-    for function in filter(isfunction, (vars(layers) | vars(transformer)).values()):
-        text = getsource(function)
-        for name in {*function.__code__.co_varnames} - {"weight", "bias", "eps", "erf"}:    # also names of others
-            with suppress(UserError):
-                renamed = re.sub(rf"(?<![.\w\"]){name}(?![\w\"])", f"{name}_", text)
-                codes.append(compile(Looks("").visit(ast.parse(renamed)), "", "exec"))
-                text = renamed
-    monkeypatch.setattr("npgpt.model.activations.compiled", lambda: codes)      # of each function the last one runs
-    assert [*map(names, CONFIGS.values())] == before and sum(map(len, before)) == 1561
-    monkeypatch.setattr("inspect.getsource", lambda module: getsource(module).replace("att = exps", "a = exps"))
-    pytest.raises(UserError, compiled.__wrapped__).match("layers/attention.py: attention_forward must assign `att` ")
 
 
 def test_mappings_of_arrays_are_shown_as_a_short_table(monkeypatch):
@@ -155,20 +142,12 @@ def test_a_forward_without_targets_and_one_on_an_engine():
 
 def test_only_the_asked_arrays_are_kept_and_none_can_be_written_to():
     model = unit_model(n_layer=1)
-    logits, kept = model.run_with_cache(IDX, TARGETS, names=["h.*.attn.att", "embedding.position", "head_weight"],
-                                        edit={"h.0.x_mid": some_rows})
+    kept = model.run_with_cache(IDX, TARGETS, names=["h.*.attn.att", "embedding.position", "head_weight"],
+                                edit={"h.0.x_mid": some_rows})[1]
     assert kept.keys() == {"h.0.attn.att", "embedding.position", "head_weight"}
-    before = model.params.flat.copy()
     for array in kept.values():
-        for write in (lambda a: a.__setitem__(0, 0.0), lambda a: a[:1].__setitem__(..., 1.0), lambda a: a.__imul__(2.0),
-                      lambda a: np.exp(a, out=a)):
-            with pytest.raises(UserError, match="change a copy"):
-                write(array)
-        assert type(array + 1.0) is type(np.exp(array)) is np.ndarray
-        changed = array.copy()
-        changed *= 2.0
-        changed[0] = 5.0
-    assert (model.params.flat == before).all()
+        with pytest.raises(ValueError, match="read-only"):
+            array *= 2.0
     grads = model.backward()
     assert {*kept.grads} == {"h.0.attn.att", "head_weight", "embedding.position"}
     model.forward(IDX, TARGETS, edit={"h.0.x_mid": some_rows})
@@ -227,10 +206,10 @@ def test_gradients_after_an_edit_are_torchs(fields, edit):
 
 
 @pytest.mark.parametrize("name", ["h.0.ln_1.rstd", "h.1.attn.exps", "mask"])
-def test_no_gradient_passes_by_an_edit_inside_a_shortcut(name):
+def test_no_gradient_passes_by_an_edit_inside_a_fused_gradient(name):
     model = unit_model()
     assert model.forward(IDX, TARGETS, edit={name: lambda array: array * 0.5})[1] > 0.0
-    with pytest.raises(UserError, match=f"cannot undo an edit of {name}: a shortcut skips its gradient; edit"):
+    with pytest.raises(UserError, match=f"cannot undo an edit of {name}: a fused gradient skips it; edit"):
         model.backward()
 
 

@@ -28,62 +28,51 @@ def find_devices(name):
     return [devices[int(number)]] if number else devices
 
 
-def connect():
-    """Connect the processes of an MPI launcher and find the devices of all; all must call it at the same time."""
-    jax.distributed.initialize(cluster_detection_method="mpi4py")
-    find_devices("auto")
-
-
-class Place:
-    """Devices, and how arrays are copied to them."""
+class Devices:
+    """The devices that a model runs on, among which a batch is divided, and how arrays are copied to them."""
 
     def __init__(self, devices):
-        self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
-        self.own = next(each for each in devices if each.process_index == jax.process_index())
+        self.mesh, self.n, self.first = Mesh(np.array(devices), ("batch",)), len(devices), devices[0]
 
     def __reduce__(self):
-        kind = self.own.platform if self.own.platform in ("cpu", "tpu") else "gpu"
-        return place_of, (f"{kind}:{self.own.id}" if kind == "gpu" and self.n == 1 else kind,)
+        kind = self.first.platform if self.first.platform in ("cpu", "tpu") else "gpu"
+        return devices_of, (f"{kind}:{self.first.id}" if kind == "gpu" and self.n == 1 else kind,)
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
         with jax.enable_x64(array.dtype == np.float64):
-            if jax.process_count() > 1:
-                return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
             return jax.device_put(array, sharding)
 
 
-def place_of(name):
-    """Return the `Place` of the devices of a name."""
-    return Place(find_devices(name))
+def devices_of(name):
+    return Devices(find_devices(name))
 
 
 class DeviceParameters(Parameters):
     """Parameters that stay on the device after a step.
 
-    Any access copies all of them to the host, where they stay until the next step, so writes to them count. An array
-    from an earlier access gets the new values at the next access; until then, writes to it are lost.
+    Any access copies all of them to the host until the next step, so that writes count. An array from before that step
+    gets the new values at the next access; until then, writes to it are lost.
     """
 
-    def __init__(self, config, dtype, place, frozen=(), moment=False):
+    def __init__(self, config, dtype, devices, frozen=(), moment=False):
         super().__init__(config, dtype, np, frozen, moment)
-        self.place = place
+        self.devices = devices
         self.there = None           # name -> array on the device, if the values are there
 
     def __reduce__(self):
-        return type(self), (self.config, str(self.dtype), self.place, self.frozen, self.moment), self.flat
+        return type(self), (self.config, str(self.dtype), self.devices, self.frozen, self.moment), self.flat
 
     def axes(self, name):
-        """Return how a moment of AdamW is divided: by its first axis if possible, and if all parts can be fetched."""
-        divided = self.moment and self.shapes[name][0] % self.place.n == 0 and jax.process_count() == 1
-        return ("batch",) if divided else ()
+        """Return how a moment of AdamW is divided: by its first axis if possible."""
+        return ("batch",) if self.moment and self.shapes[name][0] % self.devices.n == 0 else ()
 
     def on_device(self):
         """Return the arrays on the device: those of the last step, or copies of the host's."""
         if self.there is not None:
             return self.there
-        return {name: self.place.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
+        return {name: self.devices.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
 
     def replace(self, there):
         """Replace all values by arrays on the device."""
