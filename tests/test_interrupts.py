@@ -13,7 +13,7 @@ from tests.conftest import TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 # Python imports this before it runs a program. It sends SIGINT at each of MOMENTS: when a module is looked for, when a
-# function of npgpt/cli/main.py is called, when a line was printed to standard error, and when the
+# function of npgpt/cli/main.py, info.py or ranks.py is called, when a line was printed to standard error, and when the
 # interpreter ends.
 AT_MOMENTS = """
 import atexit, os, signal, sys, threading, time
@@ -26,7 +26,7 @@ def now(moment):
         os.kill(os.getpid(), signal.SIGINT)
 
 def calls(frame, event, arg):
-    if frame.f_code.co_filename.endswith("cli/main.py"):
+    if frame.f_code.co_filename.endswith(("cli/main.py", "cli/info.py", "cli/ranks.py")):
         now(f"{event} {frame.f_code.co_name}")
 
 class Imports:
@@ -73,8 +73,8 @@ def ended(process):
 
 
 @pytest.mark.parametrize("moments", [
-    "import numpy", "import npgpt.cli.study", "call main", "return parse", "call parse, print",
-    "call parse, exit handlers", "call parse, waiting for threads"])
+    "import numpy", "import npgpt.cli.info", "call main", "return parse", "call run", "call run, print",
+    "call run, exit handlers", "call run, waiting for threads"])
 def test_ctrl_c_is_one_line(start, moments):
     assert ended(start("info", MOMENTS=moments)) == (130, "", "interrupted\n")
 
@@ -117,5 +117,5 @@ def test_ctrl_c_that_is_ignored_stays_ignored(start):
 
 
 def test_other_programs_keep_their_handler(start):
-    code, _, err = ended(start(program=["-c", "import npgpt"], MOMENTS="import numpy"))
+    code, _, err = ended(start(program=["-c", "import npgpt.api"], MOMENTS="import numpy"))
     assert code != 130 and "KeyboardInterrupt" in err

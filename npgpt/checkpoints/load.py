@@ -8,7 +8,6 @@ from pathlib import Path
 from npgpt.checkpoints.config_json import read_config
 from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
 from npgpt.checks import check, check_path, shown
-from npgpt.download import hub
 from npgpt.errors import UserError
 from npgpt.files import read_json
 from npgpt.model.block import Block
@@ -35,6 +34,8 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
         return path
     if str(path) == "tiny":
         return TINY
+    from npgpt.download import hub  # imports a progress bar
+
     return hub.fetch_model(str(name_or_path), revision)
 
 

@@ -1,9 +1,10 @@
-"""Arguments that several commands share, and flags from dataclasses: one for each field, its comment as the help."""
+"""Arguments that several commands share, and flags made from the fields of GPTConfig and TrainOptions."""
 
 import argparse
 import dataclasses
 import inspect
 import re
+import sys
 import typing
 
 from npgpt.api import KERNELS, load_model
@@ -15,23 +16,15 @@ from npgpt.training.options import (
     MODEL_FIELDS,
     PRESETS,
     TRAIN_FIELDS,
-    TrainOptions,
     load_preset,
     with_width_rule,
 )
 
 
-class Betas(argparse.Action):
-    """--betas 0.9 0.95 is --beta1 0.9 --beta2 0.95."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        namespace.beta1, namespace.beta2 = values
-
-
 def add_field_arguments(parser, dataclass, title, names):
-    """Add a flag for each of some fields of a dataclass, absent from the parsed arguments unless the user gave it.
+    """Add a flag for each field in `names`. The parsed arguments have a field only if the user gave its flag.
 
-    A comment line above some fields is the title of their group; the comment beside a field is its help.
+    The comment beside a field is its help, and a comment line above fields is the title of their group.
     """
     defaults, choices = with_width_rule(load_preset("char-cpu")), CHOICES | {"activation": ACTIVATIONS}
     fields = {field.name: field for field in dataclasses.fields(dataclass)}
@@ -62,14 +55,6 @@ def add_model_arguments(parser):
                                            "initializer_range, learning_rate and min_lr shrink with the width (Yang "
                                            "et al. 2022), unless they are given")
     add_field_arguments(parser, GPTConfig, "the model", MODEL_FIELDS)
-
-
-def add_train_arguments(parser):
-    """Add `add_model_arguments`, and a flag for each field of TrainOptions."""
-    add_model_arguments(parser)
-    add_field_arguments(parser, TrainOptions, "training", TRAIN_FIELDS)
-    parser.add_argument("--betas", nargs=2, type=float, metavar=("BETA1", "BETA2"), action=Betas,
-                        default=argparse.SUPPRESS, help="--beta1 and --beta2 together")
 
 
 def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
@@ -120,3 +105,11 @@ def load_given_model(args):
     """Return the `Loaded` model that these arguments choose."""
     return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
                       kernels=args.kernels, block=args.block)
+
+
+def standard_input():
+    """Return the text on standard input. Raises UserError unless it is UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not UTF-8 at byte {error.start}: convert it first") from None

@@ -14,7 +14,7 @@ import json
 import secrets
 from pathlib import Path
 
-from npgpt.checks import check_real, check_whole, writable_file
+from npgpt.checks import writable_file
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers, bug_statement
@@ -29,40 +29,44 @@ from npgpt.study.judge.judge import new_seed
 from npgpt.study.judge.report import hunt_text, report_text
 from npgpt.study.lessons.table import LESSONS, chosen_lessons, lesson_named
 
-OWN = "file"        # the subcommand that `npgpt exercise my_layer.py` stands for, see main.py
 COLUMNS = ["long way", "level 1", "level 2", "level 3"]
 CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a backward: (loss(v + h) - loss(v - h)) / 2h "
                       "for one entry v and a small h.")
-DESCRIPTION = __doc__       # for --help: all of it
 
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
     lessons = {"metavar": "my_layer.py", "help": "the file of a teacher's lessons, also to be listed or graded"}
     parser.add_argument("--lessons", **lessons)
-    actions = parser.add_subparsers(metavar="LAYER | my_layer.py | check | reset | bug | grade | list")
+    actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | reset | bug | grade | list")
     actions.add_parser("list", help="list the exercises and your progress (the default)")
-    out = {"metavar": "FILE", "help": f"the file to write; by default one in {FOLDER}"}
+    first, *others = LESSONS
+    write = actions.add_parser(first, aliases=others, prog="npgpt exercise LAYER",
+                               help="write an exercise on the backward of one of these layers")
+    write.set_defaults(action=write_level)
+    own = actions.add_parser("file", help="write exercises on the layers in a file: npgpt exercise my_layer.py")
+    own.set_defaults(action=write_own)      # `npgpt exercise my_layer.py` is `npgpt exercise file my_layer.py`
+    own.add_argument("file", metavar="my_layer.py")
+    own.add_argument("name", nargs="?", help="one of the layers in the file: swish, for swish_forward")
+    for each in (write, own):
+        each.add_argument("--level", metavar="N", help="1: one line (the default), 2: some lines, 3: all; long: each "
+                          "gradient that a fused one skips")
 
-    for layer in [*LESSONS, OWN]:
-        one = actions.add_parser(layer, help="write exercises on the layers in a file: npgpt exercise my_layer.py"
-                                 if layer == OWN else f"write an exercise on {layer}_backward")
-        one.set_defaults(action=write_own if layer == OWN else write_level, layer=layer)
-        if layer == OWN:
-            one.add_argument("file", metavar="my_layer.py")
-            one.add_argument("name", nargs="?", help="one of the layers in the file: swish, for swish_forward")
-        one.add_argument("--level", metavar="N", help="1: one line (the default), 2: some lines, 3: all; long: each "
-                         "gradient that a shortcut skips")
-        one.add_argument("--out", **out)
+    bug = actions.add_parser("bug", help="plant a bug to be found")
+    bug.set_defaults(action=write_bug)
+    bug.add_argument("layer", nargs="?", choices=bug_layers(), metavar="LAYER", help="by default any")
+    bug.add_argument("--seed", type=int, metavar="N", help="which bug; by default any")
+    for each in (write, own, bug):
+        each.add_argument("--out", metavar="FILE", help=f"the file to write; by default one in {FOLDER}")
 
-    one = actions.add_parser("reset", help="reset an exercise to its initial text; yours is kept as FILE.bak")
-    one.set_defaults(action=reset_file)
-    one.add_argument("file", metavar="FILE")
+    reset = actions.add_parser("reset", help="reset an exercise to its initial text; yours is kept as FILE.bak")
+    reset.set_defaults(action=reset_file)
+    reset.add_argument("file", metavar="FILE")
 
-    one = actions.add_parser("check", help="check a solution, or ask for a hint")
-    one.set_defaults(action=check)
-    one.add_argument("file", metavar="FILE")
-    question = one.add_mutually_exclusive_group()
+    check = actions.add_parser("check", help="check a solution, or ask for a hint")
+    check.set_defaults(action=check_file)
+    check.add_argument("file", metavar="FILE")
+    question = check.add_mutually_exclusive_group()
     question.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
                           "itself: one hint a call")
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
@@ -75,16 +79,14 @@ def add_arguments(parser):
     class_.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
     class_.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
     class_.add_argument("--lessons", default=argparse.SUPPRESS, **lessons)      # given before `grade`, it stays
-    for each in (one, class_):
+    for each in (check, class_):
         each.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
-        each.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
-                          help=f"how long a solution may run; by default {TIME_LIMIT:g}")
+        add_time_limit_argument(each)
 
-    one = actions.add_parser("bug", help="plant a bug to be found")
-    one.set_defaults(action=write_bug)
-    one.add_argument("layer", nargs="?", choices=bug_layers(), metavar="LAYER", help="by default any")
-    one.add_argument("--seed", type=int, metavar="N", help="which bug; by default any")
-    one.add_argument("--out", **out)
+
+def add_time_limit_argument(parser):
+    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
+                        help=f"how long a solution may run; by default {TIME_LIMIT:g}")
 
 
 def run(args):
@@ -97,9 +99,9 @@ def list_exercises(args):
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
     for key in [*LESSONS, *(pair.key for pair in lessons_of(args))]:
         layer = Path(key).name
-        states = [state(progress.entry(f"{layer} {level}")) if level in levels_of(key) else "" for level in COLUMNS]
+        cells = [status(progress.entry(f"{layer} {level}")) if level in levels_of(key) else "" for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
-        print(f"{layer:<15} " + "".join(f"{each:<22}" for each in states) + (f"{bugs}" if bugs else "-"))
+        print(f"{layer:<15} " + "".join(f"{each:<22}" for each in cells) + str(bugs or "-"))
     print("\nnpgpt learn leads through all of them")
 
 
@@ -108,8 +110,8 @@ def lessons_of(args):
     return own_pairs(args.lessons, right=True) if args.lessons else []
 
 
-def state(entry):
-    """Return the state of an exercise in words: "2026-11-21, 1 hint", "tried", "-"."""
+def status(entry):
+    """Return an exercise's progress in words: "2026-11-21, 1 hint", "tried", "-"."""
     hints = sum(entry["hints"].values())
     words = entry.get("solved") or ("tried" if entry["tries"] or hints else "-")
     return words + (f", {hints} hint{'s' if hints > 1 else ''}" if hints else "")
@@ -122,9 +124,15 @@ def write_level(args):
     step = Step(args.layer, "long way" if level == "long" else f"level {level}")
     if step.what not in levels:
         raise UserError(f"--level {level}: {args.layer} has {', '.join(levels)}")
-    path = Path(args.out or f"{FOLDER}/{step.file}")
-    write_step(step, path, new=True)
+    path = write_exercise(step, args.out)
     print(f"{path}: replace each `...` with code; then: npgpt exercise check {path}")
+
+
+def write_exercise(step, out):
+    """Write the file of a `Step`, by default below FOLDER, and return its path."""
+    path = Path(out or f"{FOLDER}/{step.file}")
+    write_step(step, path, new=True)
+    return path
 
 
 def write_own(args):
@@ -137,14 +145,15 @@ def write_own(args):
 
 
 def own_pairs(file, name=None, right=False):
-    """Check a file in a process with limits, then run it here: return its pairs, or the one of a name.
+    """Return the pairs x_forward and x_backward of a file, or the pair called `name`, as lessons.
 
-    Raises UserError as `check_layer`, without a pair, and if all lines must be `right` but one is not.
+    The file is checked in a process with limits before it runs in this one. Raises UserError as `check_layer` does, if
+    there is no pair, and with `right` also if a gradient is wrong.
     """
     wrong = first_wrong([each for checks in check_layer(file, name).layers for each in checks])
     if wrong and right:
-        where, what = f"{file}, line {wrong.backward_line}", f"d{wrong.variable} is not right"
-        raise UserError(f"{where}: {what}: see npgpt gradcheck {file}")
+        line, name = wrong.backward_line, wrong.variable
+        raise UserError(f"{file}, line {line}: d{name} is not right: see npgpt gradcheck {file}")
     found = [lesson_named(f"{file}:{name}")] if name else chosen_lessons(file)
     pairs = [each for each in found if not each.is_one_function]
     if not pairs:
@@ -155,11 +164,9 @@ def own_pairs(file, name=None, right=False):
 
 def write_bug(args):
     """Write an exercise file with a bug in it."""
-    seed = secrets.randbelow(10000) if args.seed is None else args.seed
-    check_whole("--seed", seed)
-    step = Step(args.layer or bug_layers()[seed % len(bug_layers())], f"bug {seed}")
-    path = Path(args.out or f"{FOLDER}/{step.file}")
-    write_step(step, path, new=True)
+    number = secrets.randbelow(10000) if args.seed is None else args.seed
+    step = Step(args.layer or bug_layers()[number % len(bug_layers())], f"bug {number}")
+    path = write_exercise(step, args.out)
     print(f"{path}: one line of {step.lesson.backward.__name__} is wrong; answer with: "
           f"npgpt exercise check {path} --line N")
 
@@ -184,16 +191,13 @@ def reset_text(step, path):
     return f"{path} was reset" + (f"; your text is in {copy}" if copy else "")
 
 
-def check(args):
-    """Check a learner's file, or give a hint. Return whether it is solved; None after a hint."""
-    check_time_limit(args.time_limit)
-    if args.seed is not None:
-        check_whole("--seed", args.seed)
+def check_file(args):
+    """Judge a learner's file, or give a hint. Return whether it is solved; None after a hint."""
     checked_title(args.file)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
     if args.line is not None:
-        return check_line(exercise, progress, args.line)
+        return is_line_of_bug(exercise, progress, args.line)
     if args.hint:
         print(next_hint(exercise, progress, args.time_limit, seed=args.seed))
         return None
@@ -207,10 +211,6 @@ def check(args):
     return report.right
 
 
-def check_time_limit(seconds):
-    check_real("--time-limit", seconds, above=0.0, below=1e6)
-
-
 def judged(exercise, progress, seconds, seed=None):
     """Judge an exercise and note it in the progress. Return the report, and the text that says what it means."""
     report = run_child(exercise, seconds, seed)
@@ -220,7 +220,7 @@ def judged(exercise, progress, seconds, seed=None):
     return report, "\n".join([text, *filter(None, [forward_remark(exercise)])])
 
 
-def check_line(exercise, progress, line):
+def is_line_of_bug(exercise, progress, line):
     """Say and return whether a line is the one with the bug."""
     if not exercise.is_bug:
         raise UserError(f"{exercise.path} has no bug to be found: check it without --line")
@@ -239,9 +239,7 @@ def check_line(exercise, progress, line):
 
 def grade_class(args):
     """Judge the exercises of a class, and write its grades."""
-    check_time_limit(args.time_limit)
     seed = new_seed() if args.seed is None else args.seed
-    check_whole("--seed", seed)
     for flag, path in {"--out": args.out, "--json": args.json}.items():
         if path is not None:
             writable_file(flag, path)

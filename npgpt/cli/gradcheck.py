@@ -17,17 +17,16 @@ import os
 import sys
 from collections import Counter
 
-from npgpt.checks import check_real
+from npgpt.cli.exercise import add_time_limit_argument
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, best_check
 from npgpt.study.gradcheck.tables import table_text
-from npgpt.study.judge.child import TIME_LIMIT, check_layer
+from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
 from npgpt.study.lessons.table import chosen_lessons, is_file
 
 EXACT = Setting(step=1e-20)     # also the difference of lesson 0 has 40 digits then
 FULL = 30                       # digits of a gradient in whose line no constant is rounded
-DESCRIPTION = __doc__       # for --help: all of it
 
 
 def add_arguments(parser):
@@ -36,14 +35,12 @@ def add_arguments(parser):
     parser.add_argument("--input", action="append", default=[], metavar="NAME=SHAPE",
                         help="of your file: x=4,5,6 for a shape, y=4:0..9 for integers below 9, p=4,5:0.1..0.9 for "
                              "numbers in a range, mask=4,5:constant for what has no gradient, eps=1e-5 for a value")
-    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
-                        help=f"how long the code of your file may run; by default {TIME_LIMIT:g}")
+    add_time_limit_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(args):
     if is_file(args.layer):
-        check_real("--time-limit", args.time_limit, above=0.0, below=1e6)
         answer = check_layer(args.layer, args.name, args.input, args.time_limit)
         found, remarks = answer.layers, answer.remarks
     elif args.name or args.input:

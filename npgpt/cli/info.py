@@ -5,7 +5,7 @@ import math
 
 from npgpt.checkpoints.load import find_model, open_model
 from npgpt.checkpoints.run import find_checkpoint, is_run, read_checkpoint
-from npgpt.checks import MOST_THREADS, check_whole
+from npgpt.checks import check_whole
 from npgpt.cli.arguments import add_block_argument, add_model_arguments, given_fields
 from npgpt.devices import array_module
 from npgpt.engine.cpu import BY, cpu_kernels
@@ -26,7 +26,6 @@ def add_arguments(parser):
     parser.add_argument("--revision", help="branch, tag or commit of a model on the hub")
     parser.add_argument("--vocab-size", type=int, help="of a preset; by default its tokenizer's, or 65 for char")
     parser.add_argument("--batch-size", type=int, help="for the memory of a training step; by default the preset's")
-    parser.add_argument("--ranks", type=int, default=1, help="number of MPI ranks: show the memory and traffic of each")
     parser.add_argument("--loops", metavar="LAYER", help="show the lines of a layer, such as layernorm, beside the "
                                                          "loops that they become")
     add_block_argument(parser)
@@ -80,7 +79,6 @@ def run(args):
     if args.batch_size is not None:
         batch_size = args.batch_size
     check_whole("--batch-size", batch_size, 1)
-    check_whole("--ranks", args.ranks, 1, MOST_THREADS)
 
     shapes = parameter_shapes(config)
     for name, shape in shapes.items():
@@ -88,18 +86,11 @@ def run(args):
     print(f"{'all parameters':<28} {'':>16} {sum(map(math.prod, shapes.values())):>14,}")
     if config.tie_word_embeddings:
         print(f"(the head is wte.weight itself, which saves {config.vocab_size * config.n_embd:,})")
-    rows = -(-batch_size // args.ranks)
-    threads = min(available_cores(), rows)
-    each = f" a rank, of {args.ranks}" if args.ranks > 1 else ""
-    print(f"\nmemory{each}, float32, batch {rows} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
-    memory = training_memory(config, batch_size, threads, ranks=args.ranks)
+    threads = min(available_cores(), batch_size)
+    print(f"\nmemory, float32, batch {batch_size} x {config.block_size} tokens, {threads} thread{'s' * (threads > 1)}")
+    memory = training_memory(config, batch_size, threads)
     for part, size in {**memory, "in training, about": sum(memory.values())}.items():
         print(f"{part:<28} {size / 2**20:>14,.1f} MiB")
-    if args.ranks > 1:
-        chunks = 4 * sum(map(math.prod, shapes.values())) * (args.ranks - 1) / args.ranks
-        print("\nsent by each rank in a step (and as much received)")
-        for part in ("gradients to the others", "its new parameters"):
-            print(f"{part:<28} {chunks / 2**20:>14,.1f} MiB")
     print("\nengines on this machine")
     for choice, what in engines():
         print(f"{choice:<28} {what}")

@@ -1,8 +1,8 @@
 """Read single keys from a terminal, without Enter and without echo, and restore the terminal at the end.
 
-`single_keys()` is a context manager of read(seconds), which returns the next key in lower case, or None if none comes.
+`with single_keys() as read`: read(seconds) returns the next key in lower case, or None if none is pressed in that time.
 An arrow key, a function key, Escape or Alt with a key is `OTHER`. At the end of the input it returns "q". Ctrl-C raises
-KeyboardInterrupt, as always.
+KeyboardInterrupt.
 """
 
 import contextlib

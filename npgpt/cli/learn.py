@@ -4,7 +4,6 @@ It writes the next exercise's file and watches it. The verdict says where the fi
 the mistake is comes with the hints. The next time it continues where you stopped. `npgpt exercise` does single steps.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -12,12 +11,10 @@ import io
 import os
 import sys
 import time
-import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
-from npgpt.cli import study
-from npgpt.cli.exercise import CENTRAL_DIFFERENCE, check_time_limit, judged, reset_text
+from npgpt.cli.exercise import CENTRAL_DIFFERENCE, add_time_limit_argument, judged, reset_text
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
@@ -26,19 +23,19 @@ from npgpt.study.exercises.mathematics import derivation_text
 from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import WRONG
-from npgpt.study.judge.child import SPARE, TIME_LIMIT
-from npgpt.study.judge.hints import key_in_question, next_hint, package_line
+from npgpt.study.judge.child import SPARE
+from npgpt.study.judge.hints import key_in_question, next_hint
 from npgpt.study.judge.report import Report
 from npgpt.study.lessons.table import LESSONS
 
 POLL = 0.2          # seconds between two looks at the file
 SETTLING = 0.05     # seconds in which a file that an editor is writing changes again
 KEYS = ("h_hint  m_mathematics  n_next  p_previous  NUMBER_Enter:_go_to_it  l_list  r_reset  c_check  "
-        "o_open_the_page  q_quit").replace("_", UNBROKEN)
+        "q_quit").replace("_", UNBROKEN)
 GRADIENT = ("dv is the gradient of v. It has the shape of v, and each entry says how fast the loss changes with that "
             "entry of v: d(loss)/d(v).")
 BAR = 10            # characters
-DIGITS, BACKSPACE = "0123456789", "\x7f\b"
+DIGITS = [*"0123456789"]
 
 
 @dataclasses.dataclass
@@ -60,7 +57,7 @@ class Session:
 
     @property
     def file_is_missing(self):
-        return self.step is not None and state(self.file) is None
+        return self.step is not None and file_state(self.file) is None
 
     @property
     def solved(self):
@@ -70,12 +67,10 @@ class Session:
 def add_arguments(parser):
     parser.add_argument("folder", nargs="?", default=FOLDER, metavar="FOLDER",
                         help=f"where your files and progress.json are; by default {FOLDER}")
-    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
-                        help=f"how long a solution may run; by default {TIME_LIMIT:g}")
+    add_time_limit_argument(parser)
 
 
 def run(args):
-    check_time_limit(args.time_limit)
     Progress(args.folder)       # damaged: say so before anything is shown
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("learn needs a terminal, to read single keys: without one use npgpt exercise (see "
@@ -93,13 +88,10 @@ def learn(session):
         if key == "q":
             return
         if key == REDRAW:
-            draw(session)
+            draw_screen(session)
         elif key in ACTIONS and (key != ENTER or session.solved):
             attempt(session, ACTIONS[key])
-        elif key is not None:
-            name = "Enter" if key == ENTER else key if key.isprintable() and key.strip() else "this key"
-            draw(session, f"{name} does nothing here: press one of these\n{KEYS}")
-        elif state(session.file) != session.seen:
+        elif key is None and file_state(session.file) != session.seen:
             attempt(session, judge_saved)
 
 
@@ -108,15 +100,14 @@ def attempt(session, action):
     try:
         action(session)
     except OSError as error:
-        if not session.file_is_missing or not isinstance(error, FileNotFoundError):     # draw says that
-            session.body.append(one_line(f"{error.filename}: {error.strerror}" if error.strerror else error))
+        session.body.append(one_line(f"{error.filename}: {error.strerror}"))
     except (UserError, ImportError) as error:       # ImportError: a layer that needs SciPy
         session.body.append(one_line(error))
-    draw(session)
+    draw_screen(session)
 
 
 def begin(session):
-    """Show the exercise that was shown last, or the first unsolved one, and what all of them are about."""
+    """Explain what dv is, and show the last exercise that was open, or the first unsolved one."""
     try:
         progress = Progress(session.folder)
         last = next((step for step in whole_path() if step.name == progress.at and unsolved(progress)), None)
@@ -132,13 +123,6 @@ def go_on(session):
     arrive(session, next((step for step in steps[at:] + steps[:at] if step in left), None))
 
 
-def ask_next(session):
-    """Go to the next exercise; ask before the present one is skipped."""
-    skips = session.step in unsolved(Progress(session.folder))
-    if not skips or ask(session, f"{session.step.name} is not solved: skip it? y/n") == "y":
-        go_on(session)
-
-
 def go_back(session):
     """Go to the exercise before the present one, solved or not."""
     number = whole_path().index(session.step)
@@ -148,11 +132,11 @@ def go_back(session):
 
 
 def go_to(session, typed):
-    """Read the rest of a number, and go to the exercise that has it; any other key forgets it."""
-    while (key := ask(session, f"go to exercise {typed}_ (Enter)")) != ENTER:
-        typed = typed[:-1] if key in BACKSPACE else (typed + key)[:4] if key in DIGITS else ""
-        if not typed:
-            return
+    """Read the rest of a number, and go to the exercise that has it; a key that is no digit forgets it."""
+    while (key := ask(session, f"go to exercise {typed}_ (Enter)")) in DIGITS:
+        typed += key
+    if key != ENTER:
+        return
     steps = whole_path()
     if not 1 <= int(typed) <= len(steps):
         raise UserError(f"there is no exercise {typed}: their numbers are 1 to {len(steps)}")
@@ -164,13 +148,13 @@ def ask(session, question):
     key = REDRAW
     while key in (None, REDRAW):
         if key == REDRAW:
-            draw(session, question)
+            draw_screen(session, question)
         key = session.read_key(POLL)
     return key
 
 
 def arrive(session, step):
-    """Make a step the present one: write its file if there is none, and judge what the learner has written there."""
+    """Open an exercise: write its file if there is none, and judge it if the learner has changed it."""
     session.step, session.report, session.seen, session.body = step, None, None, []
     if step is None:
         session.body = [f"All {len(whole_path())} exercises are solved. Now train GPT-2 with your own gradients:",
@@ -179,14 +163,14 @@ def arrive(session, step):
     if not os.path.lexists(session.file):
         write_step(step, session.file)
     session.body = [task(session)]
-    session.seen = state(session.file)
+    session.seen = file_state(session.file)
     Progress(session.folder).arrived(step.name)
     if not is_untouched(step, session.file):
         judge(session)
 
 
-def state(path):
-    """Return what changes when a file is saved, in place or as a new one: time, size and inode; None without a file."""
+def file_state(path):
+    """Return the time, size and inode of a file, of which a save changes at least one; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -196,13 +180,13 @@ def state(path):
 
 def judge_saved(session):
     """Judge the file that was just saved, once it no longer changes: an editor may save in several steps."""
-    while session.seen != (now := state(session.file)):
+    while session.seen != (now := file_state(session.file)):
         session.seen = now
         time.sleep(SETTLING)
-    check(session)
+    judge_afresh(session)
 
 
-def check(session):
+def judge_afresh(session):
     """Judge the file, on a new screen."""
     if not session.file_is_missing:
         session.body = []
@@ -244,17 +228,19 @@ def give_hint(session):
 
 
 def show_mathematics(session):
-    """Show a derivation: its introduction and, but not in a bug hunt, the section on the line in question."""
-    key = line_in_question(session)
+    """Show a derivation: its introduction and, but not in a bug hunt, the section on the missing or wrong line."""
+    key = None
+    with contextlib.suppress(UserError, OSError):       # of a file that is damaged or missing
+        key = not session.step.is_bug and key_in_question(session_exercise(session), session.report)
     if not key and session.report and not session.step.is_bug:      # the learner's steps are not the package's
         key = next((line.name for line in session.report.lines if line.verdict == WRONG), None)
-    session.body = derivation_text(session.step.lesson, key)
+    session.body = derivation_text(session.step.lesson, key or None)
 
 
 def show_list(session):
     """Show the exercises by number, a row for each layer; x: solved, >: the present one."""
     progress, numbers = Progress(session.folder), {step: number for number, step in enumerate(whole_path(), 1)}
-    rows = [[entry(progress, step, session.step, numbers[step]) for step in path_of(layer)] for layer in LESSONS]
+    rows = [[list_entry(progress, step, session.step, numbers[step]) for step in path_of(layer)] for layer in LESSONS]
     session.body = ["\n".join(f"{layer:<15}" + " ".join(row) for layer, row in zip(LESSONS, rows, strict=True))]
 
 
@@ -264,44 +250,16 @@ def ask_reset(session):
         session.body.append("not reset")
         return
     said = reset_text(session.step, session.file)
-    session.report, session.seen = None, state(session.file)
+    session.report, session.seen = None, file_state(session.file)
     session.body = [task(session), said]
 
 
-def open_page(session):
-    """Show the study page in the browser, at the line that is missing or wrong; write the page if there is none."""
-    page = session.folder / "study.html"
-    if not page.exists():
-        print(f"writing {page}, which takes some seconds ...", flush=True)
-        study.run(argparse.Namespace(layer="all", checkpoint=None, prompt=study.PROMPT, out=str(page), open=False))
-    address = f"{page.resolve().as_uri()}#{anchor(session)}"
-    session.body.append(address)
-    if not webbrowser.open(address):
-        session.body.append("no browser was found here: open this address in yours")
-
-
-def anchor(session):
-    """Return the place on the page: the missing or wrong line of the backward, its answer hidden; or the layer."""
-    key = line_in_question(session)
-    if not key or session.step.what == "long way":      # the page shows the package's backward
-        return session.step.layer
-    return f"{session.step.layer}:b{package_line(session.step.lesson, key)}:predict"
-
-
-def line_in_question(session):
-    """Return the key of the missing or wrong line; None if there is none, or if it is a bug, which must be found."""
-    try:
-        return None if session.step.is_bug else key_in_question(session_exercise(session), session.report)
-    except (UserError, OSError):
-        return None
-
-
-ACTIONS = {"h": give_hint, "m": show_mathematics, "n": ask_next, ENTER: go_on, "p": go_back,
-           "l": show_list, "r": ask_reset, "o": open_page, "c": check,
+ACTIONS = {"h": give_hint, "m": show_mathematics, "n": go_on, ENTER: go_on, "p": go_back,
+           "l": show_list, "r": ask_reset, "c": judge_afresh,
            **{digit: functools.partial(go_to, typed=digit) for digit in DIGITS}}
 
 
-def draw(session, question=KEYS):
+def draw_screen(session, question=KEYS):
     """Show the progress in one line, the paragraphs, and the keys or a question."""
     solved = len(whole_path()) - len(unsolved(Progress(session.folder)))
     done = BAR * solved // len(whole_path())
@@ -315,18 +273,18 @@ def draw(session, question=KEYS):
 
 def task(session):
     """Return the title of the lesson, which file to open, and the line to begin with."""
-    where = f"{session.step.lesson.title}. Open {session.file} in your editor"
+    begin = f"{session.step.lesson.title}. Open {session.file} in your editor"
     if session.step.is_bug:
-        return f"{where}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
+        return f"{begin}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
     try:
         left = blanks_left(read_exercise(session.file))
     except (UserError, OSError):        # the verdict says why
         left = []
-    begin = f", and begin with line {left[0].lineno}: replace `...` with code" if left else ""
-    return f"{where}{begin}. Whenever you save it, the verdict appears here."
+    first = f", and begin with line {left[0].lineno}: replace `...` with code" if left else ""
+    return f"{begin}{first}. Whenever you save it, the verdict appears here."
 
 
-def entry(progress, step, present, number):
+def list_entry(progress, step, present, number):
     """Return a step in the list: "x 9 level 1", ">10 level 2", " 12 bug"."""
     text = f"{number:>2} {'bug' if step.is_bug else step.what}"
     if step == present:

@@ -2,42 +2,35 @@
 
 import argparse
 import difflib
+import importlib
 import itertools
 import re
 import sys
 import traceback
 import warnings
-from typing import Any
 
 import npgpt
-from npgpt.checks import check
-from npgpt.cli import data, evaluate, export, info, plot, sample, score, train
-from npgpt.cli.ranks import follow, join
-from npgpt.engine.memory import out_of_memory
 from npgpt.errors import UserError, describe, one_line
 from npgpt.interrupts import EXIT_CODE, interruptible
-from npgpt.launcher import first
-from npgpt.model.block import FUNCTIONS
+from npgpt.launcher import SIZES, first, number_in
 
-COMMANDS: dict[str, Any] = {"train": train, "sample": sample, "eval": evaluate, "score": score, "export": export,
-                            "data": data, "info": info, "plot": plot}
-try:
-    from npgpt.cli import exercise, gradcheck, learn, look, notebook, study
-    COMMANDS |= {"look": look, "study": study, "gradcheck": gradcheck, "exercise": exercise, "learn": learn,
-                 "notebook": notebook}
-except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("npgpt.study"):
-        raise
-    COMMANDS |= dict.fromkeys(("look", "study", "gradcheck", "exercise", "learn", "notebook"))
+COMMANDS = {        # npgpt/cli/<name>.py, which is imported only if it is the command that runs
+    "train": "Train a model, or continue a run with --resume.",
+    "sample": "Write text with a trained model.",
+    "eval": "Measure loss, perplexity and bits per byte of a model on a text.",
+    "score": "Show how much each token of a text surprises a model, in colours and bits, and the perplexity.",
+    "export": "Export a model to a folder that transformers can open, or its LoRA as an adapter of peft.",
+    "data": "List, download and prepare corpora.",
+    "info": "Show a model's parameters, the memory that training needs, and the engines on this machine.",
+    "plot": 'Draw the loss curve of a run as a PNG (needs the extra "plot").',
+    "look": 'Write a page about a model on a text: attention, logit lens, and gradients (needs the extra "study").',
+    "study": 'Write the study page: every layer\'s forward beside its backward (needs the extra "study").',
+    "gradcheck": "Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits.",
+    "exercise": "Write the missing lines of a backward yourself, and have them checked line by line.",
+    "learn": "Learn backprop: one exercise after the other, each checked whenever you save its file.",
+    "notebook": 'Write the lessons as Jupyter notebooks (needs the extra "notebook").',
+}
 LESS_MEMORY = "lower --batch-size (--gradient-accumulation-steps makes up for it), --block-size or the model's size"
-ALIASES = {"--lr": "--learning-rate", "--wd": "--weight-decay", "--steps": "--max-iters", "--heads": "--n-head",
-           "--seq-len": "--block-size"}      # what others call a flag
-INSTEAD = {"--compile": "--kernels numba (the default if it is installed) and --kernels xla compile",
-           "--dataset": "--corpus names the data", "--start": "npgpt sample has --prompt",
-           "--num-samples": "npgpt sample has -n", "--eval-only": "npgpt eval does that",
-           "--decay-lr": "--lr-decay-iters 0 is no decay", "--backend": "mpiexec starts several processes",
-           "--always-save-checkpoint": "the best and the last checkpoint are kept",
-           "--wandb-log": "metrics.jsonl has all figures, and in Python a Trainer calls on_step"}       # of nanoGPT
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,11 +48,10 @@ class Parser(argparse.ArgumentParser):
         namespace, unknown = super().parse_known_args(args, namespace)
         for argument in itertools.takewhile("--".__ne__, unknown):
             name = argument.partition("=")[0]
-            near = ({ALIASES.get(name)} & flags.keys() or [flag for flag in flags if flag.startswith(name)]
+            near = ([flag for flag in flags if flag.startswith(name)]
                     or difflib.get_close_matches(name, flags, 1, cutoff=0.7))
-            instead = INSTEAD.get(name.replace("_", "-")) or near and f"did you mean {' or '.join(near)}?"
             if name.startswith("--"):
-                self.error(f"unknown flag {name}" + (f": {instead}" if instead else ""))
+                self.error(f"unknown flag {name}" + (f": did you mean {' or '.join(near)}?" if near else ""))
         return namespace, unknown
 
     def error(self, message):
@@ -72,18 +64,19 @@ def main(arguments=None):
         sys.stdout.reconfigure(errors="replace")
     world, code = None, 1
     try:
-        world = join()
+        if number_in(SIZES, 1) > 1:
+            from npgpt.cli.ranks import follow, mpi_world  # imports most of npgpt
+
+            world = mpi_world()
+        follows = world is not None and world.rank > 0
+        args = None if follows else parse(arguments)
+        if world and not follows and args.command != "train":
+            raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
+        from npgpt.engine.memory import out_of_memory
+
         with out_of_memory(LESS_MEMORY), interruptible():
             warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
-            if world and world.rank > 0:
-                code = follow(world)
-            else:
-                args = parse(arguments)
-                if world and args.command != "train":
-                    raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
-                if COMMANDS[args.command] is None:
-                    raise UserError(f"npgpt {args.command} is not available: this installation lacks npgpt/study")
-                code = COMMANDS[args.command].run(args)     # None, or 1 if a check failed
+            code = follow(world) if follows else module_of(args.command).run(args)      # None, or 1 if a check failed
         sys.stdout.flush()
         code = code or 0
     except UserError as error:
@@ -97,11 +90,12 @@ def main(arguments=None):
     except ImportError as error:
         code = fail(f"{error}: this installation is incomplete, or the memory is full", world=world)
     except Exception as error:
-        if not (place := place_in_block(error)):
+        if not (place := line_in_block(error)):
             raise
         code = fail(describe(error), place, world)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        if first():
+            print("interrupted", file=sys.stderr)
         code = EXIT_CODE
     finally:
         if world:
@@ -109,34 +103,36 @@ def main(arguments=None):
     return code
 
 
-def place_in_block(error):
+def line_in_block(error):
     """Return the file and line of a block of one's own at which an error was raised, also in a compiled function."""
+    from npgpt.model.block import FUNCTIONS
+
     frames = [(frame.f_globals, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return next((f"{names['__file__']}, line {line}" for names, line in reversed(frames)
                  if names.keys() >= {*FUNCTIONS, "__file__"}), None)
 
 
+def module_of(command):
+    return importlib.import_module(f"npgpt.cli.{command}")
+
+
 def parse(arguments):
     """Parse a command line; UserError if it is not valid."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
+        arguments = ["exercise", "file", *arguments[1:]]
     parser = Parser(prog="npgpt", description="GPT-2 from scratch in NumPy, with every gradient written by hand.")
     parser.add_argument("--version", action="version", version=f"npgpt {npgpt.__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        if module is None:
-            subparsers.add_parser(name, help="(not in this installation)")
-            continue
-        summary = module.__doc__.splitlines()[0]
-        module.add_arguments(subparsers.add_parser(
-            name, help=summary, description=getattr(module, "DESCRIPTION", summary)))
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
-        arguments = ["exercise", exercise.OWN, *arguments[1:]]
-    for argument in arguments:          # argparse would take this -- for the end of the options
-        if re.fullmatch(r"(--[\w-]+=|-\w=?)--", argument):
-            raise UserError(f"{argument} has no value: give it one that is not --")
+    for name, summary in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary)
+        if arguments[:1] == [name]:
+            subparser.description = module_of(name).__doc__
+            module_of(name).add_arguments(subparser)
     args = parser.parse_args(arguments)
     for name in ("text", "prompt", "stop"):     # a surrogate stands for a byte that is not UTF-8, as a path may have
-        check(f"--{name}", text := vars(args).get(name), not re.search("[\ud800-\udfff]", text or ""), "UTF-8 text")
+        if re.search("[\ud800-\udfff]", text := vars(args).get(name) or ""):
+            raise UserError(f"--{name} must be UTF-8 text, not {text!r}")
     return args
 
 

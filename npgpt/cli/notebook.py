@@ -16,8 +16,6 @@ from npgpt.study.lessons.table import LESSONS, is_file, lesson_named
 from npgpt.study.notebooks.gpu import CELLS
 from npgpt.study.notebooks.write import as_bytes, file_of, lesson_cells, start_cells
 
-DESCRIPTION = __doc__       # for --help: all of it
-
 
 def add_arguments(parser):
     parser.add_argument("layer", nargs="*", metavar="LAYER",

@@ -1,7 +1,6 @@
 """Draw the loss curve of a run as a PNG (needs the extra "plot")."""
 
 import io
-import os
 import warnings
 from pathlib import Path
 
@@ -20,39 +19,31 @@ def add_arguments(parser):
 
 
 def run(args):
-    print(draw(args.run, args.out, args.norms))
+    print(save_picture(args.run, args.out, args.norms))
 
 
-def draw(run, out=None, norms=False):
-    """Draw the loss curve of a run, and return the path of the picture. run: its folder. out: by default its loss.png.
+def save_picture(run, out=None, norms=False):
+    """Draw the loss curve of a run, or the norms of its layers, and return the path of the picture.
 
-    norms: draw the norms of its layers instead, by default into norms.png. Raises UserError if matplotlib is missing or
-    fails, there are no measurements, or out has a suffix that it cannot write; OSError if it cannot be written;
-    MemoryError, ImportError if the memory is full.
+    run: its folder, where the picture is written unless `out` is given. Raises UserError if matplotlib is missing, if
+    there are no measurements, or if it cannot write files with the suffix of `out`; OSError.
     """
     records = read_metrics(run)
     if not records:
         raise UserError(f"{run} has no measurements yet: train some steps first")
     if norms and not any(key.startswith("param_norm.") for record in records for key in record):
         raise UserError(f"{run} has no norms of layers: they are recorded only on a CPU, in one process, without XLA")
-    os.environ["MPLBACKEND"] = "agg"        # it draws to a file; matplotlib refuses a backend that it does not know
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError('drawing needs matplotlib: pip install "npgpt[plot]"') from None
     target, data = Path(out or Path(run) / ("norms.png" if norms else "loss.png")), io.BytesIO()
     kind = target.suffix[1:].lower() or "png"
-    try:
-        figure = Figure(figsize=(8, 10 if norms else 5), dpi=120, layout="constrained")
-        check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")         # the font may lack characters of the title
-            (draw_norms if norms else draw_loss)(figure, records, one_line(f"Training in {run}", 80))
-            figure.savefig(data, format=kind)
-    except (UserError, MemoryError, ImportError):       # the last two: there is too little memory
-        raise
-    except Exception as error:          # anything, such as an overflow near 1e308
-        raise UserError(f"matplotlib cannot draw the loss curve ({type(error).__name__}: {error})") from None
+    figure = Figure(figsize=(8, 10 if norms else 5), dpi=120, layout="constrained")
+    check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
+    with warnings.catch_warnings(action="ignore"):      # the font may lack characters of the title
+        (draw_norms if norms else draw_losses)(figure, records, one_line(f"Training in {run}", 80))
+        figure.savefig(data, format=kind)
     write_atomically(target, data.getvalue(), follow=bool(out))
     return target
 
@@ -69,7 +60,7 @@ def draw_norms(figure, records, title):
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
 
 
-def draw_loss(figure, records, title):
+def draw_losses(figure, records, title):
     """Draw the losses of batches and evaluations."""
     steps = [record for record in records if "loss" in record]
     axes = figure.add_subplot()

@@ -12,8 +12,8 @@ from npgpt.launcher import SIZES, number_in
 from npgpt.model.block import read_block
 
 
-def join():
-    """Return the `MPIWorld` of a launcher's ranks; None if this process is alone."""
+def mpi_world():
+    """Return the `MPIWorld` of a launcher's ranks, connected at the first call; None if this process is alone."""
     if number_in(SIZES, 1) < 2:
         return None
     from npgpt.engine.distributed import mpi
@@ -21,26 +21,26 @@ def join():
     return mpi.mpi_world()
 
 
-def rank_threads(args, of_the_run=None):
-    """Return the threads of a process: the user's, or its share of an earlier run's, or of the cores."""
-    world = join()
+def rank_threads(args, saved=None):
+    """Return the threads of this rank: --threads, else its share of the `saved` ones of a run, else of the cores."""
+    world = mpi_world()
     if args.threads is not None:
         return args.threads
     if world is None:
-        return of_the_run
-    return max(1, of_the_run // world.size) if of_the_run else world.threads
+        return saved
+    return max(1, saved // world.size) if saved else world.threads
 
 
 def distribute(model, args):
     """Give a model the engine of all ranks, if there are several."""
-    world = join()
+    world = mpi_world()
     if world:
         if args.device != "cpu" or args.kernels == "xla":
             raise UserError("ranks train on CPUs, without XLA: leave --device out, and choose other --kernels")
         kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
         world.send_command("model", {"config": config_to_fields(model.config), "block": model.config.block.path,
-                             "dtype": model.dtype, "kernels": kernels, "threads": model.engine.threads,
-                             "frozen": sorted(model.params.frozen)})
+                                     "dtype": model.dtype, "kernels": kernels, "threads": model.engine.threads,
+                                     "frozen": sorted(model.params.frozen)})
         model.use_engine(engine_of_all(model, kernels, world))
         world.idle()
 

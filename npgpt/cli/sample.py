@@ -2,14 +2,14 @@
 
 import contextlib
 import itertools
+import operator
 import re
 import sys
 
 import numpy as np
 
 from npgpt.checks import check, check_whole
-from npgpt.cli.arguments import add_model_argument, load_given_model
-from npgpt.display import HIDE_BARS, tqdm
+from npgpt.cli.arguments import add_model_argument, load_given_model, standard_input
 from npgpt.errors import UserError, printable
 
 MOST_SAMPLES = 10_000
@@ -34,31 +34,12 @@ def run(args):
     check_whole("-n", args.num_samples, 1, MOST_SAMPLES)
     loaded = load_given_model(args)
     model, tokenizer = loaded.model, loaded.tokenizer
-    prompt = read_prompt() if args.prompt == "-" else args.prompt
+    prompt = standard_input().removesuffix("\n") if args.prompt == "-" else args.prompt
     prompt = default_prompt(tokenizer) if prompt is None else prompt
     check("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
     sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
-    if args.num_samples == 1:
-        print_sample(model, tokenizer, prompt, stop, **sampling)
-        return
-    ids = encode_prompt(tokenizer, prompt)
-    rows = model.stream(np.tile(ids, (args.num_samples, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
-    with tqdm(rows, total=args.max_new_tokens, unit="token", disable=HIDE_BARS) as rows:
-        texts = ["".join(decode_document(tokenizer, (row[i] for row in each), ids[0], stop))
-                 for i, each in enumerate(itertools.tee(rows, args.num_samples))]       # no more rows than one needs
-    for i, text in enumerate(texts):
-        if i:
-            print("-" * 60)
-        print(prompt + text)
-
-
-def read_prompt():
-    """Return the text on standard input, without its last line break."""
-    try:
-        return sys.stdin.read().removesuffix("\n") if sys.stdin else ""
-    except UnicodeDecodeError:
-        raise UserError("standard input is not text in this terminal's encoding: give the prompt as UTF-8") from None
+    print_samples(model, tokenizer, prompt, args.num_samples, stop, **sampling)
 
 
 def default_prompt(tokenizer):
@@ -70,53 +51,54 @@ def default_prompt(tokenizer):
     return tokenizer.decode([0])
 
 
-def encode_prompt(tokenizer, prompt):
-    """Return the tokens of a prompt, (1, T). Raises UserError if there are none."""
-    ids = tokenizer.encode(prompt)
+def continuations(model, tokenizer, prompt, n=1, stop=None, **sampling):
+    """Return n iterators over the pieces of text that a model writes after a prompt, one token at a time.
+
+    stop: the text before which each of them ends. sampling: arguments of `GPT.stream`. Raises UserError if the prompt
+    has no tokens.
+    """
+    ids = tokenizer.encode(prompt).astype(np.int64)
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
-    return ids.astype(np.int64)[None, :]
+    columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
+    return [document_text(tokenizer, map(operator.itemgetter(row), each), ids, stop)
+            for row, each in enumerate(itertools.tee(columns, n))]      # no more columns than one needs
 
 
-def continuation(model, tokenizer, prompt, stop=None, **sampling):
-    """Yield the text that a model writes after a prompt, token by token. sampling: arguments of `GPT.stream`."""
-    ids = encode_prompt(tokenizer, prompt)
-    rows = model.stream(ids, **sampling, eos_token_id=tokenizer.eos_token_id)
-    return decode_document(tokenizer, (row[0] for row in rows), ids[0], stop)
-
-
-def print_sample(model, tokenizer, prompt, stop=None, **sampling):
-    """Print a prompt and its `continuation`."""
-    texts = continuation(model, tokenizer, prompt, stop, **sampling)
-    sys.stdout.write(prompt + next(texts, ""))      # together: XLA reports compilation before the first token
-    for text in texts:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
+def print_samples(model, tokenizer, prompt, n=1, stop=None, **sampling):
+    """Print a prompt with each of its `continuations`, as they are written."""
+    for i, pieces in enumerate(continuations(model, tokenizer, prompt, n, stop, **sampling)):
+        if i:
+            print("-" * 60)
+        sys.stdout.write(prompt + next(pieces, ""))     # together: XLA reports compilation before the first token
+        for text in pieces:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
 
 
 def sample_line(model, tokenizer, seed):
     """Return the first LINE characters that a model writes after the default prompt, with " / " for line ends."""
-    text = ""
-    for piece in continuation(model, tokenizer, default_prompt(tokenizer), max_new_tokens=LINE, temperature=0.8,
-                              seed=seed):
+    text, prompt = "", default_prompt(tokenizer)
+    pieces, = continuations(model, tokenizer, prompt, max_new_tokens=LINE, temperature=0.8, seed=seed)
+    for piece in pieces:
         text += piece
         if len(text) >= LINE:
             break
     return printable(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
 
 
-def decode_document(tokenizer, tokens, prompt, stop=None):
+def document_text(tokenizer, tokens, prompt, stop=None):
     """Yield the text of tokens as they arrive, up to the one that ends the document, or up to the text `stop`.
 
     prompt: the ids before them.
     """
     tokens = itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens)
     texts = tokenizer.decode_stream(tokens, prompt)
-    return texts if stop is None else before(stop, texts)
+    return texts if stop is None else text_before(stop, texts)
 
 
-def before(stop, texts):
+def text_before(stop, texts):
     """Yield pieces of text up to the first `stop`, which may begin in one piece and end in another."""
     held = ""
     for text in texts:

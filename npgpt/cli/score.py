@@ -6,9 +6,10 @@ import sys
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.cli.arguments import add_model_argument, load_given_model
+from npgpt.cli.arguments import add_model_argument, load_given_model, standard_input
 from npgpt.cli.screen import style
 from npgpt.data.batches import strided_windows
+from npgpt.data.corpora import decode_text
 from npgpt.errors import UserError, printable
 from npgpt.files import read_bytes
 from npgpt.layers import IGNORE_INDEX
@@ -31,10 +32,10 @@ def run(args):
     if not np.isfinite(bits).all():
         raise UserError(f"the loss of {loaded.folder} on this text is not finite: choose another model")
     texts = [loaded.tokenizer.decode([token]) for token in tokens]
-    if sys.stdout.isatty() and style(colour(0.0), "x") != "x":
+    if sys.stdout.isatty() and style(colour_code(0.0), "x") != "x":
         print(painted(texts[0], None) + "".join(map(painted, texts[1:], bits)) + "\n")
         steps = range(0, BITS * len(COLOURS), BITS)
-        print("bits", *(style(colour(low), f" {low}{'+' * (low == steps[-1])} ") for low in steps))
+        print("bits", *(style(colour_code(low), f" {low}{'+' * (low == steps[-1])} ") for low in steps))
     else:
         for text, each in zip(texts, [None, *bits], strict=True):
             print(f"{'-' if each is None else f'{each:.2f}':>8}  {printable(text)}")
@@ -43,12 +44,9 @@ def run(args):
 
 def given_text(args):
     """Return the text of --text or --file. Raises UserError unless it is UTF-8."""
-    if args.text not in (None, "-"):
-        return args.text
-    try:
-        return (sys.stdin.buffer.read() if "-" in (args.text, args.file) else read_bytes(args.file)).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"the text is not UTF-8 at byte {error.start}: convert it first") from None
+    if "-" in (args.text, args.file):
+        return standard_input()
+    return decode_text(read_bytes(args.file), args.file) if args.text is None else args.text
 
 
 def surprise(model, tokens):
@@ -61,7 +59,7 @@ def surprise(model, tokens):
     return np.concatenate(bits)
 
 
-def colour(bits):
+def colour_code(bits):
     """Return the escape code for black text on the background of a number of bits."""
     return f"\x1b[38;5;16;48;5;{COLOURS[min(int(bits / BITS), len(COLOURS) - 1)]}m"
 
@@ -69,4 +67,4 @@ def colour(bits):
 def painted(text, bits):
     """Return a token's text on its colour. A line break is shown as a symbol and kept."""
     shown = printable(text.replace("\n", "⏎"))
-    return (shown if bits is None else style(colour(bits), shown)) + "\n" * text.count("\n")
+    return (shown if bits is None else style(colour_code(bits), shown)) + "\n" * text.count("\n")

@@ -1,4 +1,4 @@
-"""A screen of `npgpt learn`: a title, paragraphs, and the keys, in as many lines as the terminal has."""
+"""A screen of `npgpt learn`: a title, paragraphs, and the keys, wrapped to the width of the terminal."""
 
 import os
 import re
@@ -12,13 +12,9 @@ CODE = re.compile(r"\x1b\[\d+m")
 
 def show(title, paragraphs, last):
     """Clear the terminal and print a screen. last: its last paragraph, or None."""
-    width, height = shutil.get_terminal_size()
-    frame = [wrapped(text, width) for text in (title, last) if text]
-    # A blank line follows each part, and the cursor is below.
-    room = height - sum(text.count("\n") + 2 for text in frame) - 1
-    body = fitted("\n\n".join(wrapped(each, width) for each in paragraphs).split("\n"), room)
-    frame = [style(BOLD, text) for text in frame]
-    print(style(CLEAR, "") + "\n\n".join([frame[0], "\n".join(body), *frame[1:]]), flush=True)
+    width = shutil.get_terminal_size().columns
+    title, *last = (style(BOLD, wrapped(text, width)) for text in (title, last) if text)
+    print(style(CLEAR, "") + "\n\n".join([title, *(wrapped(each, width) for each in paragraphs), *last]), flush=True)
 
 
 def wrapped(text, width):
@@ -27,20 +23,6 @@ def wrapped(text, width):
     return "\n".join(line if len(CODE.sub("", line)) <= width else textwrap.fill(
         line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())), break_long_words=False,
         break_on_hyphens=False) for line in lines).replace(UNBROKEN, " ")
-
-
-def fitted(lines, room):
-    """Return as many lines as there is room for.
-
-    The right gradients of a verdict are left out first, then all but the first wrong one, then lines from the top.
-    """
-    verdicts = [i for i, line in enumerate(lines) if line.endswith((" ok", " WRONG", " ..."))]
-    first = next((i for i in verdicts if lines[i].endswith(" WRONG")), None)
-    order = sorted(set(verdicts) - {first}, key=lambda i: (not lines[i].endswith(" ok"), -i))
-    order += [i for i in range(len(lines)) if i not in verdicts]
-    out = order[:len(lines) - room + 1] if len(lines) > room else []
-    note = [f"[{len(out)} lines are left out: the terminal is too small]"] if out else []
-    return note + [line for i, line in enumerate(lines) if i not in out]
 
 
 def style(code, text):

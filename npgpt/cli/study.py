@@ -32,7 +32,6 @@ from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
 FILE, RUN = "study.html", "out"
 PROMPT = "To be, or not to be, that is the question"
-DESCRIPTION = __doc__       # for --help: all of it
 
 
 def add_arguments(parser):

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
+from collections import namedtuple
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,13 +24,14 @@ from npgpt.cli.arguments import (
     add_block_argument,
     add_data_dir_argument,
     add_device_arguments,
-    add_train_arguments,
+    add_field_arguments,
+    add_model_arguments,
     given_fields,
 )
 from npgpt.cli.overfit import overfit
-from npgpt.cli.plot import draw
-from npgpt.cli.ranks import distribute, join, rank_threads
-from npgpt.cli.sample import default_prompt, print_sample, sample_line
+from npgpt.cli.plot import save_picture
+from npgpt.cli.ranks import distribute, mpi_world, rank_threads
+from npgpt.cli.sample import default_prompt, print_samples, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
 from npgpt.data.dataset import open_dataset
@@ -39,8 +41,7 @@ from npgpt.devices import array_module
 from npgpt.display import tqdm
 from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
-from npgpt.files import is_folder
-from npgpt.model.block import read_block
+from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
 from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_width_rule
@@ -94,12 +95,30 @@ def add_arguments(parser):
     device.add_argument("--backward", metavar="FOLDER",
                         help="train with your own functions, the solved exercises in FOLDER, on a CPU (also with "
                              "--resume). They are checked, but then run without limits: use only files that you trust")
-    add_train_arguments(parser)
+    add_model_arguments(parser)
+    add_field_arguments(parser, TrainOptions, "training", TRAIN_FIELDS)
+
+
+# A training run as the flags describe it, before it writes anything. checkpoint: of the run that is continued.
+Run = namedtuple("Run", "model train_tokens val_tokens tokenizer options corpus_name checkpoint", defaults=[None])
 
 
 def run(args):
     check_path("--out-dir", args.out_dir)
-    return train(args) if args.backward is None else train_with_own_functions(args)
+    if args.backward is None:
+        return train(args)
+    check_path("--backward", args.backward)
+    if args.kernels == "xla" or array_module(args.device) is not np:
+        raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
+    if args.block is not None:
+        raise UserError("--backward trains GPT-2's block: leave --block out")
+    if mpi_world():
+        raise UserError("--backward trains in one process: start it without mpiexec or srun")
+    from npgpt.study.judge.own_backward import blaming, read_backwards
+
+    backwards = read_backwards(args.backward)
+    with blaming(args.backward, backwards.files.values()):
+        return train(args, backwards)
 
 
 def train(args, backwards=None):
@@ -107,21 +126,21 @@ def train(args, backwards=None):
     if args.overfit:        # 500 steps at a constant rate, no dropout, no folder
         constant = {"lr_decay_iters": 0, "warmup_iters": 0, "out_dir": None, **dict.fromkeys(DROPOUTS, 0.0)}
         args = argparse.Namespace(**{"max_iters": 500, **vars(args), **constant})
-        return overfit(new_run(args, backwards), fresh=not args.init_from)
+        return overfit(trainer_of(plan(args), args, backwards), fresh=not args.init_from)
     with contextlib.ExitStack() as stack:
         if args.resume:
             find_checkpoint(args.out_dir)       # raises before a folder that is not a run gets a lock
             stack.enter_context(locked(args.out_dir))
-            trainer = resumed_run(args, backwards)
+            trainer = trainer_of(plan(args), args, backwards)
         else:
             check_out_dir(args)
-            trainer = new_run(args, backwards)
+            trainer = trainer_of(plan(args), args, backwards)
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
         if trainer.model.xp is not np:
             print("(--kernels xla compiles the same lines for a GPU; which is faster has not been measured)")
-        print(f"data: {described(trainer, 'train')} to train on, {described(trainer, 'val')} to validate")
+        print(f"data: {describe_split(trainer, 'train')} to train on, {describe_split(trainer, 'val')} to validate")
         try:
             finished = trainer.run()
         except BackwardError as error:
@@ -133,35 +152,28 @@ def train(args, backwards=None):
                             f"{resume_command(args)}") from None
         picture = draw_if_possible(args.out_dir) if finished else ""
     if finished:
-        sample(trainer, args.out_dir, picture, backwards)
+        print_result(trainer, args.out_dir, picture, backwards)
     else:
         print(f"stopped at step {trainer.step}, saved; continue with: {resume_command(args)}")
 
 
-def train_with_own_functions(args):
-    """Check the learner's functions, and train with them. Raises UserError before anything is downloaded or written."""
-    check_path("--backward", args.backward)
-    if args.kernels == "xla" or array_module(args.device) is not np:
-        raise UserError("--backward trains on a CPU only, and by NumPy: leave --device and --kernels out")
-    if args.block is not None:
-        raise UserError("--backward trains GPT-2's block: leave --block out")
-    if join():
-        raise UserError("--backward trains in one process: start it without mpiexec or srun")
-    from npgpt.study.judge.own_backward import blaming, read_backwards
-
-    backwards = read_backwards(args.backward)
-    with blaming(args.backward, backwards.files.values()):
-        return train(args, backwards)
-
-
-def choose_engine(model, args, backwards):
-    """Give a model the engine of all ranks, or the learner's `Backwards`. Call it before an optimizer is made."""
-    distribute(model, args)
+def trainer_of(run, args, backwards):
+    """Return the Trainer of a `Run`, on all ranks and with the learner's `Backwards` if there are any."""
+    distribute(run.model, args)     # before an optimizer is made, and so is the next
     if backwards:
         from npgpt.study.judge.own_backward import use
 
-        use(backwards, model)
-        print(backwards.summary(model.config), flush=True)
+        use(backwards, run.model)
+        print(backwards.summary(run.model.config), flush=True)
+    trainer = Trainer(run.model, run.train_tokens, run.val_tokens, run.options, args.out_dir, run.tokenizer,
+                      run.corpus_name, on_evaluation=print_line)
+    if run.checkpoint:
+        trainer.restore(run.checkpoint)
+        if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
+            keep_only(args.out_dir, {trainer.step, trainer.best_step})  # after a kill between a save and its clean-up
+        drop_metrics_after(args.out_dir, trainer.step)
+        print(f"resuming {run.checkpoint.folder} at step {trainer.step}")
+    return trainer
 
 
 def resume_command(args):
@@ -170,7 +182,7 @@ def resume_command(args):
     return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *files])
 
 
-def described(trainer, split):
+def describe_split(trainer, split):
     """Describe a split: its number of tokens, and of documents and windows if there are any."""
     if split not in trainer.crops:
         return "none"
@@ -188,78 +200,64 @@ def print_line(trainer):
 
 
 def draw_if_possible(out_dir):
-    """Draw the loss curve into the folder of a run. Returns a remark for the user, "" without matplotlib."""
+    """Draw the loss curve into the folder of a run. Return a remark for the user, "" without matplotlib."""
     if find_spec("matplotlib") is None:
         return ""
     try:
-        return f", the loss curve in {draw(out_dir)}"
+        return f", the loss curve in {save_picture(out_dir)}"
     except Exception as error:      # whatever it is, the run has succeeded
         return f"\nno loss curve: {one_line(error)}"
 
 
-def sample(trainer, out_dir, picture, backwards):
+def print_result(trainer, out_dir, picture, backwards):
     """Print the result of the training, and a sample. backwards: the learner's `Backwards`, or None."""
     best = "best validation loss" if "val" in trainer.crops else "train loss"
     print(f"{best} {trainer.best_loss:.4f} at step {trainer.best_step}; checkpoints in {out_dir}{picture}\n")
     if backwards:
         print("the text of a model that your functions have trained:\n")
     try:
-        print_sample(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer),
-                     max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)
+        print_samples(trainer.model, trainer.tokenizer, default_prompt(trainer.tokenizer),
+                      max_new_tokens=SAMPLE_TOKENS, temperature=0.8, seed=trainer.options.seed)
     except UserError as error:      # its vocabulary is missing; it is saved anyway
         print(f"no sample: {error}")
 
 
-def new_run(args, backwards):
-    """Return a Trainer at step 0. Its first checkpoint replaces the run in --out-dir, if there is one."""
-    if (args.lora, args.lora_alpha, args.adapter) != (None, None, None) and not args.init_from:
-        raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
-    preset = load_preset(args.preset or ("finetune" if args.init_from else "char-cpu"))
+def plan(args):
+    """Return the `Run` that the flags describe: a new one, or with --resume that in --out-dir."""
+    if args.resume:
+        return resumed_run(args)
     given = given_fields(args)
-    fields = {**preset, **given}
-    fields = fields if args.init_from else with_width_rule(fields)
-    options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
-    model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
-    if args.block is not None:
-        model_fields["block"] = read_block(args.block)
+    fields = {**load_preset(args.preset or ("finetune" if args.init_from else "char-cpu")), **given}
     if args.init_from:
         if "init" in given:
             raise UserError("--init draws fresh weights, and --init-from takes them from a model: leave one out")
+    elif (args.lora, args.lora_alpha, args.adapter) != (None, None, None):
+        raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
+    else:
+        fields = with_width_rule(fields)
+    options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
+    model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
+    if not args.init_from:
+        model_fields["block"] = read_block(args.block) or GPT2
+        check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded
+    corpus = open_corpus(args.corpus, args.data_dir)
+    if corpus.text is None and "val_fraction" in given:
+        raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
+    print(f"corpus: {corpus.reason}", flush=True)
+    name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
+    if args.init_from:
         model, tokenizer = pretrained_model(args, options, model_fields)
         if "crop_length" not in given:
             shortest = min(options.crop_length, model.config.block_size)
             options = dataclasses.replace(options, crop_length=shortest)
-        corpus = open_corpus(args.corpus, args.data_dir)
-        print(f"corpus: {corpus.reason}", flush=True)
-        tokens = open_tokens(tokenizer, corpus, options.val_fraction)
-        train_tokens, val_tokens = tokens["train"](), tokens["val"]()
-    else:
-        check_causal(GPTConfig(**model_fields))     # raises before a corpus is downloaded, and so does
-        check_device(args)
-        corpus = open_corpus(args.corpus, args.data_dir)
-        print(f"corpus: {corpus.reason}", flush=True)
-        preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
-        train_tokens, val_tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer,
-                                                           options.val_fraction)
-        config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-        model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init,
-                    args.freeze or ())
-    choose_engine(model, args, backwards)
-    if corpus.text is None and "val_fraction" in given:
-        raise UserError("--val-fraction divides a text, and token files are divided: give it to `npgpt data prepare`")
-    name = corpus.name if corpus.name in CORPORA else os.path.abspath(corpus.name)
-    return Trainer(model, train_tokens, val_tokens, options, args.out_dir, tokenizer, name,
-                   on_evaluation=print_line)
-
-
-def check_device(args):
-    """Raise UserError if --device or --kernels is not available."""
-    if args.kernels == "xla":
-        from npgpt.engine.xla.devices import find_devices  # imports JAX
-
-        find_devices(args.device)
-    else:
-        array_module(args.device)
+        splits = open_tokens(tokenizer, corpus, options.val_fraction)
+        return Run(model, splits["train"](), splits["val"](), tokenizer, options, name)
+    preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
+    *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
+    model = GPT(config, options.seed, options.dtype, args.device, rank_threads(args), args.kernels, options.init,
+                args.freeze or ())
+    return Run(model, *tokens, tokenizer, options, name)
 
 
 def pretrained_model(args, options, model_fields):
@@ -277,78 +275,63 @@ def pretrained_model(args, options, model_fields):
 
 
 def kernels_of_run(args, state):
-    """Return --kernels for a resumed run, by default the run's. Raises UserError if they are not available here."""
-    of_run = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
-    if args.kernels != "auto" or args.backward or of_run != "xla" and array_module(args.device) is not np:
+    """Return --kernels, else the saved kernels of a resumed run. Raises UserError if this machine lacks them."""
+    saved = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
+    if args.kernels != "auto" or args.backward or saved != "xla" and array_module(args.device) is not np:
         return args.kernels
-    if of_run not in KERNELS:
-        raise UserError(f"{args.out_dir} was trained with the kernels {shown(of_run)}, which this npgpt does not have: "
+    if saved not in KERNELS:
+        raise UserError(f"{args.out_dir} was trained with the kernels {shown(saved)}, which this npgpt does not have: "
                         f"choose --kernels {', '.join(KERNELS)}")
-    if of_run == "reference" and args.threads not in (None, state["threads"]):
+    if saved == "reference" and args.threads not in (None, state["threads"]):
         return "auto"           # one thread before, several now: the bits differ anyway
     try:
-        if of_run == "xla":
+        if saved == "xla":
             import npgpt.engine.xla  # noqa: F401 (imports JAX, but does not look for devices)
-        return cpu_kernels(of_run) if of_run in BY else of_run      # the others' engines say themselves what they lack
+        return cpu_kernels(saved) if saved in BY else saved      # the others' engines say themselves what they lack
     except UserError as error:
         raise UserError(f"{args.out_dir} goes on with the kernels that it was trained with: {error}") from None
 
 
-def resumed_run(args, backwards):
-    """Return a Trainer that continues the run in --out-dir. Flags may change the training, not the model."""
+def resumed_run(args):
+    """Return the `Run` in --out-dir. Flags may change the training, not the model."""
     if any(each is not None for each in (args.init_from, args.freeze, args.lora, args.lora_alpha, args.adapter)):
         raise UserError("a resumed run keeps its model and what is frozen: leave --init-from, --freeze and --lora out")
     tidy(args.out_dir)
     checkpoint = read_checkpoint(find_checkpoint(args.out_dir), read_block(args.block))
     state, saved, given = checkpoint.state, options_of(checkpoint), given_fields(args)
     asked = {**(load_preset(args.preset) if args.preset else {}), **given}
-    for name in [name for name in asked if name in MODEL_FIELDS]:
-        check_same(name, checkpoint.config.used(name), asked[name], checkpoint.folder)
-    for name in [name for name in given if name in ("seed", "dtype", "init", "val_fraction")]:
-        there = getattr(saved, name)
-        if name != "dtype" or DTYPES.get(given[name]) != DTYPES[there]:     # of dtypes, only the stored one must match
-            check_same(name, there, given[name], checkpoint.folder)
+    there = {name: checkpoint.config.used(name) for name in asked if name in MODEL_FIELDS}
+    there |= {name: getattr(saved, name) for name in given if name in ("seed", "dtype", "init", "val_fraction")}
+    if "dtype" in given and DTYPES.get(given["dtype"]) == DTYPES[saved.dtype]:      # the parameters' is the same
+        del there["dtype"]
+    for name, value in there.items():
+        check_same(name, value, asked[name], checkpoint.folder)
     check_tokenizer(args, checkpoint.tokenizer, checkpoint.folder)
     options = dataclasses.replace(saved, **given_fields(args, TRAIN_FIELDS))
     args.kernels = kernels_of_run(args, state)
-    tokens = open_run_tokens(checkpoint, args.corpus, args.data_dir)
-    train_tokens, val_tokens = tokens["train"](), tokens["val"]()
+    splits = open_run_tokens(checkpoint, args.corpus, args.data_dir)
     model = GPT(checkpoint.config, None, options.dtype, args.device, rank_threads(args, state["threads"]), args.kernels,
                 freeze=state.get("frozen", ()))
-    choose_engine(model, args, backwards)
-    trainer = Trainer(model, train_tokens, val_tokens, options, args.out_dir, checkpoint.tokenizer,
-                      state["corpus"]["name"], on_evaluation=print_line)
-    trainer.restore(checkpoint)
-    if find_checkpoint(args.out_dir, "best").name == f"step-{trainer.best_step:08d}":
-        keep_only(args.out_dir, {trainer.step, trainer.best_step})  # after a kill between a save and its clean-up
-    drop_metrics_after(args.out_dir, trainer.step)
-    print(f"resuming {checkpoint.folder} at step {trainer.step}")
-    return trainer
+    return Run(model, splits["train"](), splits["val"](), checkpoint.tokenizer, options, state["corpus"]["name"],
+               checkpoint)
 
 
-def check_tokenizer(args, tokenizer, where):
+def check_tokenizer(args, tokenizer, folder):
     """Raise UserError if --tokenizer asks for another one."""
     if args.tokenizer and not is_called(tokenizer, args.tokenizer):
-        check_same("tokenizer", tokenizer.kind, args.tokenizer, where)
+        check_same("tokenizer", tokenizer.kind, args.tokenizer, folder)
 
 
-def check_same(name, there, asked, where):
+def check_same(name, there, asked, folder):
     """Raise UserError if a flag asks for another value than the model has."""
     if asked != there:
-        raise UserError(f"{name} is {there} in {where}, but {asked} was asked for: leave the flag out, "
+        raise UserError(f"{name} is {there} in {folder}, but {asked} was asked for: leave the flag out, "
                         "or train a new model in another --out-dir")
 
 
 def check_out_dir(args):
-    """Raise UserError if --out-dir cannot be used for a new run."""
+    """Raise UserError if --out-dir contains a run that a new one would replace."""
     out_dir = Path(args.out_dir)
-    if os.path.lexists(out_dir) and not out_dir.is_dir():
-        raise UserError(f"--out-dir {out_dir} is a file or a broken link: choose a folder")
-    if is_folder(out_dir / METRICS_FILE):
-        raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
-    if not args.overwrite and checkpoints(out_dir):
+    if not args.overwrite and (checkpoints(out_dir) or (out_dir / METRICS_FILE).exists()):
         raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
-    if not args.overwrite and (out_dir / METRICS_FILE).exists():
-        raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
-                        "replace it with --overwrite, or choose another --out-dir")

@@ -15,9 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import library_of
+from npgpt.arrays import library_of, table
 from npgpt.checks import as_floats, check, shown
-from npgpt.display import table
 from npgpt.engine.sources import run_again
 from npgpt.errors import UserError
 from npgpt.model import transformer

@@ -7,7 +7,6 @@
 """
 
 import functools
-import importlib.metadata
 import platform
 from pathlib import Path
 
@@ -39,6 +38,8 @@ def is_intel():
 
 def is_installed():
     """Return whether the package `mkl` is installed."""
+    import importlib.metadata  # here, because it takes long
+
     return any(importlib.metadata.distributions(name="mkl"))
 
 

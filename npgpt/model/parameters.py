@@ -8,9 +8,8 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.arrays import to_host
+from npgpt.arrays import table, to_host
 from npgpt.checks import as_floats, check, is_real, shown
-from npgpt.display import table
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.tree import flatten, nest

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import subprocess
 import sys
 
 import pytest
@@ -38,14 +37,6 @@ def test_a_run_may_have_any_name(train, npgpt, tmp_path, name):
     assert f"{shown.get(name, name)}</text>" in (tmp_path / "x.svg").read_text(encoding="utf-8")
 
 
-def test_another_backend_is_not_asked_for(train, tmp_path):
-    assert train("--max-iters", 1)[0] == 0
-    (tmp_path / "out/loss.png").unlink()
-    result = subprocess.run([sys.executable, "-m", "npgpt", "plot"], cwd=tmp_path, capture_output=True, text=True,
-                            env={**os.environ, "MPLBACKEND": "nonsense"})
-    assert (result.returncode, result.stdout, result.stderr) == (0, "out/loss.png\n", "")
-
-
 def test_the_norms_of_each_layer(train, npgpt, tmp_path):
     assert train("--max-iters", 3)[0] == 0
     with matplotlib.rc_context({"svg.fonttype": "none"}):       # text as text
@@ -68,16 +59,12 @@ def test_without_matplotlib_a_run_draws_nothing_and_plot_names_the_extra(train, 
     refused(npgpt("plot"), "npgpt[plot]")
 
 
-@pytest.mark.parametrize(("error", "says"), [
-    (ValueError("\nParseSyntaxException"), "matplotlib cannot draw the loss curve (ValueError: ParseSyntaxException)"),
-    (MemoryError, "out of memory"), (ImportError("libpng.so: cannot map it"), "the memory is full")], ids=repr)
-def test_a_picture_that_fails_fails_no_run(train, npgpt, tmp_path, monkeypatch, error, says):
+def test_a_picture_that_fails_fails_no_run(train, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
-        raise error
+        raise ValueError("\nParseSyntaxException")
 
     monkeypatch.setattr(figure.Figure, "savefig", fail)
     code, out, err = train("--max-iters", 1)
-    lines = [line for line in out.splitlines() if line.startswith("no loss curve: ")]
+    lines = [line for line in out.splitlines() if line.startswith("no loss curve: ParseSyntax")]
     assert code == 0 and err == "" and len(lines) == 1 and not (tmp_path / "out/loss.png").exists()
     assert len(out) - out.index(lines[0]) > 300         # a sample follows
-    refused(npgpt("plot"), says)

@@ -76,7 +76,7 @@ def test_a_text_cannot_control_the_terminal(npgpt, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--text", "a"], "1 tokens"), (["--text", ""], "0 tokens"), ([], "--text"), (["--file", "nowhere"], "nowhere"),
-    (["--file", "bad.txt"], "not UTF-8 at byte 2"), (["--text", "a", "--file", "b"], "not allowed with"),
+    (["--file", "bad.txt"], "bad.txt is not UTF-8 text"), (["--text", "a", "--file", "b"], "not allowed with"),
     (["--text", "a\udcff"], r"--text must be UTF-8 text, not 'a\udcff'")])
 def test_it_refuses_in_one_line(npgpt, model, tmp_path, arguments, says):
     (tmp_path / "bad.txt").write_bytes(b"ab\xff")

@@ -188,7 +188,7 @@ def test_token_ids_outside_the_vocabulary_are_one_line(npgpt, text_file, tmp_pat
     (["--kernels", "numba"], ["--kernels numba", "npgpt[fast]", "or use --kernels numpy"]),
     (["--resume"], ["no checkpoint in out"]),
     (["--resume", "--overwrite"], ["not allowed with"]),
-    (["--out-dir", "text.txt"], ["text.txt is a file"]),
+    (["--out-dir", "text.txt"], ["text.txt: File exists"]),
 ])
 def test_a_bad_argument_is_one_line(train, tmp_path, monkeypatch, arguments, says):
     for name in ("cupy", "numba"):

@@ -1,4 +1,4 @@
-"""The timeout of OpenBLAS's threads is in the environment while NumPy loads, and only then."""
+"""The timeout of OpenBLAS's threads is in the environment when NumPy is loaded, but a user's own is kept."""
 
 import os
 import subprocess
@@ -16,13 +16,12 @@ class Watch:
             print(os.environ.get("{TIMEOUT}"))
 
 sys.meta_path.insert(0, Watch())
-import npgpt
-print(os.environ.get("{TIMEOUT}"))
+from npgpt import layers
 """
 
 
-@pytest.mark.parametrize(("users", "expected"), [({}, ["18", "None"]), ({TIMEOUT: "5"}, ["5", "5"])])
-def test_the_variable_is_there_while_numpy_is_loaded_and_not_afterwards(users, expected):
+@pytest.mark.parametrize(("users", "expected"), [({}, "18\n"), ({TIMEOUT: "5"}, "5\n")])
+def test_the_variable_is_there_while_numpy_is_loaded(users, expected):
     environment = {name: text for name, text in os.environ.items() if name != TIMEOUT} | users
     child = subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True)
-    assert child.stdout.split() == expected, child.stderr
+    assert child.stdout == expected, child.stderr

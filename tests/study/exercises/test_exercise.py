@@ -258,11 +258,8 @@ def test_wrong_files_and_flags_are_refused(npgpt, tmp_path):
             (["check", "latin.py"], "latin.py, line 2: not UTF-8 text"),
             (["relu"], "relu", "layernorm"),
             (["bug", "dropout"], "invalid choice: 'dropout'"),
-            (["bug", "--seed", "-1"], "--seed must be"),
-            (["check", "mine.py", "--seed", "-1"], "--seed must be"),
             (["check", "exercises/linear-level1.py", "--line", "3"], "has no bug"),
-            (["check", "exercises/linear-level1.py", "--line", "3", "--hint"], "not allowed with"),
-            (["check", "exercises/linear-level1.py", "--time-limit", "nan"], "--time-limit must be")):
+            (["check", "exercises/linear-level1.py", "--line", "3", "--hint"], "not allowed with")):
         refused(npgpt("exercise", *arguments), *says)
 
 
