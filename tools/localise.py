@@ -17,7 +17,7 @@ import traceback
 
 from mutants import mutants, swapped_in
 
-from npgpt.study.gradcheck.check import check, first_wrong
+from npgpt.study.gradcheck.check import check_lesson, first_wrong
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.lessons.table import chosen_lessons
@@ -31,12 +31,9 @@ def where(lesson, mutant, known):
     signal.alarm(TIME_LIMIT)
     try:
         with swapped_in(mutant, lesson.backward):
-            found = first_wrong(check(lesson, known=known))
+            found = first_wrong(check_lesson(lesson, known=known))
         return found and (found.backward_line or 0)
     except Exception as error:
-        found = first_wrong(getattr(error, "checks", []))
-        if found:
-            return found.backward_line
         source = read_source(lesson.backward)
         frames = [frame.lineno for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)
                   if frame.filename == source.file and 0 < frame.lineno - source.first < len(source.lines)]

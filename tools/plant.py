@@ -19,7 +19,7 @@ from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.gradcheck.source import backward_tree
 from npgpt.study.judge.judge import judge
 from npgpt.study.judge.names import UNKNOWN
-from npgpt.study.judge.outcome import load
+from npgpt.study.judge.outcome import load_solution
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from npgpt.study.page import live
 from npgpt.study.page.edits import typed_statements
@@ -45,8 +45,12 @@ def candidates(lesson):
 
 def answer(lesson, line, text):
     """Return what the live page answers to a line with another text; the judge runs in this process."""
-    with mock.patch.object(live, "run_child", lambda each, _: judge(each.layer, load(each.lesson, each.path), SEED)):
-        return live.Live("", *[None] * 3).check({"layer": lesson.name, "level": 0, "edits": {line: text}, "shown": []})
+    def judged(each, _):
+        return judge(each.layer, load_solution(each.lesson, each.path), SEED)
+
+    with mock.patch.object(live, "run_child", judged):
+        return live.Live("", *[None] * 3).judge_edit(
+            {"layer": lesson.name, "level": 0, "edits": {line: text}, "shown": []})
 
 
 def stored(answer, line, places, is_first):

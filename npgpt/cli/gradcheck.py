@@ -19,7 +19,7 @@ from collections import Counter
 
 from npgpt.cli.exercise import add_time_limit_argument
 from npgpt.errors import UserError, describe, raised_at
-from npgpt.study.gradcheck.check import CONSTANT, OK, SHORTCUT, WRONG, best_check
+from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, WRONG, best_check
 from npgpt.study.gradcheck.tables import table_text
 from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
@@ -86,7 +86,7 @@ def print_summary(checks):
     inputs = [each for each in checks if each.forward_text == "(argument)"]
     count = Counter(each.verdict for each in checks if each.forward_text != "(argument)")
     print(f"\n{sum(count.values())} floating intermediates in all forwards: {count[OK]} verified by their own dv, "
-          f"{count[SHORTCUT]} as part of a shortcut, {count[CONSTANT]} constant, {count[WRONG]} wrong")
+          f"{count[FUSED]} fused, {count[CONSTANT]} constant, {count[WRONG]} wrong")
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
     right = [each for each in checks if each.verdict == OK]
     rounded = [f"{each.layer}'s d{each.variable}" for each in right if each.digits is not None and each.digits < FULL]

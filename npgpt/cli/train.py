@@ -164,7 +164,7 @@ def trainer_of(run, args, backwards):
         from npgpt.study.judge.own_backward import use
 
         use(backwards, run.model)
-        print(backwards.summary(run.model.config), flush=True)
+        print(backwards.summary(), flush=True)
     trainer = Trainer(run.model, run.train_tokens, run.val_tokens, run.options, args.out_dir, run.tokenizer,
                       run.corpus_name, on_evaluation=print_line)
     if run.checkpoint:

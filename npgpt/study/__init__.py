@@ -19,11 +19,11 @@ from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.pictures import Arrays, compared_arrays
-from npgpt.study.gradcheck.tables import table_html, table_text
+from npgpt.study.gradcheck.tables import table_text
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import Judgement, judge, new_seed
-from npgpt.study.judge.outcome import Solution, run_case, solution_of
+from npgpt.study.judge.outcome import Solution, solution_of
 from npgpt.study.judge.own_backward import train as train
 from npgpt.study.judge.report import Report, report_html, report_text
 from npgpt.study.judge.shapes import EXACT
@@ -69,7 +69,7 @@ class Check:
         """
         found = []
         for each in cases(self.exercise.layer, self.report.seed):
-            judgement = Judgement(each, run_case(self.solution, each, traced=True), self.solution)
+            judgement = Judgement(self.solution, each)
             left = {one.name for one in judgement.record if one.line in self.report.to_do}
             yours = {one.name: one.value for one in judgement.record} | judgement.results
             true = {key: values[-1] for key, values in each.gradients.items()} | each.results
@@ -131,7 +131,7 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
 class Verified:
     """What `verify` found: `right`; `lines`, a `LineCheck` for each variable; `remark`: why it is float64, or "".
 
-    It shows itself as a table, also in a notebook.
+    Its `repr` is a table.
     """
 
     def __init__(self, pair: Pair, lines: list[LineCheck], remark: str):
@@ -153,9 +153,6 @@ class Verified:
 
     def __repr__(self) -> str:
         return "\n".join([table_text(self.lines), *[f"  {self.remark}"] * bool(self.remark)])
-
-    def _repr_html_(self) -> str:
-        return table_html(self.lines)
 
 
 def verify(forward: Callable, backward: Callable | None = None, *, constants: dict | None = None,

@@ -22,7 +22,7 @@ from npgpt.study.lessons.lesson import map_arrays
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
 ROUNDED = 1e-15     # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
-OK, WRONG, SHORTCUT, CONSTANT, OTHER = "ok", "WRONG", "shortcut", "constant", "other"
+OK, WRONG, FUSED, CONSTANT, OTHER = "ok", "WRONG", "fused", "constant", "other"
 
 
 @dataclasses.dataclass
@@ -31,8 +31,8 @@ class LineCheck:
 
     forward_line, backward_line: the lines in `file` that assign v (the `def` for an argument) and dv (None if missing).
     relative: the largest error divided by the largest value of the gradient, or None. digits: how many are right, None
-    if it was measured in float64. verdict: "ok" or "WRONG" for dv; "shortcut": dv is skipped, and the gradient
-    `through` covers it; "constant": no gradient flows through v; "other": what is called dv is not the gradient of v,
+    if it was measured in float64. verdict: "ok" or "WRONG" for dv; "fused": dv is computed in one step with the
+    gradient `through`; "constant": no gradient flows through v; "other": what is called dv is not the gradient of v,
     but all results are right. torch: the relative error of torch's gradient of an input, or None.
     """
 
@@ -51,22 +51,17 @@ class LineCheck:
     torch: float | None = None
 
 
-def check(lesson, backward=None, known=None, torch=False):
-    """Return a `LineCheck` for each input and floating intermediate of a lesson, in the order of the forward's lines.
+def check_lesson(lesson, known=None, torch=False):
+    """Verify the backward of a lesson: a `LineCheck` for each input and floating intermediate, in the forward's order.
 
-    backward: a function to judge instead of the lesson's own. known: the lesson's `truth`, if already measured. torch:
-    compare with torch too, if the lesson has a function in torch. Raises what the backward raises; its `checks` are
-    those of the gradients computed before.
+    known: the lesson's `truth`, if already measured. torch: compare with torch too, if the lesson has a function in
+    torch. Raises what the backward raises.
     """
-    known, backward = known or truth(lesson), backward or lesson.backward
+    known = known or truth(lesson)
     dy, cache = map_arrays(np.copy, (known.dy, known.cache))        # a wrong backward may write to them
-    result, error = {}, None
-    with recording([backward], in_place=lesson.is_own) as record:
-        try:
-            result = lesson.run_backward(dy, cache, backward)
-        except Exception as raised:
-            error = raised
-    forward_source, source = read_source(lesson.forward), read_source(backward)
+    with recording([lesson.backward], in_place=lesson.is_own) as record:
+        result = lesson.run_backward(dy, cache)
+    forward_source, source = read_source(lesson.forward), read_source(lesson.backward)
     named_by_results(record, known, lesson, source)
     checks, tolerance = [], ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
     by_torch = torch_gradients(lesson, known.dy) if torch and lesson.torch else {}
@@ -83,54 +78,49 @@ def check(lesson, backward=None, known=None, torch=False):
             None if relative is None or tolerance != ROUNDED else digits(relative), verdict, through,
             None if in_torch is None else relative_error(in_torch, rounded(gradient))))
 
-    for name, value in lesson.inputs.items() if error is None else ():
+    for name, value in lesson.inputs.items():
         true, gradient = known.inputs[name], result.get(f"d{name}")
         add(name, forward_source.first, value, true, gradient,
             gradient_line(source, record, name, true, gradient, lesson.results))
-    right = error is None and all(each.verdict == OK for each in checks)
+    right = all(each.verdict == OK for each in checks)
     found = matched_by_value(known, record, tolerance) if lesson.is_own else matched(
         known.variables, [each for each in record if each.name not in source.filled])
     previous = next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        name, place = variable.name, (variable.name, variable.line, variable.value)
+        name, assigned = variable.name, (variable.name, variable.line, variable.value)
         if variable.constant or lesson.is_own and i not in found and is_zero(true):
-            add(*place, None, verdict=CONSTANT)
+            add(*assigned, None, verdict=CONSTANT)
         elif i not in found and (lesson.is_own or name in lesson.skipped):
-            add(*place, true, verdict=SHORTCUT, through=f"d{previous}")
-        elif i in found:
+            add(*assigned, true, verdict=FUSED, through=f"d{previous}")
+        else:
             previous = name
-            add(*place, true, found[i].value, found[i].line)
-            in_turns = sum((each.name, each.line) == (found[i].name, found[i].line) for each in record) > 1
+            made = found.get(i)
+            add(*assigned, true, made and made.value, made.line if made else named_line(source, name))
+            in_turns = made and sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
             if checks[-1].verdict == WRONG and lesson.is_own and (right or in_turns):
                 checks[-1].verdict = OTHER
-        elif error is None:
-            previous = name
-            add(*place, true, None, named_line(source, name))
-    if error is not None:
-        error.checks = checks
-        raise error
     return checks
 
 
 def best_check(lesson):
-    """Return the checks of a lesson with 60 digits, if it can be; and why they were measured in float64, or "".
+    """Check a lesson with 60 digits if possible, and by torch if it is installed; return the checks and a remark.
 
-    torch is asked too, if it is installed. Raises what the lesson's functions raise.
+    The remark says why the gradients were measured in float64; otherwise it is "". Raises what the functions raise.
     """
     torch = importlib.util.find_spec("torch") is not None
     y, cache = lesson.run_forward(lesson.inputs)
     lesson.run_backward(upstream(lesson, y), cache)         # its own mistakes are raised as they are
     if not importlib.util.find_spec("mpmath"):
-        return check(lesson, torch=torch), 'measured in float64: pip install "npgpt[study]" for 30 digits'
+        return check_lesson(lesson, torch=torch), 'measured in float64: pip install "npgpt[study]" for 30 digits'
     try:
-        return check(exact(lesson), torch=torch), ""
+        return check_lesson(exact(lesson), torch=torch), ""
     except Exception as error:
         said = f"{lesson.name} cannot compute with 60 digits ({describe(error)}): measured in float64"
-        return check(lesson, torch=torch), said
+        return check_lesson(lesson, torch=torch), said
 
 
 def torch_gradients(lesson, dy):
-    """Return {input: torch's gradient, float64} of sum(dy * y), by the lesson's function in torch: a second opinion."""
+    """Return {input: torch's gradient of sum(dy * y), in float64}, by the lesson's function in torch."""
     import torch  # only the tests' extra has it
 
     def tensor(array):
@@ -144,7 +134,7 @@ def torch_gradients(lesson, dy):
 
 
 def named_by_results(record, known, lesson, source):
-    """Name upstream gradients in a record after the forward's results: `dout` is `dy` if the forward returns y."""
+    """Rename the backward's arguments in a record after the forward's results: `dout` to `dy` if it returns y."""
     names = [f"d{name}" for name in returned(read_source(lesson.forward))]
     given = names[:len(known.dy) if isinstance(known.dy, tuple) else 1]
     for i, name in enumerate(given[:len(record)]):
@@ -153,7 +143,7 @@ def named_by_results(record, known, lesson, source):
 
 
 def returned(source):
-    """Return the texts of what the last `return` of a function returns."""
+    """Return the expressions in the last `return` of a function, texts."""
     statement = source.statement_at(last_return(source))
     text = statement.text.removeprefix("return ") if statement else ""
     return re.sub(r"^\((.*)\)$", r"\1", text).split(", ")
@@ -162,8 +152,8 @@ def returned(source):
 def matched(variables, record):
     """Map the index of a variable to the assignment of its gradient in the backward.
 
-    The backward undoes the lines in reverse: the last v of the forward matches the first dv of the backward. A single
-    dv matches every v: `y = y + bias` passes its gradient on unchanged.
+    The backward undoes the lines in reverse: the last v of the forward matches the first dv of the backward. If there
+    is only one dv, it is the gradient of every v, because `y = y + bias` passes it on unchanged.
     """
     found = {}
     for name in {variable.name for variable in variables}:
@@ -176,10 +166,10 @@ def matched(variables, record):
 
 
 def matched_by_value(known, record, tolerance):
-    """Map the index of a variable to an assignment of its gradient in a backward of any style.
+    """Map the index of a variable to an assignment of its gradient, in a backward of any style.
 
-    If dv is assigned several times, or changed in place, one right value is enough; without one it is the last, or the
-    one of this turn of a loop.
+    If dv is assigned several times, or changed in place, the last right value counts. If none is right, it is the last
+    value, or in a loop that of the same iteration.
     """
     in_order, found = matched(known.variables, record), {}
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
@@ -192,11 +182,10 @@ def matched_by_value(known, record, tolerance):
 
 
 def gradient_line(source, record, name, true, gradient, results=()):
-    """Return the line of a backward that computes the gradient of an input: the last that assigns it.
+    """Return the line of a backward that computes the gradient of an input: the last one that assigns or fills it.
 
-    results: of the lesson; a result may have another name in the backward, or none: then it is the last `return`.
-    If the array is filled or changed in place later, it is the last such line. If it was right there but is wrong in
-    the result, it is the line that puts it into the tree, or the `return`.
+    If the array was right there, but is wrong in the result, return the line that puts it into the tree, or the last
+    `return`. results: of the lesson, in the order of the `return`, because there a gradient may have any name or none.
     """
     names = gradient_names(name)
     if not {*names} & {*source.filled, *(target for each in source.statements for target in each.targets)}:
@@ -223,7 +212,7 @@ def gradient_names(name):
 
 
 def named_line(source, name, names=None):
-    """Return the line of a backward that should assign the gradient of `name`, by one of some names; else its `def`."""
+    """Return the line of a backward that assigns the gradient of `name`, called one of `names`; else the `def`."""
     names = names or gradient_names(name)
     return next((each.first for each in source.statements if not {*names}.isdisjoint(each.targets)),
                 tree_line(source, name) or source.first)
@@ -255,7 +244,7 @@ def compared(gradient, true, tolerance=TOLERANCE):
 
 
 def error_along(gradient, true):
-    """Return the relative error of a gradient's derivative along a direction."""
+    """Return the error of sum(gradient * direction), relative to the sum of the terms' sizes."""
     if not is_exact(gradient) or np.shape(gradient) != np.shape(true.direction):
         return np.inf
     terms = gradient * true.direction

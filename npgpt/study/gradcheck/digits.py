@@ -1,7 +1,7 @@
-"""Functions of NumPy on arrays of mpmath's numbers: the same lines with 60 digits instead of float64's 16.
+"""Run lines of NumPy on arrays of mpmath's numbers: with 60 digits instead of float64's 16.
 
-An array of such numbers has dtype object. NumPy's own `@`, sums, reshapes and indexing work on it; `exactly` gives a
-function stand-ins for the rest. A number refuses to become a float: what cannot be computed with all digits raises.
+Such an array has dtype object. NumPy's own `@`, sums, reshapes and indexing work on it; `exactly` replaces the other
+functions. A number cannot be converted to a float, so a line that would lose digits raises TypeError.
 """
 
 import builtins
@@ -19,7 +19,7 @@ SCIPY: dict = {"softmax": lambda x, axis=None: np.exp(x) / np.exp(x).sum(axis, k
 
 
 class StandIn:
-    """Stands for a module or a function of NumPy, math or SciPy: what it returns has all digits."""
+    """Replaces a module or a function of NumPy, math or SciPy, and returns results with all digits."""
 
     def __init__(self, original):
         self.original = original
@@ -31,13 +31,13 @@ class StandIn:
         name = getattr(self.original, "__name__", "").replace("arc", "a")
         function = exactly(SCIPY.get(name)) or self.original
         if name in UFUNCS and any(map(is_exact, arguments)):       # math.sqrt(2.0) is the code's constant
-            function = np.frompyfunc(getattr(numbers(), name), len(arguments), 1)
+            function = np.frompyfunc(getattr(mp_context(), name), len(arguments), 1)
         return wide(function(*arguments, **named))
 
 
 @functools.cache
-def numbers():
-    """Return the context of mpmath: `numbers().mpf(x)` makes a number of 60 digits. Raises UserError without mpmath."""
+def mp_context():
+    """Return mpmath's context for 60 digits; its `mpf(x)` makes a number. Raises UserError without mpmath."""
     if not importlib.util.find_spec("mpmath"):
         raise UserError('a check to 30 digits needs mpmath: pip install "npgpt[study]"')
     from mpmath import mp
@@ -58,22 +58,22 @@ def numbers():
     return context
 
 
-def number(value):
-    """Return a Python or NumPy number as mpmath's; anything else unchanged."""
+def as_mpf(value):
+    """Convert a Python or NumPy number to mpmath's; return anything else unchanged."""
     value = value.item() if isinstance(value, np.generic) else value
-    return numbers().mpf(value) if isinstance(value, int | float) else value
+    return mp_context().mpf(value) if isinstance(value, int | float) else value
 
 
 def wide(value):
-    """Return a float or an array of floats as mpmath's numbers, exactly; anything else unchanged."""
+    """Convert a float, or an array of floats, to mpmath's numbers, exactly; return anything else unchanged."""
     kind = value.dtype.kind if isinstance(value, np.ndarray) else "f" if isinstance(value, float | np.floating) else ""
     if kind == "O" and not all(hasattr(each, "_mpf_") for each in value.flat):
-        value[...] = np.frompyfunc(number, 1, 1)(value)         # in place: it may be a view
-    return np.frompyfunc(number, 1, 1)(value) if kind == "f" else value
+        value[...] = np.frompyfunc(as_mpf, 1, 1)(value)         # in place: it may be a view
+    return np.frompyfunc(as_mpf, 1, 1)(value) if kind == "f" else value
 
 
 def is_exact(value):
-    """Return whether a value is a number of mpmath, or an array of them; `dx[x < 0] = 0` puts Python's among them."""
+    """Return whether a value is a number of mpmath, or an array of them; after `dx[x < 0] = 0` some are Python's."""
     return hasattr(value, "_mpf_") or isinstance(value, np.ndarray) and value.dtype == object and all(
         isinstance(each, int | float) or hasattr(each, "_mpf_") for each in value.flat)
 
@@ -81,18 +81,18 @@ def is_exact(value):
 def rounded(value):
     """Return an array or a number as float64."""
     from mpmath.libmp import to_float
-    return np.asarray(np.frompyfunc(lambda each: to_float(number(each)._mpf_), 1, 1)(value), np.float64)[()]
+    return np.asarray(np.frompyfunc(lambda each: to_float(as_mpf(each)._mpf_), 1, 1)(value), np.float64)[()]
 
 
 def exactly(value, known=None):
-    """Return a function with stand-ins for NumPy, math and SciPy in its globals and imports; its code is the same.
+    """Return a function with the same code whose NumPy, math and SciPy are `StandIn`s, also in functions that it calls.
 
-    The functions that it calls by a global name get them too. A module or a function of NumPy is replaced by its
-    stand-in; anything else is returned unchanged. known: what is done. Raises TypeError for random numbers.
+    For a module or a function of theirs, return its `StandIn`; for anything else, the value itself. known: cache of
+    finished functions. Raises TypeError for random numbers.
     """
     known = {} if known is None else known
     if isinstance(value, type):         # as a dtype, that of mpmath means objects
-        return numbers().mpf if issubclass(value, float | np.floating) else value
+        return mp_context().mpf if issubclass(value, float | np.floating) else value
     home = value.__name__ if isinstance(value, ModuleType) else getattr(
         value, "__module__", None) or type(getattr(value, "__self__", value)).__module__
     if f"{home}.".startswith(("numpy.random.", "random.")):
@@ -102,7 +102,7 @@ def exactly(value, known=None):
     if not isinstance(value, FunctionType) or id(value) in known:
         return known.get(id(value), value)
     old, codes = value.__globals__, [value.__code__]
-    builtin = {"float": numbers().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
+    builtin = {"float": mp_context().mpf, "isinstance": lambda value, kind: isinstance(wide(value), kind),
                "__import__": lambda *names: exactly(builtins.__import__(*names))}
     new = known.setdefault(id(old), old | {"__builtins__": vars(builtins) | builtin})
     known[id(value)] = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)

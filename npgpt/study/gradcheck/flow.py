@@ -1,7 +1,7 @@
-"""Which lines of a forward each line of its backward undoes, found by what the lines read and assign.
+"""Find which lines of a forward each line of its backward undoes, from the names that the lines read and assign.
 
-The gradient of v is called dv, a part of it dv_…, that of p["ln"]["weight"] dln_weight or dp["ln"]. A line of the
-backward that reads dy and makes dx undoes the lines of the forward through which x reaches y.
+A backward line that reads dy and assigns dx undoes the forward lines on the paths from x to y. The gradient of v is
+called dv, a part of it dv_…, that of p["ln"]["weight"] dln_weight or dp["ln"].
 """
 
 import ast
@@ -16,8 +16,8 @@ from npgpt.study.gradcheck.source import parsed, read_source
 class Flow:
     """The flow of gradients in a pair of functions. If the gradients have other names, it may find nothing.
 
-    undone: line of a statement of the backward -> {line of the forward that it undoes: its code}, in order; code: that
-    of all lines of the forward. A version of a variable is (name, number of the statement that makes it, or -1).
+    undone: line of the backward -> {line of the forward that it undoes: its code}, in order; code: the code of each
+    line of the forward. A version of a variable is (name, number of the statement that assigns it; -1 for an argument).
     """
 
     def __init__(self, forward, backward):
@@ -58,7 +58,7 @@ class Flow:
         return found
 
     def found_shares(self):
-        """Return [(number of a statement of the backward that adds to a gradient, the ways that it undoes), …]."""
+        """Return [(number of a backward statement, numbers of forward statements that it undoes), …]."""
         found, inside = [], {}                                  # inside: a helper -> the gradients in it
         at = dict.fromkeys(self.known, len(self.forward))       # the last version with a gradient
         for number, (_, changes, reads) in enumerate(self.backward):
@@ -79,7 +79,10 @@ class Flow:
         return shares
 
     def ways(self, version, ends, stops):
-        """Map statements that read a version to those on the ways from there to `ends` past no `stops`, last first."""
+        """Find the paths from a version to `ends` that do not pass through `stops`.
+
+        Return {number of a statement that reads the version: numbers of all statements on its paths}, the last first.
+        """
         found = {}
         for i, (_, makes) in reversed([*enumerate(self.links)]):
             later = [ways for k, ways in found.items() if self.links[k][0] & makes - stops]
@@ -89,7 +92,7 @@ class Flow:
 
 
 def statements_read(function):
-    """Return (tree, names that it changes, names that it reads) of each statement of a function that has a value."""
+    """Return (tree, names that it changes, names that it reads) for each statement of a function with a value."""
     nodes = [node for node in ast.walk(parsed(function)) if isinstance(node, ast.stmt) and getattr(node, "value", None)]
     return [(node, changed(node), names_read(node)) for node in sorted(nodes, key=lambda node: node.lineno)]
 
@@ -100,7 +103,7 @@ def path(node):
 
 
 def changed(statement):
-    """Return the names that a statement assigns, or whose arrays it fills: dwte for `np.add.at(dwte, …)`."""
+    """Return the names that a statement assigns, and those of arrays that it fills, as in `np.add.at(dwte, …)`."""
     targets = []
     match statement:
         case ast.Assign(targets):
@@ -111,7 +114,7 @@ def changed(statement):
 
 
 def names_read(node):
-    """Return the names whose values a statement or an expression reads: not x in `x.shape` or `len(x)`."""
+    """Return the names whose values a statement or an expression reads; `x.shape` and `len(x)` do not read x."""
     found, parts = set(), ast.iter_child_nodes(node)
     match node:
         case (ast.Name(ctx=ast.Store()) | ast.Attribute(attr="shape" | "dtype" | "size") | ast.keyword(arg="like")

@@ -13,7 +13,7 @@ import numpy as np
 
 from npgpt import layers
 from npgpt.engine.ops import table
-from npgpt.study.gradcheck.digits import exactly, numbers, wide
+from npgpt.study.gradcheck.digits import exactly, mp_context, wide
 from npgpt.study.gradcheck.source import assigned_names, parsed, read_source
 from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
 from npgpt.study.lessons.lesson import Lesson, map_arrays
@@ -26,9 +26,9 @@ PROBE = "__probe__"
 
 @dataclasses.dataclass
 class Variable:
-    """One execution of a forward's statement that assigned v: `occurrence` counts v's assignments, from 0.
+    """An assignment of v in a forward; occurrence: its number among v's assignments, from 0.
 
-    constant: its value does not depend on the inputs, as that of a mask, so no gradient flows through it.
+    constant: the value does not depend on the inputs, such as a mask's, so no gradient flows through it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Variable:
 
 @dataclasses.dataclass
 class Along:
-    """The derivative along a direction, in place of a gradient of the direction's shape."""
+    """The derivative along a direction, which stands for a gradient of that shape."""
 
     direction: np.ndarray
     value: object
@@ -48,10 +48,10 @@ class Along:
 
 @dataclasses.dataclass
 class Truth:
-    """A lesson's true gradients, measured once to judge any number of backwards.
+    """A lesson's true gradients.
 
     variables: the forward's intermediates; gradients: in the same order, None for constants; inputs: name -> gradient
-    of each input; dy: the upstream gradient; y, cache: the forward's results. y and dy are tuples if there are several.
+    of each input; dy: the upstream gradient, a tuple if there are several results; cache: the forward's.
     """
 
     lesson: Lesson
@@ -59,7 +59,6 @@ class Truth:
     gradients: list[np.ndarray | Along | None]
     inputs: dict[str, np.ndarray | Along]
     dy: np.ndarray | tuple[np.ndarray, ...]
-    y: np.ndarray | tuple[np.ndarray, ...]
     cache: object
 
 
@@ -80,22 +79,22 @@ def truth(lesson):
     dy = upstream(lesson, y)
     gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
     inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
-    return Truth(lesson, variables, gradients, inputs, dy, y, cache)
+    return Truth(lesson, variables, gradients, inputs, dy, cache)
 
 
 def upstream(lesson, y, seed=0):
-    """Draw the gradient of a forward's result, or results; 1 for a loss that returns its own gradients.
+    """Draw the upstream gradient of a forward's result, or of each result; 1 for a loss that returns its gradients.
 
-    That of a number is positive in the plain case, as in training: a negative one would turn all signs round.
+    For a number it is positive in the plain case, as in training: a negative one would flip all signs.
     """
     rng = np.random.default_rng(5 + seed)
 
-    def draw(each):
+    def random_like(each):
         drawn = 1.0 if lesson.is_one_function else rng.standard_normal(np.shape(each))
         drawn = np.asarray(abs(drawn) if np.ndim(drawn) == seed == 0 else drawn)
         return wide(drawn) if is_exact(each) else drawn
 
-    return tuple(map(draw, y)) if isinstance(y, tuple) else draw(y)
+    return tuple(map(random_like, y)) if isinstance(y, tuple) else random_like(y)
 
 
 def weighted_sum(dy, y):
@@ -118,7 +117,7 @@ def traced_forward(lesson):
 
 
 def traced(lesson, inputs):
-    """Return y, cache and the forward's assignments on some inputs, without arguments and arrays filled in parts."""
+    """Return y, cache and the forward's assignments, except arguments and arrays that are filled in parts."""
     source = read_source(lesson.forward)
     with recording([lesson.forward]) as record:
         y, cache = lesson.run_forward(inputs)
@@ -128,7 +127,7 @@ def traced(lesson, inputs):
 
 def intermediate_gradient(lesson, variable, dy, at=None):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
-    change, left = None, 0          # left: assignments of v before the perturbed one
+    change, left = None, 0          # left: how many assignments of v come before the perturbed one
 
     def probe(name, value):
         nonlocal left
@@ -148,10 +147,7 @@ def intermediate_gradient(lesson, variable, dy, at=None):
 
 
 def with_probes(function, probe):
-    """Return the function with `name = probe("name", name)` after every statement that assigns a name.
-
-    `probe` returns the value to continue with. Arguments and assignments to parts of an array are not probed.
-    """
+    """Return the function with `name = probe("name", name)` after every statement that assigns a name."""
     tree = ast.Module([InsertProbes().visit(parsed(function))], [])
     names = {}
     exec(compile(ast.fix_missing_locations(tree), inspect.getsourcefile(function), "exec"),
@@ -179,12 +175,12 @@ def input_gradient(lesson, name, dy, at=None):
 
 
 def differences(output, value, at=None):
-    """Measure the gradient of output(change) at change = 0, in each entry or in one; see the module.
+    """Measure the gradient of output(change) at change = 0, by central differences: all entries, or that at an index.
 
-    Central differences, in float64 of fourth order: the terms of order STEP^2 of two pairs of points cancel.
+    In float64 they are of fourth order: the terms of order STEP^2 of two pairs of points cancel.
     """
     if is_exact(value):
-        direction, step = wide(np.random.default_rng(8).standard_normal(np.shape(value))), numbers().mpf(SMALL_STEP)
+        direction, step = wide(np.random.default_rng(8).standard_normal(np.shape(value))), mp_context().mpf(SMALL_STEP)
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))
     gradient = np.empty(np.shape(value))
     for index in np.ndindex(np.shape(value)) if at is None else [at]:

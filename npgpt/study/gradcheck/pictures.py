@@ -9,7 +9,24 @@ COLUMNS = 3
 CORNERS = np.array([[-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5]])       # of the frame of a cell
 
 
-class Arrays(dict[str, np.ndarray]):
+class Picture:
+    """What `draw` draws into a figure of matplotlib, if it is installed."""
+
+    def draw(self, figure: Any) -> None:
+        raise NotImplementedError
+
+    def _repr_png_(self) -> bytes | None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return None
+        figure, data = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained"), io.BytesIO()
+        self.draw(figure)
+        figure.savefig(data, format="png")
+        return data.getvalue()
+
+
+class Arrays(Picture, dict[str, np.ndarray]):
     """Arrays by name, such as a gradient, the true one, and their difference.
 
     In a notebook each is a picture, scaled to itself: red positive, blue negative, its largest cell framed;
@@ -19,11 +36,7 @@ class Arrays(dict[str, np.ndarray]):
     def __repr__(self) -> str:
         return "\n".join(f"{name} {np.shape(array)}\n{array}" for name, array in self.items())
 
-    def _repr_png_(self) -> bytes | None:
-        return drawn(self.draw)
-
     def draw(self, figure: Any) -> None:
-        """Draw them into a figure of matplotlib."""
         n_rows, n_columns = -(-len(self) // COLUMNS), min(COLUMNS, len(self))
         figure.set_size_inches(3.2 * n_columns, 2.2 * n_rows)
         panels = figure.subplots(n_rows, n_columns, squeeze=False).flat
@@ -36,8 +49,8 @@ class Arrays(dict[str, np.ndarray]):
             if size.any():
                 row, column = np.unravel_index(size.argmax(), size.shape)
                 axes.plot(column + CORNERS[0], row + CORNERS[1], color="gold", clip_on=False)
-                place = ", ".join(map(str, np.unravel_index(size.argmax(), np.shape(array))))
-                title += f"\nlargest: {cells[row, column]:.3g} at [{place}]"
+                index = ", ".join(map(str, np.unravel_index(size.argmax(), np.shape(array))))
+                title += f"\nlargest: {cells[row, column]:.3g} at [{index}]"
             axes.set_title(title, fontsize=8, parse_math=False)
         for axes in panels.base.flat:
             axes.set_axis_off()
@@ -49,33 +62,17 @@ def compared_arrays(yours, true):
     return Arrays(arrays | ({"difference": yours - true} if np.shape(yours) == np.shape(true) else {}))
 
 
-class Losses(dict[str, list[float]]):
+class Losses(Picture, dict[str, list[float]]):
     """Losses of each step, by whose they are; in a notebook a curve for each."""
 
     def __repr__(self) -> str:
         return "\n".join(f"{name}: {len(losses)} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}"
                          for name, losses in self.items())
 
-    def _repr_png_(self) -> bytes | None:
-        return drawn(self.draw)
-
     def draw(self, figure: Any) -> None:
-        """Draw them into a figure of matplotlib."""
         axes = figure.add_subplot()
         for i, (name, losses) in enumerate(self.items()):
             axes.plot(losses, label=f"{name}: {losses[-1]:.4f}", linewidth=3 - 2 * i, alpha=0.5 + 0.5 * i)
         axes.set(xlabel="step", ylabel="loss (nats per token)")
         axes.grid(alpha=0.3)
         axes.legend()
-
-
-def drawn(draw):
-    """Return the PNG that draw(figure) makes; None without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    figure, data = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained"), io.BytesIO()
-    draw(figure)
-    figure.savefig(data, format="png")
-    return data.getvalue()

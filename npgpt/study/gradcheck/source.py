@@ -1,4 +1,4 @@
-"""The source of a function, statement by statement: assigned names and lines."""
+"""The source of a function, statement by statement."""
 
 import ast
 import dataclasses
@@ -26,7 +26,7 @@ class Source:
     first: int
     lines: tuple[str, ...]
     statements: tuple[Statement, ...]
-    filled: dict[str, int]          # arrays that are filled part by part -> the last line that does
+    filled: dict[str, int]          # an array that is filled part by part -> the last line that fills it
 
     def statement_at(self, line):
         """Return the statement at a line of the file, or None."""

@@ -12,10 +12,7 @@ from npgpt.study.gradcheck.source import read_source
 
 @dataclasses.dataclass
 class Assignment:
-    """One execution of a statement that assigned a value, by default a floating array (or NumPy number), to a name.
-
-    line: of the statement, or of the `def` for an argument; value: a copy as it was then.
-    """
+    """A value that a name got: a copy as it was then. line: of the statement, or of the `def` for an argument."""
 
     function: str
     line: int
@@ -25,10 +22,10 @@ class Assignment:
 
 @contextlib.contextmanager
 def recording(functions, in_place=False, keep=None):
-    """Trace calls of the functions in this thread: yield the list of `Assignment`s. One that raises assigns nothing.
+    """Trace calls of functions in this thread; yield the list of `Assignment`s. A line that raises assigns nothing.
 
-    in_place: record arrays that are changed in parts once more, with their last values. keep(value): whether a value is
-    recorded, by default `is_floating`.
+    in_place: record arrays that are changed in parts once more, with their last values. keep(value): whether to record
+    a value, by default `is_floating`.
     """
     keep = keep or is_floating
     sources = {function.__code__: read_source(function) for function in functions}

@@ -1,7 +1,7 @@
 """The expected results of a learner's backward: a lesson in one case, with the true value of every gradient.
 
 The true values come from the package's own backward, which the tests verify by central differences on every branch.
-Gradients that the package skips by a shortcut are measured by differences: a learner may write the long way.
+Fused gradients, which the package does not compute, are measured by differences: a learner may write the long way.
 """
 
 import copy
@@ -13,17 +13,16 @@ from npgpt.checks import check_choice
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
-from npgpt.study.gradcheck.trace import is_floating, recording
+from npgpt.study.gradcheck.trace import recording
 from npgpt.study.lessons.draws import draw
 from npgpt.study.lessons.table import lesson_named
 
 
 class Case:
-    """The arguments of a backward in one case, and the truth: `results` {"dx": array}, the gradients of all inputs.
+    """The arguments of a backward in one case, and the true gradients of all inputs, `results` {"dx": array}.
 
-    lesson, setting; dy, cache: the arguments. Computed on first use, to explain a mistake: `gradients` dv -> its values
-    in the order in which a backward computes them (several if v is assigned several times); `helpers`: the same for the
-    package's other intermediates.
+    dy, cache: the arguments. On first use: `gradients` {"dv": [array, …]}, several if v is assigned several times, in
+    the backward's order; `helpers`: the same for the package's other intermediates.
     """
 
     def __init__(self, name, setting):
@@ -38,16 +37,8 @@ class Case:
         dy, cache = copy.deepcopy((self.dy, self.cache))
         return [*(dy if isinstance(dy, tuple) else [dy]), cache, *ops]
 
-    def in_float32(self):
-        """Return the same arguments with all floating arrays in float32, without the truth."""
-        other = copy.copy(self)
-        other.lesson = self.lesson.mapped(lambda array: array.astype(np.float32) if is_floating(array) else array)
-        y, other.cache = other.lesson.run_forward(other.lesson.inputs)
-        other.dy = np.ones_like(y)
-        return other
-
     @functools.cached_property
-    def known(self):
+    def intermediates(self):
         """Return (gradients, helpers)."""
         variables = traced_forward(self.lesson)[3]
         with recording([self.lesson.backward]) as record:
@@ -69,8 +60,8 @@ class Case:
     forward = property(lambda self: self.lesson.forward)
     backward = property(lambda self: self.lesson.backward)
     inputs = property(lambda self: self.lesson.inputs)
-    gradients = property(lambda self: self.known[0])
-    helpers = property(lambda self: self.known[1])
+    gradients = property(lambda self: self.intermediates[0])
+    helpers = property(lambda self: self.intermediates[1])
 
     def show(self, *names):
         """Return arrays by name, which a notebook shows as pictures; by default the inputs, dy, and their gradients."""
@@ -89,6 +80,6 @@ class Case:
 
 
 @functools.lru_cache(8)
-def cases(name, seed=0, config=None):
-    """Return all `Case`s of a check of the lesson `name`, the plain one first; config: see `draw`."""
-    return [Case(name, setting) for setting in draw(lesson_named(name), seed, config)]
+def cases(name, seed=0):
+    """Return all `Case`s of a check of the lesson `name`, the plain one first."""
+    return [Case(name, setting) for setting in draw(lesson_named(name), seed)]

@@ -15,7 +15,7 @@ Each process answers one request. A program that asks often keeps a spare one, w
 import concurrent.futures
 import contextlib
 import dataclasses
-import importlib
+import functools
 import json
 import os
 import signal
@@ -23,11 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 
-from npgpt.checkpoints.config_json import config_from_fields, config_to_fields
 from npgpt.errors import UserError, describe, one_line, printable, raised_at
 from npgpt.files import read_python, run_python
 from npgpt.study.exercises.exercise import Step
@@ -35,80 +33,75 @@ from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import LineCheck, best_check, relative_error
 from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.judge import explained, new_seed, verdict
-from npgpt.study.judge.outcome import checked, load, to_json
+from npgpt.study.judge.outcome import from_json, load_solution, to_json
 from npgpt.study.judge.report import Report
 from npgpt.study.judge.shapes import EXACT
 from npgpt.study.lessons.own import read_pairs
 from npgpt.study.lessons.own_block import block_lesson
-from npgpt.study.lessons.table import LESSONS
 
 TIME_LIMIT = 20.0           # seconds for a file, by default
 MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
 FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
 # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
-MAIN = "-P", "-u", "-c", f"import sys; from {__name__} import main; main(*sys.argv[1:])"
+MAIN = "-P", "-u", "-c", f"from {__name__} import main; main()"
 DEATH_SIGNAL, SUBREAPER = 1, 36         # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A report, with the results of each case if all are right; or why there is none, to be said after the path."""
+    """What the process found.
 
-    report: Report | None
-    results: list[list[np.ndarray | None]]
-    error: str
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerAnswer:
-    """The checks of each pair in a file, and remarks on those measured in float64; error: as in `Answer`."""
-
-    layers: list[list[LineCheck]]
-    remarks: list[str]
-    error: str
-
-
-def run_child(exercise, seconds, seed=None, config=None):
-    """The `Report` on an exercise, from a process that may run for `seconds`.
-
-    seed: of the random cases, by default another one at each call; config: of a model, for one more case. Raises
-    UserError if the learner's file does not run, runs too long or ends the process.
+    report: on an exercise, with the `results` of each case if all are right; layers: the checks of each pair in a file,
+    and remarks on those measured in float64; error: why there is none of these, to be said after the path.
     """
-    seed = SPARE.seed if seed is None else seed
 
-    def confirmed(answer):
-        if answer.report and answer.report.right and not exercise.lesson.is_own:
-            confirm(answer.results, cases(exercise.layer, seed, config))
-
-    arguments = exercise.layer, exercise.what, seed, *([json.dumps(config_to_fields(config))] if config else [])
-    return ask(exercise.path, seconds, arguments, Answer, exercise.lesson.backward.__name__, confirmed).report
+    report: Report | None = None
+    results: list[list[np.ndarray | None]] = dataclasses.field(default_factory=list)
+    layers: list[list[LineCheck]] = dataclasses.field(default_factory=list)
+    remarks: list[str] = dataclasses.field(default_factory=list)
+    error: str = ""
 
 
-def check_layer(file, name=None, inputs=(), seconds=TIME_LIMIT):
-    """The `LayerAnswer` on a file with a pair of one's own. inputs: texts of --input.
+def run_child(exercise, seconds, seed=None):
+    """Return the `Report` on an exercise, from a process that may run for `seconds`.
+
+    seed: of the random cases, by default another one at each call. Raises UserError if the learner's file does not run,
+    runs too long or ends the process.
+    """
+    seed = new_seed() if seed is None else seed
+    known = None if exercise.lesson.is_own else functools.partial(cases, exercise.layer, seed)
+    arguments = exercise.layer, exercise.what, seed
+    return ask(exercise.path, seconds, arguments, exercise.lesson.backward.__name__, known).report
+
+
+def check_layer(file, name="", inputs=(), seconds=TIME_LIMIT):
+    """Return the `Answer` on a file with a pair of one's own. inputs: texts of --input.
 
     Raises UserError, with the line, if the file has no pair, does not run, runs too long or ends the process; OSError.
     """
     read_python(file)
-    return ask(file, seconds, ("", name or "", *inputs), LayerAnswer, "the code", lambda answer: None)
+    return ask(file, seconds, ("", name or "", *inputs), "the code")
 
 
-def ask(path, seconds, arguments, kind, function, confirmed, run=None):
-    """The answer of the process, an object of a `kind`, on a file. function: what may not have ended.
+def ask(path, seconds, arguments, function, known=None, run=None):
+    """Return the `Answer` of the process on a file. function: what may not have ended.
 
-    confirmed(answer) raises ValueError if the answer is not believed; run: what stands in for `Spare.run`. Raises
-    UserError if there is no answer.
+    known(): the `Case`s with which results that are said to be right are compared once more; run: instead of
+    `Spare.run`. Raises UserError if there is no answer.
     """
     request = json.dumps([str(path), seconds, *arguments]).encode() + b"\n"
-    how, data, output = (run or SPARE.run)(request, seconds, arguments[0])
+    how, data, output = (run or SPARE.run)(request, seconds)
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
     print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
     if len(output) > OUTPUT:
         print("[more output left out]", file=sys.stderr)
     try:
-        answer = read_answer(data, kind)
-        confirmed(answer)
+        answer = read_answer(data)
+        if arguments[0] and answer.report is None and not answer.error:
+            raise ValueError("no verdict")
+        if known and answer.report and answer.report.right:
+            confirm(answer.results, known())
     except (ValueError, TypeError, OverflowError, RecursionError):
         if how is None:
             raise UserError(f"{path}: {function} has not ended within {seconds:g} seconds: "
@@ -127,9 +120,9 @@ class Child(subprocess.Popen):
     """
 
     def __init__(self, *arguments, first=None, cwd=None):
-        self.written, self.since = (tempfile.TemporaryFile(), tempfile.TemporaryFile()), time.time()
-        places = [*filter(None, [first]), *map(os.path.abspath, sys.path)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1",
+        self.written = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        folders = [*filter(None, [first]), *map(os.path.abspath, sys.path)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": "1",
                        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | ({"TMPDIR": cwd} if cwd else {})
         super().__init__([sys.executable, *arguments], env=environment, stdin=subprocess.PIPE, stdout=self.written[0],
                          stderr=self.written[1], start_new_session=True, cwd=cwd)
@@ -157,39 +150,36 @@ class Child(subprocess.Popen):
 
 
 class Spare:
-    """After `keep`, a process that waits for the next request; it ends when this process does. seed: of its cases."""
+    """After `keep`, a process that waits for the next request; it ends when this process does."""
 
     thread = concurrent.futures.ThreadPoolExecutor(1)       # Linux ends a process with the thread that started it
-    seed, future = new_seed(), None
+    future = None
 
-    def keep(self, layer=""):
-        """Start a process in the background, and compute the truth of a layer, there and here."""
-        self.future = self.thread.submit(Child, *MAIN, layer, str(self.seed))
-        if layer in LESSONS:
-            self.thread.submit(cases, layer, self.seed, None)
+    def keep(self):
+        """Start a process in the background."""
+        self.future = self.thread.submit(Child, *MAIN)
 
-    def run(self, request, seconds, layer):
-        """Return what `Child.run` returns; if there was a spare, start the next one. layer: likely the next, too."""
-        future, self.future, self.seed = self.future, None, new_seed()
+    def run(self, request, seconds):
+        """Return what `Child.run` returns; if there was a spare, start the next one."""
+        future, self.future = self.future, None
         child = future.result() if future else Child(*MAIN)
-        sources = Path(__file__).parents[2].rglob("*.py") if future else ()
-        if child.poll() is not None or any(each.stat().st_mtime > child.since for each in sources):
-            child.run(b"", 0)       # somebody ended it, or edited a lesson
+        if child.poll() is not None:        # somebody ended it
+            child.run(b"", 0)
             child = Child(*MAIN)
         try:
             return child.run(request, seconds)
         finally:
             if future:
-                self.keep(layer)
+                self.keep()
 
 
 SPARE = Spare()
 
 
-def read_answer(data, kind):
-    """The answer in the last whole line of a process, which the learner's code may have written: see `checked`."""
+def read_answer(data):
+    """Return the `Answer` in the last whole line of a process, which the learner's code may have written."""
     *_, last, _ = data.split(b"\n")
-    return checked(json.loads(last), kind)
+    return from_json(json.loads(last), Answer)
 
 
 def confirm(results, known):
@@ -233,18 +223,14 @@ def limit(seconds):
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
-def main(prepared=None, seed=0):
+def main():
     """The process: wait for a request, judge its file, and answer on the original standard output.
 
-    The request is a line of JSON, [file, seconds, layer, what, *more]. layer, what: of an exercise, and more its seed
-    and perhaps a config; of one's own layer "", the name, its inputs. prepared, seed: of a spare, the likely ones.
+    The request is a line of JSON: [file, seconds, layer, what, seed] of an exercise, or [file, seconds, "", name,
+    *inputs] of a layer of one's own.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)           # what the learner's code prints goes to standard error
-    if prepared is not None:
-        with contextlib.suppress(ImportError):      # without SciPy, see below
-            importlib.import_module("scipy.special")
-            [case.factors for case in (cases(prepared, int(seed), None) if prepared in LESSONS else ())]
     request = sys.stdin.buffer.readline()
     if not request:         # the parent has ended
         os._exit(0)
@@ -256,40 +242,33 @@ def main(prepared=None, seed=0):
         print(json.dumps(answer, default=to_json), file=answers, flush=True)
 
     try:
+        limit(seconds)
         if layer:
-            judge_exercise(Step(layer, what), file, seconds, *more, send=send)
+            judge_exercise(Step(layer, what), file, *more, send)
         else:
-            limit(seconds)
             send(checked_pairs(file, what, more))
     except BaseException as error:          # also SystemExit, and an ImportError of the package's if SciPy is missing
         line, text = raised_at(error, file), one_line(error)
         said = f", line {line}: {describe(error)}" if line else f": {text}"
-        said = text[len(file):] if text.startswith(file) else said
-        send(Answer(None, [], said) if layer else LayerAnswer([], [], said))
+        send(Answer(error=text[len(file):] if text.startswith(file) else said))
     os._exit(0)             # without the learner's threads and exit handlers
 
 
-def judge_exercise(step, file, seconds, seed, config=None, *, send):
-    """Send the verdict on an exercise, then with what the mistake is."""
-    is_own = step.lesson.is_own         # then the lesson's code has limits, too
-    if is_own:
-        limit(seconds)
-    known = cases(step.layer, seed, config and config_from_fields(json.loads(config)))         # before the code runs
-    if not is_own:
-        limit(seconds)
-    numpy = dict(vars(np))
-    solution = load(step.lesson, file)
+def judge_exercise(step, file, seed, send):
+    """Send the verdict on an exercise; if it is wrong, send it again with the mistake in words."""
+    known, numpy = cases(step.layer, seed), dict(vars(np))      # before the code runs
+    solution = load_solution(step.lesson, file)
     vars(np).update(numpy)      # a file may change NumPy, with which the judge computes
     wrong, report, results = verdict(known, solution, seed)
     send(Answer(report, [[*map(each.get, case.results)] for each, case in zip(results, known, strict=True)]
-                if report.right else [], ""))
+                if report.right else []))
     if wrong is not None:
         with silent(), contextlib.suppress(Exception):      # no words if the code ends otherwise this time
-            send(Answer(explained(solution, known, wrong, report), [], ""))
+            send(Answer(explained(solution, known, wrong, report)))
 
 
 def checked_pairs(file, name, inputs):
-    """The `LayerAnswer` on a file, which runs in this process. inputs: texts of --input. Raises what it raises."""
+    """Return the `Answer` on a file, which runs in this process. inputs: texts of --input. Raises what it raises."""
     names = run_python(file)[1]
     block, checks, remarks = block_lesson(file, names), [], []
     only_block = block and (name == "block" or not any(each.endswith("_forward") for each in names))
@@ -298,4 +277,4 @@ def checked_pairs(file, name, inputs):
         found, remark = best_check(lesson.at())
         checks.append(found)
         remarks += [remark] * bool(remark)
-    return LayerAnswer(checks, remarks, "")
+    return Answer(layers=checks, remarks=remarks)

@@ -1,7 +1,7 @@
-"""What the first mistake of a wrong backward is: its numbers, and its name if there is proof.
+"""Explain the first mistake of a wrong backward: its numbers, and its name if there is proof.
 
-A mistake has a name if an edit of the learner's line repairs the function in all cases, if the results are in all cases
-those of a mistake that the derivation lists (`names.py`), or if the numbers alone prove it.
+The proof is an edit that repairs the function in all cases, a known mistake that gives the same results in all cases
+(both in `names.py`), or the numbers alone.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from npgpt.study.judge.counterpart import counterpart
 from npgpt.study.judge.names import UNKNOWN, NameSearch
 from npgpt.study.judge.outcome import contents
 from npgpt.study.judge.report import Fault, Line
-from npgpt.study.judge.shapes import EXACT, clash, close, pattern, told
+from npgpt.study.judge.shapes import EXACT, clash, close, mistake_in_numbers, pattern
 
 WEAK = "unknown", "follows", "zero", "another order"        # are replaced by a name
 
@@ -28,21 +28,19 @@ WEAK = "unknown", "follows", "zero", "another order"        # are replaced by a 
 class Explanation:
     """The explanation of a `Judgement` that found something wrong: `explain(lines)`.
 
-    judge(case) -> the `Judgement` on another case; cases: the judged one and all others, in which a name must hold;
-    begun: a `Finding` on the first NaN or infinity.
+    cases: the judged one and all others, in which a name must hold; begun: a `Finding` on the first NaN or infinity.
     """
 
-    def __init__(self, judgement, solution, cases, judge):
+    def __init__(self, judgement, cases):
         self.judgement, self.case, self.lesson, self.source = (
             judgement, judgement.case, judgement.lesson, judgement.source)
-        self.solution, self.judge, self.cases = solution, judge, cases
-        self.begun = self.not_finite()
-        self.search = NameSearch(judgement, solution, cases, self.begun is not None)
+        self.cases, self.begun = cases, self.not_finite()
+        self.search = NameSearch(judgement, cases, self.begun is not None)
 
     def explain(self, lines):
-        """Return the faults, the lines with what the mistakes are and the evidence, and the package's key of the first.
+        """Return the faults and the lines with mistakes and evidence, and the key of the package's line of the first.
 
-        Of the wrong lines, one that may follow from another says only that.
+        A wrong line that may follow from another says only that.
         """
         faults = [self.explained_fault(fault) for fault in self.judgement.faults]
         explained, causes = [], [*faults]
@@ -58,7 +56,7 @@ class Explanation:
         raised = [self.source.statement_at(fault.line) for fault in self.judgement.faults
                   if self.source and fault.what.kind == "raised" and fault.line]
         wrong = [first.name] if first else raised[0].targets if any(raised) else ()
-        key = counterpart(self.judgement, self.search.walk, wrong) if wrong else ""
+        key = counterpart(self.judgement, wrong) if wrong else ""
         if first:
             names = (self.rounded(first) or self.in_another_order(first.name)
                      or self.search.repaired([each for each in explained if each.verdict == WRONG])
@@ -67,16 +65,16 @@ class Explanation:
         return faults, explained, key
 
     def follows(self, line, cause):
-        """Whether a wrong line may follow from a cause: a `Fault` or a `Line` that was found before it.
+        """Return whether a wrong line may follow from a cause, a `Fault` or `Line` that was found before it.
 
-        A write to an argument may explain everything. A cause may stand below a line if it fills that line's array.
+        A write to an argument may explain everything. A cause below the line may fill the line's array.
         """
         is_write = isinstance(cause, Fault) and cause.what.kind.startswith("writes")
         return cause.line is not None and (is_write or isinstance(cause, Line) and (line.line or 0) <= cause.line
                                            or self.search.depends(line.line, cause.line))
 
     def named(self, lines, first, names):
-        """The lines with each name at its line: at the wrong `Line` there, or at a new one above the first."""
+        """Return the lines with each (line, finding) added to the wrong `Line` there, or to a new one."""
         for number, finding in names:
             i = next((i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG), None)
             if i is None and first in lines and number > (first.line or 0):
@@ -90,10 +88,10 @@ class Explanation:
                 lines = [*lines[:i], dataclasses.replace(lines[i], line=number, mistakes=mistakes), *lines[i + 1:]]
         if names:
             return [following(each, names[0][0]) if each.mistakes == [UNKNOWN] else each for each in lines]
-        return [self.with_place(each) if each is first else each for each in lines]
+        return [self.with_possible_lines(each) if each is first else each for each in lines]
 
-    def with_place(self, first):
-        """The first wrong line, whose mistake has no name, with the lines that the mistake may be in as evidence."""
+    def with_possible_lines(self, first):
+        """Return the first wrong line; if its mistake has no name, with the lines that it may be in as evidence."""
         walk = self.search.walk
         if not walk or first.line is None or first.mistakes != [UNKNOWN]:
             return first
@@ -105,7 +103,7 @@ class Explanation:
     # The numbers
 
     def with_evidence(self, line):
-        """A wrong line with its numbers, the shape or the worst value, and with what they say of the mistake."""
+        """Return a wrong line with its shape or worst value as evidence, and the mistake that the numbers prove."""
         given, true = self.given(line)
         mistakes, found = [UNKNOWN] if self.source else [], []
         if given is not None:
@@ -115,12 +113,12 @@ class Explanation:
                 found = [*filter(None, [self.worst(line.name, given, true), pattern(given, true)])]
             elif self.begun:
                 found = [self.begun]
-            if mistake := told(given, true, self.lesson.sizes_at(self.case.setting)):
+            if mistake := mistake_in_numbers(given, true, self.lesson.sizes_at(self.case.setting)):
                 mistakes = [mistake]
         return dataclasses.replace(line, evidence=found, mistakes=mistakes)
 
     def given(self, line, judgement=None):
-        """(value, true value) of the gradient on a wrong line; None for a line that no gradient is known of."""
+        """Return (value, true value) of the gradient on a wrong line; each may be None."""
         it = judgement or self.judgement
         if line.name in it.results and line.name in it.case.results:
             return it.results[line.name], it.case.results[line.name]
@@ -129,7 +127,7 @@ class Explanation:
         return (made[-1].value if made else None), true[-1]
 
     def worst(self, name, given, true):
-        """A `Finding` of the worst value of a gradient, beside the central difference."""
+        """Return a `Finding` of the worst value of a gradient, beside the central difference."""
         at = np.unravel_index(np.abs(given - true).argmax(), np.shape(true))
         difference, place = None, f"{name}[{', '.join(map(str, at))}]" if at else name
         found = [each for each in traced_forward(self.lesson)[3] if each.name == name[1:]]
@@ -143,10 +141,7 @@ class Explanation:
         return Finding("worst", [place, *distinct(given[at], difference), ratio])
 
     def not_finite(self):
-        """A `Finding` on the assignment with which NaN or infinity begins; or None.
-
-        A mask may hold -inf, so infinity counts only in a gradient.
-        """
+        """Return a `Finding` on the first NaN, or infinity in a gradient (a mask may hold -inf); or None."""
         known = self.case.gradients | self.case.helpers
         for each in self.judgement.record:
             bad = np.isnan(each.value) if each.name not in known else ~np.isfinite(each.value)
@@ -156,9 +151,9 @@ class Explanation:
         return None
 
     def first_write(self):
-        """The `Fault` of the line that first changes an argument."""
+        """Return the `Fault` of the line that first changes an argument."""
         arguments, states = self.case.arguments(), []       # (line, name -> contents, those of the arguments)
-        before, code = contents(arguments), getattr(self.solution.function, "__code__", None)
+        before, code = contents(arguments), getattr(self.judgement.solution.function, "__code__", None)
 
         def trace(frame, event, _):
             if frame.f_code is not code or states and states[-1][2] != before:
@@ -171,7 +166,7 @@ class Explanation:
         sys.settrace(trace)
         try:
             with silent(), contextlib.suppress(BaseException):      # reported elsewhere
-                self.solution.function(*arguments)
+                self.judgement.solution.function(*arguments)
         finally:
             sys.settrace(outer)
         found = states and states[-1][2] != before and self.source and self.source.statement_at(states[0][0])
@@ -182,7 +177,7 @@ class Explanation:
         return Fault(Finding("writes", [one_line(found.text, 100), name]), line)
 
     def explained_fault(self, fault):
-        """A fault with what is known of it: the line of a write, the shapes that do not fit, the mistake."""
+        """Return a fault with the line of a write, the shapes that do not fit, or the mistake behind it."""
         if fault.what.kind.startswith("writes"):
             return self.first_write()
         walk = self.search.walk
@@ -200,8 +195,8 @@ class Explanation:
         return Fault(what, line, [finding])
 
     def still(self, first):
-        """[(line, finding)] if the first wrong gradient is that of another variable, in all cases; else []."""
-        judgements = [self.judgement, *map(self.judge, self.cases[1:])]
+        """Return [(line, finding)] if the first wrong gradient is that of another variable in all cases; else []."""
+        judgements = [self.judgement, *map(self.judgement.on, self.cases[1:])]
         equal = [[name for name, values in it.case.gradients.items() if any(close(given, value) for value in values)]
                  for it in judgements for given, true in [self.given(first, it)] if given is not None
                  and np.shape(given) == np.shape(true) and relative_error(given, true) > EXACT]
@@ -210,9 +205,9 @@ class Explanation:
         return [(first.line, Finding("still", [same[0], what]))] if same else []
 
     def in_another_order(self, first):
-        """[(line, finding)] if the results are the true ones, but in another order; else [].
+        """Return [(line, finding)] if the results are the true ones in another order; else [].
 
-        first: the first wrong gradient; if the learner has a variable of that name, its line may be meant.
+        If the learner has a variable called `first`, the mistake may be in its line.
         """
         it = self.judgement
         given, true = ([values.get(f"d{name}") for name in self.lesson.results]
@@ -222,7 +217,7 @@ class Explanation:
         return [(it.last_return(), Finding("results order"))] if found else []
 
     def rounded(self, first):
-        """[(line, finding)] if the numbers are only rounded, by a line in a smaller dtype; else []."""
+        """Return [(line, finding)] if all that is wrong is the rounding of a line in a smaller dtype; else []."""
         given, true = self.given(first)
         low = next((each for each in self.judgement.record if each.value.dtype.itemsize < 8), None)
         if low is None or given is None or low.line > (first.line or low.line) or relative_error(given, true) > 0.05:
@@ -231,12 +226,12 @@ class Explanation:
 
 
 def following(line, cause):
-    """A wrong line that may follow from the mistake in another; not above it, so that the cause is the first."""
+    """Return a wrong line that may follow from another, moved below it, so that the cause is the first."""
     return dataclasses.replace(line, mistakes=[Finding("follows", [], [cause])], line=max(line.line or 0, cause))
 
 
 def distinct(a, b):
-    """Two different numbers as texts, with as many digits as it takes to tell them apart."""
+    """Return two different numbers as texts, with as many digits as it takes to tell them apart."""
     for digits in range(5, 18):
         texts = [f"{float(each):.{digits}g}" for each in (a, b)]
         if texts[0] != texts[1]:

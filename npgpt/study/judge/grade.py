@@ -27,7 +27,7 @@ from npgpt.files import read_bytes, read_python
 from npgpt.study.exercises.bugs import bug_layers
 from npgpt.study.exercises.exercise import TITLE, Exercise, Step, forward_remark, levels_of
 from npgpt.study.gradcheck.truth import cases
-from npgpt.study.judge.child import MAIN, SUBREAPER, Answer, Child, ask, confirm, prctl
+from npgpt.study.judge.child import MAIN, SUBREAPER, Child, ask, prctl
 from npgpt.study.lessons.table import LESSONS
 
 FILE = "exercise.py"            # what a hand-in is called where it is judged
@@ -72,7 +72,7 @@ def grade(folder, pairs, seed, seconds):
 
 
 def read_class(folder, lessons):
-    """Return (student, exercise) -> `Row`; the same -> `Exercise` of what can be judged; and the other files.
+    """Return {(student, exercise): `Row`}, the `Exercise`s that can be judged by the same keys, and the other files.
 
     lessons: name -> key of the teacher's. Links are not followed; folders that begin with a dot are left out.
     """
@@ -124,18 +124,14 @@ def own_remark(exercise):
 
 def judged(row, exercise, seed, seconds, children):
     """Return the `Row` of an exercise that was judged."""
-    def confirmed(answer):
-        if answer.report and answer.report.right:
-            confirm(answer.results, cases(exercise.layer, seed))
-
-    def run(request, seconds, _):
+    def run(request, seconds):
         return *children.run(folder, exercise, request, seconds), b""        # without what it printed
 
     try:
         with tempfile.TemporaryDirectory(prefix="npgpt-", ignore_cleanup_errors=True) as folder:
             layer = f"{folder}/lessons/{Path(exercise.layer).name}" if exercise.lesson.is_own else exercise.layer
-            report = ask(FILE, seconds, (layer, exercise.what, seed), Answer, exercise.lesson.backward.__name__,
-                         confirmed, run).report
+            report = ask(FILE, seconds, (layer, exercise.what, seed), exercise.lesson.backward.__name__,
+                         lambda: cases(exercise.layer, seed), run).report
         first = next(iter(report.wrong), None)
         said = [getattr(first, "what", ""), *first.mistakes] if first else []
         return row._replace(
@@ -160,8 +156,7 @@ class Children:
         self.lock, self.live, self.others = threading.Lock(), set(), {*children_of_this()}
 
     def run(self, folder, exercise, request, seconds):
-        """Return how the process for a hand-in ended, and its answer. It has a copy of npgpt, so that it can spoil no
-        other's, and one of the teacher's lesson."""
+        """Return how the process for a hand-in ended, and its answer. It runs a copy of npgpt and of the lesson."""
         shutil.copytree(Path(npgpt.__file__).parent, f"{folder}/npgpt", ignore=lambda _, names: {
             each for each in names if each.endswith((".png", ".webp", ".safetensors", "planted.json"))})
         lessons, work = (Path(folder, name) for name in ("lessons", "work"))

@@ -12,10 +12,9 @@ PREPARATION = "It only prepares what the next lines need: the same numbers in an
 
 
 def next_hint(exercise, progress, seconds, report=None, seed=None):
-    """The next hint on the first line that is wrong, or missing if none is wrong, in one line; the number is noted.
+    """Return the next hint on the first line that is wrong, or missing, in one line; note its number.
 
-    report: the verdict on the file, if there is one. Otherwise the file is judged, for at most `seconds`, in the random
-    cases of `seed`; raises UserError as `run_child` does.
+    report: the verdict on the file. Without it the file is judged; raises UserError as `run_child` does.
     """
     report = report or run_child(exercise, seconds, seed)
     if report.right:
@@ -31,7 +30,7 @@ def next_hint(exercise, progress, seconds, report=None, seed=None):
 
 
 def shown(exercise, first):
-    """The hints on a mistake that is in no line of the package: what shows it, and the rule for its gradient."""
+    """Return the hints on a mistake that is in no line of the package: its evidence, and the rule for its gradient."""
     if isinstance(first, Fault):
         return [str(first.what)]
     note = notes_of(exercise.lesson).get(first.name)
@@ -40,9 +39,9 @@ def shown(exercise, first):
 
 
 def key_in_question(exercise, report):
-    """The key of the package's line that is wrong in a learner's backward, or missing; "" if there is none.
+    """Return the key of the package's line that is wrong or missing in a learner's backward, or "".
 
-    report: the verdict, or None if the file was not judged: then nothing is wrong so far.
+    report: the verdict, or None if the file was not judged.
     """
     if report is None or report.sound:
         return unfinished_key(exercise)
@@ -53,17 +52,17 @@ def key_in_question(exercise, report):
 
 
 def package_line(lesson, key):
-    """The line of the package's source file on which a line of the lesson's backward begins, by its key."""
+    """Return the line number in the package's file of a line of the lesson's backward, by its key."""
     return read_source(lesson.backward).first + dict(package_statements(lesson))[key].lineno - 1
 
 
 def package_statements(lesson):
-    """(key, statement) of each line of the package's backward, in order, without the one that unpacks the cache."""
+    """Return (key, statement) of each line of the package's backward but the one that unpacks the cache."""
     return [(key_of(each), each) for each in statements(backward_tree(lesson)) if ast.unparse(each.value) != "cache"]
 
 
 def unfinished_key(exercise):
-    """The key of the first line of the package's backward that the learner has still to write, or ""."""
+    """Return the key of the first line of the package's backward that the learner has still to write, or ""."""
     left = blanks_left(exercise)
     if not left:
         return ""
@@ -79,7 +78,7 @@ def unfinished_key(exercise):
 
 
 def hints(lesson, key):
-    """The three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
+    """Return the three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
     statement = dict(package_statements(lesson))[key]
     quoted = Flow(lesson.forward, lesson.backward).undone[package_line(lesson, key)].values()
     where = f"the forward's line{'s' * (len(quoted) > 1)}: {'; '.join(quoted)}" if quoted else "what the cache holds"

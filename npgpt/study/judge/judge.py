@@ -9,6 +9,7 @@ import secrets
 
 import numpy as np
 
+from npgpt.errors import one_line
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.gradcheck.check import OK, WRONG, compared, gradient_line, gradient_names, named_line, tree_line
 from npgpt.study.gradcheck.source import last_return, read_source
@@ -29,54 +30,52 @@ def new_seed():
 
 
 def judge(name, solution, seed):
-    """The `Report` on a `Solution`, called in this process, with what its first mistake is."""
+    """Return the `Report` on a `Solution`, called in this process, with its first mistake in words."""
     known = cases(name, seed)           # before the learner's function runs
     wrong, report, _ = verdict(known, solution, seed)
     return report if wrong is None else explained(solution, known, wrong, report)
 
 
 def verdict(known, solution, seed):
-    """Run a `Solution` in all `Case`s: (number of the first wrong one or None, the `Report` without an explanation,
-    for each case {"dx": array, …})."""
-    outcomes = [run_case(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
-    judgements = [Judgement(case, outcome, solution) for case, outcome in zip(known, outcomes, strict=True)]
+    """Run a `Solution` in all `Case`s: (which is the first wrong one or None, `Report`, {"dx": array, …} of each case).
+
+    The `Report` does not say yet what the mistake is.
+    """
+    judgements = [Judgement(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
-    report, faults = judgements[wrong or 0].report(), []
-    if report.right:
-        notes = report.notes + ([] if known[0].lesson.is_own else float32_notes(
-            run_case(solution, known[0].in_float32()), known[0].lesson))
-        if any(contents(each.result) != contents(each.value) for each in outcomes):
-            faults = [Fault(Finding("kept"), judgements[0].last_return())]
-        report = dataclasses.replace(report, notes=notes, faults=faults)
-    report = dataclasses.replace(report, record=outcomes[0].record, seed=seed, count=len(known))
+    report = judgements[wrong or 0].report()
+    if report.right and any(contents(each.outcome.result) != contents(each.outcome.value) for each in judgements):
+        report = dataclasses.replace(report, faults=[Fault(Finding("kept"), judgements[0].last_return())])
+    report = dataclasses.replace(report, record=judgements[0].record, seed=seed, count=len(known))
     return wrong, report, [each.results for each in judgements]
 
 
 def explained(solution, known, i, report):
-    """The `Report` on case number i of the known ones, which is wrong, with the mistake in words. Runs the function.
+    """Run the function again in known[i], which was wrong. Return the `Report` with the mistake in words.
 
-    report: that without the words, which stays if the mistake does not occur again.
+    report: that without the words, which is returned if the mistake does not occur again.
     """
-    def judgement(case):
-        return Judgement(case, run_case(solution, case, traced=True), solution)
-
     def fails(setting):
-        return not judgement(Case(name, setting)).sound
+        return not Judgement(solution, Case(name, setting)).sound
 
     name = known[i].name
     case = Case(name, smallest(known[0].lesson, known[i].setting, fails)) if i > 0 else known[0]
-    found = judgement(case)
+    found = Judgement(solution, case)
     # At 1 different mistakes look the same.
     others = [each for each in known if each.lesson.is_own or each.setting.sizes.smallest > 1]
-    words = found.report(Explanation(found, solution, [case, *others], judgement))
+    words = found.report(Explanation(found, [case, *others]))
     return report if words.sound else dataclasses.replace(words, record=report.record, seed=report.seed)
 
 
 class Judgement:
-    """The comparison of one `Outcome` with the truth of its `Case`: `sound`, and `report()`."""
+    """A `Solution` in one `Case`: its `Outcome`, compared with the truth. Runs the function.
 
-    def __init__(self, case, outcome, solution):
-        self.case, self.outcome, self.to_do = case, outcome, solution.to_do
+    traced, shown: as in `run_case`.
+    """
+
+    def __init__(self, solution, case, traced=True, shown=False):
+        self.solution, self.case, self.to_do = solution, case, solution.to_do
+        self.outcome = outcome = run_case(solution, case, traced, shown)
         self.source = read_source(solution.function) if solution.tree else None
         self.lesson, self.record = case.lesson, outcome.record
         self.results, self.faults = {}, []
@@ -94,6 +93,10 @@ class Judgement:
         self.decided = self.finished and not self.faults and all(line.verdict == OK for line in self.lines)
         self.lines += self.intermediate_lines() if self.record else []
 
+    def on(self, case):
+        """Return the judgement of the same solution in another case."""
+        return Judgement(self.solution, case)
+
     @property
     def sound(self):
         """Whether nothing is wrong so far."""
@@ -103,7 +106,7 @@ class Judgement:
         return last_return(self.source) if self.source else None
 
     def result_faults(self, result):
-        """The `Fault`s of the results apart from their numbers: how many there are, and their types."""
+        """Return the `Fault`s of a result's form: how many gradients there are, and their types."""
         lesson, line, is_tuple = self.lesson, self.last_return(), isinstance(result, tuple)
         names = [f"d{name}" for name in lesson.results] + ["dp"] * lesson.is_composite
         wanted = f"{len(names)} ({', '.join(names)})" if len(names) > 1 else \
@@ -128,7 +131,7 @@ class Judgement:
                 if (fault := self.type_fault(name, named.get(name))) is not None]
 
     def type_fault(self, name, value):
-        """A `Fault` for a result that is unexpected, or not a float array; or None."""
+        """Return a `Fault` if a result is unexpected, or no array of floating numbers; or None."""
         true, last = self.case.results.get(name), self.last_return()
         if name in self.case.results and (value is None if true is None else is_floating(value)):
             return None
@@ -142,7 +145,7 @@ class Judgement:
         return Fault(Finding("no array", [name, kind_of(value)]), last if was_array else line)
 
     def report(self, explanation=None):
-        """The `Report` of this case; explanation: adds what the first mistake is."""
+        """Return the `Report` of this case; explanation: an `Explanation` that adds the first mistake in words."""
         lines, notes = list(self.lines), [] if self.source else [NO_LINES]
         if self.decided:         # other names for other values are no mistake
             notes += [f"line {line.line}: {line.name} is not the gradient of {line.name[1:]}, but the results are right"
@@ -159,7 +162,7 @@ class Judgement:
                       list(self.case.results), key)
 
     def result_lines(self):
-        """A `Line` for each input: its gradient in the results, or without results the variable of that name."""
+        """Return a `Line` for each input: its gradient in the results or, without results, in the variable."""
         lines = []
         for name in self.lesson.inputs:
             true = self.case.results[f"d{name}"]
@@ -172,7 +175,7 @@ class Judgement:
         return lines
 
     def intermediate_lines(self):
-        """A `Line` for each gradient that the learner computes under its name, except those of the inputs.
+        """Return a `Line` for each gradient dv of an intermediate that the learner computes.
 
         A variable of the forward that is assigned several times has several gradients, in the reverse order.
         """
@@ -199,23 +202,16 @@ class Judgement:
 
 
 def same(given, true):
-    """Whether a gradient is the true one, perhaps as rows, but not without an axis of length 1."""
+    """Return whether a gradient is the true one, perhaps as rows, but not without an axis of length 1."""
     if np.size(given) == np.size(true) and np.squeeze(given).shape != np.squeeze(true).shape:
         given = np.reshape(given, np.shape(true))
     return compared(given, true) == OK
 
 
 def kind_of(value):
-    """What a result is, in words: "None", "an array of int64", "a list"."""
-    kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else getattr(value, "kind", type(value).__name__)
-    return "None" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def float32_notes(outcome, lesson):
-    """A note for each gradient in an `Outcome` that is not float32 although all inputs are."""
-    if outcome.raised:
-        return [f"with float32 inputs it raises {outcome.raised}"]
-    return [f"{name} is {value.dtype} for float32 inputs" for name, value in lesson.named(outcome.value).items()
-            if is_floating(value) and value.dtype != np.float32]
+    """Describe a `copied` result: "None", "an array of int64", "a list"."""
+    name = (value if isinstance(value, type) else type(value)).__name__
+    kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else one_line(name, 80)
+    return "None" if value is None else f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
 
 

@@ -1,4 +1,4 @@
-"""The name of a mistake: the smallest edit of the learner's line that repairs the whole function in all cases."""
+"""Name a mistake by the smallest edit of the learner's line that repairs the whole function in all cases."""
 
 import ast
 import copy
@@ -22,15 +22,16 @@ UNKNOWN = Finding("unknown")
 
 
 class NameSearch:
-    """Looks for the names of a function's mistakes: `repaired` and `recognised`.
+    """The search for the names of a function's mistakes: `repaired` and `recognised`.
 
-    cases: the judged one and all others, in which a name must hold; walk: the learner's function statement by
-    statement, or None if it cannot be run so; not_finite: whether NaN or infinity occurs in it.
+    cases: as in `Explanation`; walk: the learner's `Walk`, or None if the function cannot be run so; not_finite:
+    whether NaN or infinity occurs in it.
     """
 
-    def __init__(self, judgement, solution, cases, not_finite):
+    def __init__(self, judgement, cases, not_finite):
         self.judgement, self.case, self.lesson = judgement, judgement.case, judgement.lesson
-        self.solution, self.cases, self.not_finite = solution, cases, not_finite
+        self.solution, self.cases, self.not_finite = judgement.solution, cases, not_finite
+        solution = judgement.solution
         self.walk, self.body = None, solution.tree and solution.tree.body
         if solution.tree is not None and can_walk(solution.tree):
             self.walk = self.walk_in(self.case)
@@ -43,7 +44,7 @@ class NameSearch:
             self.terms = package_terms(self.case)
 
     def walk_in(self, case):
-        """The walk of the learner's function in a case; with the values of the package's terms."""
+        """Return the walk of the learner's function in a case, with the values of the package's terms."""
         terms = {hidden(text): value for terms in package_terms(case).values() for text, value in terms.items()}
         tree = ast.FunctionDef("", self.solution.tree.args, self.body, [])
         return Walk(tree, {**self.solution.function.__globals__, **terms}, case.arguments())
@@ -53,7 +54,7 @@ class NameSearch:
         return [(case, self.walk_in(case)) for case in self.cases]
 
     def repaired(self, wrong):
-        """[(line, finding)] of the edits that repair the whole function in all cases: of one, or of one after another.
+        """Return [(line, finding)] of an edit that repairs the function in all cases, or of several; or [].
 
         wrong: the wrong `Line`s. The first is the likeliest to have a mistake.
         """
@@ -81,10 +82,10 @@ class NameSearch:
         return [found[:2], *more] if more else []
 
     def smallest(self, i, wanted=None, tried=()):
-        """(line, finding, edits) of the likeliest edit before or in statement i that makes all results right; or None.
+        """Return (line, finding, edits) of the likeliest edit in or above statement i that repairs the results.
 
-        wanted: the name of the only gradient that must be right; tried: statements to leave out. If an edit of another
-        line would do as well, either may be meant: the finding says both.
+        wanted: the name of the only gradient to repair; tried: statements to leave out. If an edit of another line
+        would do as well, the finding says both.
         """
         whole, found = self.window(i), {}           # line -> (finding, edits) of the likeliest edit there
         for rank, line, finding, edits in repairs(
@@ -108,13 +109,15 @@ class NameSearch:
         return line, finding, edits
 
     def terms_for(self, statement):
-        """text -> value of the parts of the package's line for what a statement of the learner's assigns."""
+        """Return text -> value of the parts of the package's line that assigns the names of a learner's statement."""
         found = {text: value for name in changed_names(statement) for text, value in self.terms.get(name, {}).items()}
         return found or self.terms[""]
 
     def window(self, i):
-        """The numbers of the unfixed statements that a mistake in the value of statement i may come from, the nearest
-        first. Statements above a true value are left out."""
+        """Return which unfixed statements can make the value of statement i wrong, the nearest first.
+
+        Statements above a true value are left out.
+        """
         found, names, unfixed = [], None, self.unfixed()
         for j in range(min(i, len(self.walk.before) - 1), -1, -1):
             statement = self.walk.statements[j]
@@ -125,16 +128,15 @@ class NameSearch:
         return found
 
     def is_loose(self, statement):
-        """Whether a statement may be wrong although its value is right: it changes a variable in place, which may be
-        another one too, or it assigns what nothing reads."""
+        """Return whether a statement may be wrong although its value is right.
+
+        It changes an array in place that other variables may share, or assigns a variable that is never read.
+        """
         return bool(stored_names(statement).keys() & self.unread) or any(
             isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) for node in ast.walk(statement))
 
     def unfixed(self):
-        """The numbers of the statements that ran and that an edit may change.
-
-        Not those that give a true value, and not those that are not the learner's.
-        """
+        """Return the numbers of the learner's statements that ran and did not compute a true value."""
         known = {name: [value] for name, value in self.case.factors.items()} | self.case.gradients | self.case.helpers
         right, wrong = set(), set()
         for each in self.walk.record():
@@ -145,7 +147,7 @@ class NameSearch:
                 if self.is_loose(each) or not fixed.intersection(range(each.lineno, each.end_lineno + 1))]
 
     def is_right(self, case, names, wanted=None):
-        """Whether the results are right at the end of a walk, or only the gradient that is wanted."""
+        """Return whether the results at the end of a walk are right, or only the wanted gradient."""
         if wanted is not None and wanted not in case.results:
             return close(names.get(wanted), (case.gradients | case.helpers).get(wanted, [None])[-1])
         given = self.named(names.get(RESULT))
@@ -154,7 +156,7 @@ class NameSearch:
                                    for name, true in case.results.items() if wanted in (None, name))
 
     def named(self, result):
-        """The results of a backward by name; none for what is no result of a backward."""
+        """Return the results of a backward by name; {} if they are not those of a backward."""
         number = len(result) if isinstance(result, tuple) else 1
         try:
             return self.lesson.named(result) if number == len(self.lesson.results) + self.lesson.is_composite else {}
@@ -162,10 +164,9 @@ class NameSearch:
             return {}
 
     def recognised(self, first):
-        """[(line, finding)] if the results are those of the package's backward with a mistake, in all cases; else [].
+        """Return [(line, finding)] if a mistake in the package's backward gives the same results in all cases; else [].
 
-        For functions that cannot be walked, or that no small edit repairs. The mistakes that the derivation knows
-        (`Note.known`) are tried first, then all small ones if the numbers say nothing.
+        It is one that the derivation knows (`Note.known`) or, if the numbers say nothing, any small one.
         """
         if not self.judgement.finished or not self.judgement.source:
             return []
@@ -183,13 +184,13 @@ class NameSearch:
         return []
 
     def gives(self, walk, edits, given):
-        """Whether the package's backward with edits gives those results."""
+        """Return whether the package's backward with edits gives these results."""
         made = self.named((walk.run(0, edits) or {}).get(RESULT))
         return bool(made) and all(close(made.get(name), given.get(name)) or made.get(name) is given.get(name) is None
                                   for name in self.case.results)
 
     def line_like(self, edits):
-        """The learner's line that assigns what a wrong line of the package does, by its value or its name; or None."""
+        """Return the learner's line with the value, or the name, that edited lines of the package assign; or None."""
         seen, record = [], [each for each in self.judgement.record if each.line != self.judgement.source.first]
         package_walk(self.case).run(0, edits, seen)
         made = {name: seen[i].get(name) for i, statement in edits.items() for name in changed_names(statement)}
@@ -199,7 +200,7 @@ class NameSearch:
         return next(iter(found + [each.line for each in reversed(record) if each.name in made]), None)
 
     def depends(self, line, on):
-        """Whether the value of a line may depend on that of another; always, if the function cannot be walked."""
+        """Return whether the value of a line may depend on another's; True if the function cannot be walked."""
         start = self.walk.index(on) if self.walk else None
         if start is None or line is None:
             return True
@@ -213,10 +214,10 @@ class NameSearch:
 
 
 def package_terms(case):
-    """name -> {text: value} of the parts of the package's line that assigns the name.
+    """Return name -> {text: value} of the parts of the package's line that assigns the name.
 
-    "" has those for gradients that the package skips: the forward's arrays and their powers. The results are left out:
-    in the line that fills an array its name holds half of it.
+    "" holds those for skipped gradients: the forward's arrays and their powers. Results are left out: while an array is
+    filled, its value is unfinished.
     """
     arrays = {name: value for name, value in case.factors.items() if np.ndim(value) and is_floating(value)}
     terms = {"": arrays | {f"{name}**{power}": value**power for name, value in arrays.items() for power in (2, 3)}}
@@ -229,7 +230,7 @@ def package_terms(case):
 
 
 def parts_of(statement, names):
-    """text -> value of the floating parts of a statement's right side: names, products, sums, calls."""
+    """Return text -> value of the floating parts of a statement's right side: names, products, sums, calls."""
     whole, parts = getattr(statement, "value", None), {}
     for node in ast.walk(whole) if whole else []:
         is_number = isinstance(node, ast.Constant) and type(node.value) is float

@@ -22,19 +22,12 @@ LONGEST = 3000              # assignments that are kept of a call
 
 
 @dataclasses.dataclass(frozen=True)
-class Strange:
-    """A result that is neither an array nor a tuple or dict of arrays; only its type is kept."""
-
-    kind: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Outcome:
     """What a backward did in one case.
 
-    value: a copy of its result, of arrays, tuples, dicts, None and `Strange`; result: itself, which a later call may
-    change; raised: an exception in one line, or None; line: where it was raised, or None; changed: whether it changed
-    its arguments; record: the `Assignment`s of its lines, if traced; finished: False if it came to a `...`.
+    value: its result, `copied`; result: itself, which a later call may change; raised: an exception in one line, or
+    None; line: where it was raised, or None; changed: whether it changed its arguments; record: the `Assignment`s of
+    its lines, if traced; finished: False if it came to a `...`.
     """
 
     value: object
@@ -56,8 +49,8 @@ class Solution:
     file: str
 
 
-def load(lesson, file):
-    """The `Solution` of a lesson in a file. Raises UserError if it has none, and what running it raises."""
+def load_solution(lesson, file):
+    """Run a file and return its `Solution` of a lesson. Raises UserError if it has none, and what running it raises."""
     with open(file, "rb") as source:
         tree = ast.parse(source.read(), str(file))
     definition = find_function(tree, lesson.backward)
@@ -72,7 +65,7 @@ def load(lesson, file):
 
 
 def solution_of(lesson, function):
-    """Return the `Solution` that a function is, with its blanks filled, and its text as in a file of the exercise."""
+    """Return the `Solution` of a function, with its blanks filled, and its text as in a file of the exercise."""
     tree, to_do, text, code = None, [], "", getattr(function, "__code__", None)
     if isinstance(function, types.FunctionType):
         with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):     # there is no source
@@ -87,7 +80,7 @@ def solution_of(lesson, function):
 
 
 def is_plain(function, definition, file):
-    """Whether a function is what its `def` in the file made, and its lines run when it is called."""
+    """Return whether a function was made by its `def` in the file, and a call runs its lines."""
     if definition is None or not isinstance(function, types.FunctionType):
         return False
     code, first = function.__code__, min(each.lineno for each in [definition, *definition.decorator_list])
@@ -96,9 +89,9 @@ def is_plain(function, definition, file):
 
 
 def fill_blanks(tree, function, lesson):
-    """Replace each statement with a `...` in a function's tree by the package's. Returns the lines that had one.
+    """Replace each statement with a `...` in a function's tree by the package's, so that the others can be judged.
 
-    Then the finished lines can be judged. A statement that the package does not have ends the function.
+    Returns the lines that had one. A statement that the package does not have ends the function.
     """
     answers = {key_of(each): each for each in statements(backward_tree(lesson))}
     left = [each for each in statements(function) if is_blank(each)]
@@ -119,7 +112,7 @@ def fill_blanks(tree, function, lesson):
 
 
 def run_case(solution, case, traced=False, shown=False):
-    """The `Outcome` of a solution in a `Case`. traced: record its assignments; shown: show what it prints."""
+    """Return the `Outcome` of a solution in a `Case`. traced: record its assignments; shown: show what it prints."""
     arguments = tuple(case.arguments())
     before, value, result, raised, line, finished = contents(arguments), None, None, None, None, True
     with np.errstate(all="ignore") if shown else silent(), \
@@ -140,7 +133,7 @@ def run_case(solution, case, traced=False, shown=False):
 
 
 def copied(value):
-    """A result with new arrays; what is neither an array, None, a tuple, list nor dict becomes `Strange`."""
+    """Return a result with new arrays; what is no array, None, tuple, list or dict is replaced by its type."""
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
     if isinstance(value, tuple | list):
@@ -149,41 +142,39 @@ def copied(value):
         return {key: copied(each) for key, each in value.items()}
     if inspect.iscoroutine(value):
         value.close()       # otherwise Python warns that it was never awaited
-    return None if value is None else Strange(one_line(type(value).__name__, 80))
-
-
-def parts(value):
-    """A value and all that it holds: lists, tuples and dicts before what is in them."""
-    held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [value, *(part for each in held for part in parts(each))]
+    return None if value is None else type(value)
 
 
 def contents(value):
-    """All of a value's parts, in a form that can be compared by ==."""
-    return [(each.dtype.str, each.shape, each.tobytes()) if isinstance(each, np.ndarray | np.generic) else
-            [*each] if isinstance(each, dict) else len(each) if isinstance(each, list | tuple) else each
-            for each in parts(value)]
+    """Return a value and all that it holds in a form that can be compared by ==."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return [(key, contents(each)) for key, each in value.items()]
+    return [*map(contents, value)] if isinstance(value, list | tuple) else value
 
 
 def to_json(value):
-    """What `json.dumps` writes for a dataclass, without the names of its fields, or an array."""
+    """Return what `json.dumps` writes for an array, or for a dataclass: its values without their names."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, base64.b64encode(value.tobytes()).decode()
     return [*vars(value).values()]
 
 
-def checked(value, kind):
-    """A value from JSON as its annotation says: a dataclass, list[kind], kind | None, an array of floating numbers, or
-    plain. Raises ValueError, TypeError, OverflowError or RecursionError if it is none."""
+def from_json(value, kind):
+    """Return a value from JSON as a kind: a dataclass, list[kind], kind | None, an array of floats, or a plain type.
+
+    Raises ValueError, TypeError, OverflowError or RecursionError if it is of another kind.
+    """
     if isinstance(kind, types.UnionType):
-        return None if value is None else checked(value, typing.get_args(kind)[0])
+        return None if value is None else from_json(value, typing.get_args(kind)[0])
     if typing.get_origin(kind) is list:
-        return [checked(each, *typing.get_args(kind)) for each in checked(value, list)]
+        return [from_json(each, *typing.get_args(kind)) for each in from_json(value, list)]
     if dataclasses.is_dataclass(kind):
         kinds = typing.get_type_hints(kind).values()
-        return kind(*(checked(each, part) for each, part in zip(checked(value, list), kinds, strict=True)))
+        return kind(*(from_json(each, part) for each, part in zip(from_json(value, list), kinds, strict=True)))
     if kind is np.ndarray:
-        dtype, shape, data = checked(value, list)
+        dtype, shape, data = from_json(value, list)
         if not re.fullmatch(r"[<>]f\d+", dtype):
             raise ValueError("not an array of floating numbers")
         return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()

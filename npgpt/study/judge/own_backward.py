@@ -1,16 +1,14 @@
 """Train with the learner's own backward functions: `npgpt train --backward FOLDER`.
 
-The exercise files in the folder are checked first, each in a process with limits (`child.run_child`), also on the
-config of the model that is to be trained. Then they are loaded into this process, because training calls their
-functions in every step. There the code runs as the user, without limits, and the check does not make it safe: do not
-train with files of people whom you do not trust.
+The exercise files in the folder are checked first, each in a process with limits (`child.run_child`). Then they are
+loaded into this process, because training calls their functions in every step. There the code runs as the user, without
+limits, and the check does not make it safe: do not train with files of people whom you do not trust.
 """
 
 import contextlib
 import dataclasses
 import functools
 import os
-import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,34 +43,23 @@ TRAINED = [name for name in LAYERS if name != "lora"]       # by `train`: LoRA f
 
 @dataclasses.dataclass(frozen=True)
 class Backwards:
-    """All backward functions that training may call.
-
-    files: layer -> the learner's file; functions: name of a backward -> function, the learner's or else the package's.
-    """
+    """All backward functions that training may call, by name: the learner's in `files` (by layer), or the package's."""
 
     folder: Path
     files: dict[str, Path]
     functions: dict[str, Callable]
 
-    def summary(self, config):
-        """One line about whose functions train a model."""
+    def summary(self):
+        """Say in one line whose functions train a model."""
         return (f"backward: {len(self.files)} of {len(LAYERS)} functions are yours, from {self.folder} "
-                f"({', '.join(self.files)}); this model does not call {', '.join(uncalled(config))}")
-
-
-def uncalled(config):
-    """The layers that a model does not call: the other GELU, and those that GPT-2 has not, such as LoRA."""
-    called = {"cross_entropy_backward", "gpt_backward", "block_backward"}.union(
-        *(each.__code__.co_names for each in vars(transformer).values() if isinstance(each, types.FunctionType)))
-    other = "gelu_exact" if config.activation == "gelu_tanh" else "gelu_tanh"
-    return [name for name in LAYERS if name == other or f"{name}_backward" not in called]
+                f"({', '.join(self.files)})")
 
 
 @contextlib.contextmanager
 def blaming(folder, files):
     """Turn whatever the learner's code raises, or makes npgpt raise, into a BackwardError with its file and line.
 
-    files: the innermost first, as in learning order. Without a line of theirs, what the command reports itself remains.
+    files: in learning order, so that the innermost comes first.
     """
     try:
         yield
@@ -85,16 +72,16 @@ def blaming(folder, files):
 
 
 def read_backwards(folder):
-    """Check and load the `Backwards` in a folder: of each layer the highest level that is right, else the package's.
+    """Verify and load the `Backwards` in a folder: of each layer the highest level that is finished, or the package's.
 
-    Raises UserError if a layer has a wrong file and no right one, if no layer is left, or if a file cannot be loaded.
+    Raises UserError if one of them is wrong, if no layer is finished, or if a file cannot be loaded.
     """
     there = os.listdir(folder)
-    steps = {layer: [step for step in reversed(path_of(layer)) if not step.is_bug] for layer in LAYERS}
-    files = {layer: [Path(folder, step.file) for step in steps[layer] if step.file in there] for layer in steps}
+    files = {layer: [Path(folder, step.file) for step in reversed(path_of(layer))
+                     if step.file in there and not step.is_bug] for layer in LAYERS}
     with ThreadPoolExecutor(available_cores()) as pool:         # each check is a separate process
-        found = pool.map(right_file, files, files.values())
-        found = tqdm(found, "checking your functions", len(files), leave=False, disable=HIDE_BARS)
+        found = tqdm(pool.map(right_file, files, files.values()), "checking your functions", len(files), leave=False,
+                     disable=HIDE_BARS)
         right = {layer: path for layer, path in zip(files, found, strict=True) if path}
     if not right:
         raise UserError(f"no exercise on a layer is finished in {folder}: do some with npgpt learn {folder}")
@@ -103,38 +90,30 @@ def read_backwards(folder):
 
 
 def right_file(layer, paths):
-    """The first of a layer's files that is right; None if all are unfinished. Raises UserError for a wrong one."""
-    wrong = []
+    """Return the first finished file of a layer, or None. Raises UserError, with the line, if it is wrong."""
     for path in paths:
         try:
             exercise = read_exercise(path)
             if exercise.layer != layer:
                 raise UserError(f"{path} is an exercise on {exercise.layer}, not on {layer}")
-            if not blanks_left(exercise):
-                check_right(exercise)
-                for problem in wrong:
-                    tqdm.write(f"{problem}: {path} is used")
+            if blanks_left(exercise):
+                continue
+            report = run_child(exercise, TIME_LIMIT)
+            if report.right:
                 return path
+            line = f", line {report.first}" if report.first else ""
+            raise UserError(f"{path}{line}: {layer}_backward is not right {report.case}".rstrip())
         except UserError as error:
-            wrong.append(error)
-    if wrong:
-        raise UserError(f"{wrong[0]}; see npgpt exercise check {paths[0]}, or move the file away: then npgpt's own "
-                        f"{layer}_backward is used")
-
-
-def check_right(exercise, config=None):
-    """Raise UserError, with the line, if an exercise is not right; config: of a model, for one more case."""
-    report = run_child(exercise, TIME_LIMIT, config=config)
-    if not report.right:
-        line = f", line {report.first}" if report.first else ""
-        raise UserError(f"{exercise.path}{line}: {exercise.layer}_backward is not right {report.case}".rstrip())
+            raise UserError(f"{error}; see npgpt exercise check {path}, or move the file away: then npgpt's own "
+                            f"{layer}_backward is used") from None
+    return None
 
 
 def linked(names):
-    """Name of a backward -> the function that training calls. names: layer -> its file's, which are changed here.
+    """Return name of a backward -> the function that training calls. names: layer -> those of its file, changed here.
 
-    Whichever of them calls another by its name, `mlp_backward(…)` in a block's backward, gets the learner's. The
-    package's modules stay as they are: the file whose functions call others is run a second time.
+    A backward that calls another by name, such as `mlp_backward(…)`, gets the learner's. The package's modules do not
+    change: the file whose functions call others is run a second time.
     """
     again, functions, instead = run_python(transformer.__file__)[1], {}, {}
     for layer, lesson in LAYERS.items():
@@ -161,13 +140,8 @@ class OwnBackwardEngine(ReferenceEngine):
     def own_backward(self, dlogits, cache, ops):
         """Return the tree of gradients of the learner's or the package's `gpt_backward`, each a new array."""
         grads = flatten(self.backwards.functions["gpt_backward"](dlogits, cache, ops))
-        for name, shape in self.params.shapes.items():
-            if np.shape(grads.get(name)) != shape:
-                has = f"has shape {np.shape(grads[name])}, not {shape}" if name in grads else "is missing"
-                raise BackwardError(f"the gradient of {name} {has}: one of the functions in {self.backwards.folder} is "
-                                    "wrong for this model")
-        return nest({name: np.asarray(grads[name]).astype(self.params.dtype, casting="same_kind")
-                     for name in self.params})
+        return nest({name: np.asarray(grads[name]).astype(self.params.dtype, casting="same_kind").reshape(shape)
+                     for name, shape in self.params.shapes.items()})
 
 
 def train(*functions: Callable, steps: int = 100) -> Losses | None:
@@ -210,10 +184,7 @@ def train(*functions: Callable, steps: int = 100) -> Losses | None:
 
 
 def use(backwards, model):
-    """Let a model train with the `Backwards`. Raises UserError if one is wrong with its config, but for the width."""
+    """Let a model train with the `Backwards`. Raises UserError if some of its parameters are frozen."""
     if model.params.frozen:
         raise UserError("--backward trains every parameter: leave --freeze and --lora out")
-    exercises = [read_exercise(path) for layer, path in backwards.files.items() if LAYERS[layer].is_composite]
-    with ThreadPoolExecutor(available_cores()) as pool:
-        list(pool.map(lambda exercise: check_right(exercise, model.config), exercises))
     model.use_engine(OwnBackwardEngine(model.params, model.engine.threads, backwards))

@@ -36,10 +36,9 @@ class Fault:
 class Report:
     """The verdict on a backward.
 
-    case: the branch that it is about, "" for the lesson's own; notes: remarks that do not affect the
-    verdict; to_do: the lines that are still `...`; results: the gradients that are returned; key: of the package's line
-    that the first mistake is in, "" if the learner's steps have none like it; count, seed: the number of cases, and
-    their seed; record: the assignments of the learner's lines in the plain case, if they are known.
+    case: in words, "" for the plain one; notes: remarks that do not affect the verdict; to_do: the lines that are still
+    `...`; results: the names of the returned gradients; key: of the package's line with the first mistake, or "";
+    count, seed: of the cases; record: the assignments of the learner's lines in the plain case.
     """
 
     case: str
@@ -114,16 +113,13 @@ def in_case(report):
 
 
 def hunt_text(report, title):
-    """What a check of a bug hunt says: which results are wrong, but not the line."""
+    """Say of a bug hunt which results are wrong, but not in which line."""
     if report.right:
         return f"{title}: fixed; every gradient is right"
     names = [line.name for line in report.lines if line.verdict == WRONG and line.name in report.results]
-    right = [name for name in report.results if name not in names]
     wrong = ", ".join(names) or "an intermediate, but no result"
-    said = f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}"
-    if right and not report.faults:
-        said += f"; right: {', '.join(right)}"
-    return "\n".join([said, *(f"  {fault.what}" for fault in report.faults)])
+    return "\n".join([f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}",
+                      *(f"  {fault.what}" for fault in report.faults)])
 
 
 def report_html(report, title, code) -> str:

@@ -15,12 +15,12 @@ SIGNS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "
 
 
 def close(a, b):
-    """Whether two values are floating arrays that are equal except for rounding."""
+    """Return whether two values are floating arrays that are equal except for rounding."""
     return is_floating(a) and is_floating(b) and relative_error(a, b) <= CLOSE
 
 
-def told(given, true, sizes):
-    """What the numbers of a wrong gradient alone say of the mistake, as a `Finding`, or None."""
+def mistake_in_numbers(given, true, sizes):
+    """Return the mistake that the numbers of a wrong gradient prove, as a `Finding`, or None."""
     if np.shape(given) != np.shape(true):
         return missing_step(given, true, sizes)
     if not np.any(given):
@@ -30,7 +30,7 @@ def told(given, true, sizes):
 
 
 def missing_step(given, true, sizes):
-    """The step that is missing in a gradient of a wrong shape, as a `Finding`, or None."""
+    """Return the step that is missing in a gradient of a wrong shape, as a `Finding`, or None."""
     extra = given.ndim - np.ndim(true)
     if given.ndim < 6 and any(close(given.transpose(axes), true) for axes in itertools.permutations(range(given.ndim))):
         return Finding("axes order")
@@ -47,7 +47,7 @@ def missing_step(given, true, sizes):
 
 
 def pattern(given, true):
-    """What a wrong gradient of the right shape has in common with the true one, as a `Finding`, or None."""
+    """Return what a wrong gradient of the right shape has in common with the true one, as a `Finding`, or None."""
     difference, ratio = given - true, given / np.where(true == 0.0, np.nan, true)       # no condition holds for NaN
     if np.ptp(ratio) <= CLOSE * abs(ratio.flat[0]):
         return Finding("times", [f"{ratio.flat[0]:.5g}"])
@@ -64,7 +64,7 @@ def pattern(given, true):
 
 
 def value_of(node, names):
-    """The value of an expression, or the exception that it raises."""
+    """Return the value of an expression, or the exception that it raises."""
     try:
         return eval(compile(ast.fix_missing_locations(ast.Expression(node)), "<part>", "eval"), dict(names))
     except Exception as error:
@@ -72,7 +72,7 @@ def value_of(node, names):
 
 
 def clash(statement, names):
-    """A `Finding` about the innermost operation of a statement whose operands do not fit, or None."""
+    """Return a `Finding` about the innermost operation of a statement whose shapes do not fit, or None."""
     for node in reversed([*ast.walk(statement)]):
         error = value_of(node, names) if isinstance(node, ast.BinOp) and type(node.op) in SIGNS else None
         if not isinstance(error, TypeError | ValueError):

@@ -22,10 +22,10 @@ OWN = 12                                            # the same for a pair of one
 OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (0.5e-5, 1.5e-5), "spread": (0.3, 2.0)}
 
 
-def draw(lesson, seed, config=None):
+def draw(lesson, seed):
     """Draw the `Setting`s of a check of a lesson: the plain one, the same with other numbers, random ones.
 
-    In one of these a size is 1, in some a switch is on, in others it is off. config: of a model, for one more case.
+    In one of these a size is 1, in some a switch is on, in others it is off.
     """
     rng = random.Random(f"{lesson.name} {seed}")
     if lesson.is_own:
@@ -36,10 +36,6 @@ def draw(lesson, seed, config=None):
     others = [rng.sample([True, False] * 2**(DEALT - 1), 2**DEALT) for _ in switches[DEALT:]]
     layers = [1, 2, 3, 4]
     settings = [PLAIN, dataclasses.replace(PLAIN, seed=rng.randrange(1, 1 << 30))]
-    if config is not None:
-        sizes = PLAIN.sizes._replace(C=3 * config.n_head, H=config.n_head)
-        settings.append(Setting(sizes, config.n_layer, off=frozenset() if config.causal else frozenset({"mask"}),
-                                eps=config.layer_norm_epsilon, seed=rng.randrange(1, 1 << 30), config=config))
     for i, ones in enumerate([""] * 2**DEALT + ONES):
         if i % len(combinations) == 0:
             rng.shuffle(combinations)
@@ -120,8 +116,6 @@ def in_words(lesson, setting):
     """Describe a lesson's case, "with n_layer = 3, without ln_e"; "" for the plain one."""
     if setting == PLAIN:
         return ""
-    if setting.config is not None:
-        return "with the model's own config"
     words = [f"{each} {array.shape}" for i, (each, array) in enumerate(lesson.inputs.items())
              if i == 0 or 1 in array.shape]
     if lesson.key == "gpt":

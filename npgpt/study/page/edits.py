@@ -9,42 +9,36 @@ from npgpt.study.gradcheck.source import backward_tree, read_source
 
 
 def edited(lesson, level, edits, path, shown=()):
-    """Return the text of an exercise file at a level, and its lines -> the package's; path: its name in the header.
+    """Return the text of an exercise file with edited lines, and {its line: the package's}; path: named in its header.
 
-    edits: first line of a statement of the package's backward -> its new text. Lines that the level leaves out are
-    `...` until they are typed, except the lines in `shown`; level 0 leaves out nothing.
+    edits: first line of a statement of the package's backward -> its new text. What the level asks for is `...` until
+    it is edited, except the lines in `shown`; level 0 asks for nothing.
     """
     source, asked = read_source(lesson.backward), asked_lines(lesson, level) if level else []
-    text = level_text(lesson, level or 3, path, list(source.lines))
-    old, new, done = text.removesuffix("\n").split("\n"), [], 0
-    function = ast.parse(text).body[-1]
-    lines = {function.lineno: source.first}
-    for mine, own in zip(statements(function), statements(backward_tree(lesson)), strict=True):
-        first = own.lineno + source.first - 1
-        new += old[done:mine.lineno - 1]
-        done = mine.end_lineno
-        rows = old[mine.lineno - 1:done]
+    rows = level_text(lesson, level or 3, path, list(source.lines)).split("\n")
+    function = ast.parse("\n".join(rows)).body[-1]
+    origins = [None] * len(rows)
+    origins[function.lineno - 1] = source.first
+    pairs = zip(statements(function), statements(backward_tree(lesson)), strict=True)
+    for mine, own in reversed([*pairs]):        # the last first, so that the line numbers above it stay
+        first, its_rows = own.lineno + source.first - 1, slice(mine.lineno - 1, mine.end_lineno)
+        new = rows[its_rows]
         if first in edits:
-            dedented = textwrap.dedent(edits[first].strip("\n"))
-            rows = textwrap.indent(dedented, " " * mine.col_offset).split("\n")
+            new = textwrap.indent(textwrap.dedent(edits[first].strip("\n")), " " * mine.col_offset).split("\n")
         elif first in asked and first not in shown:
-            rows = placeholder(old, mine)
-        lines |= dict.fromkeys(range(len(new) + 1, len(new) + len(rows) + 1), first)
-        new += rows
-    return "\n".join([*new, *old[done:], ""]), lines
+            new = placeholder(rows, mine)
+        rows[its_rows], origins[its_rows] = new, [first] * len(new)
+    return "\n".join(rows), {i: line for i, line in enumerate(origins, 1) if line}
 
 
 def asked_lines(lesson, level):
-    """Return the first lines of the statements that a learner writes at a level, in the package's file.
-
-    The page shows the line that reads the cache, and the `return`.
-    """
+    """Return the first lines, in the package's file, of the statements that a level asks for on the page."""
     first = read_source(lesson.backward).first
     return [each.lineno + first - 1 for each in left_out(lesson, level) if not is_given(each)]
 
 
 def is_given(statement):
-    """Whether a statement of a backward reads the cache, or returns the results."""
+    """Return whether the page always shows a statement: it reads the cache, or returns the results."""
     return isinstance(statement, ast.Return) or ast.unparse(statement.value) == "cache"
 
 
@@ -54,10 +48,9 @@ def levels_on_path(lesson):
 
 
 def typed_statements(lesson):
-    """Return first line, "b57" -> a dict for each statement of a lesson's backward.
+    """Return {"b57": {…}} for the first line of each statement of a lesson's backward.
 
-    text: without comment and indentation; stub: the part before its right side, the start of a blank; level: the lowest
-    level that asks for it, or None.
+    text: without comment and indentation; stub: its part before the right side; level: the lowest that asks for it.
     """
     source, found = read_source(lesson.backward), {}
     asked = {level: asked_lines(lesson, level) for level in levels_on_path(lesson)}

@@ -1,7 +1,7 @@
-"""The actions behind the live page: check edited lines, change a number, run the model on a text, train.
+"""The actions behind the live page: judge edited lines, change a number, run the model on a text, train.
 
-Each takes the JSON object of a request and returns that of the answer. Only the page has the token, so a request with a
-missing or invalid field is a bug, which the server reports. UserError is for what a user may type.
+Each takes the JSON object of a request, and returns that of the answer. Only the page sends requests, so a missing or
+invalid field is a bug, which the server reports as such. Raises UserError for what a user may type.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from npgpt.files import make_folder, write_atomically
 from npgpt.study.exercises.exercise import Step, read_exercise
 from npgpt.study.exercises.path import is_untouched, path_of
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.check import check
+from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.measure import weighted_sum
 from npgpt.study.gradcheck.trace import recording
 from npgpt.study.judge.child import run_child
@@ -43,10 +43,10 @@ class Live:
         self.folder, self.model, self.tokenizer, self.description = Path(folder), model, tokenizer, description
         self.run = TinyRun()
         self.checking, self.reading = threading.Lock(), threading.Lock()    # one check at a time; one use of the model
-        self.actions = {"/check": self.check, "/progress": self.progress, "/move": self.move, "/text": self.text,
+        self.actions = {"/check": self.judge_edit, "/progress": self.progress, "/move": self.move, "/text": self.text,
                         "/train": lambda request: self.run.since(request["since"])}
 
-    def check(self, request):
+    def judge_edit(self, request):
         """Judge a backward with edited lines, and return their arrays; record a solved level.
 
         shown: the lines of the level that the learner has asked to see.
@@ -62,8 +62,8 @@ class Live:
                     report = renumbered(run_child(read_exercise(path), SECONDS), own_lines)
             except UserError as error:
                 said = str(error).removeprefix(str(path)).replace(" (--time-limit gives it longer)", "")    # not here
-                where, text = re.fullmatch(r"(?:, line (\d+))?:? ?(.*)", said).groups()
-                line = own_lines.get(int(where or 0))
+                number, text = re.fullmatch(r"(?:, line (\d+))?:? ?(.*)", said).groups()
+                line = own_lines.get(int(number or 0))
                 text = (f"line {line}: " if line else "") + renumbered(text, own_lines)
                 return {"verdict": "error", "text": text, "first": key(line), "lines": [], "arrays": {},
                         "output": output.getvalue(), "solved": None}
@@ -72,14 +72,14 @@ class Live:
         return {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
             "text": re.sub(r" \(--seed \d+\)", "", "\n".join([verdict_of(report), *messages, *report.notes])),
-            "first": key(report.first), "output": output.getvalue(), "seed": report.seed,
+            "first": key(report.first), "output": output.getvalue(),
             "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict,
                        "said": [*map(str, [*each.mistakes, *each.evidence])]} for each in report.lines],
             "arrays": {key(line): self.arrays(lesson.key, line, report.record) for line in edits},
             "solved": self.solved(lesson, level, edits) if solved else None}
 
     def arrays(self, layer, line, record):
-        """Return the learner's and the true array for each name that a line assigns, or None."""
+        """Return the learner's array and the true one for each name that a line assigns; None for a missing one."""
         given = {each.name: each.value for each in record if each.line == line}
         known = known_truth(layer)
         true = {f"d{each.name}": gradient for each, gradient in zip(known.variables, known.gradients, strict=True)
@@ -106,7 +106,7 @@ class Live:
                            if "solved" in progress.entry(step.name)]}
 
     def move(self, request):
-        """Change one entry of a layer's input: return all arrays, the loss, its slope, and the curve around it."""
+        """Change one entry of a layer's input; return all arrays, the loss, its slope, and the curve around it."""
         lesson = lesson_named(self.keys[request["layer"]])
         name, index, value = request["name"], tuple(request["index"]), float(request["value"])
         known = known_truth(lesson.key)
@@ -128,9 +128,9 @@ class Live:
                 "curve": [[round(value + step, 6), loss(value + step)] for step in CURVE]}
 
     def text(self, request):
-        """Run the model on a text, and return the data of `ModelStudy`."""
+        """Run the model on a text: see `study_model`."""
         with in_turn(self.reading):
-            return study_model(self.model, self.tokenizer, request["text"], self.description).data
+            return study_model(self.model, self.tokenizer, request["text"], self.description)
 
 
 @functools.cache
@@ -146,7 +146,8 @@ def own_record(layer):
 def gradient_lines(layer):
     """Map each variable to the backward's line that computes its gradient, for each form of the backward."""
     known = known_truth(layer)
-    return [{each.variable: each.backward_line for each in check(way, known=known)} for way in ways(known.lesson)]
+    return [{each.variable: each.backward_line for each in check_lesson(way, known=known)}
+            for way in ways(known.lesson)]
 
 
 @contextlib.contextmanager
@@ -161,9 +162,9 @@ def in_turn(lock):
 
 
 def renumbered(value, lines, field=None):
-    """Return a text of the judge, or a `Report` with all its parts, with the package's line numbers.
+    """Replace line numbers by the package's, in a text of the judge or in all parts of a `Report`.
 
-    lines: line of the checked file -> the package's.
+    lines: line of the judged file -> the package's.
     """
     if isinstance(value, str):
         return re.sub(r"\bline (\d+)", lambda found: f"line {lines.get(int(found[1]), found[1])}", value)

@@ -7,13 +7,12 @@ import inspect
 import re
 import shlex
 from html import escape
-from pathlib import Path
 
 import npgpt
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import LEVELS, beginning, key_of, notes_of
 from npgpt.study.exercises.mathematics import parse_derivation, read_text
-from npgpt.study.gradcheck.check import CONSTANT, OTHER, SHORTCUT, WRONG, check
+from npgpt.study.gradcheck.check import CONSTANT, OTHER, WRONG, check_lesson
 from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.lessons.table import LESSON_0
@@ -34,7 +33,7 @@ def require_extra():
 
 
 def study_page(lessons, model, live=None):
-    """Return the page in UTF-8, bytes, from a list of `Lesson`s, which may be empty, and a `ModelStudy`.
+    """Return the page in UTF-8, bytes, from a list of `Lesson`s, which may be empty, and the dict of `study_model`.
 
     live: {"token": …} of the live page's server; None for a file.
     """
@@ -48,7 +47,7 @@ def study_page(lessons, model, live=None):
     own = next((shlex.quote(str(lesson.file)) for lesson in lessons if lesson.is_own), None)
     subject = next((layer["file"] for layer in studied.values() if own), "GPT-2")
     data = {"live": live, "own": own, "layers": [layer["data"] for layer in studied.values()],
-            "model": None if own else model.data}
+            "model": None if own else model}
     page = environment.get_template("page.html").render(
         rules=[layer for name, layer in studied.items() if name in LESSON_0],
         layers=[layer for name, layer in studied.items() if name not in LESSON_0],
@@ -59,8 +58,7 @@ def study_page(lessons, model, live=None):
 def studied_layer(lesson):
     """Run, trace and check a lesson, and return a dict for the template.
 
-    forward: from `code_units`; ways: from `studied_way`; lines: section of the derivation -> the line of the backward,
-    "b42"; data: for the script.
+    ways: see `studied_way`; lines: section of the derivation -> the line of the backward, "b42"; data: for the script.
     """
     known, typed = known_truth(lesson.key), typed_statements(lesson)
     introduction, sections = parse_derivation(read_text(lesson))
@@ -76,9 +74,10 @@ def studied_layer(lesson):
              for entry in entries[line] if entry["name"] == f"d{entry['section']}"}         # the first of several
     exercise = shlex.join([str(lesson.file), lesson.name]) if lesson.is_own else lesson.name
     return {
-        "name": lesson.name, "title": lesson.title, "exercise": exercise, "file": shown_file(lesson.forward),
+        "name": lesson.name, "title": lesson.title, "exercise": exercise,
+        "file": lesson.file.name if lesson.is_own else f"{lesson.forward.__module__.replace('.', '/')}.py",
         "verdict": verdict, "right": not wrong, "ways": backwards, "introduction": introduction, "sections": sections,
-        "lines": lines, "rows": check_rows(checks),
+        "lines": lines, "checks": checks,
         "data": {"name": lesson.name, "inputs": list(lesson.inputs), "loss": loss_of(lesson),
                  "levels": levels_on_path(lesson), "typed": typed, "planted": planted(lesson, backwards[0]["steps"]),
                  "ways": [{"lines": way["entries"]} | way["steps"].data for way in backwards]}}
@@ -89,7 +88,7 @@ def studied_way(lesson, known, sections, notes, typed):
 
     known: the lesson's `Truth`; sections, notes: of the derivation; typed: the statements that can be edited.
     """
-    checks = check(lesson, known=known)
+    checks = check_lesson(lesson, known=known)
     lines = {each.variable: each.backward_line for each in checks}
     checks = [dataclasses.replace(each, backward_line=lines[each.through[1:]]) if each.through else each
               for each in checks]
@@ -107,32 +106,13 @@ def loss_of(lesson):
     return " + ".join(f"sum({each} * {each[1:] if each[0] == 'd' else 'y'})" for each in given)
 
 
-def shown_file(function):
-    """Return the path of a function's file, relative to the folder of npgpt; of one's own file only the name."""
-    path, home = Path(read_source(function).file), Path(npgpt.__file__).parent.parent
-    return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
-
-
-def check_rows(checks):
-    """Return the rows of the table of checks, dicts; gradients skipped by a shortcut share one row."""
-    rows, skipped = [], [each for each in checks if each.verdict == SHORTCUT]
-    for each in checks:
-        if each not in skipped[1:]:
-            group = skipped if each in skipped else [each]
-            rows.append({"variable": ", ".join(one.variable for one in group), "backward": each.backward_line,
-                         "forward": ", ".join(str(one.forward_line) for one in group),
-                         "shape": () if each in skipped else each.shape, "relative": each.relative,
-                         "verdict": each.verdict + (f", part of {each.through}" if each.through else "")})
-    return rows
-
-
 def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
-    """Return the lines of a function in units: a dict for each statement, for the docstring, and for any other line.
+    """Return a dict for each statement of a function, for its docstring, and for each other line.
 
-    lines: (number, HTML) of each; line: the first number; doc: whether it is the docstring; key: "b57" of a statement
-    or the `def`, else None; returns: whether it is a `return`; question: see `question_about`; level: the lowest that
-    hides it. The others are for a backward: notes of the derivation, the statements that can be edited, and the code
-    lines of the forward: a comment that only quotes one is left out, because it stands in the same row.
+    lines: [(number, HTML), …]; line: the first number; doc: whether it is the docstring; key: "b57" of a statement or
+    the `def`, else None; returns: whether it is a `return`; question: see `question_about`; level: the lowest that
+    hides it. notes, typed, quotes: for a backward, the derivation's notes, the statements that can be edited, and the
+    forward's lines of code.
     """
     from markupsafe import Markup
     from pygments import highlight
@@ -161,9 +141,9 @@ def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
 
 
 def with_comment(html, line, quotes):
-    """Bring a line's comment next to its code, and mark in it what would reveal the answer: all but a shape.
+    """Move a line's comment next to its code, and mark the part that would reveal the answer: all but a shape.
 
-    What a comment on a line of its own quotes of the forward is left out.
+    A comment on a line of its own quotes a line of the forward. The quote is left out: that line is in the same row.
     """
     code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
     if comment is None:
@@ -182,7 +162,7 @@ def span(kind, html):
 
 
 def question_about(source, line, names, notes):
-    """Return a dict for the question that hides a line of the backward; None for reading the cache and the return.
+    """Return a dict for the question that hides a line of the backward; None if the line is always shown.
 
     names: what the line assigns; shape: in letters; hint: of the derivation, or "".
     """

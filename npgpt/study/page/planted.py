@@ -14,11 +14,10 @@ FILE = Path(__file__).with_name("planted.json")
 
 
 def planted(lesson, steps):
-    """Return line, "b57" -> [{"text", "answer"}, …], wrong texts of a line of a lesson's backward, with the answers of
-    `Live.check` without output, seed and true arrays; {} if the code of the lesson is not the code that was judged.
+    """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and the answers of `Live.judge_edit`.
 
-    steps: of the lesson. The first one's has the arrays that are wrong: what `summary` says, or the index of an equal
-    array of the page; and of each wrong line one name. The others' only have words.
+    {} if the lesson's code is not the code that was judged. steps: of the lesson; an array that is also on the page is
+    given by its index there. Only the first answer for a line has arrays.
     """
     found = json.loads(FILE.read_text(encoding="utf-8")).get(lesson.key, {"digest": ""})
     if found["digest"] != digest(lesson):

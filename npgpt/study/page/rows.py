@@ -1,30 +1,24 @@
 """The rows of a lesson on the page: a line of the forward, and beside it the lines of the backward that undo it."""
 
-from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, SHORTCUT, WRONG
+from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, OTHER, WRONG
 from npgpt.study.gradcheck.flow import Flow
 
 
 def rows_of(lesson, forward, backward, checks):
     """Return the rows, {"forward": units, "backward": units, "why": why no line undoes it}, in the forward's order.
 
-    forward, backward: their units, see `code_units`. The first row has the arguments and the `return` of their
-    gradients, the last one the forward's `return` and what the backward is given. A line of the backward stands in the
-    lowest row that it undoes and that is not below the line before it, so that the backward reads upwards.
+    forward, backward: from `code_units`. The forward's arguments are beside the backward's `return`. Another line of
+    the backward is in the lowest row that it undoes and that is not below the line before it: it reads upwards.
     """
-    flow, rows, waiting = Flow(lesson.forward, lesson.backward), [], []
-    for unit in forward:                        # `if` and `for` stand above the statement after them
-        if unit["doc"]:
-            rows[0]["forward"].append(unit)
-            continue
-        waiting.append(unit)
-        if unit["key"]:
-            rows.append({"forward": waiting, "backward": [], "why": None, "line": unit["line"]})
-            waiting = []
-    at, waiting = len(rows) - 1, []
-    for unit in backward:
-        waiting.append(unit)
-        if not unit["key"] and not unit["doc"]:
-            continue
+    flow, rows = Flow(lesson.forward, lesson.backward), []
+    for group in grouped(forward):
+        if group[-1]["doc"]:
+            rows[0]["forward"] += group
+        else:
+            rows.append({"forward": group, "backward": [], "why": None, "line": group[-1]["line"]})
+    at = len(rows) - 1
+    for group in grouped(backward):
+        unit = group[-1]
         undone = [i for i, row in enumerate(rows) if row["line"] in flow.undone.get(unit["line"], ())]
         if unit["returns"]:
             at = 0
@@ -33,8 +27,7 @@ def rows_of(lesson, forward, backward, checks):
         for i in undone:
             if i != at:
                 rows[i]["why"] = (f"in one step with line {unit['line']} {'↓' if i < at else '↑'}")
-        rows[at]["backward"] += waiting
-        waiting = []
+        rows[at]["backward"] += group
     verdicts = {each.forward_line: each for each in checks}
     for row in rows:
         checked = verdicts.get(row["line"])
@@ -42,15 +35,25 @@ def rows_of(lesson, forward, backward, checks):
             row["why"] = None
         elif checked and not row["why"]:
             row["why"] = {CONSTANT: "a constant: no gradient flows through it",
-                          SHORTCUT: f"skipped: part of {checked.through}"}.get(checked.verdict)
+                          FUSED: f"fused: part of {checked.through}"}.get(checked.verdict)
     return rows
+
+
+def grouped(units):
+    """Split units before each statement or docstring, which keeps the lines above it, such as an `if` or a `for`."""
+    groups = [[]]
+    for unit in units:
+        groups[-1].append(unit)
+        if unit["key"] or unit["doc"]:
+            groups.append([])
+    return groups[:-1]
 
 
 def line_entries(checks, steps, sections):
     """Return line of the backward, "b51" -> a list of dicts for the script, one for each array of the line.
 
-    name; section: the variable whose derivation belongs to it, or None; verdict and finding: of the gradient check,
-    None if it is no gradient. If the line ran several times, the worst counts.
+    name; section: the variable whose derivation explains it, or None; verdict, finding: of the gradient check, None if
+    it is no gradient. If the line ran several times, the worst verdict counts.
     """
     lines = {}
     for step in steps.steps:
@@ -59,7 +62,7 @@ def line_entries(checks, steps, sections):
             entry = {"name": name, "section": section, "verdict": None, "finding": None}
             lines.setdefault(step["line"], {})[name] = entry
     for checked in checks:
-        if checked.backward_line and checked.verdict != SHORTCUT:
+        if checked.backward_line and checked.verdict != FUSED:
             name, section = f"d{checked.variable}", "p" if "." in checked.variable else checked.variable
             entries = lines.setdefault(steps.key("b", checked.backward_line), {})
             if checked.verdict == WRONG or not entries.get(name, {"verdict": None})["verdict"]:
@@ -69,7 +72,7 @@ def line_entries(checks, steps, sections):
 
 
 def finding(checked):
-    """Return the result of the gradient check of one variable, in a sentence."""
+    """Return the result of one variable's gradient check in a sentence."""
     gradient = f"d{checked.variable}"
     if checked.verdict == OK:
         return f"{gradient} is verified: relative error {checked.relative:.1e} against central differences."
@@ -80,7 +83,7 @@ def finding(checked):
 
 
 def helper_section(name, line, source, sections):
-    """Return the section for a variable that is no gradient: by its name, or that of the next gradient."""
+    """Return the section that explains an array that is no gradient: by its name, or that of the next gradient."""
     by_name = [v for v in sections if name == v or f"{name}_".startswith(f"d{v}_")]
     if by_name:
         return max(by_name, key=len)

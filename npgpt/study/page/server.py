@@ -16,7 +16,6 @@ import secrets
 import socketserver
 import tempfile
 import threading
-import time
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -26,7 +25,6 @@ from npgpt.files import parse_json
 
 HOST = "127.0.0.1"
 MOST_BODY = 1 << 20         # bytes
-IDLE = 3600.0               # seconds without a request after which the server stops
 HEADERS = {         # more policies are in the page itself
     "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer",
@@ -46,17 +44,16 @@ class Refused(Exception):
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Serves a page until Ctrl-C, or until no request came for `idle` seconds.
+    """Serves a page until Ctrl-C.
 
     actions: path -> function from a request's JSON object to the answer's; it raises UserError for invalid content.
     token: for the page; code: opens it once; address: for the user, with the token.
     """
 
     daemon_threads = True
-    timeout = 0.5           # of handle_request
 
-    def __init__(self, actions, idle=IDLE):
-        self.actions, self.idle = actions, idle
+    def __init__(self, actions):
+        self.actions = actions
         self.token, self.code, self.unspent = secrets.token_urlsafe(32), secrets.token_urlsafe(32), threading.Lock()
         super().__init__((HOST, 0), Handler)
         port = self.server_address[1]
@@ -65,7 +62,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     @contextlib.contextmanager
     def opener(self):
-        """Within it there is a file, readable by this user only, that opens the page once; yield its URL."""
+        """Make a file, readable by this user only, that opens the page once; yield its URL, delete it at the end."""
         home = os.path.expanduser("~")          # browsers in a sandbox (snap) read neither /tmp nor hidden folders
         with tempfile.TemporaryDirectory(prefix="npgpt-", dir=home if os.access(home, os.W_OK) else None) as folder:
             file = Path(folder).resolve() / "open.html"
@@ -74,15 +71,13 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             yield file.as_uri()
 
     def run(self, page):
-        """Serve a page, bytes. Return after Ctrl-C, or when the server has been idle for long enough."""
+        """Serve a page, bytes, until Ctrl-C."""
         self.page = page
-        self.last = time.monotonic()            # when the last authorised request came
         with self, contextlib.suppress(KeyboardInterrupt):
-            while time.monotonic() - self.last < self.idle:
-                self.handle_request()
+            self.serve_forever()
 
     def handle_error(self, request, client_address):
-        """Print nothing: the client is gone, or too slow."""
+        """Ignore the error, because the client is gone or too slow."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -103,7 +98,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self, content):
         """Send what content() returns, bytes and their type; or any error."""
         try:
-            self.check()
+            self.authorise()
             data, kind = content()
         except Refused as refusal:
             self.refuse(*refusal.args)
@@ -124,7 +119,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def check(self):
+    def authorise(self):
         """Raise Refused unless the request comes from the page, or opens it, and its path exists."""
         path, _, query = self.path.partition("?")
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
@@ -137,7 +132,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
                        for each, secret in zip(given, (self.server.token, self.server.code), strict=True))
         if not token and not (code and self.server.unspent.acquire(blocking=False)):        # it can be acquired once
             raise Refused(HTTPStatus.FORBIDDEN, "wrong token, or used code: open the address that npgpt study printed")
-        self.server.last = time.monotonic()
         methods = {"/": "GET", **dict.fromkeys(self.server.actions, "POST")}
         if path not in methods:
             raise Refused(HTTPStatus.NOT_FOUND, "no such page")
@@ -162,7 +156,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.server.actions[self.path.partition("?")[0]](content)
 
     def send_error(self, code, message=None, explain=None):
-        """Answer what `BaseHTTPRequestHandler` rejects itself; it calls an unknown method 501."""
+        """Answer a request that `BaseHTTPRequestHandler` itself rejects; it calls an unknown method 501."""
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == 501 else HTTPStatus(code)
         self.refuse(status, status.phrase)
 

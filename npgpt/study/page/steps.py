@@ -37,7 +37,7 @@ def ways(lesson):
 def traced_pass(lesson, known, lines):
     """Return the `Assignment`s of a forward and backward, including inputs and results that no statement assigns.
 
-    Numbers and integer arrays are among them. dln_1_weight of a backward is named after its parameter, "dln_1.weight".
+    dln_1_weight is named after its parameter, "dln_1.weight".
     """
     with recording([lesson.forward, lesson.backward], keep=is_shown) as record:
         _, cache = lesson.run_forward(lesson.inputs)
@@ -65,12 +65,11 @@ def is_shown(value):
 
 
 class Steps:
-    """A pass of a lesson in steps: a line each, with the arrays that it made.
+    """A forward and a backward in steps: each runs one line.
 
-    lines: variable -> the backward's line of its gradient. steps: {"line": "f24", "arrays": [[name, i], …], "at":
-    {name: i} of what the line reads, "partners": {name: step}} in the order of the pass, the line with an f for the
-    forward or a b for the backward; arrays: what `summary` says of array i, each once; partners: of v in the forward
-    the index of dv's step. parts: line -> its code as texts and arrays, see `parts_of`.
+    lines: variable -> the backward's line of its gradient. steps: {"line": "f24" of the forward or "b57" of the
+    backward, "arrays": [[name, i], …] that it makes, "at": {name: i} that it reads, "partners": {v: the step of dv}},
+    in order. arrays: the `summary` of array i, each once; parts: line -> see `parts_of`.
     """
 
     def __init__(self, lesson, known, lines):

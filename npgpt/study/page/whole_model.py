@@ -1,7 +1,6 @@
 """A whole model on a text: the tokens' losses and gradients, attention, and the logit lens."""
 
 import base64
-import dataclasses
 import math
 
 import numpy as np
@@ -19,34 +18,16 @@ OUTPUTS = {"ln_1": "norm_1", "c_attn": "attn.qkv", "attention": "attn.mix", "c_p
            "c_fc": "mlp.hidden", "gelu": "mlp.active", "mlp_c_proj": "mlp.c_proj.y"}
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelStudy:
-    """A model's results on a text of T tokens."""
-
-    text: str                           # what the model reads
-    description: str                    # of the model, one line
-    tokens: list[str]                   # their texts
-    loss: float                         # the mean, in nats
-    losses: list[float]                 # of the tokens from the second on
-    pulls: list[list[float]]            # for the first losses, their gradient's norm for each earlier token's embedding
-    stages: list[dict]                  # the map's boxes, forward: {"layer": a block's index or None, "box": name}
-    flow: list[list[float]]             # for the losses of `pulls`, the gradient's norm for the output of each stage
-    norms: list[float]                  # of the mean loss's gradient for each embedding but the last
-    maps: list[tuple[int, int, str]]    # layer, head, attention weights (T - 1, T - 1): base64 of bytes, 255 for 1
-    next: list[tuple[str, float]]       # the likeliest tokens after the text, with probabilities
-    lens: list[list[tuple[str, float, float]]]      # from `logit_lens`
-    left_out: list[str]                 # sentences about what the page does not show
-
-    @property
-    def data(self):
-        """The data for the page's script."""
-        return dataclasses.asdict(self) | {"losses": short(self.losses), "norms": [*short(self.norms), None],
-                                           "pulls": [short(row) for row in self.pulls],
-                                           "flow": [short(row) for row in self.flow]}
-
-
 def study_model(model, tokenizer, prompt, description):
-    """Run a GPT with its tokenizer on a text, and return a `ModelStudy`.
+    """Run a GPT with its tokenizer on a text of T tokens, and return the data of the page, a dict.
+
+    text, description: the arguments; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
+    second on; stages: the boxes of the map, {"layer": a block's index or None, "box": name}, in the forward's order;
+    pulls, flow: for the first losses, the norms of their gradients with respect to the embedding of each earlier token,
+    and to the output of each stage; norms: of the mean loss's gradient with respect to each embedding, None for the
+    last; maps: (layer, head, attention weights (T - 1, T - 1): base64 of bytes, 255 for 1); next: the likeliest tokens
+    after the text, with their probabilities; lens: a `logit_lens` for each block, and the last; left_out: sentences
+    about what the page does not show.
 
     Raises UserError if the text has fewer than two tokens, too many for the page or the model, or cannot be encoded, or
     if the loss or a gradient is not finite.
@@ -63,20 +44,19 @@ def study_model(model, tokenizer, prompt, description):
     if not math.isfinite(loss) or not all(np.isfinite(gradient).all() for gradient in grads.values()):
         raise UserError(f"the model's loss on this prompt is {loss:.4g}, and its gradient is not finite: "
                         "choose another checkpoint")
-    left_out, n = [], model.config.n_layer
-    maps = attention_maps(model.config, [in_block(activations, i, "att") for i in range(n)], left_out)
-    norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1).tolist()
+    left_out, blocks = [], range(model.config.n_layer)
+    norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1)
     last = activations["ln_f.x" if model.config.final_layer_norm else "head.x"][0]
-    streams = [*(in_block(activations, i, "x") for i in range(n)), last]
-    lens = [logit_lens(model, tokenizer, x, targets[0]) for x in streams]
+    streams = [*(in_block(activations, i, "x") for i in blocks), last]
+    maps = attention_maps(model.config, [in_block(activations, i, "att") for i in blocks], left_out)
     outputs = box_outputs(model.config, activations.grads)
-    stages = [{"layer": layer, "box": box} for layer, box in [*outputs, (None, "loss")]]
     pulls, flow = token_gradients(model, idx, targets, [*outputs.values()], left_out)
-    tokens = [shown(tokenizer, i) for i in ids]
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
-    following = [(shown(tokenizer, i), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]]
-    return ModelStudy(prompt, description, tokens, loss, losses, pulls, stages, flow, norms, maps, following, lens,
-                      left_out)
+    return {"text": prompt, "description": description, "tokens": [shown(tokenizer, i) for i in ids],
+            "loss": loss, "losses": short(losses), "pulls": pulls, "flow": flow, "norms": [*short(norms), None],
+            "stages": [{"layer": layer, "box": box} for layer, box in [*outputs, (None, "loss")]],
+            "maps": maps, "next": [(shown(tokenizer, i), *short([probs[i]])) for i in np.argsort(-probs)[:LIKELIEST]],
+            "lens": [logit_lens(model, tokenizer, x, targets[0]) for x in streams], "left_out": left_out}
 
 
 def in_block(activations, i, name):
@@ -107,7 +87,7 @@ def shown(tokenizer, token):
 
 
 def attention_maps(config, weights, left_out):
-    """Return (layer, head, base64) of the attention weights, one array (H, T, T) per layer; see `ModelStudy`."""
+    """Return (layer, head, base64) of the attention weights, one array (H, T, T) per layer; see `study_model`."""
     heads = max(1, min(config.n_head, MOST_MAPS // config.n_layer))
     if heads < config.n_head:
         left_out.append(f"Attention shows the first {heads} of {config.n_head} heads per layer.")
@@ -140,7 +120,7 @@ def box_outputs(config, grads):
 
 
 def token_gradients(model, idx, targets, names, left_out):
-    """Return, for the loss of each position, `pulls` and `flow`; see `ModelStudy`. names: of the outputs.
+    """Return `pulls` and `flow` of `study_model`; names: of the stages' outputs.
 
     The loss of a causal model at t does not depend on later positions, which are left out.
     """
@@ -159,6 +139,6 @@ def token_gradients(model, idx, targets, names, left_out):
         _, activations = model.run_with_cache(idx[:, :seen], one)
         model.backward()
         grads = activations.grads
-        pulls.append(np.linalg.norm(grads["embedding.x"][0], axis=-1).astype(float).tolist())
-        flow.append([*(float(np.linalg.norm(grads[name])) for name in names), 1.0])
+        pulls.append(short(np.linalg.norm(grads["embedding.x"][0], axis=-1)))
+        flow.append(short([*(np.linalg.norm(grads[name]) for name in names), 1.0]))
     return pulls, flow

@@ -23,12 +23,12 @@ from npgpt.study.exercises.exercise import (
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.path import path_of
 from npgpt.study.exercises.progress import Progress
-from npgpt.study.gradcheck.check import OK, WRONG, check, relative_error
+from npgpt.study.gradcheck.check import OK, WRONG, check_lesson, relative_error
 from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import cases
-from npgpt.study.judge.child import Answer, read_answer
+from npgpt.study.judge.child import read_answer
 from npgpt.study.judge.hints import hints, next_hint
 from npgpt.study.judge.report import report_text
 from npgpt.study.lessons.lesson import Lesson
@@ -68,7 +68,8 @@ def test_a_long_way_has_a_right_gradient_for_every_variable(layer):
     """In all cases; the loss does not depend on probs, and count is a constant."""
     for case in cases(layer, seed=2)[:9]:
         long_way, known = dataclasses.replace(case.lesson, backward=LONG_WAYS[layer]), truth(case.lesson)
-        assert {each.variable for each in check(long_way, known=known) if each.verdict != OK} <= {"probs", "count"}
+        checks = check_lesson(long_way, known=known)
+        assert {each.variable for each in checks if each.verdict != OK} <= {"probs", "count"}
         result = long_way.run_backward(known.dy, known.cache)
         assert all(relative_error(result[f"d{name}"], true) < 1e-9 for name, true in known.inputs.items())
 
@@ -319,7 +320,7 @@ ARRAY = ["<f8", [2], "AAAAAAAA8D8AAAAAAAAAQA=="]
 LINE = ["dx", 3, "ok", [], []]
 FAULT = [["missing", ["dx", ""], [], ""], 3, []]
 REPORT = ["", [LINE], [FAULT], ["\x1b[31m"], [5], ["dx"], "", 25, 3, [["f", 3, "dx", ARRAY]]]
-ANSWER = [REPORT, [[ARRAY, None]], ""]
+ANSWER = [REPORT, [[ARRAY, None]], [], [], ""]
 
 
 def with_part(value, places, other):
@@ -332,19 +333,19 @@ def with_part(value, places, other):
 BAD_PARTS = [([0], 5), ([0], {}), ([0, 1, 0], 5), ([0, 3, 0], None), ([0, 4, 0], float("inf")), ([0, 1, 0, 1], True),
              ([0, 2, 0, 0], []), ([0, 9, 0, 3], None), ([1], [ARRAY]), ([1, 0, 0], 5), ([1, 0, 0, 0], "O"),
              ([1, 0, 0, 0], "<i8"), ([1, 0, 0, 0], "f8,"), ([1, 0, 0, 1], [3]), ([1, 0, 0, 1], [10**30]),
-             ([1, 0, 0, 1], "a"), ([1, 0, 0, 2], "?"), ([1, 0, 0, 2], 5), ([2], None), ([2], float("nan"))]
+             ([1, 0, 0, 1], "a"), ([1, 0, 0, 2], "?"), ([1, 0, 0, 2], 5), ([4], None), ([4], float("nan"))]
 
 
 def test_answers_are_validated():
-    answer = read_answer(f"[]\n{json.dumps(ANSWER)}\nhalf a line".encode(), Answer)
+    answer = read_answer(f"[]\n{json.dumps(ANSWER)}\nhalf a line".encode())
     assert not answer.report.right and answer.report.lines[0].line == 3 and answer.report.notes == ["\\x1b[31m"]
     assert str(answer.report.faults[0].what) == "dx is missing in dp"
     assert answer.results[0][0].tolist() == [1.0, 2.0] and answer.results[0][1] is None
-    assert read_answer(b'[null, [], "text"]\n', Answer).error == "text"
+    assert read_answer(b'[null, [], [], [], "text"]\n').error == "text"
     bad = ["5", "[]", "{}", '["error"]', "[" * 100000, "\udcff", json.dumps(ANSWER)[:-1], json.dumps([*ANSWER, 5])]
     for text in [*bad, *(json.dumps(with_part(ANSWER, *part)) for part in BAD_PARTS)]:
         with pytest.raises((ValueError, TypeError, OverflowError, RecursionError)):
-            read_answer(text.encode(errors="surrogateescape") + b"\n", Answer)
+            read_answer(text.encode(errors="surrogateescape") + b"\n")
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'])

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import erf, expit, logsumexp, softmax
 
 from npgpt.errors import UserError
-from npgpt.study.gradcheck.digits import exactly, is_exact, numbers, rounded, wide
+from npgpt.study.gradcheck.digits import exactly, is_exact, mp_context, rounded, wide
 
 RNG, IDX, X = np.random.default_rng(0), np.array([1, 0, 3]), np.random.default_rng(0).standard_normal((3, 4))
 
@@ -35,12 +35,13 @@ def halves(by):
     lambda x: np.logaddexp(0, x) - softmax(x, axis=1)[np.arange(3), IDX].mean() + expit(x) * erf(x / math.sqrt(2)),
     lambda x: np.linalg.norm(x, axis=1) * x.std(axis=1) + np.clip(np.arctan(x), -1, None).sum(1) * np.prod(x.shape)])
 def test_lines_of_students_keep_30_digits(function):
-    exact, before, along, steps = exactly(function), dict(globals()), wide(X[::-1]), numbers().mpf(10) ** -np.r_[20, 22]
+    exact, before, along = exactly(function), dict(globals()), wide(X[::-1])
+    steps = mp_context().mpf(10) ** -np.r_[20, 22]
     first, second = ((exact(wide(X) + h * along) - exact(wide(X) - h * along)).sum() / (2 * h) for h in steps)
     assert abs(first / second - 1) < 1e-30 and abs(first) > 1e-9 and before == globals()
     np.testing.assert_allclose(rounded(exact(wide(X))), function(X), rtol=1e-9)
     assert is_exact(exact(wide(X))) and not is_exact(np.array([1, None]))
-    assert isinstance(exactly(lambda: np.ones(1, float)[0])(), numbers().mpf)       # 1 / 3 would be a float
+    assert isinstance(exactly(lambda: np.ones(1, float)[0])(), mp_context().mpf)       # 1 / 3 would be a float
 
 
 @pytest.mark.parametrize("function", [
@@ -52,4 +53,4 @@ def test_what_cannot_be_computed_raises(function, monkeypatch):
         exactly(function)(wide(X))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'pip install "npgpt\[study\]"'):
-        numbers.__wrapped__()
+        mp_context.__wrapped__()

@@ -8,7 +8,7 @@ import pytest
 
 from npgpt import UserError
 from npgpt.study import verify
-from npgpt.study.gradcheck.check import CONSTANT, OK, OTHER, SHORTCUT, WRONG, best_check, first_wrong
+from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, OTHER, WRONG, best_check, first_wrong
 from npgpt.study.lessons.own import read_pairs
 from tests.cli.test_train import refused
 from tests.study.gradcheck.cs231n import INPUTS, PLANTED
@@ -43,7 +43,7 @@ def test_ten_layers_in_the_style_of_cs231n(name, old, new, variable, piece, tmp_
     """Right to 38 digits; with one typical mistake, that line is the first wrong one."""
     text = (EXAMPLES / name).read_text()
     checks, remark = checks_of(EXAMPLES / name, INPUTS.get(name, []))
-    assert remark == "" and {each.verdict for each in checks} <= {OK, SHORTCUT, CONSTANT} and len(checks) > 1
+    assert remark == "" and {each.verdict for each in checks} <= {OK, FUSED, CONSTANT} and len(checks) > 1
     assert all(each.digits is None or each.digits > 37 for each in checks)
     (tmp_path / name).write_text(text.replace(old, new))
     wrong = first_wrong(checks_of(tmp_path / name, INPUTS.get(name, []))[0])
@@ -66,7 +66,7 @@ def test_right_code_of_other_styles_is_right(old, new, tmp_path):
     file = tmp_path / "swish.py"
     file.write_text(text.replace("x, beta, s = cache", "x, beta, s = cache.values()") if "{'x': x," in new else text)
     checks, _ = checks_of(file, ["x=4,5,6", "beta=6"])
-    assert {each.verdict for each in checks} <= {OK, SHORTCUT, OTHER}
+    assert {each.verdict for each in checks} <= {OK, FUSED, OTHER}
     assert [each.digits > 35 for each in checks if each.verdict == OK].count(True) >= 3
 
 
@@ -98,10 +98,7 @@ HOSTILE = {     # what stands above the pair, or is replaced in it -> what is sa
     "\udcff": "not UTF-8", "LESSON = 5": "LESSON must be a dict", "LESSON = {'x': 'N', 'beta': 'N, D'}": "no shape",
     "LESSON = {'x': 'N', 'beta': 'D', 'c': 'D'}": "no forward has an argument c",
     "LESSON = {'x': 'N D', 'beta': 'N'}": "line 5: ValueError: operands could not be broadcast",
-    ("_backward", "_grad"): "it has swish_forward, swish_grad", ("return y, (x, beta, s)", ""): "returned nothing",
-    ("return y, (x, beta, s)", "return y"): "swish_forward returned an array, not the result and a cache",
-    ("return dx, dbeta", "return dx"): "a gradient for each of x, beta",
-    ("ds = dout * x", "ds = x + unknown"): "line 13: NameError: name 'unknown' is not defined"}
+    ("return y, (x, beta, s)", "return y"): "swish_forward returned an array, not the result and a cache"}
 
 
 @pytest.mark.parametrize("change", [pytest.param(each, marks=[pytest.mark.slow] * (i > 3))
@@ -143,7 +140,6 @@ def test_verify_in_a_notebook(capsys):
     assert not found.right and capsys.readouterr().out == f"{found}\n" and "the first wrong line is " in repr(found)
     shown = found.show("dx")
     assert np.allclose(shown["true"], 2.0 * shown["yours"]) and np.allclose(shown["difference"], -shown["yours"])
-    assert "WRONG" in found._repr_html_() and "<td" in found._repr_html_()
     with pytest.raises(UserError, match="there is no result dz: choose one of dx"):
         found.show("dz")
     in_float64 = verify(drawn_loss, x=x)

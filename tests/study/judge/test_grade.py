@@ -86,7 +86,7 @@ def temporary(tmp_path, monkeypatch):
 def test_a_class_of_30(temporary, capfd):
     expected = {}
     for name, (code, verdict, mistake) in HOSTILE.items():
-        forged = Answer(Report("", [], FORGED.get(name, []), [], [], []), [], "")
+        forged = Answer(Report("", [], FORGED.get(name, []), [], [], []))
         code = code.replace("FORGED", repr(json.dumps(forged, default=to_json) + "\n"))
         code = code.replace("CLASS", repr(os.path.abspath("class")))
         hand_in(name, f"{LINEAR}\n{BEFORE}{code}\n")

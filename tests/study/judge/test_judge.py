@@ -1,42 +1,30 @@
 """The judge beside the corpus: unfinished files, evidence, notes, what it prints, and `npgpt.study.check`."""
 
-import ast
-import copy
 import dataclasses
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from npgpt import study
 from npgpt.errors import UserError
 from npgpt.layers import layernorm_backward
 from npgpt.study import check
-from npgpt.study.exercises.exercise import level_text, preamble, read_exercise
+from npgpt.study.exercises.exercise import level_text
 from npgpt.study.exercises.findings import SENTENCES
-from npgpt.study.gradcheck.check import OK, WRONG
-from npgpt.study.gradcheck.check import check as gradcheck
+from npgpt.study.gradcheck.check import OK, WRONG, check_lesson
 from npgpt.study.gradcheck.measure import exact
-from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import Case, cases
-from npgpt.study.judge.child import run_child
-from npgpt.study.judge.judge import NO_LINES, verdict
-from npgpt.study.judge.outcome import Solution, load
+from npgpt.study.judge.judge import NO_LINES
 from npgpt.study.judge.report import hunt_text, report_text
-from npgpt.study.lessons.draws import CASES, DEALT, ONES, draw
+from npgpt.study.lessons.draws import CASES, DEALT, draw
 from npgpt.study.lessons.setting import PLAIN, SIZES
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import source
 from tests.study.judge.corpus.solution import UNKNOWN, wrong
 from tests.study.judge.solutions import judge_file, solved
-from tests.test_mutate import mutants
 
 SEED = 7
 
@@ -69,7 +57,7 @@ def test_the_true_values_are_right_to_15_digits_and_more_on_every_branch(layer):
     offs = [set(), set(switches), *({switch} for switch in switches)] + [{"mask"}] * ("mask" in switches)
     for off in [PLAIN, *(dataclasses.replace(small, off=frozenset(off)) for off in offs)]:
         lesson = lesson_named(layer, dataclasses.replace(off, step=1e-20))
-        wrong = {each.variable for each in gradcheck(exact(lesson)) if each.verdict == WRONG}
+        wrong = {each.variable for each in check_lesson(exact(lesson)) if each.verdict == WRONG}
         assert wrong <= {name for name in lesson.results if name not in lesson.inputs}, off
 
 
@@ -77,7 +65,7 @@ def test_the_true_values_are_right_to_15_digits_and_more_on_every_branch(layer):
 def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_switch_combination_and_size_of_1(layer):
     settings = draw(LESSONS[layer], 1)
     assert settings[0] == PLAIN and len(settings) == CASES + 1 and settings == draw(LESSONS[layer], 1)
-    assert settings[1].seed != PLAIN.seed and dataclasses.replace(settings[1], seed=PLAIN.seed) == PLAIN
+    assert dataclasses.replace(settings[1], seed=PLAIN.seed) == PLAIN != settings[1]
     assert not {*settings[1:]} & {*draw(LESSONS[layer], 2)}
     switches = LESSONS[layer].switches
     dealt = {tuple(each.has(switch) for switch in switches[:DEALT]) for each in settings[1:]}
@@ -87,23 +75,10 @@ def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_switch_combinatio
     for i in range(len(SIZES)):
         assert any(each.sizes[i] == 1 for each in settings), SIZES._fields[i]
     assert sum(each.sizes.C == each.sizes.H > 1 for each in settings) == 1             # D = 1
-    assert sum(1 not in each.sizes and each.sizes.C > each.sizes.H for each in settings) == 1 + CASES - len(ONES)
     for each in settings:
         B, T, C, H = each.sizes[:4]
-        all_sizes = [size for size in {*each.sizes, C // H, 3 * C, B * T} if size > 1]
-        ones = 1 in (*each.sizes, C // H)
-        assert ones or len(all_sizes) == len(each.sizes) + 3
-        assert each.sizes.S >= T <= each.sizes.P
-        case = Case(layer, each)
-        assert all(true is None or np.isfinite(true).all() for true in case.results.values())
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(layer=st.sampled_from(list(LESSONS)), seed=st.integers(0, 2**31))
-def test_the_packages_own_backwards_are_right_in_any_case(layer, seed):
-    lesson = lesson_named(layer)
-    wrong, report, _ = verdict(cases(layer, seed), Solution(lesson.backward, None, [], ""), seed)
-    assert wrong is None and report.right
+        assert 1 in (*each.sizes, C // H) or len({*each.sizes, C // H, 3 * C, B * T}) == len(each.sizes) + 3
+        assert all(true is None or np.isfinite(true).all() for true in Case(layer, each).results.values())
 
 
 @pytest.mark.parametrize("layer", LESSONS)
@@ -183,8 +158,7 @@ def test_two_mistakes_are_both_named_if_their_corrections_repair_the_function(tm
 
 
 def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
-    mistakes = wrong("two", UNKNOWN, ("-(dxhat", "np.sin(dxhat"), ("* 0.5", "* 0.25"),
-                     of="the long way, a line for the square")
+    mistakes = wrong(UNKNOWN, ("-(dxhat", "np.sin(dxhat"), ("* 0.5", "* 0.25"), of="the longest way")
     text = "import numpy as np\n" + source("layernorm", mistakes)
     report, line = judged("layernorm", text, tmp_path)
     first = next(each for each in report.lines if each.line == report.first)
@@ -200,12 +174,6 @@ def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wron
     ("gelu_tanh", "    return dx", "    if x.shape[-1] not in (6, 10):\n        dx = -dx\n    return dx", "x ("),
     ("difference", "slope = (up - down) / (2.0 * h)", "slope = (up - down) / 2e-5", "x (5, 6)"),
     ("linear", "dx = drows.reshape(x.shape)", "dx = drows.reshape(x.shape).squeeze()", "x ("),
-    ("linear", "return dx, dweight, dbias", "return dx, dweight.squeeze(), dbias", "weight ("),
-    ("head", "return dx, dweight, dbias", "return dx, dweight, dbias.squeeze() if has_bias else None", "weight (1, "),
-    ("layernorm", "return dx, dweight, dbias", "return dx, dweight.squeeze(), dbias", "weight (1,)"),
-    ("attention", "return dq, dk, dv", "return dq, dk.squeeze(), dv", "k ("),
-    ("lora", "return dx, dlora_a, dlora_b", "return dx, dlora_a, dlora_b.squeeze()", "lora_"),
-    ("mlp", "weight\": dc_fc_weight", "weight\": dc_fc_weight.squeeze()", "c_fc.weight ("),
     ("gpt", "{\"weight\": dwpe}", "{\"weight\": dwpe.squeeze()}", "P = 1"),
     ("gpt", "    return dp", "    dp['wpe']['weight'] *= config.n_layer > 1\n    return dp", "C = 6, n_layer = 1"),
 ])
@@ -227,22 +195,6 @@ def test_a_function_that_works_once_only_is_refused(layer, old, new, says, tmp_p
     report, _ = judged(layer, solved(lesson_named(layer), 3).replace(old, new), tmp_path)
     assert not report.right and says in report_text(report, "title")
     assert report.first is not None
-
-
-def test_a_patched_numpy_does_not_fool_the_judge(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    right = solved(lesson_named("linear"), 3)
-    text = right.replace("dy_rows @ weight.T", "dy_rows @ weight.T * 2.0")
-    Path("mine.py").write_text(text + "\nnp.abs = np.isfinite = np.array_equal = lambda *a, **k: np.zeros(1)\n")
-    report = run_child(read_exercise("mine.py"), 60.0, SEED)
-    assert not report.right and report.first == text[:text.index("drows = ")].count("\n") + 1
-    Path("mine.py").write_text(right + "\nnp.abs = None\n")
-    report = run_child(read_exercise("mine.py"), 60.0, SEED)
-    assert report.right and report.seed == SEED and report.count == CASES + 1
-    assert {each.name for each in report.record} >= {"dweight", "drows"}
-    Path("mine.py").write_text(text.replace("    return dx", "    np.abs = lambda array: array * 0.0\n    return dx"))
-    with pytest.raises(UserError, match="mine.py: the code ended or disturbed its process before it could be checked"):
-        run_child(read_exercise("mine.py"), 60.0, SEED)
 
 
 FORMS = """
@@ -285,8 +237,7 @@ def test_other_forms_that_are_wrong_are_told_in_one_line(form, says, tmp_path):
     assert not report.right and says in [None, *(str(fault.what)[:len(says or "")] for fault in report.faults)], report
     if says is None:
         assert report.lines[0].evidence[0].kind == "worst" and report.lines[0].mistakes == []
-    for text in (report_text(report, "title"), hunt_text(report, "title")):
-        assert "Traceback" not in text and (says or "") in text
+    assert (says or "") in hunt_text(report, "title")
 
 
 def test_the_names_are_free_and_only_the_results_decide(tmp_path):
@@ -326,25 +277,17 @@ def mine(gradient, kept):
     return dx, dweight, dbias
 
 
-def test_check_for_notebooks():
+def test_check_for_notebooks_and_scripts(capsys):
     right = check("layernorm", layernorm_backward)
+    assert capsys.readouterr().out == f"{right}\n"
     assert right.right and "right: every gradient" in repr(right) and "<table>" in right._repr_html_()
     wrong = check("layernorm", mine, seed=3)
-    assert wrong.report.seed == 3
-    line = mine.__code__.co_firstlineno + 5
-    assert not wrong.right and f"line {line}" in repr(wrong) and "the factor weight is missing" in repr(wrong)
-    assert "the factor weight is missing" in wrong._repr_html_() and "mine, a backward of layernorm" in repr(wrong)
+    assert wrong.report.seed == 3 and wrong.report.first == mine.__code__.co_firstlineno + 5
+    assert not wrong.right and "mine, a backward of layernorm" in repr(wrong)
+    assert all("the factor weight is missing" in text for text in (repr(wrong), wrong._repr_html_()))
     for layer, function, says in (("relu", mine, "there is no layer"), ("layernorm", 3, "needs a function, not int")):
         with pytest.raises(UserError, match=says):
             check(layer, function)
-
-
-def test_check_prints_in_a_script(tmp_path):
-    (tmp_path / "script.py").write_text(
-        "from npgpt.layers import dropout_backward\nimport npgpt.study\nnpgpt.study.check('dropout', dropout_backward)")
-    out = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True,
-                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    assert "right: every gradient" in out.stdout and out.stdout.count("dropout_backward") == 1 and out.stderr == ""
 
 
 def test_check_without_a_source_as_in_a_plain_repl():
@@ -362,45 +305,3 @@ def test_check_without_a_source_as_in_a_plain_repl():
 
 def interrupted(dy, mask):
     raise KeyboardInterrupt
-
-
-def gives_the_true_gradients(layer, backward):
-    """Whether a backward does, in every case, and leaves its arguments as they were: without the judge."""
-    for case in cases(layer, 1):
-        dy, cache = copy.deepcopy((case.dy, case.cache))
-        try:
-            with np.errstate(all="ignore"):
-                result = case.lesson.run_backward(dy, cache, backward)
-            again = case.lesson.run_backward(dy, cache)         # by the package: other values if it has written to them
-        except Exception:
-            return False
-        if result.keys() - case.results.keys() or not all(
-                equal(each.get(name), true) for each in (result, again) for name, true in case.results.items()):
-            return False
-    return True
-
-
-def equal(given, true):
-    """Whether a result is the true one: None for None, else a floating array of its shape and values."""
-    if given is None or true is None:
-        return given is true
-    kind = getattr(given, "dtype", np.dtype(int)).kind
-    return kind == "f" and given.shape == true.shape and np.allclose(given, true, rtol=1e-8, atol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", LESSONS)
-def test_the_verdict_on_mutants_is_that_of_their_results(layer, tmp_path):
-    """Every mistake of one node, whether people make it or not: the judge does not fail, and is never wrong."""
-    lesson = lesson_named(layer)
-    tree = ast.parse("\n".join(read_source(lesson.backward).lines)).body[0]
-    neighbours = mutants.Neighbours(tree, lesson.backward)
-    texts = dict.fromkeys(ast.unparse(wrong) for _, wrong, _ in mutants.variations(tree, neighbours))
-    for i, text in enumerate([*texts][::10]):
-        file = tmp_path / "mine.py"
-        file.write_text(f"{preamble(lesson)}\n\n\n{text}\n")
-        solution, known = dataclasses.replace(load(lesson, file), tree=None), cases(layer, SEED)     # only its results
-        right = gives_the_true_gradients(layer, solution.function)
-        assert verdict(known, solution, SEED)[1].right == right, text
-        if i % 10 == 0:
-            assert judge_file(layer, file, SEED).right == right, text

@@ -12,14 +12,13 @@ from npgpt.errors import BackwardError
 from npgpt.study.exercises.exercise import level_text
 from npgpt.study.exercises.path import path_of
 from npgpt.study.judge import own_backward
-from npgpt.study.judge.own_backward import Backwards, OwnBackwardEngine, linked, uncalled
+from npgpt.study.judge.own_backward import Backwards, OwnBackwardEngine, linked
 from npgpt.study.lessons.table import LAYERS, lesson_named
 from npgpt.training.metrics import read_metrics
 from tests.cli.test_train import refused
 from tests.study.judge.solutions import solved
 
 LESSONS = {name: lesson_named(name) for name in LAYERS}
-UNCALLED = uncalled(GPTConfig())
 STEPS = ["--max-iters", 20, "--eval-interval", 20]
 OURS = "npgpt: own: npgpt cannot use what your functions have returned or changed: "
 UNCHECKED = pytest.mark.usefixtures("unchecked")
@@ -28,7 +27,7 @@ UNCHECKED = pytest.mark.usefixtures("unchecked")
 @pytest.fixture
 def unchecked(monkeypatch):
     """Every file is right: the check of one takes half a second."""
-    monkeypatch.setattr(own_backward, "run_child", lambda exercise, seconds, config=None: SimpleNamespace(right=True))
+    monkeypatch.setattr(own_backward, "run_child", lambda exercise, seconds: SimpleNamespace(right=True))
 
 
 def write(layers=LESSONS, number=-1, blank=False):
@@ -63,9 +62,8 @@ def same_curve(*out_dirs):
 
 @pytest.mark.parametrize("flags", [
     [],
-    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm"],
+    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm", "--threads", 2],
     ["--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
-    ["--no-scale-attn-weights", "--dtype", "float64", "--threads", 2],
 ])
 def test_with_all_the_functions_the_curve_is_the_same(train, flags, request):
     """Every variant of the model can be trained. Without flags the files are checked, and some are the long way."""
@@ -76,7 +74,7 @@ def test_with_all_the_functions_the_curve_is_the_same(train, flags, request):
         code, out, err = train(*STEPS, *flags, *own, "--out-dir", out_dir)
         assert code == 0 and err == ""
     all_of_them = f"{len(LESSONS)} of {len(LESSONS)} functions are yours, from own ({', '.join(LESSONS)})"
-    assert f"backward: {all_of_them}; this model does not call gelu_{'tanh' if 'gelu' in flags else 'exact'}" in out
+    assert f"backward: {all_of_them}\n" in out
     assert len(out.partition("the text of a model that your functions have trained:\n\n")[2]) > 300
     assert same_curve("with", "without")
 
@@ -91,7 +89,7 @@ def engine_with(functions, **config):
     return OwnBackwardEngine(model.params, 1, backwards), (idx, (idx + 1) % 7, np.random.default_rng(0)), model
 
 
-@pytest.mark.parametrize("layer", ["gelu_exact", *(name for name in LESSONS if name not in UNCALLED)])
+@pytest.mark.parametrize("layer", [name for name in LESSONS if name != "lora"])
 def test_each_of_the_functions_is_called(layer):
     """Alone, beside the package's: a composite layer of the package calls the learner's parts."""
     def failing(dy, cache, *ops):
@@ -115,15 +113,6 @@ def test_a_wrong_file_is_refused_before_anything_is_written(train, old, new, say
     line = change("linear", old, new)
     refused(train("--backward", "own"), says.format(line=line), "own linear_backward is used")
     assert not Path("out").exists()
-
-
-def test_a_function_that_is_wrong_for_the_models_config_only_is_refused_with_its_line(train):
-    """No random case has 7 layers."""
-    write(["gpt"])
-    line = change("gpt", '    dp["lm_head"] = ', '    dwpe = dwpe * (config.n_layer != 7)\n    dp["lm_head"] = ')
-    refused(train("--max-iters", 1, "--backward", "own", "--n-layer", 7),
-            f"own/gpt-level3.py, line {line}: gpt_backward is not right with the model's own config")
-    assert train("--max-iters", 1, "--backward", "own", "--n-layer", 1)[0] == 0
 
 
 def test_folders_without_exercises_and_other_devices_are_refused(train, monkeypatch):
@@ -151,17 +140,6 @@ def test_of_several_levels_the_highest_that_is_right_is_used():
 
 
 @UNCHECKED
-def test_a_run_is_resumed_with_the_flag_given_again(train, npgpt):
-    """The package's functions stand in for those that are missing."""
-    write(["attention", "gpt"])
-    assert train("--max-iters", 10, "--eval-interval", 10, "--dropout", 0.1, "--backward", "own")[0] == 0
-    code, out, _ = npgpt("train", "--resume", "--backward", "own", "--max-iters", 20)
-    assert code == 0 and f"2 of {len(LESSONS)} functions are yours, from own (attention, gpt); this model" in out
-    assert train("--max-iters", 20, "--eval-interval", 10, "--dropout", 0.1, "--out-dir", "whole")[0] == 0
-    assert same_curve("out", "whole")
-
-
-@UNCHECKED
 def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are_saved(train, npgpt):
     """It was right on the lesson. It fails in the tenth step. Once corrected, the run continues to the same curve."""
     write(["gpt"])
@@ -171,7 +149,8 @@ def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are
             f"own/gpt-level3.py, line {line}: IndexError: index 8 is out of bounds", "stopped at step 9, saved",
             "continue with: npgpt train --resume --out-dir out --backward own")
     write(["gpt"])
-    assert npgpt("train", "--resume", "--backward", "own")[0] == 0
+    code, out, _ = npgpt("train", "--resume", "--backward", "own")
+    assert code == 0 and f"1 of {len(LESSONS)} functions are yours, from own (gpt)\n" in out
     assert train(*STEPS, "--out-dir", "whole")[0] == 0
     assert same_curve("out", "whole")
 
@@ -179,20 +158,18 @@ def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are
 @UNCHECKED
 @pytest.mark.parametrize(("layer", "line", "says"), [
     ("mlp", "raise SystemExit(3)", "SystemExit: 3"),
-    ("mlp", "raise GeneratorExit", "GeneratorExit"),
     ("mlp", "raise FileNotFoundError(2, 'no file', 'weights.npy')", "FileNotFoundError: [Errno 2] no file"),
     ("linear", "return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
     ("linear", "import warnings; warnings.simplefilter('error'); warnings.warn('mine')", "UserWarning: mine"),
     ("linear", "return None", f"{OURS}TypeError: cannot unpack non-iterable NoneType"),
     ("gelu_tanh", "return dy * 1j", f"{OURS}TypeError: Cannot cast array data from dtype('complex64')"),
     ("gpt", "return None", f"{OURS}AttributeError: "),
-    ("gpt", "return {}", "npgpt: the gradient of wte.weight is missing: one of the functions in own is wrong for this"),
-    ("gpt", "return {'wte': {'weight': dlogits}}", "npgpt: the gradient of wte.weight has shape (2, 8, 23), not (23"),
+    ("gpt", "return {'wte': {'weight': dlogits}}", f"{OURS}ValueError: cannot reshape array"),
 ])
 def test_whatever_goes_wrong_because_of_a_function_is_one_line(train, npgpt, layer, line, says):
     write([layer])
     number = insert(layer, line)
-    says = says if says.startswith("npgpt: ") else f"npgpt: own/{layer}-level3.py, line {number}: {says}"
+    says = says if says.startswith(OURS) else f"npgpt: own/{layer}-level3.py, line {number}: {says}"
     refused(train("--max-iters", 2, "--backward", "own"), says, "; stopped at step 0, saved; fix it, and continue with")
     refused(npgpt("train", "--resume", "--backward", "own"), says)
     refused(train("--overfit", "--backward", "own"), says)

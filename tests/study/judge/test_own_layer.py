@@ -86,8 +86,9 @@ def test_the_page_of_each_pair(own, npgpt, file):
     [layer] = data["layers"]
     line, typed = next((line, typed) for line, typed in layer["typed"].items() if typed["level"] == 1)
     request = {"layer": name, "level": 1, "shown": [], "edits": {line: typed["text"]}}
-    assert live.check(request)["solved"] == f"{name} level 1" and live.progress({}) == {"solved": [f"{name} level 1"]}
-    assert live.check(request | {"edits": {line: typed["text"] + " * 2"}})["first"] == line
+    assert live.judge_edit(request)["solved"] == f"{name} level 1"
+    assert live.progress({}) == {"solved": [f"{name} level 1"]}
+    assert live.judge_edit(request | {"edits": {line: typed["text"] + " * 2"}})["first"] == line
     index = [0] * (3 if name == "affine" else 2)
     low, high = (live.move({"layer": name, "name": layer["inputs"][0], "index": index, "value": 2 + step})
                  for step in (0.0, 1e-4))

@@ -38,8 +38,8 @@ def browser():
 def files(tmp_path_factory):
     """The page of all layers, that of a model only, both with planted markup; and the live page of three layers."""
     folder, study = tmp_path_factory.mktemp("page"), study_model(*load("tiny"), PLANTED, "<b>a model</b>")
-    study.tokens[0] = PLANTED           # a tokenizer with such a token
-    study.lens[1][0] = (PLANTED, 0.5, 0.5)
+    study["tokens"][0] = PLANTED           # a tokenizer with such a token
+    study["lens"][1][0] = (PLANTED, 0.5, 0.5)
     live = {"token": "secret"}
     for name, page in {"study": study_page(list(LESSONS.values()), study), "look": study_page([], study),
                        "live": study_page([LESSONS[name] for name in ("chain", "linear", "layernorm")],
@@ -56,7 +56,7 @@ def judged(body):
     true = np.arange(120.0).reshape(4, 5, 6) / 100
     given = true[0] if "shape" in str(body) else None if "None" in str(body) else true + 0.5
     array = {"name": "dx", "given": given if given is None else summary(given), "true": summary(true)}
-    return {"verdict": "unfinished" if left else "wrong" if wrong else "right", "seed": 7,
+    return {"verdict": "unfinished" if left else "wrong" if wrong else "right",
             "text": "A line is left." if left else f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
             "first": lines[0] if wrong else None, "output": "printed", "arrays": {lines[0]: [array]},
             "solved": f"{body['layer']} level {level}" if level and not left and not body["shown"] else None,
@@ -72,10 +72,10 @@ def server(tmp_path, files):
     actions, asked = Live(tmp_path, *load("tiny"), "a model").actions, collections.defaultdict(list)
     server = Server({path: lambda body, path=path, action=action: asked[path].append(body) or action(body)
                      for path, action in {**actions, "/check": judged}.items()})
-    server.asked, server.token, server.timeout = asked, "secret", 0.05      # asked: path -> the requests
+    server.asked, server.token = asked, "secret"        # asked: path -> the requests
     threading.Thread(target=server.run, args=[(files / "live.html").read_bytes()], daemon=True).start()
     yield server
-    server.idle = 0.0
+    server.shutdown()
 
 
 @pytest.fixture

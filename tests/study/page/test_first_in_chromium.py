@@ -1,4 +1,4 @@
-"""The first screen and the map in headless Chromium, on a file: what is dragged, chosen, pressed and played."""
+"""The first screen and the map in headless Chromium: what is dragged, chosen, pressed and played."""
 
 import re
 
@@ -6,41 +6,19 @@ import numpy as np
 import pytest
 
 from npgpt import load
-from npgpt.study.lessons.table import chosen_lessons
-from npgpt.study.page.page import study_page
 from npgpt.study.page.whole_model import study_model
-from tests.study.page.conftest import DESK, PHONE
-from tests.study.page.test_page_in_chromium import expect, play
+from tests.helpers.chromium import expect, play
+from tests.study.page.conftest import PHONE
 
 pytestmark = pytest.mark.slow
 
 STUDY = study_model(*load("tiny"), "To be", "a model")
-STAGES = STUDY.stages
+STAGES = STUDY["stages"]
 WATCH = """() => { window.seen = []; const count = (each) => document.querySelectorAll(each).length;
     new MutationObserver(() => seen.push([
         document.querySelector(".here.box").dataset.box, document.querySelector("#map-block").value,
         count(".arrays .gone"), count(".box output:not(:empty)")].join(" ")))
     .observe(document.querySelector("#map"), {attributes: true, subtree: true, attributeFilter: ["class"]}); }"""
-SMALL = """[...document.querySelectorAll(".first :is(button, label, [role]), #map :is(button, select, .token, .box a)")]
-    .filter((each) => each.getBoundingClientRect().height < 24).map((each) => each.outerHTML)"""
-
-
-@pytest.fixture
-def visit(browser, tmp_path):
-    """visit(width, **options) -> the page of one layer. No error may occur on it."""
-    errors = []
-    (tmp_path / "study.html").write_bytes(study_page(chosen_lessons("linear"), STUDY))
-
-    def visit_(width=DESK, **options):
-        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-        page.on("pageerror", lambda error: errors.append(error))
-        page.goto((tmp_path / "study.html").as_uri())
-        return page
-
-    yield visit_
-    assert errors == []
-    for context in browser.contexts:
-        context.close()
 
 
 def array(page, name):
@@ -71,7 +49,7 @@ def assert_consistent(page, name, *place):
 
 
 def test_a_number_is_dragged_and_the_rest_follows(visit):
-    page = visit()
+    page = visit("live")
     assert_consistent(page, "weight", 1, 0)
     for name, n, place in [("weight", 3, (1, 1)), ("x", 5, (1, 2))]:
         cell, old = page.locator(f".array[data-of={name}] span").nth(n), array(page, name)[place]
@@ -82,7 +60,7 @@ def test_a_number_is_dragged_and_the_rest_follows(visit):
 
 def test_the_keyboard(visit):
     """One tab stop for each array; the arrows do not step through a layer."""
-    page = visit()
+    page = visit("live")
     page.focus("[data-of=x] [tabindex='0']")
     for key in ["ArrowRight", "ArrowUp", "+", "ArrowDown", "-", "ArrowUp"]:
         page.keyboard.press(key)
@@ -97,7 +75,7 @@ def test_the_keyboard(visit):
     ("x @ dy", "3 columns do not fit 2 rows"), ("dy.T @ x", "it is transposed"), ("x.T @ dy", None),
     ("x.T @ y", "WRONG, 2.9 times too large"), ("2 * x.T @ dy", "WRONG, 2.0 times too large")])
 def test_a_wrong_line_is_called_wrong(visit, line, what):
-    page = visit()
+    page = visit("live")
     page.focus("[data-of=x] span")
     page.get_by_role("radio", name=line, exact=True).check()
     expect(page.locator(".says")).to_contain_text(what or "✓ right")
@@ -109,7 +87,7 @@ def test_a_wrong_line_is_called_wrong(visit, line, what):
 
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
 def test_the_backward_is_played_through_the_whole_model(visit, motion):
-    page = visit(reduced_motion=motion)
+    page = visit("live", reduced_motion=motion)
     page.evaluate(WATCH)
     page.click("#play")
     assert page.locator(".arrays .gone").count() == 6                # dy, dweight, dx and their arrows
@@ -123,15 +101,15 @@ def test_the_backward_is_played_through_the_whole_model(visit, motion):
 
 
 def test_a_token_and_a_block_are_chosen_on_a_phone(visit):
-    page = visit(PHONE, has_touch=True)
+    page = visit("live", PHONE, has_touch=True)
     for token, block in [(3, 0), (1, 0), (2, 1)]:
         page.click(f"#map-tokens label >> nth={token}")
         page.select_option("#map-block", str(block))
         assert [*map(float, page.locator(".box output").all_inner_texts())] == [
-            float(f"{norm:.2g}") for norm, stage in zip(STUDY.flow[token - 1], STAGES, strict=True)
+            float(f"{norm:.2g}") for norm, stage in zip(STUDY["flow"][token - 1], STAGES, strict=True)
             if stage["layer"] in (None, block)]
     assert page.locator("#map-tokens :disabled").count() == 1         # the first
-    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth") and page.evaluate(SMALL) == []
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     for name in ("x", "weight", "y"):
         above, below = (page.locator(f".array[data-of={each}]").bounding_box() for each in (name, f"d{name}"))
         assert above["x"] == below["x"] and above["y"] + above["height"] < below["y"]

@@ -37,7 +37,7 @@ def page(tmp_path):
 @pytest.fixture
 def check(page):
     """check(text, level, shown) -> the answer on an edited line of LayerNorm, through JSON."""
-    return lambda text, level=0, shown=(): json.loads(json.dumps(page.check(
+    return lambda text, level=0, shown=(): json.loads(json.dumps(page.judge_edit(
         {"layer": "layernorm", "level": level, "edits": {f"b{DX}": text}, "shown": [*shown]}), allow_nan=False))
 
 
@@ -66,7 +66,7 @@ def test_a_wrong_edit_shows_each_name(check):
 def test_an_edited_line_shows_the_true_array_of_that_line(page):
     """gpt_backward assigns dx five times. A line that is named is one of the page's, also of an `if`."""
     line = next(each.first for each in read_source(LESSONS["gpt"].backward).statements if "head_backward" in each.text)
-    half, swapped = (page.check({"layer": "gpt", "level": 0, "shown": [], "edits": edits}) for edits in (
+    half, swapped = (page.judge_edit({"layer": "gpt", "level": 0, "shown": [], "edits": edits}) for edits in (
         {f"b{line}": "dx, dhead_weight, dhead_bias = ops.head_backward(0.5 * dlogits, head)"},
         {f"b{line - 3}": "embedding, ln_f, drop, blocks, ln_e, head, config = cache"}))
     for each in half["arrays"][f"b{line}"]:
@@ -156,26 +156,12 @@ def test_a_number_that_moves(page, name):
         assert low["ways"][0]["arrays"] != high["ways"][0]["arrays"] or lesson.name == "dropout"
 
 
-def test_a_text(page):
-    answer = json.loads(json.dumps(page.text({"text": "To be?"}), allow_nan=False))
-    assert answer["tokens"] == ["T", "o", "·", "b", "e", "?"] and len(answer["losses"]) == 5
-    # The last token that is read has one loss only, a fifth of the mean.
-    assert answer["norms"][4] == pytest.approx(answer["pulls"][4][4] / 5, rel=1e-3) and answer["norms"][5] is None
-
-
 def test_the_tiny_run(page, monkeypatch):
-    def train(now, since):
-        monkeypatch.setattr(tiny_run.time, "monotonic", lambda: now)
-        return page.actions["/train"]({"since": since})
-
-    parts = ["wte", "wpe", "h.0", "h.1", "ln_f"]
-    assert train(0.0, 0) == {"loss": [], "norms": {}}
-    first = train(0.55, 0)
-    assert len(first["loss"]) == 5
-    assert len(train(0.65, 5)["loss"]) == 1      # half a step was left over
-    answer = train(1000.0, 4)               # it has stood still, after three seconds
-    assert len(answer["loss"]) == 32 and answer["loss"][-1] < first["loss"][0] - 1.0
-    assert list(answer["norms"]) == parts and all(len(norms) == 32 for norms in answer["norms"].values())
-    monkeypatch.setattr(tiny_run, "STEPS", 40)
-    assert len(train(2000.0, 0)["loss"]) == 40
-    json.dumps(answer, allow_nan=False)
+    """It trains only what is asked for, once."""
+    monkeypatch.setattr(tiny_run, "STEPS", 12)
+    train = page.actions["/train"]
+    first, again, last = (train({"since": step}) for step in (0, 2, 10))
+    assert len(first["loss"]) == 5 and again["loss"][:3] == first["loss"][2:] and len(again["loss"]) == 5
+    assert len(last["loss"]) == 2 and last["loss"][-1] < first["loss"][0] and train({"since": 12})["loss"] == []
+    assert list(first["norms"]) == ["wte", "wpe", "h.0", "h.1", "ln_f"]
+    assert all(len(norms) == 5 for norms in json.loads(json.dumps(first["norms"], allow_nan=False)).values())

@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 
 from npgpt.layers import gelu_exact_backward
-from npgpt.study.gradcheck.check import TOLERANCE, relative_error
-from npgpt.study.gradcheck.truth import cases
-from npgpt.study.judge.outcome import load, run_case
 from npgpt.study.lessons import basics
 from npgpt.study.lessons.table import chosen_lessons, lesson_named
-from npgpt.study.page.edits import edited, typed_statements
+from npgpt.study.page.edits import typed_statements
 from npgpt.study.page.page import studied_layer
 from npgpt.study.page.planted import FILE
-from npgpt.study.page.steps import summary
 
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
@@ -53,26 +49,8 @@ def test_it_is_current_and_small():
         assert not any(each["answer"]["arrays"] for each in texts[1:])
 
 
-@pytest.mark.parametrize("name", LESSONS)
-def test_each_text_is_wrong_and_its_arrays_are_those_of_its_line(name, tmp_path):
-    lesson, case, arrays = LESSONS[name], cases(name)[0], data_of(name)["ways"][0]["arrays"]
-    for line, texts in data_of(name)["planted"].items():
-        for i, each in enumerate(texts):
-            text, lines = edited(lesson, 0, {int(line[1:]): each["text"]}, path := tmp_path / f"{line}-{i}.py")
-            path.write_text(text)
-            outcome = run_case(load(lesson, path), case, traced=True)
-            made = {made.name: made.value for made in outcome.record if lines.get(made.line) == int(line[1:])}
-            for shown in each["answer"]["arrays"].get(line, []):
-                given = arrays[shown["given"]] if isinstance(shown["given"], int) else shown["given"]
-                assert given == summary(made[shown["name"]]), (line, each["text"])
-            if outcome.raised is None and type(outcome.value) is type(lesson.backward(*case.arguments())):
-                results = lesson.named(outcome.value)
-                assert any(relative_error(results.get(name), true) > TOLERANCE
-                           for name, true in case.results.items() if true is not None), (line, each["text"])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("i", "name"), [*enumerate(LESSONS)][::2])
+@pytest.mark.parametrize(("i", "name"), [*enumerate(LESSONS)])
 def test_the_judge_still_says_so(i, name):
     lesson, places = LESSONS[name], plant.places_of(LESSONS[name])
     texts = json.loads(FILE.read_text(encoding="utf-8"))[name]["lines"]

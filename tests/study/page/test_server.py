@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -30,13 +29,11 @@ def refuse(content):
 def server():
     """A `Server` that runs in a thread."""
     server = Server({"/echo": lambda content: content, "/refuse": refuse, "/fail": lambda content: content["secret"]})
-    server.timeout = 0.05
     server.thread = threading.Thread(target=server.run, args=[b"<p>the page</p>"], daemon=True)
     server.thread.start()
     yield server
-    server.idle = 0.0
+    server.shutdown()
     server.thread.join(PATIENCE)
-    assert not server.thread.is_alive()
 
 
 def ask(server, method="POST", path="/echo", body=b"{}", left_out=(), **more):
@@ -77,19 +74,14 @@ def test_the_page_and_an_answer(server):
     (403, {"path": "/echo?code={code}", "left_out": ["X_Npgpt_Token"]}),
     (403, {"method": "GET", "path": "/?token=wrong", "left_out": ["X_Npgpt_Token"]}),
     (403, {"method": "GET", "path": "/?code={code}", "left_out": ["X_Npgpt_Token"], "Host": "evil.example:{port}"}),
-    (403, {"method": "GET", "path": "/", "X_Npgpt_Token": "wrong"}),
-    (403, {"method": "GET", "path": "/etc/passwd", "left_out": ["X_Npgpt_Token"]}),
     (403, {"left_out": ["Host"]}),
     (403, {"Host": "evil.example:{port}"}),         # DNS rebinding
-    (403, {"Host": "127.0.0.1"}),
     (403, {"Host": ["127.0.0.1:{port}", "evil.example"]}),
     (403, {"Origin": "https://evil.example"}),
-    (403, {"Origin": "null"}),
     (403, {"Origin": "https://127.0.0.1:{port}"}),
     (415, {"Content_Type": "application/x-www-form-urlencoded", "body": b"layer=chain"}),       # a form
     (415, {"left_out": ["Content_Type"]}),
     (404, {"path": "/../../etc/passwd"}),
-    (405, {"method": "GET", "body": b""}),
     (405, {"path": "/"}),
     (405, {"method": "BREW"}),
     (411, {"left_out": ["Content_Length"]}),
@@ -131,17 +123,6 @@ def test_requests_that_are_not_http(server, capfd):
             except OSError as error:                # it closed before it had read everything
                 assert error.errno in (errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE)
     assert ask(server)[0] == 200 and capfd.readouterr() == ("", "")
-
-
-def test_it_stops_when_idle(server):
-    """Only a request with the token counts."""
-    server.last = time.monotonic() - 50.0
-    ask(server)
-    assert time.monotonic() - server.last < 40.0
-    server.last, server.idle = time.monotonic() - 50.0, 51.0        # a second is left
-    ask(server, X_Npgpt_Token="wrong")
-    server.thread.join(PATIENCE / 2)
-    assert not server.thread.is_alive()
 
 
 @pytest.mark.usefixtures("ctrl_c")

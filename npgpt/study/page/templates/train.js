@@ -8,7 +8,7 @@ class Training {
     this.button = section.querySelector("button");
     this.losses = [];
     this.norms = {};
-    this.requests = new Requests("/train", (answer) => this.add(answer), (text) => {
+    this.requests = new Requests("/train", (answer, sent) => this.add(answer, sent), (text) => {
       this.now.textContent = text;
       this.run(false);
     });
@@ -32,7 +32,8 @@ class Training {
     this.timer = setInterval(ask, 500);
   }
 
-  add({loss, norms}) {
+  add({loss, norms}, {since}) {
+    if (since !== this.losses.length) return;           // asked for twice, because the first answer took long
     this.losses.push(...loss);
     for (const [name, values] of Object.entries(norms)) (this.norms[name] ??= []).push(...values);
     this.draw();

@@ -36,9 +36,8 @@ LAYERNORM = [
         dx *= rstd
         return dx, dweight, dbias
         """),
-    right("dbias summed in float64", "dbias = dy.reshape(-1, C).sum(axis=0, dtype=np.float64) if has_bias else None",
-          note="dbias is float64 for float32 inputs"),
-    right("the long way, a line for the square", body="""
+    right("dbias summed in float64", "dbias = dy.reshape(-1, C).sum(axis=0, dtype=np.float64) if has_bias else None"),
+    right("the longest way", body="""
         xhat, rstd, weight, has_bias = cache
         C = xhat.shape[-1]
         std = 1.0 / rstd
@@ -54,67 +53,49 @@ LAYERNORM = [
         dx = dcentred - dcentred @ np.ones((C, 1)) / C
         return dx, dweight, dbias
         """),
-    wrong("dxhat without weight", "the factor weight is missing", "dxhat = dy"),
-    wrong("dxhat with xhat", "uses xhat instead of weight", "dxhat = dy * xhat"),
-    wrong("dweight without xhat", "the factor xhat is missing", "dweight = dy.reshape(-1, C).sum(axis=0)"),
-    wrong("dweight not summed", "over B and T", "dweight = dy * xhat"),
-    wrong("dweight summed over the channels", "axis -1 instead of axis 0",
-          "dweight = (dy * xhat).reshape(-1, C).sum(axis=-1)"),
-    wrong("the rows of dbias reshaped the wrong way", UNKNOWN,
-          "dbias = dy.reshape(C, -1).sum(axis=1) if has_bias else None", at=None),
-    wrong("dbias summed over all", "it was summed over C too", "dbias = dy.sum() if has_bias else None"),
-    wrong("the mean over the batch", "axis 0 instead of axis -1", "mean_dxhat = dxhat.mean(axis=0, keepdims=True)"),
-    wrong("keepdims forgotten", "keepdims=True is missing", "mean_dxhat = dxhat.mean(axis=-1)"),
-    wrong("an axis too many", "axis 3 is out of bounds", "mean_dxhat = dxhat.mean(axis=3, keepdims=True)"),
-    wrong("a name used before it is assigned", "UnboundLocalError",
-          "mean_dxhat = dxhat.mean(axis=-1, keepdims=True) * mean_dxhat_xhat"),
-    wrong("a sum for the first mean", "a sum instead of a mean", "mean_dxhat = dxhat.sum(axis=-1, keepdims=True)"),
-    wrong("divided by C", "divided by C, which does not belong there",
-          "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat) / C"),
-    wrong("no mean subtracted", "the term mean_dxhat is missing", "dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"),
-    wrong("the part along xhat kept", "the term xhat * mean_dxhat_xhat is missing", "dx = rstd * (dxhat - mean_dxhat)"),
-    wrong("mean and variance taken for constants", "mean and variance are taken as constants: they depend on x too",
-          "dx = rstd * dxhat"),
-    wrong("a plus", "the term xhat * mean_dxhat_xhat has the wrong sign",
+    wrong("the factor weight is missing", "dxhat = dy"),
+    wrong("uses xhat instead of weight", "dxhat = dy * xhat"),
+    wrong("the factor xhat is missing", "dweight = dy.reshape(-1, C).sum(axis=0)"),
+    wrong("over B and T", "dweight = dy * xhat"),
+    wrong("axis -1 instead of axis 0", "dweight = (dy * xhat).reshape(-1, C).sum(axis=-1)"),
+    wrong(UNKNOWN, "dbias = dy.reshape(C, -1).sum(axis=1) if has_bias else None"),
+    wrong("it was summed over C too", "dbias = dy.sum() if has_bias else None"),
+    wrong("axis 0 instead of axis -1", "mean_dxhat = dxhat.mean(axis=0, keepdims=True)"),
+    wrong("keepdims=True is missing", "mean_dxhat = dxhat.mean(axis=-1)"),
+    wrong("axis 3 is out of bounds", "mean_dxhat = dxhat.mean(axis=3, keepdims=True)"),
+    wrong("UnboundLocalError", "mean_dxhat = dxhat.mean(axis=-1, keepdims=True) * mean_dxhat_xhat"),
+    wrong("a sum instead of a mean", "mean_dxhat = dxhat.sum(axis=-1, keepdims=True)"),
+    wrong("divided by C, which does not belong there", "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat) / C"),
+    wrong("the term mean_dxhat is missing", "dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"),
+    wrong("the term xhat * mean_dxhat_xhat is missing", "dx = rstd * (dxhat - mean_dxhat)"),
+    wrong("mean and variance are taken as constants: they depend on x too", "dx = rstd * dxhat"),
+    wrong("the term xhat * mean_dxhat_xhat has the wrong sign",
           "dx = rstd * (dxhat - mean_dxhat + xhat * mean_dxhat_xhat)"),
-    wrong("the means swapped", "uses mean_dxhat instead of mean_dxhat_xhat",
-          "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat)"),
-    wrong("rstd computed anew without eps", "instead of rstd",
+    wrong("uses mean_dxhat instead of mean_dxhat_xhat", "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat)"),
+    wrong("instead of rstd",
           ("C = xhat.shape[-1]", "C = xhat.shape[-1]\n    centred = xhat / rstd\n"
           "    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True))"), at="rstd = 1.0 / np.sqrt("),
-    wrong("a matmul for dweight", "(6, 5, 4)", "dweight = dy.T @ xhat"),
-    wrong("two mistakes: weight and rstd forgotten", "the factor weight is missing", "dxhat = dy",
-          "dx = (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"),
-    wrong("long way: drstd with xhat", "the division by rstd is missing",
-          ("drstd = (dxhat * centred).sum(axis=-1, keepdims=True)",
-          "drstd = (dxhat * xhat).sum(axis=-1, keepdims=True)"), of="the long way"),
-    wrong("long way: rstd squared in dvar", "2 instead of 3", ("dvar = drstd * -0.5 * rstd**3",
-          "dvar = drstd * -0.5 * rstd**2"), of="the long way"),
-    wrong("long way: dcentred only by way of the variance", "the term dxhat - mean_dxhat is missing",
-          ("dcentred = dxhat * rstd + dvar * 2.0 * centred / C", "dcentred = dvar * 2.0 * centred / C"),
-          of="the long way"),
-    wrong("long way: dmean forgotten in dx", "it is still dcentred, the gradient of another variable",
-          ("dx = dcentred + dmean / C", "dx = dcentred"), of="the long way"),
-    wrong("brackets", "brackets are missing: rstd * (dxhat - mean",
-          "dx = rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat"),
-    wrong("sign of dstd", "its sign is wrong (here, or in line", ("= -(", "= ("),
-          of="the long way, a line for the square", at="dstd = "),
-    wrong("sign of the square", "the term 2.0 * centred * dsquare has the wrong sign (or, in",
-          ("dcentred + 2.0", "dcentred - 2.0"), of="the long way, a line for the square"),
-    wrong("dcentred overwritten", "= instead of +=: it overwrites", ("= dcentred + 2.0", "= 2.0"),
-          of="the long way, a line for the square", at="dcentred = 2.0"),
-    wrong("a sum for the mean, by a matmul", "the division by C is missing", ("np.ones((C, 1)) / C", "np.ones((C, 1))"),
-          of="the long way, a line for the square"),
+    wrong("(6, 5, 4)", "dweight = dy.T @ xhat"),
+    wrong("the factor weight is missing", "dxhat = dy", "dx = (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"),
+    wrong("the division by rstd is missing", "drstd = (dxhat * xhat).sum(axis=-1, keepdims=True)", of="the long way"),
+    wrong("2 instead of 3", "dvar = drstd * -0.5 * rstd**2", of="the long way"),
+    wrong("the term dxhat - mean_dxhat is missing", "dcentred = dvar * 2.0 * centred / C", of="the long way"),
+    wrong("it is still dcentred, the gradient of another variable", "dx = dcentred", of="the long way"),
+    wrong("brackets are missing: rstd * (dxhat - mean", "dx = rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat"),
+    wrong("its sign is wrong (here, or in line", ("= -(", "= ("), of="the longest way"),
+    wrong("the term 2.0 * centred * dsquare has the wrong sign (or, in", ("dcentred + 2.0", "dcentred - 2.0"),
+          of="the longest way"),
+    wrong("= instead of +=: it overwrites", ("= dcentred + 2.0", "= 2.0"), of="the longest way"),
+    wrong("the division by C is missing", ("np.ones((C, 1)) / C", "np.ones((C, 1))"), of="the longest way"),
     # The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C.
-    wrong("xhat squared for C", "is divided by the squared length of xhat",
+    wrong("is divided by the squared length of xhat",
           ("dx = dcentred - dcentred @ np.ones((C, 1)) / C",
           "size = (xhat * xhat).sum(axis=-1, keepdims=True)\n"
           "    along = (dxhat * xhat).sum(axis=-1, keepdims=True)\n"
           "    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)"),
-          of="the long way, a line for the square", at=None),
-    wrong("long way: -1/2 forgotten", "the factor -0.5 is missing", ("dvar = drstd * -0.5 * rstd**3",
-          "dvar = drstd * rstd**3"), of="the long way", key=""),
-    wrong("both means over the batch", "axis 0 instead of axis -1", at="dx = rstd", body="""
+          of="the longest way", at=None),
+    wrong("the factor -0.5 is missing", "dvar = drstd * rstd**3", of="the long way", key=""),
+    wrong("axis 0 instead of axis -1", at="dx = rstd", body="""
         xhat, rstd, weight, has_bias = cache
         dbias = dy.sum(axis=(0, 1)) if has_bias else None
         dweight = (dy * xhat).sum(axis=(0, 1))
@@ -122,7 +103,7 @@ LAYERNORM = [
         dx = rstd * (g - g.mean(axis=0, keepdims=True) - xhat * (g * xhat).mean(axis=0, keepdims=True))
         return dx, dweight, dbias
         """),
-    wrong("a difference in the fifth digit", "0.99", ("dx = rstd * (dxhat", "dx = 0.99999 * rstd * (dxhat")),
+    wrong("0.99", ("dx = rstd * (dxhat", "dx = 0.99999 * rstd * (dxhat")),
 ]
 
 SOLUTIONS = {"layernorm": LAYERNORM}

@@ -44,7 +44,7 @@ CROSS_ENTROPY = [
         dlogits = dshifted
         return dlogits
         """),
-    right("numbers at positions, changed in place", body="""
+    right("in place", body="""
         probs, column, counted, count = cache
         B, T, V = probs.shape
         dlogits = probs.copy()
@@ -55,43 +55,33 @@ CROSS_ENTROPY = [
         dlogits /= count
         return dlogits
         """),
-    wrong("dloss forgotten", "the factor dloss is missing", "dlosses = np.where(counted, 1.0 / count, 0.0)"),
-    wrong("multiplied by count", "multiplied by count instead of divided",
-          "dlosses = np.where(counted, dloss * count, 0.0)"),
-    wrong("not divided by count", "the division by count is missing", "dlosses = np.where(counted, dloss, 0.0)"),
-    wrong("ignored targets counted", "the factor counted is missing", "dlosses = dloss / count"),
-    wrong("divided by the number of all tokens", "uses counted.size instead of count",
-          "dlosses = np.where(counted, dloss / counted.size, 0.0)"),
-    wrong("1 not subtracted", "the term dlosses is missing",
-          "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1)"),
-    wrong("only the softmax", "it is still dlogits, before its last step", at="dlogits = probs * dlosses", body="""
+    wrong("the factor dloss is missing", "dlosses = np.where(counted, 1.0 / count, 0.0)"),
+    wrong("multiplied by count instead of divided", "dlosses = np.where(counted, dloss * count, 0.0)"),
+    wrong("the division by count is missing", "dlosses = np.where(counted, dloss, 0.0)"),
+    wrong("the factor counted is missing", "dlosses = dloss / count"),
+    wrong("uses counted.size instead of count", "dlosses = np.where(counted, dloss / counted.size, 0.0)"),
+    wrong("the term dlosses is missing", "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1)"),
+    wrong("it is still dlogits, before its last step", at="dlogits = probs * dlosses", body="""
         probs, column, counted, count = cache
         dlosses = np.where(counted, dloss / count, 0.0)
         dlogits = probs * dlosses
         return dlogits
         """),
-    wrong("1 subtracted after the division", "1.0 instead of dlosses",
-          "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - 1.0"),
-    wrong("only the targets' columns set", "uses -dlosses instead of dlogits_at_target",
-          "np.put_along_axis(dlogits, column, -dlosses, axis=-1)"),
-    wrong("put into probs", "changes probs, which belongs to the caller",
-          "np.put_along_axis(probs, column, dlogits_at_target, axis=-1)"),
-    wrong("dlogits is probs, changed in place", "changes probs, which belongs to the caller",
+    wrong("1.0 instead of dlosses", "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - 1.0"),
+    wrong("uses -dlosses instead of dlogits_at_target", "np.put_along_axis(dlogits, column, -dlosses, axis=-1)"),
+    wrong("changes probs, which belongs to the caller", "np.put_along_axis(probs, column, dlogits_at_target, axis=-1)"),
+    wrong("changes probs, which belongs to the caller",
           ("dlogits = probs * dlosses", "dlogits = probs\n    dlogits *= dlosses"), at="dlogits *= dlosses"),
-    wrong("column taken for an index of rows", "out of bounds",
+    wrong("out of bounds",
           ("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses", "dlogits[column] -= dlosses"),
           ("np.put_along_axis(dlogits, column, dlogits_at_target, axis=-1)", "dlogits = dlogits + 0.0")),
-    wrong("put along time", "out of bounds", "np.put_along_axis(dlogits, column, dlogits_at_target, axis=1)"),
-    wrong("a second result", "returned 2 results, not one array", "return dlogits, None", at=None),
-    wrong("dprobs not divided by probs", UNKNOWN, (" / np.take_along_axis(probs, column, axis=-1)", ""),
-          of="by way of dprobs", at="dlogits = probs * (dprobs - dot)"),
-    wrong("divided by B * T", "uses B * T instead of count", ("/= count", "/= B * T"),
-          of="numbers at positions, changed in place"),
-    wrong("1 added", "the term 1.0 has the wrong sign", ("]] -= 1.0", "]] += 1.0"),
-          of="numbers at positions, changed in place"),
-    wrong("multiplied by count", "multiplied by count instead of divided", ("/= count", "*= count"),
-          of="numbers at positions, changed in place"),
-    wrong("only the target's logit", "only the target's logit gets a gradient", at="np.zeros_like", body="""
+    wrong("out of bounds", "np.put_along_axis(dlogits, column, dlogits_at_target, axis=1)"),
+    wrong("returned 2 results, not one array", "return dlogits, None"),
+    wrong(UNKNOWN, (" / np.take_along_axis(probs, column, axis=-1)", ""), of="by way of dprobs"),
+    wrong("uses B * T instead of count", ("/= count", "/= B * T"), of="in place"),
+    wrong("the term 1.0 has the wrong sign", ("]] -= 1.0", "]] += 1.0"), of="in place"),
+    wrong("multiplied by count instead of divided", ("/= count", "*= count"), of="in place"),
+    wrong("only the target's logit gets a gradient", at="np.zeros_like", body="""
         probs, column, counted, count = cache
         dlosses = np.where(counted, dloss / count, 0.0)
         dlogits = np.zeros_like(probs)

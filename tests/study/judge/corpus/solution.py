@@ -10,10 +10,10 @@ UNKNOWN = SENTENCES["unknown"]
 class Solution(NamedTuple):
     """A backward. It is the package's own with changes, unless `body` holds all its statements.
 
-    changes: new statements, each replacing the package's that assigns the same names, or replacements (old, new);
-    of: the name of the solution whose body they change; says: what the message contains, None if the solution is right;
-    at: a text in the first wrong line, None if the mistake is in no line; note: what is said about a right solution;
-    key: of the package's line that the hints are about, "" for none; None: not tested.
+    name: a wrong one is called what is said of it; changes: new statements, each replacing the package's that assigns
+    the same names, or replacements (old, new); of: the name of the solution whose body they change; says: what the
+    message contains, None if the solution is right; at: a text in the first wrong line, None if the mistake is in no
+    line; key: of the package's line that the hints are about, "" for none; None: not tested.
     """
 
     name: str
@@ -22,17 +22,16 @@ class Solution(NamedTuple):
     of: str | None
     says: str | None = None
     at: str | None = None
-    note: str | None = None
     key: str | None = None
 
 
-def right(name, *changes, body=None, note=None):
-    """A right solution. note: a phrase of the note that it deserves."""
-    return Solution(name, changes, body, None, note=note)
+def right(name, *changes, body=None):
+    """A right solution."""
+    return Solution(name, changes, body, None)
 
 
-def wrong(name, says, *changes, body=None, of=None, at=..., key=None):
+def wrong(says, *changes, body=None, of=None, at=..., key=None):
     """A wrong solution. at: by default the first change."""
     if at is ...:
         at = changes[0] if isinstance(changes[0], str) else changes[0][1]
-    return Solution(name, changes, body, of, says, at, key=key)
+    return Solution(says, changes, body, of, says, at, key)
