@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import npgpt.interrupts  # noqa: F401 (before anything that takes long)
 
 if TYPE_CHECKING:
-    from npgpt.api import GPT, load
+    from npgpt.api import GPT
     from npgpt.errors import UserError
+    from npgpt.loading import load
     from npgpt.model.config import GPTConfig
     from npgpt.training.adamw import AdamW
     from npgpt.training.options import TrainOptions
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = ["GPT", "AdamW", "GPTConfig", "TrainOptions", "Trainer", "UserError", "load"]
 MODULES = {"GPT": "api", "AdamW": "training.adamw", "GPTConfig": "model.config", "TrainOptions": "training.options",
-           "Trainer": "training.trainer", "UserError": "errors", "load": "api"}
+           "Trainer": "training.trainer", "UserError": "errors", "load": "loading"}
 
 # After each matmul OpenBLAS's threads spin for about a tenth of a second, waiting for work, and keep the cores from our
 # threads: between two matmuls, two threads are then no faster than one (GELU at 1024 x 3072: 3.3 ms instead of 2.2).

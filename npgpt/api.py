@@ -1,26 +1,23 @@
-"""What users import: the class GPT, and `load`."""
+"""The class GPT: a model, its forward and backward, and what it writes."""
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt import layers
 from npgpt.arrays import DTYPES, to_host
-from npgpt.checkpoints.adapter import open_adapter, save_adapter
+from npgpt.checkpoints.adapter import save_adapter
 from npgpt.checkpoints.load import find_model, open_model
-from npgpt.checkpoints.run import Checkpoint, find_checkpoint, is_run, read_checkpoint
+from npgpt.checkpoints.lora import lora_added
 from npgpt.checkpoints.save import merged, save_model
-from npgpt.checkpoints.tokenizer import model_tokenizer
-from npgpt.checks import MOST_SEED, MOST_THREADS, as_floats, check, check_choice, check_memory, check_real, check_whole
+from npgpt.checks import MOST_SEED, MOST_THREADS, as_floats, check_choice, check_whole, require
 from npgpt.data.tokenizer_base import Tokenizer
-from npgpt.devices import array_module
 from npgpt.engine.activations import Activations, Looking
-from npgpt.engine.cpu import CPUEngine, cpu_kernels
+from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.memory import keep_freed_memory
 from npgpt.engine.ops import headless, with_lora, without_caches
@@ -29,21 +26,19 @@ from npgpt.engine.threads import available_cores
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.batch import check_batch, check_ids, check_mask, check_padding
-from npgpt.model.block import GPT2, read_block
+from npgpt.model.block import read_block
 from npgpt.model.config import GPTConfig
 from npgpt.model.generate import check_sampling, check_stop, stream_tokens
 from npgpt.model.masks import draw_masks
-from npgpt.model.parameters import INITS, Parameters, frozen_names, initialize, parameter_shapes
+from npgpt.model.parameters import INITS, frozen_names, initialize
 from npgpt.model.transformer import gpt_backward, gpt_forward
-from npgpt.training.options import options_of
 
-KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
 Name = str | os.PathLike[str]                           # of a model or a folder
 Names = str | Iterable[str]                             # of parameters
-BlockFile = str | os.PathLike[str] | object             # a file, or an object with the same functions
+BlockFile = Any                                         # a file, or an object with the same functions
 Edits = dict[str, Callable[[np.ndarray], np.ndarray]]
 Stop = str | Iterable[str | Sequence[int]]
-Rng = np.random.Generator | object                      # by XLA, and on a GPU, what engine.dropout_rng returns
+Rng = Any                                               # a np.random.Generator, or what engine.dropout_rng returns
 
 
 class GPT:
@@ -56,7 +51,7 @@ class GPT:
     seed: of the initial weights, which are the same for all dtypes; None leaves them zero. init: how weights are drawn,
     "gpt2", "half-wpe", "torch" or "normal", see `initialize`. dtype: "float32" or "float64"; also "tf32" (on a GPU) and
     "bfloat16" (with "xla"), which keep float32 parameters and round the factors of matmuls. device: "cpu", "gpu" (or
-    "cuda"), "gpu:N" or "auto"; with "xla" also "tpu".
+    "cuda") or "gpu:N"; with "xla" also "tpu".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
     parts of arrays that fit the cache; "numba": compiled loops as well (extra fast); "mkl": Intel's matmuls as well
     (extra mkl); "reference": the plain lines; "xla": compiled by XLA (extra xla).
@@ -72,69 +67,41 @@ class GPT:
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype: str = "float32", device: str = "cpu",
                  threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
                  block: BlockFile | None = None):
-        check("config", config, isinstance(config, GPTConfig), "a GPTConfig")
-        if isinstance(dtype, type | np.dtype):          # such as np.float64
-            dtype = getattr(dtype, "__name__", str(dtype))
+        require("config", config, isinstance(config, GPTConfig), "a GPTConfig")
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
         check_choice("init", init, INITS)
         check_whole("seed", seed, 0, MOST_SEED, or_none=True)
         check_whole("threads", threads, 1, MOST_THREADS, or_none=True)
-        eps = np.dtype(DTYPES[dtype]).type(config.layer_norm_epsilon)
-        check_real(f"layer_norm_epsilon in {dtype}", eps, above=0.0)
         if config.activation == "gelu":
             check_scipy()
         if block is not None:
             config = dataclasses.replace(config, block=read_block(block))
-        self.config, self.dtype, frozen = config, dtype, frozen_names(config, freeze)
-        self.xp = np if kernels == "xla" else array_module(device)      # the library of the parameters
+        frozen = frozen_names(config, freeze)
         keep_freed_memory()
-        if kernels != "xla" and dtype == "bfloat16":
-            raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
-        if kernels != "xla" and dtype == "tf32" and self.xp is np:
-            raise UserError("dtype tf32 needs a GPU: use --dtype float32")
-        if self.xp is not np and kernels in ("numpy", "numba", "mkl"):
-            raise UserError(f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu")
-        if self.xp is np:
-            values = sum(map(math.prod, parameter_shapes(config).values()))
-            check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
-        if config.block != GPT2:
-            config.block.validate(config)
-        self.params, self.engine = self._on_engine(device, threads or available_cores(), kernels, frozen)
+        self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
+        self.config, self.dtype = config, dtype
         self.ops = with_lora(layers, config)
         self._cache: tuple | None = None
         if seed is not None:
             initialize(self.params, seed, init)
 
-    def _on_engine(self, device, threads, kernels, frozen) -> tuple[Parameters, ReferenceEngine]:
-        """Return the parameters, zero, and the engine that runs the model."""
-        if kernels == "xla":
-            from npgpt.engine.xla.engine import on_xla  # imports JAX
-            return on_xla(self.config, self.dtype, device, frozen)
-        params = Parameters(self.config, DTYPES[self.dtype], self.xp, frozen)
-        if self.xp is not np:
-            return params, ReferenceEngine(params, 1, self.dtype == "tf32")
-        if kernels == "reference" or kernels == "auto" and threads == 1:
-            return params, ReferenceEngine(params, threads)
-        return params, CPUEngine(params, threads, cpu_kernels(kernels))
-
     def __getstate__(self):     # for pickle and copy.deepcopy: the rest follows from it
-        return {**vars(self), "xp": None, "ops": None, "_cache": None}
+        return {**vars(self), "ops": None, "_cache": None}
 
     def __setstate__(self, state):
         vars(self).update(state)
-        self.xp, self.ops = self.params.xp, with_lora(layers, self.config)
+        self.ops = with_lora(layers, self.config)
 
     def use_engine(self, engine: ReferenceEngine) -> None:
         """Train, evaluate and generate by another engine of the same `params`. An optimizer is made after that."""
-        check("engine", engine, getattr(engine, "params", None) is self.params, "an engine of this model's params")
         self.engine = engine
 
     @classmethod
     def from_pretrained(cls, name_or_path: Name, revision: str | None = None, dtype: str = "float32",
                         device: str = "cpu", threads: int | None = None, kernels: str = "auto", freeze: Names = (),
                         block: BlockFile | None = None, lora_rank: int | None = None, lora_alpha: float | None = None,
-                        adapter: Name | None = None) -> "GPT":
+                        adapter: Name | None = None, **config_fields: Any) -> "GPT":
         """Make a model with the weights of a GPT-2 checkpoint.
 
         name_or_path: a hub id ("gpt2", "distilgpt2", any "owner/name"), a folder with config.json and
@@ -142,10 +109,12 @@ class GPT:
         .safetensors file with its config.json beside it. revision: a branch, tag or commit of the hub. Weights stored
         as float16 or bfloat16 are widened. lora_rank: adds LoRA's matrices to a model that has none; nothing changes
         until they are trained; A B is multiplied by lora_alpha / lora_rank, by default 1. adapter: a folder of peft
-        with LoRA of c_attn and c_proj, which is added instead.
+        with LoRA of c_attn and c_proj, which is added instead. config_fields: fields of the config to replace, such as
+        dropout=0.1.
         Raises UserError, before it allocates, if anything is missing, damaged or not supported.
         """
         config, read = open_model(find_model(name_or_path, revision), read_block(block))
+        config = dataclasses.replace(config, **config_fields)
         config, read = lora_added(config, read, lora_rank, lora_alpha, adapter)
         model = cls(config, None, dtype, device, threads, kernels, freeze=freeze)
         read(model.params)
@@ -219,7 +188,7 @@ class GPT:
         if targets is None:
             self._cache = None
             return logits, None
-        loss, cross_entropy = cross_entropy_forward(logits, self.xp.asarray(targets))
+        loss, cross_entropy = cross_entropy_forward(logits, self.params.xp.asarray(targets))
         self._cache = (gpt, cross_entropy, logits.shape, backward, ops)
         return logits, float(loss)
 
@@ -242,20 +211,20 @@ class GPT:
         idx = check_ids(self.config, idx)
         if not self.config.causal:
             raise UserError("a model with causal=False sees the tokens that it would score: use a causal one")
-        check("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
+        require("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
         context, _ = check_batch(self.config, idx[:, :-1], None, with_targets=False)
         logits, _ = self._run_forward(context, None, None, without_caches(self.ops))
         shifted = logits - logits.max(axis=-1, keepdims=True)
         total = np.exp(shifted).sum(axis=-1, keepdims=True)
-        return (np.take_along_axis(shifted, self.xp.asarray(idx[:, 1:, None]), axis=-1) - np.log(total))[..., 0]
+        return (np.take_along_axis(shifted, self.params.xp.asarray(idx[:, 1:, None]), axis=-1) - np.log(total))[..., 0]
 
     def _run_forward(self, idx, rng, mask, ops, forward=gpt_forward, config=None):
-        check_rng(rng, self.xp.random.Generator)
+        check_rng(rng, self.params.xp.random.Generator)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
-            return forward(self.xp.asarray(idx), self.params.tree, config or self.config, masks, ops,
-                           None if mask is None else self.xp.asarray(mask))
+            idx, mask = self.engine.on_device(idx, mask)
+            return forward(idx, self.params.tree, config or self.config, masks, ops, mask)
 
     def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.
@@ -268,34 +237,30 @@ class GPT:
         gpt, cross_entropy, shape, backward, ops = self._cache
         if cross_entropy is None:
             what = f"an array of shape {shape}, like the result of hidden"
-            check("dhidden", dhidden, dhidden is not None, what)
-            dx = as_floats("dhidden", dhidden, self.params.dtype, self.xp)
-            check("dhidden", dhidden, dx.shape == shape, what)
+            require("dhidden", dhidden, dhidden is not None, what)
+            dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
+            require("dhidden", dhidden, dx.shape == shape, what)
         else:
-            check("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
+            require("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
             dx = cross_entropy_backward(1.0, cross_entropy)
         with self.engine.running():
             return self.params.flatten(backward(dx, gpt, ops))
 
     def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
-                       add_to: dict[str, np.ndarray] | None = None,
                        mask: ArrayLike | None = None) -> tuple[float, dict[str, np.ndarray]]:
         """Compute the loss and all gradients of one batch by the engine, as in training; no logits are kept.
 
         idx, targets, rng, mask: as in `forward`; for XLA, rng comes from `engine.dropout_rng`. count: the divisor of
-        the summed losses, by default the number of targets other than -1. add_to: gradients of an earlier call, to
-        which these are added in place (gradient accumulation; count is then that of all micro-batches).
-        Returns the loss, a float (with CuPy a 0-d array on the GPU: nothing waits), and the gradients, a dict
-        name -> array: a new one, or add_to. Equal arguments and threads give equal bits.
-        Raises UserError for invalid arguments, also for an add_to that shares memory with the parameters.
+        the summed losses, by default the number of targets other than -1; the gradients of several micro-batches, each
+        with the count of all, add up to those of their batch.
+        Returns the loss, a float (with CuPy a 0-d array on the GPU: nothing waits), and the gradients, a new dict
+        name -> array. Equal arguments and threads give equal bits. Raises UserError for invalid arguments.
         """
         idx, targets = check_batch(self.config, idx, targets)
         check_rng(rng, self.engine.rng_type)
         check_whole("count", count, 1, or_none=True)
-        if add_to is not None:
-            self.params.check_add_to(add_to)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
-        return self.engine.loss_and_grads(idx, targets, rng, count, add_to, mask)
+        return self.engine.loss_and_grads(idx, targets, rng, count, mask=mask)
 
     def evaluate(self, idx: ArrayLike, targets: ArrayLike, mask: ArrayLike | None = None) -> float:
         """Compute the mean loss of one batch, in nats, without dropout and without caches.
@@ -341,7 +306,7 @@ class GPT:
         idx = check_ids(self.config, idx)
         check_sampling(self.config, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id)
         check_whole("n", n, 1)
-        check("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer of npgpt")
+        require("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer of npgpt")
         stops = check_stop(self.config, stop, tokenizer)
         idx, pads = (np.repeat(each, n, axis=0) for each in (idx, check_padding(mask, *idx.shape)))
         if edit is None:
@@ -349,79 +314,6 @@ class GPT:
         else:
             read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, ())).read
         return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops, tokenizer)
-
-
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """A model with its tokenizer and origin. `checkpoint` is None for a model that npgpt did not train."""
-
-    model: GPT
-    tokenizer: Tokenizer
-    folder: Path
-    checkpoint: Checkpoint | None
-
-
-def load(name_or_path: Name = "out", revision: str | None = None, which: str = "best", dtype: str | None = None,
-         device: str = "cpu", threads: int | None = None, kernels: str = "auto",
-         block: BlockFile | None = None) -> tuple[GPT, Tokenizer]:
-    """Load a model and its tokenizer: (GPT, tokenizer).
-
-    name_or_path: a run of `npgpt train` or one of its checkpoints, "tiny", a small model that comes with npgpt, or
-    anything else that `GPT.from_pretrained` takes. which: the checkpoint of a run, "best" (lowest validation loss) or
-    "latest". dtype: by default that of the stored parameters for a run, else float32. The other arguments are those of
-    GPT.
-    Raises UserError if there is no such model, or it is damaged or not supported.
-    """
-    check_choice("which", which, ("best", "latest"))
-    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels, block=block)
-    return loaded.model, loaded.tokenizer
-
-
-def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=(),
-               block=None, lora_rank=None, lora_alpha=None, adapter=None, **config_fields) -> Loaded:
-    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
-    checkpoint, block = None, read_block(block)
-    if is_run(name):
-        checkpoint = read_checkpoint(find_checkpoint(name, which), block)
-        found, tokenizer = checkpoint.folder, checkpoint.tokenizer
-        if dtype is None:
-            dtype = DTYPES[options_of(checkpoint).dtype]
-    else:
-        found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
-    folder = found.parent if found.suffix == ".safetensors" else found
-    config, read = open_model(found, block)
-    if checkpoint is None:
-        tokenizer = model_tokenizer(folder, config.vocab_size)
-    config = dataclasses.replace(config, **config_fields)
-    config, read = lora_added(config, read, lora_rank, lora_alpha, adapter)
-    model = GPT(config, None, dtype, device, threads, kernels, freeze=freeze)
-    read(model.params)
-    return Loaded(model, tokenizer, folder, checkpoint)
-
-
-def lora_added(config, read, lora_rank, lora_alpha, adapter):
-    """Return (config, read) of a checkpoint with new LoRA of a rank, or an adapter's; unchanged with neither."""
-    if lora_rank is lora_alpha is adapter is None:
-        return config, read
-    if config.lora_rank:
-        raise UserError(f"the model has LoRA of rank {config.lora_rank} already: continue training it, or merge it "
-                        "first with `npgpt export`")
-    load_adapter = None
-    if adapter is None:
-        check_whole("lora_rank", lora_rank, 1)
-        config = dataclasses.replace(config, lora_rank=lora_rank, lora_alpha=lora_alpha)
-    elif lora_rank is lora_alpha is None:
-        config, load_adapter = open_adapter(adapter, config)
-    else:
-        raise UserError("an adapter has its own rank and alpha: leave lora_rank and lora_alpha out")
-
-    def read_both(params):
-        read(params)
-        initialize(params, 0, names=[name for name in params if ".lora_" in name])
-        if load_adapter:
-            load_adapter(params)
-
-    return config, read_both
 
 
 def check_scipy():
@@ -436,4 +328,4 @@ def check_scipy():
 def check_rng(rng, kind):
     """Raise UserError if rng cannot draw dropout masks where the model runs: NumPy's generators work on a CPU only."""
     wanted = "a np.random.Generator" if kind is np.random.Generator else "what engine.dropout_rng returns"
-    check("rng", rng, rng is None or isinstance(rng, kind), f"{wanted}, or None")
+    require("rng", rng, rng is None or isinstance(rng, kind), f"{wanted}, or None")

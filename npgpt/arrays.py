@@ -11,17 +11,17 @@ DTYPES = {"float32": "float32", "float64": "float64", "tf32": "float32", "bfloat
 
 
 def is_on_host(array):
-    """Whether an array is NumPy's, or a number: not on a GPU."""
+    """Return whether a value is a NumPy array or a number, so not on a GPU."""
     return isinstance(array, np.ndarray | np.generic | int | float)
 
 
 def to_host(array):
-    """Return the array as NumPy's; for one on a GPU, wait and copy."""
+    """Return a NumPy array: the same one, or a copy of one on a GPU, which waits until that is computed."""
     return array if is_on_host(array) else array.get()
 
 
-def number(value):
-    """Return the value as a float; a 0-d array on a GPU unchanged, because reading it would wait for the GPU."""
+def to_scalar(value):
+    """Return a scalar as a float; one on a GPU stays a 0-d array there, because reading it would wait for the GPU."""
     return float(value) if is_on_host(value) else value
 
 

@@ -14,8 +14,8 @@ MOST_THREADS = 1024
 MOST_SEED = 2**63 - 1
 
 
-def check(name, value, right, what):
-    """Raise UserError that `name` must be `what`, unless `right` is true."""
+def require(name, value, right, what):
+    """Raise UserError "{name} must be {what}, not {value}" unless the condition `right` holds."""
     if not right:
         raise UserError(f"{name} must be {what}, not {shown(value)}")
 
@@ -24,7 +24,7 @@ def check_whole(name, value, least=0, most=MOST, or_none=False):
     """Raise UserError unless `value` is an integer from `least` to `most`. A bool is not an integer here."""
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     right = or_none and value is None or is_whole and least <= value <= most
-    check(name, value, right, f"a whole number from {least:,} to {most:,}")
+    require(name, value, right, f"a whole number from {least:,} to {most:,}")
 
 
 def is_real(value):
@@ -40,17 +40,17 @@ def check_real(name, value, below=math.inf, above=-math.inf, or_none=False):
     """Raise UserError unless `value` is finite, at least 0, above `above` and below `below`."""
     right = or_none and value is None or is_real(value) and 0.0 <= value < below and value > above
     lower = f"above {above:g}" if above >= 0.0 else "of at least 0"
-    check(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
+    require(name, value, right, f"a finite number {lower}" + ("" if below == math.inf else f" and below {below:g}"))
 
 
 def check_text(name, value):
     """Raise UserError unless `value` is a string."""
-    check(name, value, isinstance(value, str), "a string")
+    require(name, value, isinstance(value, str), "a string")
 
 
 def check_choice(name, value, choices):
     """Raise UserError unless `value` is one of some strings."""
-    check(name, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
+    require(name, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
 
 
 def plain_numbers(fields):
@@ -83,7 +83,7 @@ def as_floats(name, value, dtype, xp=np) -> np.ndarray:
     Raises UserError if `value` holds anything but numbers, or finite numbers that would become infinite.
     """
     value = value if isinstance(value, xp.ndarray) else as_array(name, value)
-    check(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")
+    require(name, value, value.dtype.kind in "fiu", "an array of numbers, or one number")
     with np.errstate(over="ignore"):
         floats = value.astype(dtype, copy=False)
     if not np.can_cast(value.dtype, dtype) and (np.isfinite(value) > np.isfinite(floats)).any():
@@ -101,7 +101,7 @@ def check_path(name, value):
         right = error.errno != errno.ENAMETOOLONG
     except ValueError:          # a null byte, or characters that no file name can have
         right = False
-    check(name, value, right, "the path of a file or folder, which must not be empty or too long")
+    require(name, value, right, "the path of a file or folder, which must not be empty or too long")
 
 
 def writable_file(name, path):
@@ -138,4 +138,4 @@ def machine_memory():
 
 def in_gigabytes(size):
     """Format a number of bytes, as in 12.3 GB."""
-    return f"{size / 1e9:,.1f} GB" if size < 1e18 else "more than a billion GB"
+    return f"{size / 1e9:,.1f} GB"

@@ -4,29 +4,24 @@ import re
 
 import numpy as np
 
-from npgpt.checks import check, check_text
+from npgpt.checks import check_text, require
 from npgpt.errors import UserError, one_line
 
 INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgpt[cuda13]", or use --device cpu'
 
 
 def array_module(device):
-    """Return the array library of a device: numpy for "cpu", cupy for "gpu" or "gpu:N", whichever works for "auto".
+    """Return the array library of a device: numpy for "cpu", cupy for "gpu" or "gpu:N".
 
-    "cuda" means "gpu". "gpu:N" also makes GPU N the one that CuPy works on. Raises UserError, with what to do, if a GPU
+    "cuda" means "gpu". "gpu:N" also selects GPU N for CuPy. Raises UserError, with what to do, if a GPU
     was asked for and CuPy, the driver or the GPU is missing.
     """
     check_text("device", device)
     if device == "cpu":
         return np
-    known = re.fullmatch(r"auto|(gpu|cuda)(:[0-9]{1,4})?", device)
-    check("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "auto", or "tpu" with --kernels xla')
-    try:
-        cupy, n = import_cupy()
-    except UserError:
-        if device == "auto":
-            return np
-        raise
+    known = re.fullmatch(r"(gpu|cuda)(:[0-9]{1,4})?", device)
+    require("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), or "tpu" with --kernels xla')
+    cupy, n = import_cupy()
     if number := device.partition(":")[2]:
         if int(number) >= n:
             raise UserError(f"there is no GPU {number}: the {n} here are numbered from 0")

@@ -2,8 +2,6 @@
 
 import traceback
 
-EXCEPTION = 200             # characters of an exception's text that are shown
-
 
 class UserError(ValueError):
     """An error that the user can correct. Its message says what is wrong and what to do.
@@ -38,15 +36,18 @@ def printable(text, kept=""):
 
 
 def raised_at(error, file):
-    """The line of a file that raised an exception: the innermost, of an endless recursion the outermost; or None."""
+    """Return the number of the line in a file that raised an exception, or None.
+
+    Of several lines it is the innermost, but in an endless recursion the outermost.
+    """
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
     return lines[0 if isinstance(error, RecursionError) else -1] if lines else None
 
 
 def describe(error):
-    """An exception as one short line: its type and the first line of its text."""
+    """Return the type of an exception and the first line of its text, as one short line."""
     try:
         text = str(error).strip().split("\n", 1)[0]
     except BaseException:       # an exception whose __str__ fails
         text = ""
-    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, EXCEPTION)
+    return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__, 200)

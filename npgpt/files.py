@@ -165,8 +165,8 @@ def new_folder(path, holding):
     """Yield a temporary folder that is renamed to `path` if the block succeeds, and is deleted if it fails.
 
     So a command that was killed, at any moment, can be repeated: if `path` exists and has the same files with the same
-    bytes, nothing changes. holding: one of these files; a folder without it is never compared. Raises UserError if
-    `path` is anything else; OSError.
+    bytes, nothing changes. holding: the name of one of these files. Raises UserError if anything else is at `path`: if
+    a folder without `holding`, before the block runs. Raises OSError.
     """
     path = Path(os.path.realpath(path))
     there = os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))

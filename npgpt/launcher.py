@@ -1,4 +1,4 @@
-"""What an MPI launcher (mpiexec, srun) tells its processes, in environment variables."""
+"""The rank of this process and the number of ranks, from the environment variables of mpiexec and srun."""
 
 import os
 

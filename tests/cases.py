@@ -2,7 +2,6 @@
 
 The tests run every case against torch, against finite differences and in float32, with two tables of operations: the
 lesson's, `npgpt.layers`, and the CPU engine's, cut into parts so small that there are several of everything.
-tools/gradient_errors.py prints the errors of the same cases as a table.
 """
 
 import contextlib

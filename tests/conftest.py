@@ -1,12 +1,16 @@
 """What every test runs with."""
 
+import hashlib
 import os
 import re
 import signal
 import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
+
+pytest.register_assert_rewrite("tests.helpers")
 
 TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 12
 
@@ -48,6 +52,16 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def gpt2():
+    from npgpt.data.tokenizers import GPT2Tokenizer
+
+    cached = hashlib.sha1(b"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe").hexdigest()
+    if not Path(os.environ.get("TIKTOKEN_CACHE_DIR", ""), cached).exists():
+        pytest.skip("GPT-2's vocabulary is missing: set TIKTOKEN_CACHE_DIR to the folder that has it")
+    return GPT2Tokenizer()
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ BELOW = {"layers": set(), "model": {"layers"}, "engine": {"model", "layers"}, "d
          "checkpoints": {"data", "model"}, **{room: BOTTOM for room in BOTTOM}}
 BELOW["training"] = {"engine", "model", "layers", "checkpoints", "data"}
 BELOW["api"] = BELOW["training"] | {"training"}
-BELOW["study"] = BELOW["api"] | {"api"}
+BELOW["loading"] = BELOW["api"] | {"api"}
+BELOW["study"] = BELOW["loading"] | {"loading"}
 BELOW["cli"] = BELOW["study"] | {"study"}
 BELOW["__init__"], BELOW["__main__"] = BELOW["study"], BELOW["cli"] | {"cli"}
 

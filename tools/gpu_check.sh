@@ -6,7 +6,7 @@
 # Stages, in this order if none is named:
 #     tests       the files of tests/gpu, each in a process of its own, 280 s each
 #     bench       training steps beside PyTorch and torch.compile (BENCH=gpu)
-#     train       a run to validation loss 1.47; TinyShakespeare in data/tinyshakespeare, or NPGPT_DATA_DIR
+#     train       npgpt train --preset char-gpu; TinyShakespeare in data/tinyshakespeare, or NPGPT_DATA_DIR
 #
 # FOLDER (gpu_check by default) gets environment.txt and a file for each stage, written as it runs: it stays if
 # this script is ended early. PYTHON=python3 is the default. The exit status is 1 if something failed or was skipped.
@@ -39,7 +39,11 @@ tests() {
 
 bench() { "$python" tools/bench ${BENCH:-gpu} --out-dir "$out" || status=1; }     # each side has its own time limit
 
-train() { "$python" tools/bench --train --out-dir "$out/train" || status=1; }
+train() {
+    "$python" -m npgpt train --kernels xla --device gpu:0 --preset char-gpu --dtype bfloat16 --out-dir "$out/run" \
+        > "$out/train.log" 2>&1 || status=1
+    tail -n 3 "$out/train.log"
+}
 
 for stage in "${@:-tests bench train}"; do
     for each in $stage; do

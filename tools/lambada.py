@@ -1,4 +1,4 @@
-"""Measure how well a model predicts the last word of a passage: LAMBADA (Paperno et al. 2016, arXiv:1606.06031).
+"""Measure how well a model predicts the last word of a passage, on LAMBADA (Paperno et al. 2016, arXiv:1606.06031).
 
     python tools/lambada.py gpt2 lambada_test.jsonl
 
@@ -16,32 +16,24 @@ from tqdm import tqdm
 
 from npgpt import load
 from npgpt.cli.main import fail
-from npgpt.data.corpora import decode_text, read_text_bytes
+from npgpt.data.corpora import read_text
 from npgpt.errors import UserError
 
 
-def tokens_of(line, tokenizer, block_size):
-    """Return the tokens of a line before its last word, and those of " word". Raises UserError."""
-    try:
-        rest, blank, word = json.loads(line)["text"].rpartition(" ")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UserError('it is not {"text": "…"}, give a file of JSON lines') from None
-    if not rest or not word:
-        raise UserError("it has no last word: the text must end with a space and a word")
-    before, after = tokenizer.encode(rest), tokenizer.encode(blank + word)
-    if len(after) > block_size:
-        raise UserError(f"its last word has {len(after)} tokens, more than the context of {block_size}")
-    return before, after
-
-
 def read_passages(path, tokenizer, block_size):
-    """Return `tokens_of` each line of a file. Raises UserError with the number of a bad line."""
+    """Return for each line of a file the tokens before its last word, and those of " word". Raises UserError."""
     passages = []
-    for number, line in enumerate(decode_text(read_text_bytes(path), path).rstrip("\n").split("\n"), 1):
+    for number, line in enumerate(read_text(path).rstrip("\n").split("\n"), 1):
         try:
-            passages.append(tokens_of(line, tokenizer, block_size))
+            rest, blank, word = json.loads(line)["text"].rpartition(" ")
+            before, after = tokenizer.encode(rest), tokenizer.encode(blank + word)
+            if not rest or not word or len(after) > block_size:
+                raise UserError("the text must end with a space and a word that fits into the context")
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise UserError(f'{path}, line {number}: it is not {{"text": "…"}}, give a file of JSON lines') from None
+        passages.append((before, after))
     return passages
 
 

@@ -1,28 +1,17 @@
-"""Mutants: every version of a function with one small mistake. For mutate.py and localise.py."""
+"""Make every version of a function that has one small mistake, for mutate.py and tests."""
 
 import ast
 import contextlib
-import dataclasses
 import inspect
+from collections import namedtuple
 from types import CodeType
 
 from npgpt.study.exercises.repairs import changed, exchanged, negative
 from npgpt.study.gradcheck.source import parsed
 
-
-@dataclasses.dataclass
-class Mutant:
-    """A function with one mistake: the statement `original`, at `line` of its file, became `mutated`.
-
-    Both are texts by `ast.unparse`, of a compound statement the first line. code: replaces the function's `__code__`.
-    """
-
-    function: str
-    line: int
-    kind: str
-    original: str
-    mutated: str
-    code: CodeType
+# A function with one mistake: the statement `original`, at `line` of its file, became `mutated`. Both are texts by
+# ast.unparse, of a compound statement the first line. code: replaces the function's `__code__`.
+Mutant = namedtuple("Mutant", "function line kind original mutated code")
 
 
 def mutants(function, inner=None):
@@ -31,16 +20,17 @@ def mutants(function, inner=None):
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
             del node.body[0]
-    neighbours = Neighbours(tree, function)
-    name = inner or tree.name
+    neighbours, seen = Neighbours(tree, function), {ast.unparse(tree)}
+    name, file = inner or tree.name, inspect.getsourcefile(function)
     part = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
-    seen = {ast.unparse(tree)}
     for kind, wrong, (before, after) in variations(tree, neighbours):
         text = ast.unparse(wrong)
         if text not in seen and part.lineno < before.lineno <= part.end_lineno:
             seen.add(text)
             original, mutated = (ast.unparse(statement).splitlines()[0] for statement in (before, after))
-            yield Mutant(name, before.lineno, kind, original, mutated, compiled(wrong, inspect.getsourcefile(function)))
+            module = compile(ast.fix_missing_locations(ast.Module([wrong], [])), file, "exec")
+            code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+            yield Mutant(name, before.lineno, kind, original, mutated, code)
 
 
 def variations(node, neighbours):
@@ -196,12 +186,6 @@ def transposed(node):
             return node
     axes = [ast.Constant(-1), ast.Constant(-2)]
     return ast.Call(ast.Attribute(node, "swapaxes", ast.Load()), axes, [])
-
-
-def compiled(tree, file):
-    """Return the code object of a function's tree."""
-    module = compile(ast.fix_missing_locations(ast.Module([tree], [])), file, "exec")
-    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
 
 
 @contextlib.contextmanager

@@ -1,13 +1,12 @@
-"""Mutation test: would the tests notice if a line of a backward were wrong?
+"""Break every line of every backward, one small mistake at a time, and see whether a test fails.
 
     python tools/mutate.py                                  every line of every backward, and few_rows.py's loops
     python tools/mutate.py linear_backward head_backward    only these
 
-For every line of every backward it makes each small mistake that mutants.py knows. Each mutant
-replaces the function, and the tests that call the function run until one fails. A loop runs as Python, in its own
-tests. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the line computes the
-same. Equivalent mutants are listed in `equivalent.txt`, each with the reason, and must give the same results in these
-tests. The exit code is 1 if one is missed.
+Each mutant of mutants.py replaces the function, and the tests that call the function run until one fails. A loop runs
+as Python, in its own tests. A mutant that passes all tests is either a gap in the tests ("missed") or equivalent: the
+line computes the same. Equivalent mutants are listed in `equivalent.txt`, each with the reason. The exit code is 1 if
+one is missed.
 
 Needs the extra `test`, and a system with fork: each mutant runs in a forked child.
 """
@@ -15,7 +14,6 @@ Needs the extra `test`, and a system with fork: each mutant runs in a forked chi
 import argparse
 import collections
 import contextlib
-import dataclasses
 import functools
 import gc
 import importlib
@@ -39,10 +37,8 @@ TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tes
          "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_layers",
          "tests/test_api.py::test_every_gradient_equals_torch",
          "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine"]
-FAST = 0.05             # seconds: tests as fast as this compare the results of equivalent mutants
 TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught
 ALIKE = re.compile(r"(?:\w+\.dtype\.type|np\.uint64)\(([^()]+)\)|\w+(?=\.(?:dtype|shape|size)\b)")
-ROUNDING = 32           # units in the last place: an equivalent mutant may add in another order
 
 
 def functions_under_test():
@@ -97,9 +93,9 @@ def failure(test):
     return None
 
 
-def run_once(all_tests, functions):
-    """Run every test without mutants. Returns {function: {test that calls it: seconds}}, the fastest first."""
-    callers = {name: {} for name in functions}
+def callers_of(functions, all_tests):
+    """Run every test without mutants. Return function -> names of the tests that call it, the fastest first."""
+    seconds = {name: {} for name in functions}
     for name, test in all_tests.items():
         called = set()
 
@@ -116,58 +112,21 @@ def run_once(all_tests, functions):
         if error is not None and type(error).__name__ != "Skipped":
             sys.exit(f"without a mutant, {name} fails: {error}")
         for function in called:
-            callers[function][name] = time.perf_counter() - start
-    for function, seconds in callers.items():
-        if not seconds:
-            sys.exit(f"no test calls {function}")
-    return {function: dict(sorted(seconds.items(), key=lambda item: item[1])) for function, seconds in callers.items()}
+            seconds[function][name] = time.perf_counter() - start
+    return {function: sorted(tests, key=tests.get) for function, tests in seconds.items()}
 
 
-def results(name, some_tests):
-    """Return the float arrays that a function returned or was given, at every return in the main thread."""
-    from tests.cases import arrays_in
-    found = []
-
-    def notice(frame, event, returned):
-        if event == "return" and frame.f_code.co_name == name:
-            arguments = map(frame.f_locals.get, frame.f_code.co_varnames[:frame.f_code.co_argcount])
-            found.extend(array.copy() for array in arrays_in((returned, *arguments)) if array.dtype.kind == "f")
-
-    sys.setprofile(notice)
-    for test in some_tests:
-        failure(test)
-    sys.setprofile(None)
-    return found
-
-
-def difference(ours, theirs):
-    """Return the largest difference of two lists of arrays, in units in the last place of each array's maximum."""
-    import numpy as np
-    if [(a.shape, a.dtype) for a in ours] != [(b.shape, b.dtype) for b in theirs]:
-        return float("inf")
-    return max((float(abs(a - b).max() / (abs(a).max() * np.finfo(a.dtype).eps))
-                for a, b in zip(ours, theirs, strict=True) if not np.array_equal(a, b, equal_nan=True)), default=0.0)
-
-
-def judge(mutant, function, some_tests, fast, reason=None):
-    """Return a dict with the outcome of a mutant: "caught" ("by": a test), "equivalent" or "missed".
-
-    some_tests: name -> test. fast: the tests in which an equivalent mutant must give the same results.
-    """
+def is_caught(mutant, function, some_tests):
+    """Return whether one of the tests fails with a mutant in the function's place, or takes too long."""
     from mutants import swapped_in
+    signal.signal(signal.SIGALRM, too_long)
     signal.alarm(TIME_LIMIT)
     warnings.simplefilter("ignore")
-    row = {"mutant": dataclasses.replace(mutant, code=None)}        # code cannot be pickled
-    with swapped_in(mutant, function):
-        for name, test in some_tests.items():
-            error = failure(test)
-            if error is not None:
-                return row | {"outcome": "caught", "by": name, "error": type(error).__name__}
-        found = results(mutant.function, fast)
-    differs = difference(results(mutant.function, fast), found)
-    signal.alarm(0)
-    return row | {"outcome": "equivalent" if reason and differs <= ROUNDING else "missed", "difference": differs,
-                  "reason": reason}
+    try:
+        with swapped_in(mutant, function):
+            return any(failure(test) is not None for test in some_tests)
+    finally:
+        signal.alarm(0)
 
 
 def too_long(*_):
@@ -178,7 +137,6 @@ def in_children(work, n, jobs):
     """Yield work(0), …, work(n - 1), each from a forked child of its own."""
     global WORK         # inner functions cannot be pickled: the children inherit it
     WORK = work
-    signal.signal(signal.SIGALRM, too_long)
     gc.freeze()         # the children's garbage collectors then leave shared memory alone
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
         yield from pool.imap(call_work, range(n))
@@ -232,41 +190,37 @@ def main(arguments=None):
     from mutants import mutants
     from tqdm import tqdm
 
-    start = time.perf_counter()
     torch.set_num_threads(1)
     all_tests, reasons = tests(), equivalent()
-    callers = run_once(all_tests, [name for name in functions if name not in loops])
+    callers = callers_of([name for name in functions if name not in loops], all_tests)
     with uncompiled():
-        callers |= run_once({name: test for name, test in all_tests.items() if name.startswith(OF_LOOPS)},
-                            [name for name in functions if name in loops])
+        callers |= callers_of([name for name in functions if name in loops],
+                              {name: test for name, test in all_tests.items() if name.startswith(OF_LOOPS)})
     todo = [mutant for function, inner in functions.values() for mutant in mutants(function, inner)]
 
-    def judge_one(i):
-        mutant, seconds = todo[i], callers[todo[i].function]
-        # When a loop returns, other threads may still be writing its arrays: only its tests compare them.
-        fast = [all_tests[name] for name in seconds if seconds[name] < FAST and mutant.function not in loops]
-        with uncompiled() if mutant.function in loops else contextlib.nullcontext():
-            return judge(mutant, functions[mutant.function][0], {name: all_tests[name] for name in seconds}, fast,
-                         reason_of(mutant, reasons, loops))
+    def judge(i):
+        name = todo[i].function
+        with uncompiled() if name in loops else contextlib.nullcontext():
+            return is_caught(todo[i], functions[name][0], [all_tests[test] for test in callers[name]])
 
-    rows = list(tqdm(in_children(judge_one, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None))
-    print(f"{'function':26}{'mutants':>9}{'caught':>9}{'equivalent':>12}{'missed':>9}")
-    for name in [*functions, "total"]:
-        counts = collections.Counter(row["outcome"] for row in rows if name in (row["mutant"].function, "total"))
-        print(f"{name:26}{counts.total():9}{counts['caught']:9}{counts['equivalent']:12}{counts['missed']:9}")
-    stale = set(reasons)
-    for row in rows:
-        if row["outcome"] != "caught":
-            mutant = row["mutant"]
-            stale.discard((mutant.function, mutant.original, mutant.mutated))
-            print(f"\n{row['outcome']}: line {mutant.line} of {mutant.function}: {mutant.kind}, differs by "
-                  f"{row['difference']:.1f} units in the last place\n= {row['reason']}\n< {mutant.original}\n"
-                  f"> {mutant.mutated}")
-    stale = [key for key in stale if key[0] in functions]
+    caught = tqdm(in_children(judge, len(todo), args.jobs), total=len(todo), unit="mutant", disable=None)
+    counts, used = collections.defaultdict(collections.Counter), set()
+    for mutant, is_noticed in zip(todo, caught, strict=True):
+        reason = None if is_noticed else reason_of(mutant, reasons, loops)
+        outcome = "caught" if is_noticed else "equivalent" if reason else "missed"
+        counts[mutant.function][outcome] += 1
+        counts["total"][outcome] += 1
+        if not is_noticed:
+            used.add((mutant.function, mutant.original, mutant.mutated))
+            print(f"\n{outcome}: line {mutant.line} of {mutant.function}: {mutant.kind}\n= {reason}\n"
+                  f"< {mutant.original}\n> {mutant.mutated}")
+    print(f"\n{'function':26}{'mutants':>9}{'caught':>9}{'equivalent':>12}{'missed':>9}")
+    for name, each in counts.items():
+        print(f"{name:26}{each.total():9}{each['caught']:9}{each['equivalent']:12}{each['missed']:9}")
+    stale = [key for key in reasons if key[0] in functions and key not in used]
     for key in stale:
         print(f"\nin equivalent.txt, but caught or not made: {key}")
-    print(f"\n{time.perf_counter() - start:.0f} s")
-    return 1 if stale or any(row["outcome"] == "missed" for row in rows) else 0
+    return int(bool(stale or counts["total"]["missed"]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Make the README's pictures of the study page in Chromium: page.png, and page.webp, in which it is used for 8 seconds.
+"""Make the README's pictures of the study page by Chromium: page.png, and page.webp, in which it is used for 8 seconds.
 
     python tools/page_pictures.py
 
-page.png holds the digest of what both show. A test compares it, and fails if they are to be made again.
+page.png holds the digest of the files that both show. A test fails if one of these files has changed.
 """
 
 import hashlib
@@ -39,35 +39,28 @@ def digest():
     return hashlib.sha256("".join(path.read_text(encoding="utf-8") for path in SHOWN).encode()).hexdigest()
 
 
-def begin(page, verb, where):
-    """Begin a step. Return a function that goes on with it, given the part of its time that is over."""
-    element = page.locator(where).first
-    if verb == "scroll":
-        element.evaluate("(each) => scrollTo(0, each.getBoundingClientRect().top + scrollY - 120)")
-    elif verb == "click":
-        element.click()
-    elif verb == "drag":
-        element.hover()
-        page.mouse.down()
-        box = element.bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        return lambda part: (page.mouse.move(x, y - RISE * part), part == 1 and page.mouse.up())
-    return lambda part: None
-
-
 def frames(page):
     """Yield the picture after each `FRAME`. The page's clock stands still meanwhile, however long the picture takes."""
     page.clock.pause_at(time.time() + 1)
-    for verb, where, seconds in STEPS:
-        go_on, count = begin(page, verb, where), round(1000 * seconds / FRAME)
+    for verb, target, seconds in STEPS:
+        element, count = page.locator(target).first, round(1000 * seconds / FRAME)
+        if verb == "scroll":
+            element.evaluate("(each) => scrollTo(0, each.getBoundingClientRect().top + scrollY - 120)")
+        elif verb == "click":
+            element.click()
+        elif verb == "drag":
+            element.hover()
+            page.mouse.down()
+            box = element.bounding_box()
         for n in range(1, count + 1):
             page.clock.run_for(FRAME)
-            go_on(n / count)
+            if verb == "drag":
+                page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 - RISE * n / count)
             yield picture(page)
+        page.mouse.up()
 
 
 def picture(page):
-    """Return what the page shows now."""
     return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
 
 

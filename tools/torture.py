@@ -1,4 +1,4 @@
-"""Torture test: kill npgpt, limit its disk and memory, and give it damaged files; report every loss and every crash.
+"""Kill npgpt, limit its disk and memory, and give it damaged files; report every loss and every crash.
 
     python tools/torture.py                                     all parts, about fifteen minutes
     python tools/torture.py kills files --share 0.1 --seed 7    a tenth of two parts, with another seed
@@ -14,8 +14,6 @@ found. Unix only; memory is measured and limited on Linux only.
 """
 
 import argparse
-import collections
-import contextlib
 import functools
 import gc
 import multiprocessing
@@ -35,21 +33,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from torture_parts import running
 from torture_parts.files import files, setup_files
-from torture_parts.runs import kills, limits, new_folder, setup_runs
+from torture_parts.runs import kills, limits, new_folder, replaced, setup_runs
 from tqdm import tqdm
 
 import npgpt.cli.train
 
 PARTS = {       # name -> (function for a case, function that makes the shared folders, number of cases)
-    "kills": (kills, setup_runs, 600), "limits": (limits, setup_runs, 400),
-    "replaced": (functools.partial(kills, names=["overwrite", "export", "prepare"]), setup_runs, 1000),
-    "files": (files, setup_files, 5000)}
-WORKERS = 2
-IGNORE_CTRL_C = signal.SIGINT, signal.SIG_IGN      # only the parent handles it
+    "kills": (kills, setup_runs, 600), "replaced": (replaced, setup_runs, 1000),
+    "limits": (limits, setup_runs, 400), "files": (files, setup_files, 5000)}
 
 
 def do_case(part, seed, folder, made, number):
-    """Run a case in a worker. Returns its findings."""
+    """Run a case in a worker. Return its findings, each with a command that repeats it."""
     here = new_folder(folder / f"{part}-{number}")
     try:
         found = PARTS[part][0](random.Random(f"{seed} {part} {number}"), number, here, made)
@@ -67,23 +62,14 @@ def quiet_world(folder):
         **dict.fromkeys(("HF_HOME", "MPLCONFIGDIR", "TIKTOKEN_CACHE_DIR"), str(folder)), "NPGPT_DATA_DIR": "",
         "HF_HUB_OFFLINE": "1", "RUST_BACKTRACE": "0", "TOKENIZERS_PARALLELISM": "false",
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")})
+    import matplotlib.figure  # noqa: F401 (once, not in every fork)
+    import tokenizers  # noqa: F401
+
     npgpt.cli.train.SAMPLE_TOKENS = 2
     sys.dont_write_bytecode = True
     tqdm.set_lock(threading.RLock())            # a killed fork would keep tqdm's own lock
     tqdm.monitor_interval = 0
-    for module in ("matplotlib.figure", "tokenizers"):      # import once, not in every fork
-        with contextlib.suppress(ImportError):
-            __import__(module)
     gc.freeze()                                 # forks then copy less memory
-
-
-def report(findings):
-    """Print each kind of finding once, with a command that repeats its first case."""
-    kinds = collections.defaultdict(list)
-    for part, text, again in findings:
-        kinds[part, re.sub(r"\.[0-9a-f]{8}\b|\d+", "N", text.split(" | ")[0])].append((text, again))
-    for (part, _), [(text, again), *more] in sorted(kinds.items()):
-        print(f"\n{part}, {1 + len(more)} times: {text[:500]}\n    {again}")
 
 
 def main(argv=None):
@@ -107,20 +93,22 @@ def main(argv=None):
                 shared[setup] = setup(folder)
             numbers = [args.case] if running.verbose else range(max(1, round(count * args.share)))
             do = functools.partial(do_case, part, args.seed, folder, shared[setup])
-            with multiprocessing.get_context("fork").Pool(WORKERS, signal.signal, IGNORE_CTRL_C) as pool:
+            # Only this process handles Ctrl-C.
+            with multiprocessing.get_context("fork").Pool(2, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
                 done = pool.imap_unordered(do, numbers)
                 found = sum(tqdm(done, desc=part, total=len(numbers), unit="case", leave=False), [])
             findings += found
             seconds = round(time.monotonic() - began)
             print(f"{part}: {len(numbers):,} cases, {len(found):,} findings, {seconds} s", flush=True)
-    except KeyboardInterrupt:
-        print("interrupted")
     finally:
         if running.verbose:
             print(f"the folder of the case: {folder}/{part}-{args.case}")
         else:
             shutil.rmtree(scratch, ignore_errors=True)
-    report(findings)
+    kinds = {(part, re.sub(r"\.[0-9a-f]{8}\b|\d+", "N", text.split(" | ")[0])): (text, again)
+             for part, text, again in findings}
+    for (part, _), (text, again) in sorted(kinds.items()):      # one of each kind, with a command that repeats it
+        print(f"\n{part}: {text[:500]}\n    {again}")
     return 1 if findings else 0
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.arrays import to_host
-from npgpt.checkpoints.load import check_tensors
-from npgpt.checkpoints.tensorfile import TensorFile, write_tensors
-from npgpt.checks import check, check_path, shown
+from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
+from npgpt.checks import check_path, require, shown
 from npgpt.errors import UserError
 from npgpt.files import atomic_writer, make_folder, read_json, write_json
 from npgpt.model.parameters import parameter_shapes
@@ -22,7 +21,10 @@ VALUES = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True,
 
 
 def peft_matrices(config, targets):
-    """{"h.0.attn.c_attn.lora_a": (peft's name, its shape there, which is transposed), …} of some layers."""
+    """Return {our name: (peft's name, its shape there)} of LoRA's matrices in the layers `targets`.
+
+    peft stores the matrices transposed.
+    """
     return {name: (f"base_model.model.transformer.{name[:-1]}{name[-1].upper()}.weight", shape[::-1])
             for name, shape in parameter_shapes(config).items() if any(f".{part}.lora_" in name for part in targets)}
 
@@ -43,7 +45,7 @@ def save_adapter(params, folder):
 
 
 def open_adapter(folder, config):
-    """Return (config with the adapter's LoRA, load); load(params) fills the matrices of the layers that it adapts.
+    """Return (config with the adapter's LoRA, fill); fill(params) copies the matrices of the layers that it adapts.
 
     Raises UserError for an adapter of another kind, of other layers or sizes than the model's, or a damaged file.
     """
@@ -51,13 +53,13 @@ def open_adapter(folder, config):
     path, weights = Path(folder) / CONFIG, Path(folder) / WEIGHTS
     try:
         fields = read_json(path)
-        check("it", fields, isinstance(fields, dict), "an object of JSON")
+        require("it", fields, isinstance(fields, dict), "an object of JSON")
         for name, value in {"peft_type": None, **fields}.items():
             if name not in HARMLESS and value not in VALUES.get(name, (None, False, {}, [])):
                 raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support')
         targets, alpha = fields.get("target_modules"), fields.get("lora_alpha") or 0
         right = isinstance(targets, list) and all(target in TARGETS for target in targets)
-        check('"target_modules"', targets, right, "a list of c_attn and c_proj")
+        require('"target_modules"', targets, right, "a list of c_attn and c_proj")
         config = dataclasses.replace(config, lora_rank=fields.get("r"), lora_alpha=alpha)
     except (OSError, UserError) as error:
         raise UserError(f"{path} cannot be used: {error}") from None
@@ -65,9 +67,9 @@ def open_adapter(folder, config):
     file = TensorFile(weights)
     check_tensors(dict(matrices.values()), {name: (file, name) for name in file.shapes}, weights)
 
-    def load(params):
+    def fill(params):
         for name, (stored, shape) in matrices.items():
             file.read_into(stored, matrix := np.empty(shape, params.dtype))
             params[name] = matrix.T
 
-    return config, load
+    return config, fill

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from npgpt.checks import check, check_choice, shown
+from npgpt.checks import check_choice, require, shown
 from npgpt.errors import UserError
 from npgpt.files import read_json
 from npgpt.model.block import GPT2, Block
@@ -24,22 +24,17 @@ OWN_FIELDS = ("bias", "qkv_bias", "mlp_bias", "causal", "embedding_layer_norm", 
               "dropout", "mlp_pdrop")
 ADDITIONS = ("lora_rank", "lora_alpha")       # stored there too, but only if they are set; and "block"
 
-# Fields that do not change what the model computes from the same weights.
+# Fields that do not change what the model computes from the same weights. Others must be off: null, false or empty.
 HARMLESS = {
     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures",
-    "attn_implementation", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id", "do_sample",
-    "dtype", "early_stopping", "finetuning_task", "gradient_checkpointing", "id2label",
-    "is_encoder_decoder", "label2id", "length_penalty", "license", "max_length", "min_length", "model_type",
-    "n_special", "name", "no_repeat_ngram_size", "num_beams", "num_labels", "num_return_sequences",
-    "output_attentions", "output_hidden_states", "pad_token_id", "predict_special_tokens", "prefix", "problem_type",
-    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "return_dict", "sep_token_id",
+    "attn_implementation", "cls_token_id", "decoder_start_token_id", "do_sample", "dtype", "early_stopping",
+    "finetuning_task", "gradient_checkpointing", "id2label", "is_decoder", "label2id", "length_penalty", "license",
+    "max_length", "min_length", "model_type", "n_special", "name", "no_repeat_ngram_size", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "pad_token_id", "predict_special_tokens",
+    "prefix", "problem_type", "reorder_and_upcast_attn", "repetition_penalty", "return_dict", "sep_token_id",
     "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
     "transformers_version", "unk_token_id", "use_bfloat16", "use_cache",
 }
-
-# Fields that would, and the values at which they have no effect.
-UNSUPPORTED = {"add_cross_attention": (False,), "is_decoder": (False, True), "pruned_heads": ({}, None),
-               "quantization_config": (None,), "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,)}
 
 
 def read_config(path: str | Path, block: Block | None = None) -> GPTConfig:
@@ -53,7 +48,7 @@ def read_config(path: str | Path, block: Block | None = None) -> GPTConfig:
 def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     """Return the GPTConfig for config.json's fields, a dict. Raises UserError, naming the invalid field.
 
-    block: None, or the model's. A file of weights knows its block by name and SHA-256: code in it would not be trusted.
+    block: the model's; None: GPT-2's. config.json has its name and SHA-256, not its code, which could not be trusted.
     """
     if not isinstance(fields, dict) or fields.get("model_type") not in ("gpt2", "npgpt"):
         raise UserError('this is not a GPT-2: "model_type" must be "gpt2"')
@@ -62,13 +57,13 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
     for name, value in fields.items():
         if name in DEFAULTS or name in HARMLESS or name in ("n_ctx", "npgpt") or name.startswith("summary_"):
             continue
-        if value not in UNSUPPORTED.get(name, ()):
+        if value not in (None, False, {}, []):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
     own = fields.get("npgpt", {"dropout": 0.0})
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS, "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
     if "npgpt" in fields:
-        check_block(own.get("block"), block)
+        check_block(own.get("block", {}), block or GPT2)
     values: dict = {OURS[name]: fields.get(name, default) for name, default in DEFAULTS.items()}
     check_choice('"activation_function"', values["activation"], ACTIVATIONS)
     values["activation"] = ACTIVATIONS[values["activation"]]
@@ -76,26 +71,18 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
 
 
 def check_block(known, block):
-    """Raise UserError unless a block is the one that a config.json knows by name and SHA-256; None: GPT-2's."""
-    if known is None and block is not None:
-        raise UserError(f"the model has GPT-2's block, not {block}: leave it out")
-    if known is None:
-        return
-    right = isinstance(known, dict) and all(isinstance(known.get(key), str) for key in ("name", "sha256"))
-    check('"block"', known, right, "a block's name and SHA-256")
-    if block is None:
-        raise UserError(f"the model has a block of its own, {known['name']}: give that file as --block, in Python as "
-                        "block=")
-    if block.sha256 != known["sha256"]:
-        raise UserError(f"the model was trained with another {known['name']} than {block} (the SHA-256 differ): give "
-                        "that file")
+    """Raise UserError unless `block` has the SHA-256 in config.json; GPT-2's block has none there."""
+    require('"block"', known, isinstance(known, dict), "a block's name and SHA-256")
+    if known.get("sha256", GPT2.sha256) != block.sha256:
+        name = shown(known["name"]) if "name" in known else GPT2
+        raise UserError(f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
+                        "--block, in Python as block=, and none for GPT-2's")
 
 
 def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:
     """Return the fields of config.json for a GPTConfig; reading them gives the same config.
 
-    A model that transformers' GPT-2 would compute differently (see `unsupported_by_transformers`) gets the
-    "model_type" npgpt, so that transformers refuses it.
+    A model that transformers' GPT-2 cannot compute gets the "model_type" npgpt, so that transformers refuses it.
     """
     fields = {theirs: config.used(ours) for theirs, ours in OURS.items()}
     fields["activation_function"] = "gelu_new" if config.activation == "gelu_tanh" else "gelu"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from npgpt.checkpoints.config_json import read_config
-from npgpt.checkpoints.tensorfile import DTYPES, TensorFile
-from npgpt.checks import check, check_path, shown
+from npgpt.checkpoints.tensorfile import TensorFile, check_tensors
+from npgpt.checks import check_path, require, shown
 from npgpt.errors import UserError
 from npgpt.files import read_json
 from npgpt.model.block import Block
@@ -20,17 +20,15 @@ MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")      # old checkpo
 
 
 def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> Path:
-    """Return the folder or .safetensors file of a model: an existing path, "tiny", or a hub id, downloaded or cached.
+    """Return the folder or .safetensors file of a model: a path, "tiny", or a hub id, which is downloaded or cached.
 
-    Raises UserError if it is neither, and as `hub.fetch_model` does.
+    Raises UserError as `hub.fetch_model` does.
     """
     check_path("the model's name or path", name_or_path)
-    check("revision", revision, revision is None or isinstance(revision, str), "a string")
+    require("revision", revision, revision is None or isinstance(revision, str), "a string")
     path = Path(name_or_path)
     # os.path returns False for impossible names, for which Path raises.
     if os.path.isdir(path) or path.suffix == ".safetensors":
-        if not os.path.exists(path):
-            raise UserError(f"{path} does not exist")
         return path
     if str(path) == "tiny":
         return TINY
@@ -40,9 +38,8 @@ def find_model(name_or_path: str | os.PathLike, revision: str | None = None) -> 
 
 
 def open_model(path: str | Path, block: Block | None = None) -> tuple[GPTConfig, Callable[[Parameters], None]]:
-    """Return (GPTConfig, load) for a folder or .safetensors file; load(params) fills a `Parameters` of that config.
+    """Return (GPTConfig, fill) for a folder or .safetensors file; fill(params) fills a `Parameters` of that config.
 
-    block: of the model, if it is not GPT-2's.
     Everything is checked before anything large is allocated. Raises UserError for a config that npgpt does not support,
     a damaged file, and tensors that are missing, extra, or of the wrong shape or type.
     """
@@ -63,11 +60,11 @@ def open_model(path: str | Path, block: Block | None = None) -> tuple[GPTConfig,
         raise UserError(f"{path}: config.json says {config.n_layer} layers, but there are only {len(stored)} tensors")
     check_tensors(parameter_shapes(config), stored, path)
 
-    def load(params):
+    def fill(params):
         for name, (file, stored_name) in stored.items():
             file.read_into(stored_name, params[name])
 
-    return config, load
+    return config, fill
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -83,18 +80,3 @@ def weight_files(folder: Path) -> list[Path]:
         if not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*\.safetensors", name)):
             raise UserError(f"{folder / INDEX} names {shown(name)}, which is not a weight file beside it")
     return [folder / name for name in names]
-
-
-def check_tensors(shapes, stored, path):
-    """Raise UserError, naming the tensors that are missing, extra, or of the wrong shape or type."""
-    complaints = [f"{name} is missing" for name in shapes if name not in stored]
-    complaints += [f"{name} is extra" for name in stored if name not in shapes]
-    for name in [name for name in shapes if name in stored]:     # in order: the message is the same each time
-        file, stored_name = stored[name]
-        if file.shapes[stored_name] != shapes[name]:
-            complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shapes[name]}")
-        elif file.dtype(stored_name) not in DTYPES:
-            complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
-    if complaints:
-        more = f", and {len(complaints) - 5} more" if len(complaints) > 5 else ""
-        raise UserError(f"{path} does not fit the model's config: {', '.join(complaints[:5])}{more}")

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.checkpoints.config_json import config_to_fields, read_config
-from npgpt.checkpoints.tensorfile import NAMES, TensorFile, write_tensors
-from npgpt.checks import MOST_THREADS, check, check_path, check_real, check_whole
+from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
+from npgpt.checks import MOST, MOST_THREADS, check_path, is_real
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
@@ -46,25 +46,22 @@ DAMAGED = "the checkpoint is damaged or was edited; delete this folder to contin
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose small files have been read; `load` reads the tensors."""
+    """A checkpoint whose small files have been read; `restore_into` reads the tensors."""
 
     folder: Path
     config: GPTConfig
     state: dict
     tokenizer: Tokenizer
 
-    def load(self, params: Parameters, m: Parameters, v: Parameters) -> None:
+    def restore_into(self, params: Parameters, m: Parameters, v: Parameters) -> None:
         """Fill parameters and AdamW's moments of the same config. Raises UserError if a file does not fit."""
-        load_tensors(self.folder / "model.safetensors", {"": params})
-        load_tensors(self.folder / "optimizer.safetensors", {"m.": m, "v.": v})
+        read_tensors(self.folder / "model.safetensors", {"": params})
+        read_tensors(self.folder / "optimizer.safetensors", {"m.": m, "v.": v})
 
 
 @contextlib.contextmanager
 def locked(out_dir: str | Path):
-    """Make the folder of a run and hold its lock during the block.
-
-    Raises UserError if another process holds the lock, or its path is not a regular file.
-    """
+    """Make the folder of a run and hold its lock. Raises UserError if another process holds it."""
     import filelock  # 4 MB that only training needs
 
     make_folder(out_dir)
@@ -121,10 +118,7 @@ def is_run(path: str | Path) -> bool:
 
 
 def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
-    """Return the folder of the "latest" or "best" checkpoint of a run. path: the run, or a checkpoint itself.
-
-    Raises UserError if there is none.
-    """
+    """Return the folder of the "latest" or "best" checkpoint of a run, or of one checkpoint. Raises UserError."""
     path = Path(path)
     if (path / "state.json").exists():
         return path
@@ -138,52 +132,37 @@ def find_checkpoint(path: str | Path, which: str = "latest") -> Path:
 
 
 def read_checkpoint(folder: str | Path, block: Block | None = None) -> Checkpoint:
-    """Open the checkpoint in a folder. block: of the model, if it is not GPT-2's.
-
-    Raises UserError if a file is missing, damaged or not the one that was saved, or the model has another block.
-    """
+    """Open the checkpoint in a folder. Raises UserError if a file is not the one that was saved, or `block` differs."""
     folder = Path(folder)
     state = read_state(folder)
     if STEP_FOLDER.fullmatch(folder.name) and step_of(folder) != state["step"]:
-        raise UserError(f"{folder} contains the checkpoint of step {state['step']}: {DAMAGED}")
+        raise UserError(f"{folder / 'state.json'} is of step {state['step']}: {DAMAGED}")
     for name, expected in state["sha256"].items():
         try:
-            found = digest(folder / name)
-        except OSError as error:
-            raise UserError(f"{folder / name} cannot be read ({error.strerror}): {DAMAGED}") from None
-        if found != expected:
-            raise UserError(f"{folder / name} is not the file that was saved (its digest differs): {DAMAGED}")
+            same = digest(folder / name) == expected
+        except OSError:
+            same = False
+        if not same:
+            raise UserError(f"{folder / name} is missing or not the file that was saved: {DAMAGED}")
     config = read_config(folder / "config.json", block)
     return Checkpoint(folder, config, state, load_tokenizer(folder / TOKENIZER_FILE))
 
 
 def read_state(folder: str | Path) -> dict:
-    """Return the dict in state.json of a checkpoint. Raises UserError if a field is missing or invalid.
-
-    Its "options" may be any dict: `npgpt.training.options.options_of` validates them.
-    """
+    """Return the dict in state.json of a checkpoint. Raises UserError if a field but one of "options" is wrong."""
     path = Path(folder) / "state.json"
     try:
         state = read_json(path)
     except (OSError, UserError) as error:
         raise UserError(f"{path} cannot be read ({error}): {DAMAGED}") from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise UserError(f"{path} is from another version of npgpt, or not from a checkpoint")
-    corpus, sha256 = state.get("corpus"), state.get("sha256")
-    named = isinstance(corpus, dict) and all(isinstance(corpus.get(name), str) for name in ("name", "fingerprint"))
-    needed = FILES - {"state.json"}
-    try:
-        check_whole('"step"', state.get("step"))
-        check_whole('"best_step"', state.get("best_step"))
-        check_real('"best_loss"', state.get("best_loss"))
-        check_whole('"threads"', state.get("threads"), 1, MOST_THREADS)
-        check('"options"', state.get("options"), isinstance(state.get("options"), dict), "an object")
-        check('"corpus"', corpus, named, "an object with a name and a fingerprint")
-        check('"sha256"', sha256, isinstance(sha256, dict) and set(sha256) == needed,      # so only these are read
-              f"the digests of {', '.join(sorted(needed))}")
-    except UserError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
-    return state
+    match state:
+        case {"format": version, "step": int(step), "best_step": int(best_step), "best_loss": best_loss,
+              "threads": int(threads), "options": dict(), "corpus": {"name": str(), "fingerprint": str()},
+              "sha256": dict(sha256)} if version == FORMAT:
+            in_range = 0 <= step <= MOST and 0 <= best_step <= MOST and 1 <= threads <= MOST_THREADS
+            if in_range and is_real(best_loss) and sha256.keys() == FILES - {"state.json"}:     # only these are read
+                return state
+    raise UserError(f"{path} is from another version of npgpt, or {DAMAGED}")
 
 
 def save_tensors(path, sources):
@@ -193,24 +172,19 @@ def save_tensors(path, sources):
                              for name, array in params.items()})
 
 
-def load_tensors(path, targets):
-    """Copy the tensors of a safetensors file into `Parameters`. targets: maps a prefix of the names to `Parameters`.
-
-    Raises UserError, before any tensor is read, if names, shapes or dtypes differ.
-    """
+def read_tensors(path, targets):
+    """Copy the tensors of a safetensors file into `Parameters`. targets: maps a prefix of the names to `Parameters`."""
     wanted = {prefix + name: (params, name) for prefix, params in targets.items() for name in params.shapes}
-    right = {(stored, params.shapes[name], NAMES[str(params.dtype)]) for stored, (params, name) in wanted.items()}
     file = TensorFile(path)
-    if wrong := right ^ {(stored, shape, file.dtype(stored)) for stored, shape in file.shapes.items()}:
-        raise UserError(f"{path} does not fit the model: missing, extra, or of another shape or type: "
-                        f"{', '.join(sorted({stored for stored, *_ in wrong})[:5])}")
+    check_tensors({stored: params.shapes[name] for stored, (params, name) in wanted.items()},
+                  {stored: (file, stored) for stored in file.shapes}, path)
     for stored, (params, name) in wanted.items():
         params.fill(name, functools.partial(file.read_into, stored))
 
 
-def step_folders(out_dir: str | Path, called: re.Pattern = STEP_FOLDER) -> list[Path]:
+def step_folders(out_dir: str | Path, pattern: re.Pattern = STEP_FOLDER) -> list[Path]:
     """Return the checkpoints of a run, oldest first. A folder without state.json is not a checkpoint."""
-    folders = [path for path in Path(out_dir).glob("*") if called.fullmatch(path.name)]
+    folders = [path for path in Path(out_dir).glob("*") if pattern.fullmatch(path.name)]
     return sorted((folder for folder in folders if (folder / "state.json").exists()), key=step_of)
 
 
@@ -258,19 +232,18 @@ def tidy(out_dir):
 
 
 def fingerprint(*splits):
-    """Return a digest of splits of tokens: of their lengths, dtypes, and first and last million tokens.
+    """Return a SHA-256 of the lengths, dtypes, and first and last million tokens of splits, any of which may be None.
 
-    If a split is `Documents`, the digest is of their other attributes, too. A split that is None is left out.
+    The other attributes of `Documents` are included. The digest is stored in state.json, so it must not change.
     """
     sha = hashlib.sha256()
-    flags = [[getattr(split, name, False) for name in ("all_windows", "count_padding")] for split in splits]
     pads = [getattr(split, "pad_token_id", None) for split in splits]
-    for each in (flags, pads):
-        if any(value not in (None, [False, False]) for value in each):
-            sha.update(repr(each).encode())
-    parts = [(split, getattr(split, "starts", None), getattr(split, "prompts", None)) for split in splits]
-    for array in [part for split in parts for part in split if part is not None]:
-        sha.update(f"{array.dtype} ({len(array)},);".encode())
-        for part in (array[:1_000_000], array[-1_000_000:]):
-            sha.update(np.ascontiguousarray(part))
+    if any(pad is not None for pad in pads):
+        sha.update(repr(pads).encode())
+    for split in splits:
+        for array in (split, getattr(split, "starts", None), getattr(split, "prompts", None)):
+            if array is not None:
+                sha.update(f"{array.dtype} ({len(array)},);".encode())
+                for part in (array[:1_000_000], array[-1_000_000:]):
+                    sha.update(np.ascontiguousarray(part))
     return sha.hexdigest()

@@ -43,8 +43,8 @@ def save_model(params: Parameters, folder: str | os.PathLike, dtype: str | None 
 
 
 def merged(params, name):
-    """Return a parameter with LoRA added."""
+    """Return a parameter, with the update of its LoRA added if it has one."""
     layer = name.removesuffix(".weight")
-    lora_a, lora_b = f"{layer}.lora_a", f"{layer}.lora_b"
-    update = params[lora_a] @ params.config.lora_scaled(params[lora_b]) if lora_a in params else None
-    return params[name] if update is None else params[name] + update
+    if f"{layer}.lora_a" not in params:
+        return params[name]
+    return params[name] + params[f"{layer}.lora_a"] @ params.config.lora_scaled(params[f"{layer}.lora_b"])

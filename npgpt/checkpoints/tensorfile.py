@@ -63,6 +63,24 @@ class TensorFile:
                 part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
 
 
+def check_tensors(shapes, stored, path):
+    """Raise UserError, naming the tensors that are missing, extra, or of the wrong shape or type.
+
+    shapes: name -> the right shape. stored: name -> (a `TensorFile`, the name there).
+    """
+    complaints = [f"{name} is missing" for name in shapes if name not in stored]
+    complaints += [f"{name} is extra" for name in stored if name not in shapes]
+    for name in [name for name in shapes if name in stored]:     # in order: the message is the same each time
+        file, stored_name = stored[name]
+        if file.shapes[stored_name] != shapes[name]:
+            complaints.append(f"{name} has the shape {file.shapes[stored_name]} instead of {shapes[name]}")
+        elif file.dtype(stored_name) not in DTYPES:
+            complaints.append(f"{name} is stored as {file.dtype(stored_name)}, not as floats of 16 to 64 bits")
+    if complaints:
+        more = f", and {len(complaints) - 5} more" if len(complaints) > 5 else ""
+        raise UserError(f"{path} does not fit the model's config: {', '.join(complaints[:5])}{more}")
+
+
 def write_tensors(file: BinaryIO, tensors: dict) -> None:
     """Write a mapping of names to C-contiguous float arrays to an open binary file, in safetensors format.
 

@@ -11,10 +11,7 @@ TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer.json", "tokenizer_config.json", "s
 
 
 def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size.
-
-    Raises UserError if it is missing, or has more tokens than the model.
-    """
+    """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size."""
     if (folder / TOKENIZER_FILE).exists():
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
     elif vocab_size == GPT2Tokenizer.vocab_size:

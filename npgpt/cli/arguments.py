@@ -7,9 +7,10 @@ import re
 import sys
 import typing
 
-from npgpt.api import KERNELS, load_model
 from npgpt.checks import MOST
+from npgpt.engine.choose import KERNELS
 from npgpt.errors import UserError
+from npgpt.loading import load_model
 from npgpt.model.config import ACTIVATIONS, GPTConfig
 from npgpt.training.options import (
     CHOICES,
@@ -17,7 +18,7 @@ from npgpt.training.options import (
     PRESETS,
     TRAIN_FIELDS,
     load_preset,
-    with_width_rule,
+    with_mup,
 )
 
 
@@ -26,7 +27,7 @@ def add_field_arguments(parser, dataclass, title, names):
 
     The comment beside a field is its help, and a comment line above fields is the title of their group.
     """
-    defaults, choices = with_width_rule(load_preset("char-cpu")), CHOICES | {"activation": ACTIVATIONS}
+    defaults, choices = with_mup(load_preset("char-cpu")), CHOICES | {"activation": ACTIVATIONS}
     fields = {field.name: field for field in dataclasses.fields(dataclass)}
     group = parser.add_argument_group(title)
     source = inspect.getsource(dataclass)
@@ -70,8 +71,8 @@ def given_fields(args, names=MODEL_FIELDS | TRAIN_FIELDS):
 
 
 def add_device_arguments(parser):
-    parser.add_argument("--device", default="cpu", help="cpu (default), gpu or cuda, gpu:N, or auto: a GPU if there is "
-                                                        "one; with --kernels xla also tpu (untested)")
+    parser.add_argument("--device", default="cpu", help="cpu (default), gpu or cuda, or gpu:N; with --kernels xla also "
+                                                        "tpu (untested)")
     parser.add_argument("--threads", type=int, help="CPU threads; by default one for each core (XLA always uses all)")
     parser.add_argument("--kernels", choices=KERNELS, default="auto",
                         help="how the layers run. auto (default): CuPy on a GPU; on a CPU numba if it is installed, "

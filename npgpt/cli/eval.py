@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
+
 from npgpt.cli.arguments import add_data_dir_argument, add_model_argument, load_given_model
 from npgpt.cli.training_data import open_run_tokens, open_tokens
-from npgpt.data.batches import DocumentCrops
+from npgpt.data.batches import IGNORED, windows
 from npgpt.data.corpora import open_corpus
 from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
@@ -31,24 +33,24 @@ def run(args):
     tokens = splits[split]()
     if tokens is None:
         raise UserError(f"{loaded.folder} was trained without validation: leave --split out")
-    result = evaluate_split(loaded.model, tokens, args.stride)
-    if not math.isfinite(result.loss):
-        raise UserError(f"the loss of {loaded.folder} on this text is {result.loss}: choose another model")
-    print(f"{loaded.folder}, {split}: {result.tokens:,} tokens predicted")
-    print(f"loss           {result.loss:.4f} nats per token")
-    print(f"perplexity     {result.perplexity:.4f}")
-    print(f"bits per byte  {bits_per_byte(result, loaded, tokens)}")
+    loss, n = evaluate_split(loaded.model, tokens, args.stride)
+    if not math.isfinite(loss):
+        raise UserError(f"the loss of {loaded.folder} on this text is {loss}: choose another model")
+    print(f"{loaded.folder}, {split}: {n:,} tokens predicted")
+    print(f"loss           {loss:.4f} nats per token")
+    print(f"perplexity     {math.exp(loss) if loss < 709.0 else math.inf:.4f}")     # exp(710) overflows
+    print(f"bits per byte  {bits_per_byte(loss * n, loaded, tokens)}")
 
 
-def bits_per_byte(result, loaded, tokens):
+def bits_per_byte(nats, loaded, tokens):
     """Return the loss in bits per byte of text, comparable between tokenizers; as text, or the reason why not."""
     count_bytes = loaded.tokenizer.count_bytes
     try:
         if isinstance(tokens, Documents):
-            n_bytes = sum(map(count_bytes, DocumentCrops(tokens, loaded.model.config.block_size).targets()))
+            targets = np.concatenate([y for _, y in windows(tokens, loaded.model.config.block_size)])
+            n_bytes = count_bytes(targets[targets != IGNORED])
         else:
             n_bytes = count_bytes(tokens) - count_bytes(tokens[:1])     # the first is not predicted
     except UserError as error:
         return str(error)
-    bits = result.loss / math.log(2) * result.tokens
-    return f"{bits / n_bytes:.4f}" if n_bytes else "not defined, without any text"
+    return f"{nats / math.log(2) / n_bytes:.4f}" if n_bytes else "not defined, without any text"

@@ -18,7 +18,7 @@ def show_loops(name):
     name: of a lesson, such as "layernorm". Raises UserError for another name, or without Numba.
     """
     cpu_kernels("numba")            # or it says what to install
-    from npgpt.engine.loops.lines import Run, compiled
+    from npgpt.engine.loops.lines import Segment, compile_lines
     from npgpt.study.lessons.table import chosen_lessons
 
     lesson, = chosen_lessons(name)
@@ -26,13 +26,13 @@ def show_loops(name):
         raise UserError(f"{name} calls other layers: choose one that does not, such as layernorm")
     if name == "gelu_exact":
         check_scipy()
-    forward, backward = compiled(lesson.forward), compiled(lesson.backward)
+    forward, backward = compile_lines(lesson.forward), compile_lines(lesson.backward)
     y, cache = lesson.run_forward(lesson.inputs, forward)
     lesson.run_backward(np.ones_like(y), cache, backward)
 
     def parts(of):
         for each in of:
-            if isinstance(each, Run):
+            if isinstance(each, Segment):
                 yield from parts(each.parts)
             else:
                 yield each if isinstance(each, tuple) else ([each], None)

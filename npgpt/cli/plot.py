@@ -4,7 +4,7 @@ import io
 import warnings
 from pathlib import Path
 
-from npgpt.checks import check
+from npgpt.checks import require
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.training.metrics import read_metrics
@@ -40,7 +40,7 @@ def save_picture(run, out=None, norms=False):
     target, data = Path(out or Path(run) / ("norms.png" if norms else "loss.png")), io.BytesIO()
     kind = target.suffix[1:].lower() or "png"
     figure = Figure(figsize=(8, 10 if norms else 5), dpi=120, layout="constrained")
-    check("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
+    require("the suffix of --out", kind, kind in figure.canvas.get_supported_filetypes(), "png, svg or pdf")
     with warnings.catch_warnings(action="ignore"):      # the font may lack characters of the title
         (draw_norms if norms else draw_losses)(figure, records, one_line(f"Training in {run}", 80))
         figure.savefig(data, format=kind)

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from npgpt.checks import check, check_whole
+from npgpt.checks import check_whole, require
 from npgpt.cli.arguments import add_model_argument, load_given_model, standard_input
 from npgpt.errors import UserError, printable
 
@@ -36,7 +36,7 @@ def run(args):
     model, tokenizer = loaded.model, loaded.tokenizer
     prompt = standard_input().removesuffix("\n") if args.prompt == "-" else args.prompt
     prompt = default_prompt(tokenizer) if prompt is None else prompt
-    check("--stop", args.stop, args.stop != "", "at least one character")
+    require("--stop", args.stop, args.stop != "", "at least one character")
     stop = args.stop and args.stop.replace("\\n", "\n")
     sampling = {name: getattr(args, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
     print_samples(model, tokenizer, prompt, args.num_samples, stop, **sampling)

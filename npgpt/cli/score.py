@@ -9,7 +9,6 @@ from npgpt.arrays import to_host
 from npgpt.cli.arguments import add_model_argument, load_given_model, standard_input
 from npgpt.cli.screen import style
 from npgpt.data.batches import strided_windows
-from npgpt.data.corpora import decode_text
 from npgpt.errors import UserError, printable
 from npgpt.files import read_bytes
 from npgpt.layers import IGNORE_INDEX
@@ -46,7 +45,12 @@ def given_text(args):
     """Return the text of --text or --file. Raises UserError unless it is UTF-8."""
     if "-" in (args.text, args.file):
         return standard_input()
-    return decode_text(read_bytes(args.file), args.file) if args.text is None else args.text
+    if args.text is not None:
+        return args.text
+    try:
+        return read_bytes(args.file).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{args.file} is not UTF-8 at byte {error.start}: convert it first") from None
 
 
 def surprise(model, tokens):

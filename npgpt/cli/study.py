@@ -13,7 +13,6 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from npgpt.api import load
 from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.run import step_folders
 from npgpt.checks import writable_file
@@ -21,6 +20,7 @@ from npgpt.cli.arguments import add_block_argument
 from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
+from npgpt.loading import load
 from npgpt.study.exercises.exercise import FOLDER
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.judge.child import SPARE

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.api import GPT, KERNELS, load_model
+from npgpt.api import GPT
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.run import checkpoints, find_checkpoint, keep_only, locked, read_checkpoint, tidy
 from npgpt.checks import check_path, shown
@@ -39,12 +39,14 @@ from npgpt.data.token_files import Documents
 from npgpt.data.tokenizers import is_called
 from npgpt.devices import array_module
 from npgpt.display import tqdm
+from npgpt.engine.choose import KERNELS
 from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
+from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.training.metrics import METRICS_FILE, drop_metrics_after
-from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_width_rule
+from npgpt.training.options import MODEL_FIELDS, TRAIN_FIELDS, TrainOptions, load_preset, options_of, with_mup
 from npgpt.training.trainer import Trainer, check_causal
 
 SAMPLE_TOKENS = 300
@@ -55,7 +57,7 @@ EXAMPLES = """examples:
   npgpt train --resume --out-dir mine                   continue, with the same bits as without the interruption
   npgpt train --init-from gpt2 --corpus my.txt          fine-tune GPT-2, preset finetune
   npgpt train --init-from gpt2 --lora 8 --learning-rate 2e-4 --corpus answers.jsonl
-  npgpt train --corpus my.txt --val-fraction 0 --sampling sequential --epochs 1 --partial-batch
+  npgpt train --corpus my.txt --val-fraction 0 --sampling sequential --epochs 1
 
 Ctrl-C saves and stops. At each evaluation, a line of sampled text is shown; at the end, loss.png is drawn (extra plot).
 """
@@ -138,7 +140,7 @@ def train(args, backwards=None):
             stack.enter_context(locked(args.out_dir))       # last, when nothing else can go wrong
             check_out_dir(args)
         print(f"model: {trainer.model}")
-        if trainer.model.xp is not np:
+        if trainer.model.params.xp is not np:
             print("(--kernels xla compiles the same lines for a GPU; which is faster has not been measured)")
         print(f"data: {describe_split(trainer, 'train')} to train on, {describe_split(trainer, 'val')} to validate")
         try:
@@ -186,7 +188,7 @@ def describe_split(trainer, split):
     """Describe a split: its number of tokens, and of documents and windows if there are any."""
     if split not in trainer.crops:
         return "none"
-    tokens, windows = getattr(trainer, f"{split}_tokens"), trainer.crops[split].places
+    tokens, windows = getattr(trainer, f"{split}_tokens"), trainer.crops[split].n_starts
     if not isinstance(tokens, Documents):
         return f"{len(tokens):,} tokens"
     others = "" if windows == len(tokens.starts) else f" ({windows:,} windows)"
@@ -234,7 +236,7 @@ def plan(args):
     elif (args.lora, args.lora_alpha, args.adapter) != (None, None, None):
         raise UserError("--lora and --adapter adapt a trained model: give one with --init-from")
     else:
-        fields = with_width_rule(fields)
+        fields = with_mup(fields)
     options = TrainOptions(**{name: fields[name] for name in fields.keys() & TRAIN_FIELDS})
     model_fields = {name: fields[name] for name in fields.keys() & MODEL_FIELDS}
     if not args.init_from:

@@ -5,7 +5,7 @@ import os
 
 from npgpt.checkpoints.run import fingerprint
 from npgpt.data.corpora import CORPORA, open_corpus
-from npgpt.data.dataset import join, tokenize_corpus
+from npgpt.data.dataset import concatenate_splits, tokenize_corpus
 from npgpt.data.token_files import load_token_files
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer
 from npgpt.errors import UserError
@@ -25,7 +25,7 @@ def open_tokens(tokenizer, corpus, val_fraction=0.1):
     if made_by.exists() and load_tokenizer(made_by).to_dict() != tokenizer.to_dict():
         raise UserError(f"the token files in {corpus.folder} were made by another tokenizer than the model's")
     train, val = load_token_files(corpus.folder)
-    return {"train": lambda: train, "val": lambda: val, "all": lambda: join(train, val)}
+    return {"train": lambda: train, "val": lambda: val, "all": lambda: concatenate_splits(train, val)}
 
 
 def open_run_tokens(checkpoint, corpus_name, data_dir):

@@ -26,119 +26,89 @@ def crops_of(tokens: Tokens, length: int) -> "StreamCrops | DocumentCrops":
 class Crops:
     """Choose the crops of a batch. A subclass reads them."""
 
-    places: int                     # the number of possible crops
-    stride: int                     # in order, the next crop begins that many places later
-    crops: int                      # in an epoch, in order
+    n_starts: int                   # the number of possible start offsets
+    stride: int                     # in order, the next crop starts that much later
     in_epoch: Callable[..., int]
 
     def random(self, batch_size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return the places (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
-        return rng.integers(self.places, size=batch_size)
+        """Return the start offsets (batch_size,) of a batch, each equally likely; rng: a np.random.Generator."""
+        return rng.integers(self.n_starts, size=batch_size)
 
-    def in_order(self, n: int, batch_size: int, partial: bool = False) -> np.ndarray:
-        """Return the places (batch_size,) of batch n, when the data are read in order again and again.
-
-        partial: the last batch of an epoch is smaller if too few crops are left.
-        """
-        numbers = (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size, partial)
-        return numbers[numbers < self.crops] * self.stride
+    def in_order(self, n: int, batch_size: int) -> np.ndarray:
+        """Return the start offsets (batch_size,) of batch n, when the data are read in order again and again."""
+        return (n * batch_size + np.arange(batch_size)) % self.in_epoch(batch_size) * self.stride
 
     def evenly(self, n_batches: int, batch_size: int) -> np.ndarray:
-        """Return places (n_batches, batch_size), spread evenly over the data, the same in every call."""
-        places = np.linspace(0, self.places - 1, n_batches * batch_size).astype(np.int64)
-        return places.reshape(n_batches, batch_size)
+        """Return start offsets (n_batches, batch_size), spread evenly over the data, the same in every call."""
+        starts = np.linspace(0, self.n_starts - 1, n_batches * batch_size).astype(np.int64)
+        return starts.reshape(n_batches, batch_size)
 
 
 class StreamCrops(Crops):
-    """The crops of a stream. A place is the position of a crop's first token."""
+    """The crops of a stream. A start offset is the position of a crop's first token."""
 
     def __init__(self, tokens: np.ndarray | TokenFile, length: int):
         if len(tokens) <= length:
             raise UserError(f"the split has {len(tokens)} tokens and a crop needs {length + 1} (block_size + 1): "
                             "lower the block size, or give a longer text")
         self.tokens, self.length = tokens, length
-        self.places, self.stride, self.crops = len(tokens) - length, length, (len(tokens) - 1) // length
+        self.n_starts, self.stride = len(tokens) - length, length
 
-    def in_epoch(self, batch_size: int, partial: bool = False) -> int:
-        """Return the number of crops in an epoch's batches; partial: as if the last batch were full.
-
-        Raises UserError if the crops fill no batch.
-        """
-        batches = -(-self.crops // batch_size) if partial else self.crops // batch_size
+    def in_epoch(self, batch_size: int) -> int:
+        """Return the number of crops in an epoch's full batches. Raises UserError if the crops fill none."""
+        batches = (len(self.tokens) - 1) // self.length // batch_size
         if batches == 0:
             raise UserError(f"the training split has {len(self.tokens)} tokens and a batch in order needs "
                             f"{batch_size * self.length + 1}: lower the batch size, or give a longer text")
         return batches * batch_size
 
-    def count(self, places: np.ndarray) -> int:
-        """Return the number of targets in the crops at `places`."""
-        return len(places) * self.length
-
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return x and y, int64 (len(places), length): the crops at `places`, and the same one token later."""
-        crops = np.stack([self.tokens[place:place + self.length + 1] for place in places.tolist()])
+    def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and y, int64 (len(starts), length): the crops at `starts`, and the same one token later."""
+        crops = np.stack([self.tokens[start:start + self.length + 1] for start in starts.tolist()])
         return crops[:, :-1].astype(np.int64), crops[:, 1:].astype(np.int64)
 
 
 class DocumentCrops(Crops):
-    """The first window of length + 1 tokens of each of the `Documents`, or all their windows. A place is its number.
+    """The first length + 1 tokens, a window, of each of the `Documents`. Its start is its number.
 
-    Windows of one token, or in which every target is ignored, are left out. Raises UserError if all are.
+    Windows in which every target is ignored are left out. Raises UserError if all are.
     """
 
     stride = 1
 
     def __init__(self, documents: Documents, length: int):
         self.documents, self.length = documents, length
-        n = -(-documents.lengths // (length + 1)) if documents.all_windows else np.ones_like(documents.lengths)
-        begins = (np.arange(n.sum()) - np.repeat(n.cumsum() - n, n)) * (length + 1)     # in their documents
-        lengths = np.minimum(np.repeat(documents.lengths, n) - begins, length + 1)
-        prompts = 0 if documents.prompts is None else np.repeat(documents.prompts, n)
-        ignored = np.clip(prompts - begins - 1, 0, lengths - 1)         # targets that are tokens of the prompt
-        counts = (length if documents.count_padding else lengths - 1) - ignored
-        starts, read = np.repeat(documents.starts, n) + begins, (counts > 0) & (lengths > 1)
+        lengths = np.minimum(documents.lengths, length + 1)
+        prompts = np.zeros_like(lengths) if documents.prompts is None else documents.prompts.astype(np.int64)
+        ignored = np.clip(prompts - 1, 0, lengths - 1)          # targets that are tokens of the prompt
+        counts = lengths - 1 - ignored
         self.starts, self.lengths, self.ignored, self.counts = (
-            each[read] for each in (starts, lengths, ignored, counts))
-        self.places = self.crops = len(self.starts)
-        if self.places == 0:
+            each[counts > 0] for each in (documents.starts, lengths, ignored, counts))
+        self.n_starts = self.crops = len(self.starts)
+        if self.n_starts == 0:
             raise UserError(f"every prompt has more than {length} tokens, so no completion is seen: give shorter "
                             "prompts, or raise the block size")
 
-    def in_epoch(self, batch_size: int, partial: bool = False) -> int:
-        """Return the number of windows in an epoch; partial: as if the last batch were full.
+    def in_epoch(self, batch_size: int) -> int:
+        """Return the number of windows in an epoch, whose last batch is filled with the first windows."""
+        return self.n_starts
 
-        Otherwise, the last batch is filled with the first windows.
-        """
-        return -(-self.places // batch_size) * batch_size if partial else self.places
-
-    def count(self, places: np.ndarray) -> int:
-        """Return the number of targets, without ignored ones, in the windows at `places`."""
-        return int(self.counts[places].sum())
-
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return x and y, int64 (len(places), length), as in `StreamCrops`.
+    def at(self, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and y, int64 (len(starts), length), as in `StreamCrops`.
 
         A shorter window is padded: x with pad_token_id, by default the window's last token, which ends the text, and y
-        with -1, or with that token if padding counts.
+        with -1.
         """
-        x = np.empty((len(places), self.length), dtype=np.int64)
+        x = np.empty((len(starts), self.length), dtype=np.int64)
         y = np.full_like(x, IGNORED)
-        for row, place in enumerate(places):
-            start = int(self.starts[place])
-            window = self.documents[start:start + int(self.lengths[place])]
+        for row, number in enumerate(starts):
+            start = int(self.starts[number])
+            window = self.documents[start:start + int(self.lengths[number])]
             n, pad = len(window) - 1, self.documents.pad_token_id
             pad = window[-1] if pad is None else pad
             x[row, :n + 1], x[row, n + 1:], y[row, :n] = window[:self.length], pad, window[1:]
-            y[row, :self.ignored[place]] = IGNORED
-            if self.documents.count_padding:
-                y[row, n:] = pad
+            y[row, :self.ignored[number]] = IGNORED
         return x, y
-
-    def targets(self):
-        """Yield the targets without ignored ones, in order, 1-D, a few thousand windows at a time."""
-        for first in range(0, self.places, 4096):
-            _, y = self.at(np.arange(first, min(first + 4096, self.places)))
-            yield y[y != IGNORED]
 
 
 def count_targets(tokens: Tokens, block_size: int) -> int:
@@ -158,8 +128,8 @@ def windows(tokens: Tokens, block_size: int) -> Iterator[tuple[np.ndarray, np.nd
         yield from strided_windows(tokens, block_size + 1, block_size)
         return
     crops = DocumentCrops(tokens, block_size)
-    for place in range(crops.places):
-        x, y = crops.at(np.array([place]))
+    for number in range(crops.n_starts):
+        x, y = crops.at(np.array([number]))
         yield x[0], y[0]
 
 

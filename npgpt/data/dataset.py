@@ -1,6 +1,6 @@
 """From a corpus to tokens: its two splits, in memory or as token files."""
 
-import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -8,56 +8,63 @@ import numpy as np
 from npgpt.checks import check_path, check_real, shown
 from npgpt.data.batches import Tokens
 from npgpt.data.corpora import Corpus
-from npgpt.data.token_files import SPLITS, Documents, index_file, load_token_files, write_documents, write_settings
+from npgpt.data.token_files import Documents, load_token_files, write_token_files
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer, save_tokenizer
-from npgpt.display import HIDE_BARS, tqdm
 from npgpt.errors import UserError
 from npgpt.files import new_folder
 
 
-def split_text(text: str | list, fraction: float = 0.9) -> tuple:
-    """Return (train, validation) of a text or a list of documents, cut as in nanoGPT: at int(len(text) * fraction)."""
-    boundary = int(len(text) * fraction)
-    return text[:boundary], text[boundary:]
-
-
-def tokenize_corpus(corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1) -> tuple[Tokens, Tokens | None]:
+def tokenize_corpus(corpus: Corpus, tokenizer: Tokenizer, val_fraction: float = 0.1) -> tuple:
     """Return (train, validation) tokens of a corpus with a text, uint16, or with answers, `Documents`.
 
-    val_fraction: the share for validation; with 0, validation is None. The splits are encoded separately, so that no
-    token crosses the boundary. Raises UserError as tokenizer.encode does, and if a split has no answers.
+    val_fraction: the share for validation; with 0, validation is None. Raises UserError as tokenizer.encode does, and
+    if a split has no answers.
     """
-    answers = corpus.answers
-    encode = tokenizer.encode if answers is None else functools.partial(tokenize_answers, tokenizer)
-    train, val = split_text((corpus.text or "") if answers is None else answers, 1 - val_fraction)
-    return encode(train), encode(val) if val_fraction else None
+    if corpus.answers is None:
+        return tokenize_splits(corpus.text or "", tokenizer.encode, val_fraction)
+    return tokenize_splits(corpus.answers, lambda pairs: tokenize_documents(tokenizer, pairs, tokenizer.eos_token_id),
+                           val_fraction)
 
 
-def tokenize_answers(tokenizer, answers):
-    """Return pairs (prompt, completion) as `Documents`, each ended by the tokenizer's end of text, if it has one.
+def tokenize_splits(whole: str | list, encode: Callable, val_fraction: float) -> tuple:
+    """Cut a text or a list of documents into train and validation, where nanoGPT does, and encode both.
 
-    Prompt and completion are encoded separately, as in `npgpt sample`. Raises UserError for an empty list, and as
-    tokenizer.encode does.
+    They are encoded separately, so that no token crosses the boundary.
     """
-    if not answers:
-        raise UserError("there are too few prompts for two splits: give more, or train on all with --val-fraction 0")
-    eos = np.array([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id], np.uint16)
-    pairs = [(tokenizer.encode(prompt), tokenizer.encode(completion)) for prompt, completion in answers]
-    documents = [np.concatenate([*pair, eos]) for pair in pairs]
+    boundary = int(len(whole) * (1 - val_fraction))
+    return encode(whole[:boundary]), encode(whole[boundary:]) if val_fraction else None
+
+
+def tokenize_documents(tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]], end: int | None, separator: str = "",
+                       pad_token_id: int | None = None) -> Documents:
+    """Return pairs (prompt, completion) as `Documents`, each ended by the token `end`, else by the text `separator`.
+
+    Prompt and completion are encoded separately, as in `npgpt sample`. A document with fewer than two tokens is left
+    out. Raises UserError if none is left, and as tokenizer.encode does.
+    """
+    ending, end_ids = (separator, []) if end is None else ("", [end])
+    documents, prompts = [], []
+    for prompt, completion in pairs:
+        prompt_ids, completion_ids = tokenizer.encode(prompt), tokenizer.encode(completion + ending)
+        document = np.concatenate([prompt_ids, completion_ids, np.array(end_ids, np.uint16)])
+        if len(document) > 1:
+            documents.append(document)
+            prompts.append(len(prompt_ids))
+    if not documents:
+        raise UserError("a split has no document of 2 tokens: give more, or train on all with --val-fraction 0")
     lengths = np.array([*map(len, documents)])
-    return Documents(np.concatenate(documents), lengths.cumsum() - lengths, [len(prompt) for prompt, _ in pairs])
+    return Documents(np.concatenate(documents), lengths.cumsum() - lengths, prompts, pad_token_id)
 
 
 def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator: str | None = None,
-            val_fraction: float = 0.1, end: str | None = None, pad: str | None = None, **settings: bool) -> None:
+            val_fraction: float = 0.1, end: str | None = None, pad: str | None = None) -> None:
     """Write a corpus with a text as the new folder `folder`: train.bin, val.bin and the tokenizer, all or nothing.
 
     separator: the text between two documents, if there are documents. Then the splits are cut between documents, and
-    each gets an index of its documents. val_fraction: the share for validation; with 0 val.bin is empty. end, pad:
-    the token that ends each document, and the one that pads windows, for `token_id`. settings: all_windows and
-    count_padding of the documents. Raises UserError if the corpus is token files already, or prompts and completions,
-    has too few documents, or the folder contains other files, and as tokenizer.encode does; OSError.
+    each gets an index of its documents. end, pad: the text or the id of the token that ends each document (by default
+    the tokenizer's end of text), and of the one that pads them. Raises UserError if the corpus is not a text, has too
+    few documents, or the folder contains other files, and as tokenizer.encode does; OSError.
     """
     check_path("the new folder", folder)
     check_real("val_fraction", val_fraction, below=1.0)
@@ -65,19 +72,16 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator:
         raise UserError(f"{corpus.folder} already consists of token files: give a corpus that is text")
     if corpus.answers is not None:
         raise UserError(f"{corpus.name} has prompts and completions: train on the file itself, with --corpus")
-    end_id, pad_id = (None if token is None else token_id(tokenizer, token) for token in (end, pad))
-    parts = split_text(corpus.text if separator is None else documents_of(corpus, separator), 1 - val_fraction)
+    end_id = tokenizer.eos_token_id if end is None else token_id(tokenizer, end)
+    pad_id = None if pad is None else token_id(tokenizer, pad)
     with new_folder(folder, TOKENIZER_FILE) as unfinished:
-        write_settings(unfinished, validation=val_fraction > 0, pad_token_id=pad_id, **settings)
         save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
-        for split, part in tqdm(zip(SPLITS, parts, strict=True), total=len(SPLITS), desc="prepare", disable=HIDE_BARS):
-            path = unfinished / f"{split}.bin"
-            if split == "val" and not val_fraction:
-                path.touch()
-            elif separator is None:
-                path.write_bytes(tokenizer.encode(part).astype("<u2").tobytes())
-            else:
-                write_documents(part, tokenizer, separator, path, index_file(unfinished, split), end_id)
+        if separator is None:
+            splits = tokenize_corpus(corpus, tokenizer, val_fraction)
+        else:
+            splits = tokenize_splits(documents_of(corpus, separator), lambda pairs: tokenize_documents(
+                tokenizer, pairs, end_id, separator, pad_id), val_fraction)
+        write_token_files(unfinished, *splits)
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
@@ -90,48 +94,44 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def documents_of(corpus, separator):
-    """Return the documents of a text corpus, without the space around them. Raises UserError for fewer than two."""
-    documents = list(filter(None, map(str.strip, corpus.text.split(separator)))) if separator else []
+    """Return the documents of a text corpus, stripped, as pairs ("", text). Raises UserError for fewer than two."""
+    texts = map(str.strip, corpus.text.split(separator)) if separator else ()
+    documents = [("", text) for text in texts if text]
     if len(documents) < 2:
         raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: give another "
                         "separator")
     return documents
 
 
-def join(train: Tokens, val: Tokens | None) -> Tokens:
+def concatenate_splits(train: Tokens, val: Tokens | None) -> Tokens:
     """Return both splits as one, in memory; val may be None."""
     if val is None:
         return train
     tokens = np.concatenate([train[:], val[:]])
     if not isinstance(train, Documents) or not isinstance(val, Documents):
         return tokens
-    return Documents(tokens, np.concatenate([train.starts, len(train) + val.starts]), None, train.all_windows,
-                     train.count_padding, train.pad_token_id)
+    return Documents(tokens, np.concatenate([train.starts, len(train) + val.starts]), None, train.pad_token_id)
 
 
 def open_dataset(corpus: Corpus, tokenizer_kind: str | None = None, val_fraction: float = 0.1,
                  ) -> tuple[Tokens, Tokens | None, Tokenizer]:
-    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16. val_fraction: for validation.
+    """Return (train, validation, tokenizer) of a corpus; the tokens are uint16, validation may be None.
 
-    `tokenizer_kind`: a name for make_tokenizer, by default "char" for a text. Token files come with their tokenizer;
-    without one it is `tokenizer_kind`, by default GPT-2's, as in nanoGPT. Raises UserError if the folder has another
-    tokenizer or nanoGPT's meta.pkl, and as tokenize_corpus, make_tokenizer and load_token_files do.
+    tokenizer_kind: a name for make_tokenizer, by default "char" for a text. Token files are read with the tokenizer in
+    their folder, or if there is none with `tokenizer_kind`, by default GPT-2's, as in nanoGPT. val_fraction: as in
+    `tokenize_corpus`. Raises UserError if the folder has another tokenizer or nanoGPT's meta.pkl.
     """
-    if corpus.folder is not None:
-        return *load_token_files(corpus.folder), folder_tokenizer(corpus.folder, tokenizer_kind)
-    tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
-    return *tokenize_corpus(corpus, tokenizer, val_fraction), tokenizer
-
-
-def folder_tokenizer(folder: Path, tokenizer_kind: str | None) -> Tokenizer:
-    """Return the tokenizer of the token files in `folder`. Raises UserError as open_dataset does."""
-    if (folder / TOKENIZER_FILE).exists():
-        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
+    if corpus.folder is None:
+        tokenizer = make_tokenizer(tokenizer_kind or "char", corpus.text)
+        return *tokenize_corpus(corpus, tokenizer, val_fraction), tokenizer
+    splits = load_token_files(corpus.folder)
+    if (corpus.folder / TOKENIZER_FILE).exists():
+        tokenizer = load_tokenizer(corpus.folder / TOKENIZER_FILE)
         if tokenizer_kind is not None and not is_called(tokenizer, tokenizer_kind):
-            raise UserError(f"{folder} was prepared with the {tokenizer.kind} tokenizer, not {tokenizer_kind}: "
+            raise UserError(f"{corpus.folder} was prepared with the {tokenizer.kind} tokenizer, not {tokenizer_kind}: "
                             "leave the tokenizer out, or prepare the text again")
-        return tokenizer
-    if (folder / "meta.pkl").exists():
-        raise UserError(f"{folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
+        return *splits, tokenizer
+    if (corpus.folder / "meta.pkl").exists():
+        raise UserError(f"{corpus.folder} stores its characters in meta.pkl, and npgpt does not read pickles: "
                         "make the folder from the text with `npgpt data prepare`")
-    return make_tokenizer(tokenizer_kind or "gpt2")
+    return *splits, make_tokenizer(tokenizer_kind or "gpt2")

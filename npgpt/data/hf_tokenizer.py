@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.checks import as_iterator, check, check_text, check_whole
+from npgpt.checks import as_iterator, check_text, check_whole
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.errors import UserError, one_line
 from npgpt.files import read_json
@@ -46,8 +46,8 @@ class HFTokenizer(Tokenizer):
     """The tokenizer that `description`, the contents of a tokenizer.json, defines.
 
     `batch` adds the special tokens that the tokenizer.json adds to a text, such as [CLS] and [SEP]; `encode` adds none.
-    Special tokens that a text spells out are encoded as ordinary text. The methods raise
-    UserError if the library (the extra "hf") is missing or fails; the constructor also if the ids exceed uint16.
+    Special tokens that a text spells out are encoded as ordinary text. The methods raise UserError if the library (the
+    extra "hf") is missing or fails; the constructor also if the ids exceed uint16.
     """
 
     kind = "hf"
@@ -57,9 +57,14 @@ class HFTokenizer(Tokenizer):
             import tokenizers
         except ImportError:
             raise UserError('a tokenizer.json needs the tokenizers library: pip install "npgpt[hf]"') from None
-        check("the tokenizer.json", description, isinstance(description, dict), "an object of JSON")
-        self._library = parse(tokenizers, json.dumps(description))
-        self.description = description
+        text, self.description = json.dumps(description), description
+        with one_line_errors():
+            for charsmap in re.findall(r'"precompiled_charsmap": "([^"]*)"', text):
+                data = base64.b64decode(charsmap, validate=True)
+                # The library allocates the size that is declared here, and ends the process if there is no memory.
+                if int.from_bytes(data[:4], "little") > len(data) - 4:
+                    raise UserError("its precompiled_charsmap is cut off")
+            self._library = tokenizers.Tokenizer.from_str(text)
         self._library.no_truncation()       # a corpus is one long text
         self._library.no_padding()
         self._library.encode_special_tokens = True
@@ -94,7 +99,6 @@ class HFTokenizer(Tokenizer):
 
     @one_line_errors()
     def encode_row(self, text, length):
-        """Return at most `length` ids of `text` with its special tokens, for `batch`. Raises UserError as `batch`."""
         special = self._library.num_special_tokens_to_add(is_pair=False)
         check_whole("length", length, max(1, special))
         encoding = self._encoding(text)
@@ -109,15 +113,12 @@ class HFTokenizer(Tokenizer):
 
     @one_line_errors()
     def decode(self, ids):
-        """Return the text (str) of 1-D token ids. Raises UserError for ids outside the vocabulary."""
         return self._library.decode(self._checked(ids).tolist(), skip_special_tokens=False)
 
     def decode_bytes(self, ids):
-        """Return the text of 1-D token ids as UTF-8. Raises as `decode` does."""
         return self.decode(ids).encode()
 
     def decode_stream(self, tokens, prompt=()):
-        """Yield the text of token ids as they arrive. `prompt`: the ids before, which decide on the first space."""
         ids = list(as_iterator("prompt", prompt))
         text = longer = self.decode(ids)
         for token in as_iterator("tokens", tokens):
@@ -131,24 +132,10 @@ class HFTokenizer(Tokenizer):
         yield longer[len(text):]
 
     def count_bytes(self, tokens):
-        """Return the size of the text of 1-D token ids. Raises UserError if the tokenizer loses characters.
-
-        If case is lost, for example, bits per byte would count bytes that the model never had to predict.
-        """
+        # If case is lost, for example, bits per byte would count bytes that the model never had to predict.
         if self.decode(self.encode(PROBE)) != PROBE:
             raise UserError("not defined, because this tokenizer.json does not keep every character of a text")
         return super().count_bytes(tokens)
 
     def to_dict(self):
         return {"kind": self.kind, "tokenizer": self.description}
-
-
-@one_line_errors()
-def parse(tokenizers, text):
-    """Return the library's Tokenizer of a tokenizer.json; raises UserError."""
-    for charsmap in re.findall(r'"precompiled_charsmap": "([^"]*)"', text):
-        data = base64.b64decode(charsmap, validate=True)
-        # The library allocates the size that is declared here. It aborts the process if it exceeds the memory.
-        if int.from_bytes(data[:4], "little") > len(data) - 4:
-            raise UserError("its precompiled_charsmap is cut off")
-    return tokenizers.Tokenizer.from_str(text)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.checks import as_array, as_iterator, check, check_text, check_whole
+from npgpt.checks import as_array, as_iterator, check_text, check_whole, require
 from npgpt.data.token_files import check_tokens
 from npgpt.errors import UserError
 
@@ -36,9 +36,9 @@ class Tokenizer:
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def decode_stream(self, tokens: Iterable[int], prompt: Iterable[int] = ()) -> Iterator[str]:
-        """Yield the text of token ids as they arrive; an incomplete character waits for its last byte.
+        """Yield the text of token ids as they arrive. An incomplete character is held back until its last byte.
 
-        prompt: the ids before them, for tokenizers whose tokens depend on those. Raises as decode_bytes.
+        prompt: the ids before them, on which the text of the first one may depend. Raises as decode_bytes.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for token in as_iterator("tokens", tokens):
@@ -55,7 +55,7 @@ class Tokenizer:
         """
         check_whole("length", length, 1)
         right = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
-        check("texts", texts, right, "a list of strings")
+        require("texts", texts, right, "a list of strings")
         rows = [self.encode_row(text, length) for text in texts]
         padding = next((i for i in (self.pad_token_id, self.eos_token_id) if i is not None), 0)
         ids = np.full((len(rows), length), padding, dtype=np.int64)
@@ -70,7 +70,7 @@ class Tokenizer:
         return self.encode(text)[:length]
 
     def count_bytes(self, tokens) -> int:
-        """Return how many bytes of text 1-D token ids encode; end-of-text tokens count as 0."""
+        """Return the bytes of text that 1-D token ids stand for; end-of-text tokens count as 0."""
         tokens = self._checked(tokens) if isinstance(tokens, list | tuple) else tokens
         check_tokens("tokens", tokens)
         total = 0
@@ -86,7 +86,7 @@ class Tokenizer:
     def _checked(self, ids):
         """Return `ids` as an int64 array. Raises UserError unless they are 1-D integers within the vocabulary."""
         ids = as_array("token ids", ids)
-        check("token ids", ids, ids.dtype.kind in "iu" or ids.shape == (0,), "integers")
+        require("token ids", ids, ids.dtype.kind in "iu" or ids.shape == (0,), "integers")
         if ids.ndim != 1:
             raise UserError(f"token ids have the shape {ids.shape}: decode one sequence at a time")
         outside = ids[(ids < 0) | (ids >= self.vocab_size)]

@@ -7,9 +7,8 @@ import functools
 from pathlib import Path
 
 import numpy as np
-import tiktoken
 
-from npgpt.checks import check_path, check_text, check_whole
+from npgpt.checks import check_text
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES, HFTokenizer
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.download.file import call_within
@@ -34,9 +33,7 @@ class CharTokenizer(Tokenizer):
             raise UserError("a char tokenizer needs 1 to 65536 characters, all different: give it another text")
         self.chars = chars
         self.vocab_size = len(chars)
-        # One entry for every code point (4.5 MB), so that encoding is one indexing operation; -1 means unknown.
-        self._id_of_code_point = np.full(0x110000, -1, dtype=np.int32)
-        self._id_of_code_point[code_points(chars)] = np.arange(self.vocab_size)
+        self._ids = {char: i for i, char in enumerate(chars)}
 
     @classmethod
     def from_text(cls, text: str) -> "CharTokenizer":
@@ -45,15 +42,13 @@ class CharTokenizer(Tokenizer):
         return cls("".join(sorted(set(text))))
 
     def _encode(self, text):
-        ids = self._id_of_code_point[code_points(text)]
-        unknown = np.flatnonzero(ids < 0)
-        if unknown.size:
-            position = unknown[0]
-            char = text[position]
+        try:
+            return np.fromiter(map(self._ids.__getitem__, text), np.uint16, len(text))
+        except KeyError as error:
+            char = error.args[0]
             known = repr(self.chars[:100]) + ("…" if self.vocab_size > 100 else "")
-            raise UserError(f"character {char!r} (U+{ord(char):04X}) at position {position} is unknown to this char "
-                            f"tokenizer: use only {known}")
-        return ids.astype(np.uint16)
+            raise UserError(f"character {char!r} (U+{ord(char):04X}) at position {text.index(char)} is unknown to this "
+                            f"char tokenizer: use only {known}") from None
 
     def decode_bytes(self, ids):
         """Return the UTF-8 bytes of 1-D token ids. Raises UserError for ids outside the vocabulary."""
@@ -90,6 +85,8 @@ class GPT2Tokenizer(Tokenizer):
 
     @functools.cached_property
     def _encoding(self):
+        import tiktoken  # slow to import, and most runs do without
+
         try:
             return call_within(VOCABULARY_SECONDS, tiktoken.get_encoding, "gpt2")
         except (OSError, ValueError) as error:
@@ -112,7 +109,6 @@ class NoTokenizer(Tokenizer):
     kind = "none"
 
     def __init__(self, vocab_size):
-        check_whole("vocab_size", vocab_size, 1)
         self.vocab_size = vocab_size
 
     def encode(self, text):
@@ -124,43 +120,29 @@ class NoTokenizer(Tokenizer):
         return {"kind": self.kind, "vocab_size": self.vocab_size}
 
 
-def code_points(text):
-    """Return the code point of each character of `text`, little-endian uint32 (len(text),)."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-
-
-def canonical_kind(name: str) -> str:
-    """Return the kind of a tokenizer's name: char, byte, gpt2 (also "bpe"), or hf for "hf:…". Raises UserError."""
-    check_text("the name of a tokenizer", name)
-    kinds = {"char": "char", "byte": "byte", "gpt2": "gpt2", "bpe": "gpt2"}
-    if name not in kinds and not name.startswith("hf:"):
-        raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or "
-                        "hf:PATH_OR_ID, a tokenizer.json on your disk or on the hub")
-    return kinds.get(name, "hf")
-
-
 def make_tokenizer(name: str, text: str | None = None) -> Tokenizer:
-    """Make the tokenizer `name`; "char" takes its characters from `text`.
+    """Make the tokenizer `name`: "char" for the characters of `text`, "byte", "gpt2" (also "bpe") or "hf:PATH_OR_ID".
 
     Raises UserError for an unknown name, for "char" without a text, and as CharTokenizer and HFTokenizer.open do.
     """
-    kind = canonical_kind(name)
-    if kind == "byte":
+    check_text("the name of a tokenizer", name)
+    if name == "byte":
         return ByteTokenizer()
-    if kind == "gpt2":
+    if name in ("gpt2", "bpe"):
         return GPT2Tokenizer()
-    if kind == "hf":
+    if name.startswith("hf:"):
         return HFTokenizer.open(name.removeprefix("hf:"))
+    if name != "char":
+        raise UserError(f"tokenizer {name!r} is unknown: choose char, byte or gpt2 (also called bpe), or "
+                        "hf:PATH_OR_ID, a tokenizer.json on your disk or on the hub")
     if text is None:
         raise UserError("a char tokenizer takes its characters from a text: give it one, or choose byte or gpt2")
     return CharTokenizer.from_text(text)
 
 
 def is_called(tokenizer: Tokenizer, name: str) -> bool:
-    """Return whether make_tokenizer(name) would make this tokenizer. Raises UserError as make_tokenizer does."""
-    if canonical_kind(name) == "hf" == tokenizer.kind:
-        return make_tokenizer(name).to_dict() == tokenizer.to_dict()
-    return canonical_kind(name) == tokenizer.kind
+    """Return whether make_tokenizer(name) makes this tokenizer, for "char" of some text. Raises as it does."""
+    return tokenizer.kind == "char" if name == "char" else make_tokenizer(name).to_dict() == tokenizer.to_dict()
 
 
 def tokenizer_from_dict(data: dict) -> Tokenizer:
@@ -181,13 +163,11 @@ def tokenizer_from_dict(data: dict) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> None:
     """Write the tokenizer to `path` as JSON, atomically. Raises OSError."""
-    check_path("path", path)
     write_json(path, tokenizer.to_dict())
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer that save_tokenizer wrote. Raises UserError if the file is missing or damaged."""
-    check_path("path", path)
     try:
         return tokenizer_from_dict(read_json(path, MOST_TOKENIZER_BYTES))
     except (OSError, UserError) as error:

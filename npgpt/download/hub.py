@@ -18,19 +18,16 @@ MODEL_FILES = ["config.json", "model.safetensors", "model.safetensors.index.json
                "generation_config.json", "npgpt_tokenizer.json"]
 
 
-def fetch_file(repo_id, filename, repo_type="model"):
-    """Return the local path of one file of a repository (repo_type: "model" or "dataset"). Raises UserError."""
-    path = fetch(repo_id, [filename], repo_type=repo_type) / filename
+def fetch_file(repo_id, filename):
+    """Return the local path of one file of a model's repository. Raises UserError."""
+    path = fetch(repo_id, [filename]) / filename
     if not path.exists():
         raise UserError(f"{repo_id} has no {filename}: check the name")
     return path
 
 
 def fetch_model(name, revision=None):
-    """Return the local folder of a model, owner/name or one of ALIASES: config, safetensors and tokenizer files.
-
-    Raises UserError, also for a model whose weights are only a pickle.
-    """
+    """Return the local folder with a model's MODEL_FILES. name: owner/name, or one of ALIASES. Raises UserError."""
     if name not in ALIASES and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(f"there is no model {name!r}: give the folder of a run, a folder with config.json and "
                         f"model.safetensors, a .safetensors file, {', '.join(ALIASES)}, or the owner/name of a model "
@@ -42,43 +39,38 @@ def fetch_model(name, revision=None):
     return folder
 
 
-def fetch(repo_id, patterns, revision=None, repo_type="model"):
+def fetch(repo_id, patterns, revision=None):
     """Return the local folder of a repository, with the files that match `patterns`, all of one commit.
 
     If the hub does not answer, only the cache is used, and files may be missing. Raises UserError.
     """
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
 
-    where, problem, new = {"revision": revision, "repo_type": repo_type}, None, {}
+    problem, new = None, {}
     try:        # huggingface_hub has no time limit for this question, and would retry downloads for minutes
-        info = call_within(CONNECT_SECONDS, HfApi().repo_info, repo_id, files_metadata=True, **where)
+        info = call_within(CONNECT_SECONDS, HfApi().model_info, repo_id, revision=revision, files_metadata=True)
         new = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs and not
-               try_to_load_from_cache(repo_id, file.rfilename, revision=info.sha, repo_type=repo_type)}
+               try_to_load_from_cache(repo_id, file.rfilename, revision=info.sha)}
     except Exception as error:
         problem = error
     try:
-        return Path(snapshot_download(repo_id, allow_patterns=patterns, local_files_only=bool(problem), tqdm_class=Bar,
-                                      **where))
+        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=patterns,
+                                      local_files_only=bool(problem), tqdm_class=Bar))
     except Exception as error:      # includes errors of its HTTP library, which differs between its versions
         reason = str(problem or error).rpartition("\n\n")[2] or type(problem or error).__name__  # no request ids
         raise UserError(f"{repo_id} is not in the local cache and cannot be downloaded ({one_line(reason, 400)}): "
                         "check the network and the name, log in with `hf auth login` if the model is gated, or "
                         "give local files") from error
     finally:
-        wrong = [name for name in new if is_wrong(new[name], try_to_load_from_cache(repo_id, name, **where))]
+        wrong = []
+        for name, sha256 in new.items():        # huggingface_hub checks sizes only
+            path = try_to_load_from_cache(repo_id, name, revision=revision)
+            if path and digest(path) != sha256:
+                Path(path).resolve().unlink()           # the file in the cache, to which the path links
+                Path(path).unlink(missing_ok=True)
+                wrong.append(name)
         if wrong:
             raise UserError(f"{wrong[0]} of {repo_id} arrived with another SHA-256 than the hub states: try again")
-
-
-def is_wrong(expected, path):
-    """Delete a downloaded file if its SHA-256 is not the expected one: huggingface_hub checks sizes only."""
-    if path is None:
-        return False
-    wrong = digest(path) != expected
-    if wrong:
-        Path(path).resolve().unlink()           # the file in the cache, to which the path links
-        Path(path).unlink(missing_ok=True)
-    return wrong
 
 
 class Bar(tqdm):

@@ -16,7 +16,7 @@ import numpy as np
 
 from npgpt import layers
 from npgpt.arrays import library_of, table
-from npgpt.checks import as_floats, check, shown
+from npgpt.checks import as_floats, require, shown
 from npgpt.engine.sources import run_again
 from npgpt.errors import UserError
 from npgpt.model import transformer
@@ -107,11 +107,11 @@ class Looking:
 
     def __init__(self, config, edit=None, names=("*",)):
         edit = {} if edit is None else edit
-        check("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
+        require("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
         for name, function in edit.items():
-            check(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
+            require(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
         right = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-        check("names", names, right, 'a list of names, such as ["h.*.attn.att"]')
+        require("names", names, right, 'a list of names, such as ["h.*.attn.att"]')
         self.edit, self.names, self.activations, self.prefix = edit, names, Activations(), ""
         hooks = {"seen": self.seen, "graded": self.graded, "inside": self.inside}
         lines, block = {**hooks}, config.block
@@ -159,7 +159,7 @@ class Looking:
             return value
         if name in self.edit and name not in self.edited:       # a caller may give a callee's array the same name
             new = as_floats(f"the edited {name}", self.edit[name](value.copy()), value.dtype, library_of(value))
-            check(f"the shape of the edited {name}", new.shape, new.shape == value.shape, str(value.shape))
+            require(f"the shape of the edited {name}", new.shape, new.shape == value.shape, str(value.shape))
             self.edited[name] = new, (new != value).any(axis=-1, keepdims=True)
             value = new
         self.made[name] = True

@@ -74,12 +74,12 @@ class CPUEngine(ReferenceEngine):
         lesson, losses, few_rows, matmul = layers, {}, None, None
         if kernels != "numpy":
             from npgpt.engine import few_rows, matmul  # import Numba
-            from npgpt.engine.loops.lines import compiled
-            lesson = table(**{name: compiled(getattr(layers, name)) for name in layers.__all__ if name.islower()})
-            losses = {"forward": compiled(layers.cross_entropy_forward, dying=("logits",)),
-                      "backward": compiled(layers.cross_entropy_backward, dying=("probs",))}
-            self.adamw_update, block = compiled(adamw_update), params.config.block
-            self.config = params.config.with_block(compiled(block.forward), compiled(block.backward))
+            from npgpt.engine.loops.lines import compile_lines
+            lesson = table(**{name: compile_lines(getattr(layers, name)) for name in layers.__all__ if name.islower()})
+            losses = {"forward": compile_lines(layers.cross_entropy_forward, donated=("logits",)),
+                      "backward": compile_lines(layers.cross_entropy_backward, donated=("probs",))}
+            self.adamw_update, block = compile_lines(adamw_update), params.config.block
+            self.config = params.config.with_block(compile_lines(block.forward), compile_lines(block.backward))
         losses["in_blocks"] = as_tested("cross_entropy_forward", "cross_entropy_backward")
         self.kernels, self.cross_entropy = kernels, functools.partial(loss_in_blocks, **losses)
         pairs = {name: (getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))

@@ -2,10 +2,14 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import math
 import platform
 
+import numpy as np
+
+from npgpt.checks import check_memory
 from npgpt.engine.tiles import KEPT, QUERIES
 from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import parameter_shapes
@@ -34,6 +38,17 @@ def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ra
     if ranks > 1:       # what is sent and what is received at a time, and this rank's chunk of the gradient
         memory["exchange"] = (2 * min(max(ROUND, SENT * ranks), parameters) + -(-parameters // ranks)) * itemsize
     return memory
+
+
+def check_training_memory(engine, batch_size, length, micro_batches):
+    """Raise UserError if a training step does not fit into this machine's memory. GPUs and XLA say so themselves."""
+    params = engine.params
+    if params.xp is np and engine.synchronous:
+        ranks, ranks_here = engine.ranks
+        needed = training_memory(dataclasses.replace(params.config, block_size=length), batch_size,
+                                 engine.threads // ranks, params.dtype.itemsize, micro_batches, ranks, params.n_trained)
+        check_memory(ranks_here * sum(needed.values()),
+                     "a training step" + f" of {ranks_here} ranks" * (ranks_here > 1))
 
 
 def activation_values(config, B, T, whole=False):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import number
+from npgpt.arrays import to_scalar
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.threads import sharing_cores, spread
@@ -70,12 +70,12 @@ class ReferenceEngine:
         idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: the divisor of the summed
         losses, by default the number of targets that are not ignored; add_to: gradients of an earlier call, to which
         these are added in place; mask: added to the attention scores, (T, T) or (B, 1 or H, T, T) on the host, or None.
-        Returns the loss, a `number`, and the gradients, a dict name -> array.
+        Returns the loss, a scalar, and the gradients, a dict name -> array.
         """
         count = count or counted(targets)
         with self.running():
             loss, grads = self.run(idx, targets, rng, count, mask)
-        return number(loss), self.added(grads, add_to)
+        return to_scalar(loss), self.added(grads, add_to)
 
     def accumulated(self, batches, rngs, count):
         """Sum `loss_and_grads` over the micro-batches of a step. batches: pairs (idx, targets); rngs: of each, or None.
@@ -97,7 +97,7 @@ class ReferenceEngine:
         return loss * share, self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
 
     def loss(self, idx, targets, mask=None, count=None):
-        """Compute the mean loss of one batch, a `number`, without dropout and caches; count: as in `loss_and_grads`."""
+        """Compute the mean loss of one batch, a scalar, without dropout and caches; count: as in `loss_and_grads`."""
         share = counted(targets) / (count or counted(targets))
         idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype)
@@ -105,7 +105,7 @@ class ReferenceEngine:
         with self.running():
             logits, _ = gpt_forward(idx, self.params.tree, self.config, masks, ops, mask)
             loss, _ = cross_entropy_forward(logits, targets)
-            return number(loss * share)
+            return to_scalar(loss * share)
 
     @contextlib.contextmanager
     def running(self):

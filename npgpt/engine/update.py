@@ -88,7 +88,7 @@ def square_sums(gs, threads):
 
 
 def norm_of(squares):
-    """Return the norm of all gradients as one vector, a `number`, from the sum of squares of each slice."""
+    """Return the norm of all gradients as one vector, a scalar, from the sum of squares of each slice."""
     total = sum(squares)
     return math.sqrt(total) if is_on_host(total) else np.sqrt(total)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.checks import as_array, check
+from npgpt.checks import as_array, require
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 
@@ -49,14 +49,14 @@ def check_mask(config, mask, dtype, B, T):
     if mask.dtype.kind in "biu" and mask.shape == (B, T) and mask.min() >= 0 and mask.max() <= 1:     # padding
         mask = np.where(mask, 0.0, -np.inf)[:, None, None, :]
     what = "floats that are added to the scores, such as np.where(seen, 0.0, -np.inf), or (B, T) of 0 and 1"
-    check("mask", mask, mask.dtype.kind == "f", what)
+    require("mask", mask, mask.dtype.kind == "f", what)
     with np.errstate(over="ignore"):
         mask = mask.astype(dtype)
-    check("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
+    require("mask", mask, not (np.isnan(mask) | (mask == np.inf)).any(), what)
     heads = config.n_head if mask.ndim == 4 and mask.shape[1] > 1 else 1
     shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
     right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
-    check("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, config.n_head, T, T)}")
+    require("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, config.n_head, T, T)}")
     return seeing_itself(np.broadcast_to(mask, shape), config.causal)
 
 
@@ -70,8 +70,8 @@ def check_padding(mask, B, T):
     mask = np.atleast_1d(as_array("mask", mask))
     pads = T - np.count_nonzero(mask, axis=-1)
     right = mask.shape == (B, T) and mask.dtype.kind in "biu" and np.array_equal(mask, np.arange(T) >= pads[:, None])
-    check("mask", mask, right and pads.max() < T, f"{(B, T)}, in each row 0 for padding and then 1 for tokens: "
-          "tokenizer.batch(texts, length, left=True) makes it")
+    require("mask", mask, right and pads.max() < T, f"{(B, T)}, in each row 0 for padding and then 1 for tokens: "
+            "tokenizer.batch(texts, length, left=True) makes it")
     return pads
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from npgpt import layers
-from npgpt.checks import check, check_path, is_real, shown
+from npgpt.checks import check_path, is_real, require, shown
 from npgpt.errors import UserError, describe, raised_at
 from npgpt.files import run_python
 from npgpt.model import transformer
@@ -64,11 +64,11 @@ class Block:
         """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
         with self.blamed():
             found = self.parameters(config)
-            check(f"parameters(config) of {self}", found, found and isinstance(found, dict), "a dict")
+            require(f"parameters(config) of {self}", found, found and isinstance(found, dict), "a dict")
             for name, (shape, init) in found.items():
                 right = (re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) and (is_real(init) or init in INITS) and
                          shape and isinstance(shape, tuple) and all(type(size) is int and size > 0 for size in shape))
-                check(f"{name} in parameters(config) of {self}", (shape, init), right,
+                require(f"{name} in parameters(config) of {self}", (shape, init), right,
                       f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
 
@@ -98,11 +98,11 @@ class Block:
         """Raise UserError unless both functions run, all results fit, and the gradients can be added to in place."""
         x, p, _ = self.trial(config)
         x_out, dx, grads = self.tried(config)
-        check(f"the gradients of {self}", [*grads], grads.keys() == flatten(p).keys(), "those of parameters(config)")
+        require(f"the gradients of {self}", [*grads], grads.keys() == flatten(p).keys(), "those of parameters(config)")
         for name, array, like in (("x_out", x_out, x), ("dx", dx, x), *(
                 (f"the gradient of {name}", grads[name], each) for name, each in flatten(p).items())):
             kind, right = f"{np.shape(array)} {getattr(array, 'dtype', '')}", f"{like.shape} float32"
-            check(f"{name} of {self}", kind, kind == right, f"an array {right}")
+            require(f"{name} of {self}", kind, kind == right, f"an array {right}")
         for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
             if not one.flags.writeable or name != other and np.shares_memory(one, two):
                 raise UserError(f"{self}: the gradient of {name} must have memory of its own, because others are added "

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 
-from npgpt.checks import check, check_choice, check_real, check_whole, plain_numbers
+from npgpt.checks import check_choice, check_real, check_whole, plain_numbers, require
 from npgpt.errors import UserError
 from npgpt.model.block import GPT2, Block, asks_for_positions
 
@@ -75,14 +75,14 @@ class GPTConfig:
         check_whole("n_inner", self.mlp_width, 1, 4 * MOST_WIDTH)
         check_whole("lora_rank", self.lora_rank, 0, MOST_WIDTH)
         check_real("lora_alpha", self.lora_alpha, below=1e30, above=0.0, or_none=True)
-        check("block", self.block, isinstance(self.block, Block), "what GPT(config, block=…) makes of a file")
+        require("block", self.block, isinstance(self.block, Block), "what GPT(config, block=…) makes of a file")
         if self.lora_rank and self.block != GPT2:
             raise UserError(f"LoRA is for GPT-2's block, and this model has {self.block}: leave one of them out")
         for name in ("bos_token_id", "eos_token_id"):
             check_whole(name, getattr(self, name), or_none=True)
         for field in dataclasses.fields(self):
             if field.type in (bool, bool | None):
-                check(field.name, self.used(field.name), isinstance(self.used(field.name), bool), "true or false")
+                require(field.name, self.used(field.name), isinstance(self.used(field.name), bool), "true or false")
         for name in ("dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop", "mlp_pdrop"):
             check_real(name, self.used(name), below=1.0)
         check_real("layer_norm_epsilon", self.layer_norm_epsilon, above=0.0, below=1.0)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npgpt.checks import MOST_SEED, as_array, as_iterator, check, check_real, check_whole, is_real
+from npgpt.checks import MOST_SEED, as_array, as_iterator, check_real, check_whole, is_real, require
 from npgpt.errors import UserError
 
 
@@ -77,7 +77,7 @@ def check_sampling(config, max_new_tokens, temperature, top_k, top_p, seed, eos_
     check_whole("max_new_tokens", max_new_tokens)
     check_real("temperature", temperature)
     check_whole("top_k", top_k, 1, or_none=True)
-    check("top_p", top_p, top_p is None or is_real(top_p) and 0.0 < top_p <= 1.0, "above 0 and at most 1")
+    require("top_p", top_p, top_p is None or is_real(top_p) and 0.0 < top_p <= 1.0, "above 0 and at most 1")
     check_whole("seed", seed, 0, MOST_SEED)
     check_whole("eos_token_id", eos_token_id, 0, config.vocab_size - 1, or_none=True)
 
@@ -89,7 +89,7 @@ def check_stop(config, stop, tokenizer):
         ids = [] if isinstance(each, str) else as_array("stop", each)
         right = bool(each) if isinstance(each, str) else ids.ndim == 1 and ids.size and ids.dtype.kind in "iu" and (
             ids.min() >= 0 and ids.max() < config.vocab_size)
-        check("stop", stop, right, "texts, or lists of ids in the vocabulary, such as [[5, 6]]; none of them empty")
+        require("stop", stop, right, "texts, or lists of ids in the vocabulary, such as [[5, 6]]; none of them empty")
         if isinstance(each, str) and tokenizer is None:
             raise UserError("stop has a text: pass the model's tokenizer as tokenizer=, or give a list of token ids")
         found.append(each if isinstance(each, str) else ids.tolist())

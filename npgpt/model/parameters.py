@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npgpt.arrays import table, to_host
-from npgpt.checks import as_floats, check, is_real, shown
+from npgpt.checks import as_floats, is_real, require, shown
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
 from npgpt.model.tree import flatten, nest
@@ -52,7 +52,7 @@ def frozen_names(config, freeze=()):
     """
     parts = freeze.split(",") if isinstance(freeze, str) else freeze
     right = isinstance(parts, list | tuple | set | frozenset) and all(isinstance(part, str) for part in parts)
-    check("freeze", freeze, right, 'names such as "wte,wpe,h.0"')
+    require("freeze", freeze, right, 'names such as "wte,wpe,h.0"')
     shapes = parameter_shapes(config)
     frozen = {name for name in shapes if config.lora_rank and ".lora_" not in name}
     for part in filter(None, map(str.strip, parts)):
@@ -144,21 +144,14 @@ class Parameters(Mapping[str, np.ndarray]):
 
     def check_gradients(self, what, grads):
         """Raise UserError unless grads has an array of the right shape and dtype for each of `trained` and no other."""
-        check(what, grads, isinstance(grads, Mapping), "gradients, a mapping as backward and loss_and_grads return it")
+        require(what, grads, isinstance(grads, Mapping), "gradients, a mapping such as loss_and_grads returns")
         if grads.keys() != self.trained.keys():
             name = next(iter(grads.keys() ^ self.trained.keys()))
             raise UserError(f"{what} must be gradients of this model: {shown(name)} is missing or extra")
         for name, shape in self.trained.items():
             gradient = grads[name]
             right = isinstance(gradient, self.xp.ndarray) and gradient.shape == shape and gradient.dtype == self.dtype
-            check(f"{name} of {what}", gradient, right, f"an array of shape {shape} and dtype {self.dtype}")
-
-    def check_add_to(self, add_to):
-        """Raise UserError unless `add_to` has gradients that share no memory with the parameters."""
-        self.check_gradients("add_to", add_to)
-        for name, array in add_to.items():
-            if self.xp.may_share_memory(array, self._flat):
-                raise UserError(f"add_to must be gradients: its {name} shares memory with the parameters")
+            require(f"{name} of {what}", gradient, right, f"an array of shape {shape} and dtype {self.dtype}")
 
     def flatten(self, tree):
         """Return the leaves of a tree of gradients, a dict with the trained parameters' names in their order."""

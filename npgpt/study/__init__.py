@@ -32,27 +32,18 @@ from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
 
-class Text(str):
-    """A text that a notebook shows without quotes."""
-
-    __repr__ = str.__str__
-
-
 def case(layer: str) -> Case:
-    """Return a layer with small random arrays, new ones at each call: `case("layernorm")`, or "my_layer.py:swish".
+    """Return a layer with small float64 arrays, new ones at each call: `case("layernorm")`, or "my_layer.py:swish".
 
-    inputs: name -> array; dy, cache: the arguments of the backward, in float64; results: the true gradients of the
-    inputs, {"dx": array, …}; gradients: those of all variables, {"dxhat": [array], …}; forward, backward: the
-    functions. `show` shows arrays as pictures. Raises UserError for an unknown layer.
+    inputs: name -> array; dy, cache: the arguments of the backward; results: the true gradients of the inputs, {"dx":
+    array, …}; gradients: those of all variables, {"dxhat": [array], …}; forward, backward: the functions. `show` shows
+    arrays as pictures. Raises UserError for an unknown layer.
     """
     return Case(layer, PLAIN)
 
 
 class Check:
-    """The verdict on a backward, as `check` returns it: `right`, and `report` with everything that was found.
-
-    Its `repr` is the verdict as text; in a notebook it is a table with the lines of code.
-    """
+    """The verdict on a backward: `right`, and `report` with all that was found. A notebook shows it as a table."""
 
     def __init__(self, title: str, exercise: Exercise, solution: Solution, report: Report, folder: Path | None):
         self.title, self.exercise, self.solution, self.report = title, exercise, solution, report
@@ -79,13 +70,13 @@ class Check:
             raise UserError(f"no line computes a gradient called {name} yet")
         return compared_arrays(*min(found, key=lambda each: each[0])[1:])
 
-    def hint(self) -> Text:
+    def hint(self) -> str:
         """Return a hint on the first line that is wrong, or still to be written; one more at each call.
 
         With a level the hints are counted where `npgpt learn` counts them.
         """
         progress = Progress(self.folder) if self.folder else self.not_saved         # others may have changed it
-        return Text(next_hint(self.exercise, progress, 0, self.report))
+        return next_hint(self.exercise, progress, 0, self.report)
 
     def __repr__(self) -> str:
         return report_text(self.report, self.title)
@@ -111,18 +102,19 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
     lesson_named(layer)           # for an unknown layer this raises
     if not callable(backward):
         raise UserError(f"{layer} needs a function, not {type(backward).__name__}")
-    what = {"None": "level 3", "long": "long way"}.get(str(level), f"level {level}")
-    if level is not None and what not in levels_of(layer):
-        levels = (each.removeprefix("level ").removesuffix(" way") for each in levels_of(layer))
+    levels = {each.removeprefix("level ").removesuffix(" way"): each for each in levels_of(layer)}
+    if level is not None and str(level) not in levels:
         raise UserError(f"{layer} has no level {level}: choose {', '.join(levels)}")
-    name, lesson = getattr(backward, "__name__", type(backward).__name__), Step(layer, what).lesson
-    solution, text = solution_of(lesson, backward)
+    step = Step(layer, levels.get(str(level), "level 3"))
+    name = getattr(backward, "__name__", type(backward).__name__)
+    solution, text = solution_of(step.lesson, backward)
     report = judge(layer, solution, new_seed() if seed is None else seed)
-    folder = None
-    if level is not None:
-        make_folder(folder := folder_here())
-        Progress(folder).tried(Step(layer, what).name, report.right)
-    checked = Check(f"{name}, a backward of {layer}", Exercise(layer, what, Path(name), text), solution, report, folder)
+    folder = None if level is None else folder_here()
+    if folder:
+        make_folder(folder)
+        Progress(folder).tried(step.name, report.right)
+    exercise = Exercise(layer, step.what, Path(name), text)
+    checked = Check(f"{name}, a backward of {layer}", exercise, solution, report, folder)
     if not hasattr(sys, "ps1"):         # a script does not show the value of an expression
         print(checked)
     return checked

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from npgpt.arrays import is_on_host
-from npgpt.checks import MOST_THREADS, check, check_choice, check_real, check_whole
+from npgpt.checks import check_choice, check_real, require
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
@@ -22,9 +22,9 @@ class AdamW:
     params: a model's `params`. lr: the step size; assign to it, or pass a new one to `step`. betas: decay rates of the
     two moments. eps: added to the root of the second moment. weight_decay: every step multiplies the decaying
     parameters by 1 - lr * weight_decay. decay: "matrices" (with the embeddings, without biases, LayerNorm gains and
-    other vectors) or "all". threads: at most that many take a step, by default one per core; the bits do not depend on
-    it. engine: `model.engine`, which then takes the steps, on its own threads; by default the fastest installed kernels
-    on a CPU, and CuPy on a GPU. Raises UserError for values out of range.
+    other vectors) or "all". engine: `model.engine`, which then takes the steps (the bits do not depend on
+    its threads); by default the fastest installed kernels on all cores, or CuPy on a GPU.
+    Raises UserError for values out of range.
 
     betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
 
@@ -33,15 +33,14 @@ class AdamW:
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.95),
-                 eps: float = 1e-8, weight_decay: float = 0.1, threads: int | None = None,
-                 engine: ReferenceEngine | None = None, decay: str = "matrices"):
-        check("params", params, isinstance(params, Parameters), "a model's params")
+                 eps: float = 1e-8, weight_decay: float = 0.1, engine: ReferenceEngine | None = None,
+                 decay: str = "matrices"):
+        require("params", params, isinstance(params, Parameters), "a model's params")
         check_choice("decay", decay, DECAYS)
-        check_whole("threads", threads, 1, MOST_THREADS, or_none=True)
         right = engine is None or getattr(engine, "params", None) is params
-        check("engine", engine, right, "the engine of the model whose params these are")
+        require("engine", engine, right, "the engine of the model whose params these are")
         if engine is None:
-            engine = (CPUEngine(params, threads or available_cores(), cpu_kernels()) if params.xp is np else
+            engine = (CPUEngine(params, available_cores(), cpu_kernels()) if params.xp is np else
                       ReferenceEngine(params, 1))
         self.params, self.engine = params, engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
@@ -49,9 +48,6 @@ class AdamW:
         self.n_decay = params.n_matrix if decay == "matrices" else params.n_trained    # the first of `flat` decay
         self._next()                        # raises for values out of range
         self.m, self.v = engine.moments()   # running means of the gradient and of its square
-
-    def __repr__(self):
-        return f"AdamW(lr={self.lr:g}, betas={self.betas}, step {self.t:,})"
 
     def step(self, grads: Mapping[str, np.ndarray], max_norm: float | None = None, lr: float | None = None) -> float:
         """Clip, take a step, and return the gradient norm before clipping.
@@ -70,11 +66,11 @@ class AdamW:
         return norm
 
     def train_step(self, batches: list, rngs: list, count: int, max_norm: float | None = None, lr: float | None = None,
-                   seen: Callable | None = None) -> tuple[float, float]:
-        """Take a whole training step by the engine: loss and gradients of all micro-batches, then `step`.
+                   on_grads: Callable | None = None) -> tuple[float, float]:
+        """Compute the loss and the gradients of all micro-batches, take a `step`, and return the loss and the norm.
 
-        batches, rngs, count: as in `accumulated` of npgpt/engine/reference.py. seen: called with the gradients before
-        the step, if the engine `shows_gradients`. Returns the loss and the gradient norm. Raises as `step` does.
+        batches, rngs, count: as in `ReferenceEngine.accumulated`. on_grads: called with the gradients before the step,
+        if the engine `shows_gradients`. Raises as `step` does.
         """
         if self.engine.fuses_steps:
             loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr))
@@ -83,20 +79,20 @@ class AdamW:
         loss, grads = self.engine.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):
             raise NotFiniteError(f"the loss is {loss}")
-        if seen:
-            seen(grads)
+        if on_grads:
+            on_grads(grads)
         return loss, self.step(grads, max_norm, lr)
 
     def restore(self, checkpoint) -> None:
         """Continue from the parameters, the moments and the step of a `Checkpoint`."""
-        checkpoint.load(self.params, self.m, self.v)
+        checkpoint.restore_into(self.params, self.m, self.v)
         self.t = checkpoint.state["step"]
 
     def _next(self, max_norm=None, lr=None):
         """Return the `AdamWStep` to take now. Raises UserError if a number is out of range."""
         lr = self.lr if lr is None else lr
         check_real("lr", lr)
-        check("betas", self.betas, isinstance(self.betas, tuple | list) and len(self.betas) == 2, "two numbers")
+        require("betas", self.betas, isinstance(self.betas, tuple | list) and len(self.betas) == 2, "two numbers")
         for beta in self.betas:
             check_real("each of betas", beta, below=1.0)
         check_real("eps", self.eps, above=0.0)

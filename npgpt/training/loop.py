@@ -1,12 +1,11 @@
-"""Training in its barest form: batch, loss and gradients, step. Read this first; the `Trainer` computes the same bits.
+"""One training step: batch, loss and gradients, AdamW. Read this first; the `Trainer` takes these steps."""
 
-What the Trainer adds: gradient accumulation, documents, epochs, evaluation, checkpoints, metrics, and a clean stop.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 
+from npgpt.engine.reference import counted
+from npgpt.model.batch import check_batch
 from npgpt.training.adamw import AdamW
 from npgpt.training.options import TrainOptions
 from npgpt.training.schedule import learning_rate
@@ -14,20 +13,27 @@ from npgpt.training.schedule import learning_rate
 BATCHES = 0         # the stream of random numbers that batches are drawn with; dropout has another one
 
 
-def train(model, tokens: np.ndarray, options: TrainOptions) -> Iterator[float]:
-    """Train a `GPT` on tokens, a 1-D integer array; yield the loss of each step."""
-    optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
-                      options.weight_decay, engine=model.engine, decay=options.decay)
-    T = model.config.block_size
-    for step in range(options.max_iters):
-        # A batch: crops at random places, and as targets the same crops one token later.
-        rng = np.random.default_rng([options.seed, BATCHES, step, 0])
-        starts = rng.integers(len(tokens) - T, size=options.batch_size)
-        crops = np.stack([tokens[start:start + T + 1] for start in starts])         # (B, T + 1)
-        idx, targets = crops[:, :-1], crops[:, 1:]                                  # (B, T)
-        # Loss and gradients.
-        loss, grads = model.loss_and_grads(idx, targets, model.engine.dropout_rng(options.seed, step, 0))
-        # A step.
-        lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
-        optimizer.step(grads, options.grad_clip or None, lr)
-        yield loss
+def train_step(model, optimizer: AdamW, crops, options: TrainOptions, step: int,
+               on_grads: Callable | None = None) -> tuple[float, float, float]:
+    """Take step number `step` of a run; return the loss, the learning rate and the gradient norm.
+
+    on_grads: as in `AdamW.train_step`. Raises NotFiniteError.
+    """
+    batches, rngs, count = [], [], 0
+    for i in range(options.gradient_accumulation_steps):
+        # A micro-batch: crops of the tokens, and as targets the same crops one token later.
+        idx, targets = check_batch(model.config, *crops.at(batch_starts(crops, options, step, i)))     # (B, T)
+        batches.append((idx, targets))
+        rngs.append(model.engine.dropout_rng(options.seed, step, i))
+        count += counted(targets)
+    lr = learning_rate(step, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
+    # The loss and the gradients of all micro-batches, then AdamW.
+    loss, norm = optimizer.train_step(batches, rngs, count, options.grad_clip or None, lr, on_grads)
+    return loss, lr, norm
+
+
+def batch_starts(crops, options: TrainOptions, step: int, i: int) -> np.ndarray:
+    """Start offsets of micro-batch i; they depend on (seed, step) only, so a resumed run sees the same data."""
+    if options.sampling == "sequential":
+        return crops.in_order(step * options.gradient_accumulation_steps + i, options.batch_size)
+    return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, step, i]))

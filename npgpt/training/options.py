@@ -7,7 +7,8 @@ from pathlib import Path
 
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.run import Checkpoint
-from npgpt.checks import MOST, MOST_SEED, check, check_choice, check_real, check_whole, plain_numbers
+from npgpt.checks import MOST, MOST_SEED, check_choice, check_real, check_whole, plain_numbers, require
+from npgpt.data.batches import Crops
 from npgpt.errors import UserError
 from npgpt.files import read_toml
 from npgpt.model.config import GPTConfig
@@ -46,7 +47,6 @@ class TrainOptions:
     seed: int = 1337                        # of the initial weights, the batches and dropout
     dtype: str = "float32"                  # float32 or float64; on a GPU also tf32 and bfloat16
     eps: float = 1e-8                       # AdamW's; added to the root of the mean of squared gradients
-    partial_batch: bool = False             # sequential: the last batch of an epoch may be smaller, as in torch
     init: str = "gpt2"                      # fresh weights: gpt2, half-wpe, torch or normal: see `initialize`
     val_fraction: float = 0.1               # the end of a text that is used for validation; 0: no validation
 
@@ -58,8 +58,6 @@ class TrainOptions:
             name, value = field.name, getattr(self, field.name)
             if field.type is int or field.type == int | None and value is not None:
                 check_whole(name, value, int(name in positive), MOST_SEED if name == "seed" else MOST)
-            elif field.type is bool:
-                check(name, value, isinstance(value, bool), "true or false")
             elif field.type is float:
                 check_real(name, value, below=1.0 if name.startswith(("beta", "val_")) else math.inf,
                            above=0.0 if name in positive else -math.inf)
@@ -69,22 +67,25 @@ class TrainOptions:
             raise UserError(f"lr_decay_iters {self.lr_decay_iters} must be more than warmup_iters {self.warmup_iters}")
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        if self.partial_batch and (self.sampling != "sequential" or self.gradient_accumulation_steps > 1):
-            raise UserError("partial_batch needs sampling sequential, and one micro-batch in a step: leave "
-                            "gradient_accumulation_steps out")
 
     @property
     def last_decay_step(self) -> int:
         """`lr_decay_iters`, by default max_iters."""
         return self.max_iters if self.lr_decay_iters is None else self.lr_decay_iters
 
-    def lasting(self, steps: int) -> "TrainOptions":
-        """Return the options for `steps` steps; lr_decay_iters follows if it was max_iters. Raises UserError."""
+    def for_crops(self, crops: Crops) -> "TrainOptions":
+        """Return the options with `max_iters` for `epochs`; lr_decay_iters follows if it was max_iters.
+
+        Raises UserError if the crops that are read in order fill no batch.
+        """
+        if self.epochs == 0 and self.sampling == "random":
+            return self
+        crops_in_epoch = crops.in_epoch(self.batch_size)
+        if self.epochs == 0:
+            return self
+        steps = math.ceil(self.epochs * crops_in_epoch / (self.batch_size * self.gradient_accumulation_steps))
         decay = steps if self.lr_decay_iters == self.max_iters else self.lr_decay_iters
-        try:
-            return dataclasses.replace(self, max_iters=steps, lr_decay_iters=decay)
-        except UserError as error:
-            raise UserError(f"epochs {self.epochs} are {steps:,} steps, but {error}") from None
+        return dataclasses.replace(self, max_iters=steps, lr_decay_iters=decay)
 
 
 # Without fields that come from the tokenizer, and those of models that exist already.
@@ -106,16 +107,16 @@ def load_preset(name: str | os.PathLike) -> dict:
         raise UserError(f'unknown preset "{name}": choose {", ".join(PRESETS)}, or a TOML file') from None
     if unknown := set(fields) - MODEL_FIELDS - TRAIN_FIELDS - {"tokenizer"}:
         raise UserError(f"{path} sets {', '.join(sorted(unknown))}, which are not fields of a preset")
-    check(f"tokenizer in {path}", fields.get("tokenizer"), isinstance(fields.get("tokenizer", ""), str), "a name")
+    require(f"tokenizer in {path}", fields.get("tokenizer"), isinstance(fields.get("tokenizer", ""), str), "a name")
     return fields
 
 
-def with_width_rule(fields: dict) -> dict:
-    """Return the fields of a preset and of flags, with defaults for those that depend on the width.
+def with_mup(fields: dict) -> dict:
+    """Return the fields of a preset and of flags, with muP's defaults for those that depend on the width.
 
-    Wider models need smaller initial weights and smaller steps (Yang et al. 2022, arXiv:2203.03466). Those at width
-    128 were searched, the exponents measured (README.md); at 768 they give nearly GPT-2's 0.02 and 6e-4. Narrower
-    models use the values at 128. Raises UserError if n_embd or learning_rate is invalid.
+    muP (Yang et al. 2022, arXiv:2203.03466): wider models need smaller initial weights and learning rates. The values
+    at width 128 were searched, the exponents measured (RESULTS.md); at 768 they give nearly GPT-2's 0.02 and 6e-4.
+    Narrower models use the values at 128. Raises UserError if n_embd or learning_rate is invalid.
     """
     check_whole("n_embd", width := fields.get("n_embd", GPTConfig.n_embd), 1)
     ratio = min(1.0, 128 / width)
@@ -125,7 +126,10 @@ def with_width_rule(fields: dict) -> dict:
 
 def options_of(checkpoint: Checkpoint) -> TrainOptions:
     """Return the `TrainOptions` in a checkpoint's state. Raises UserError if they are invalid."""
+    saved = {**checkpoint.state["options"]}
+    if saved.get("partial_batch") is False:         # version 0.2 had it
+        del saved["partial_batch"]
     try:
-        return TrainOptions(**checkpoint.state["options"])
+        return TrainOptions(**saved)
     except (TypeError, UserError) as error:         # TypeError: unknown fields
         raise UserError(f"{checkpoint.folder / 'state.json'} is damaged: {error}") from None

@@ -1,41 +1,31 @@
-"""The training loop of a real run: the steps of `loop.train`, with evaluation, checkpoints and metrics in between."""
+"""A training run: the steps of `loop`, with evaluation, checkpoints and metrics in between."""
 
-import contextlib
 import dataclasses
 import math
-import operator
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from npgpt.checkpoints.run import Checkpoint, fingerprint, save_checkpoint
-from npgpt.checks import check, check_memory, check_path
+from npgpt.checks import check_path, require
 from npgpt.data.batches import Tokens, crops_of
 from npgpt.data.token_files import check_tokens
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import NoTokenizer
 from npgpt.display import HIDE_BARS, tqdm
-from npgpt.engine.memory import training_memory
+from npgpt.engine.memory import check_training_memory
 from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
 from npgpt.files import make_folder
-from npgpt.model.batch import check_batch
+from npgpt.interrupts import calling_on_signals
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
-from npgpt.training.loop import BATCHES
+from npgpt.training.evaluation import mean_loss
+from npgpt.training.loop import train_step
 from npgpt.training.metrics import append_metrics, drop_metrics_after
 from npgpt.training.norms import layer_norms
 from npgpt.training.options import TrainOptions
-from npgpt.training.schedule import learning_rate
-
-if TYPE_CHECKING:
-    from npgpt.api import GPT
 
 NAMES = {"train": "train", "val": "validation"}     # of the splits, in what is printed
 
@@ -62,48 +52,34 @@ class Trainer:
     all random streams and the position in the data, and a resumed run continues with the same bits.
     """
 
-    def __init__(self, model: "GPT", train_tokens: Tokens, val_tokens: Tokens | None,
+    def __init__(self, model, train_tokens: Tokens, val_tokens: Tokens | None,
                  options: TrainOptions | None = None, out_dir: str | os.PathLike | None = None,
                  tokenizer: Tokenizer | None = None, corpus_name: str | None = None,
                  on_step: Callable[["Trainer", dict[str, float]], None] | None = None,
                  on_evaluation: Callable[["Trainer"], None] | None = None):
         right = isinstance(getattr(model, "params", None), Parameters) and hasattr(model, "evaluate")
-        check("model", model, right, "a GPT")
+        require("model", model, right, "a GPT")
         check_tokens("train_tokens", train_tokens)
         if val_tokens is not None:
             check_tokens("val_tokens", val_tokens)
-        check("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
-        check("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
-        check("corpus_name", corpus_name, corpus_name is None or isinstance(corpus_name, str), "a string")
-        for name, call in (("on_step", on_step), ("on_evaluation", on_evaluation)):
-            check(name, call, call is None or callable(call), "a function")
+        require("options", options, options is None or isinstance(options, TrainOptions), "a TrainOptions")
+        require("tokenizer", tokenizer, tokenizer is None or isinstance(tokenizer, Tokenizer), "a tokenizer")
+        require("corpus_name", corpus_name, corpus_name is None or isinstance(corpus_name, str), "a string")
         if out_dir is not None:
             check_path("out_dir", out_dir)
         check_causal(model.config)
-        self.model, self.options = model, options or TrainOptions()
-        self.on_step, self.on_evaluation = on_step, on_evaluation
+        self.model, self.on_step, self.on_evaluation = model, on_step, on_evaluation
+        self.train_tokens, self.val_tokens = train_tokens, val_tokens
         self.out_dir = None if out_dir is None else Path(out_dir)
         self.tokenizer = tokenizer or NoTokenizer(model.config.vocab_size)
-        self.train_tokens, self.val_tokens = train_tokens, val_tokens
-        options = self.options
+        options = options or TrainOptions()
         self.crop_length = options.crop_length or model.config.block_size
         if self.crop_length > model.config.block_size:
             raise UserError(f"crop_length {self.crop_length} is more than block_size {model.config.block_size}")
         self.crops = {split: crops_of(tokens, self.crop_length)
                       for split, tokens in (("train", train_tokens), ("val", val_tokens)) if tokens is not None}
-        if options.epochs or options.sampling == "sequential":      # raises if the data is shorter than a batch
-            crops_in_epoch = self.crops["train"].in_epoch(options.batch_size, options.partial_batch)
-        if options.epochs:
-            crops_in_step = options.batch_size * options.gradient_accumulation_steps
-            self.options = options = options.lasting(math.ceil(options.epochs * crops_in_epoch / crops_in_step))
-        if model.params.xp is np and model.engine.synchronous:      # XLA itself says what it needs
-            trained = dataclasses.replace(model.config, block_size=self.crop_length)
-            ranks, ranks_here = model.engine.ranks
-            needed = training_memory(trained, options.batch_size, model.engine.threads // ranks,
-                                     model.params.dtype.itemsize, options.gradient_accumulation_steps, ranks,
-                                     model.params.n_trained)
-            check_memory(ranks_here * sum(needed.values()),
-                         "a training step" + f" of {ranks_here} ranks" * (ranks_here > 1))
+        self.options = options = options.for_crops(self.crops["train"])
+        check_training_memory(model.engine, options.batch_size, self.crop_length, options.gradient_accumulation_steps)
         self.corpus = {"name": corpus_name or "", "fingerprint": fingerprint(train_tokens, val_tokens)}
         self.optimizer = AdamW(model.params, options.learning_rate, (options.beta1, options.beta2), options.eps,
                                options.weight_decay, engine=model.engine, decay=options.decay)
@@ -112,13 +88,8 @@ class Trainer:
         self.best_step, self.best_loss = 0, math.inf
         self.stop_requested = False
 
-    def __repr__(self):
-        return (f"Trainer(step {self.step:,} of {self.options.max_iters:,}, best {NAMES[list(self.crops)[-1]]} loss "
-                f"{self.best_loss:.4f}, out_dir={self.out_dir})")
-
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a `Checkpoint` of the same model shape and corpus."""
-        check("checkpoint", checkpoint, isinstance(checkpoint, Checkpoint), "what read_checkpoint returns")
         self.optimizer.restore(checkpoint)
         state = checkpoint.state
         self.step = self.saved_step = state["step"]
@@ -132,14 +103,10 @@ class Trainer:
         """
         options = self.options
         disable = HIDE_BARS if progress is None else not progress
-        if self.out_dir:
-            make_folder(self.out_dir)
         # Without smoothing the time left includes the evaluations to come.
-        with self._stopping_on_signals(), tqdm(total=options.max_iters, initial=self.step, unit="step", disable=disable,
-                                               dynamic_ncols=True, smoothing=0) as bar:
+        with calling_on_signals(self.request_stop), tqdm(total=options.max_iters, initial=self.step, unit="step",
+                                                         disable=disable, dynamic_ncols=True, smoothing=0) as bar:
             if self.step == 0:          # also if a run was killed between its first checkpoint and its first metrics
-                if not bar.disable and self.model.engine.synchronous:
-                    bar.set_postfix_str(f"about {bar.format_interval(self.estimate())} left")
                 self.evaluate_and_save(bar)
                 bar.reset()             # its clock, to exclude the first evaluation
             tokens = options.batch_size * options.gradient_accumulation_steps * self.crop_length
@@ -170,71 +137,45 @@ class Trainer:
                 self.save()
         return self.step >= options.max_iters
 
+    def request_stop(self) -> None:
+        """Let `run` end after the step in progress."""
+        self.stop_requested = True
+
     def train_step(self, at: int | None = None) -> dict:
-        """Take one step: the mean loss and gradient over all micro-batches, then AdamW; return its record.
+        """Take one step, and return its record.
 
         at: the step whose batches, dropout and learning rate are used, by default the next. On a GPU the values of the
         record are still being computed, see `read`. A logged step also has the `layer_norms`, if the engine can.
         """
-        options, engine, params = self.options, self.model.engine, self.model.params
-        at = self.step if at is None else at
-        crops, micro_batches = self.crops["train"], range(options.gradient_accumulation_steps)
-        places = [self.places(i, at) for i in micro_batches]
-        batches = [check_batch(params.config, *crops.at(each)) for each in places]
-        rngs = [engine.dropout_rng(options.seed, at, i) for i in micro_batches]
-        lr = learning_rate(at, options.learning_rate, options.min_lr, options.warmup_iters, options.last_decay_step)
-        kept, seen = [], None
-        if engine.shows_gradients and (self.step + 1) % options.log_interval == 0:
-            def seen(grads):        # called when the activations are freed
+        params, kept, on_grads = self.model.params, [], None
+        if self.model.engine.shows_gradients and (self.step + 1) % self.options.log_interval == 0:
+            def on_grads(grads):        # called when the activations are freed
                 kept.extend([grads, params.flat[:params.n_trained].copy()])
         try:
-            loss, norm = self.optimizer.train_step(batches, rngs, sum(map(crops.count, places)),
-                                                   options.grad_clip or None, lr, seen)
+            loss, lr, norm = train_step(self.model, self.optimizer, self.crops["train"], self.options,
+                                        self.step if at is None else at, on_grads)
         except NotFiniteError as error:
             raise self._not_finite(str(error).partition(":")[0]) from None
         self.step += 1
         norms = layer_norms(params, *kept) if kept else {}
         return {"step": self.step, "loss": loss, "lr": lr, "grad_norm": norm, **norms}
 
-    def places(self, i: int, at: int | None = None) -> np.ndarray:
-        """Return the places of the crops of micro-batch i of step `at`, by default the next: a function of the step."""
-        options, crops = self.options, self.crops["train"]
-        step = self.step if at is None else at
-        if options.sampling == "sequential":
-            return crops.in_order(step * options.gradient_accumulation_steps + i, options.batch_size,
-                                  options.partial_batch)
-        return crops.random(options.batch_size, np.random.default_rng([options.seed, BATCHES, step, i]))
-
     def read(self, record: dict) -> dict:
         """Return the record of `train_step` with plain numbers. On a GPU this waits.
 
         Raises NotFiniteError if loss or gradient were not finite, which on a GPU is noticed only here.
         """
-        record = {**record, "loss": float(record["loss"]), "grad_norm": float(record["grad_norm"])}
-        for name, what in (("loss", "the loss"), ("grad_norm", "the gradient norm")):
-            if not math.isfinite(record[name]):
-                raise self._not_finite(f"{what} is {record[name]}")
-        return record
-
-    def estimate(self) -> float:
-        """Estimate the seconds of the run: time one pass, and count a batch of an evaluation as a third of it."""
-        options, crops, places = self.options, self.crops["train"], self.places(0)
-        batch, began = check_batch(self.model.config, *crops.at(places)), time.perf_counter()
-        self.model.engine.accumulated([batch], [None], crops.count(places))
-        evaluated = (options.max_iters // options.eval_interval + 1) * len(self.crops) * options.eval_iters
-        passes = options.max_iters * options.gradient_accumulation_steps + evaluated / 3
-        return passes * (time.perf_counter() - began)
+        read = {name: float(record[name]) for name in ("loss", "grad_norm")}
+        for name, value in read.items():
+            if not math.isfinite(value):
+                raise self._not_finite(f"the {name} is {value}")
+        return record | read
 
     def evaluate(self) -> dict[str, float]:
         """Return {"train": mean loss, "val": mean loss} over `eval_iters` batches, spread evenly over each split."""
-        options, losses = self.options, {}
-        for split, crops in self.crops.items():
-            found, weights = [], []
-            for places in crops.evenly(options.eval_iters, options.batch_size):
-                weights.append(crops.count(places) / (options.batch_size * self.crop_length))       # 1 without padding
-                found.append(self.model.evaluate(*crops.at(places)))
-            losses[split] = sum(map(operator.mul, weights, map(float, found))) / sum(weights)
-        return losses
+        n, size = self.options.eval_iters, self.options.batch_size
+        return {split: mean_loss(self.model, map(crops.at, crops.evenly(n, size)))[0]
+                for split, crops in self.crops.items()}
 
     def evaluate_and_save(self, bar: tqdm) -> None:
         """Evaluate, log the losses, and save a checkpoint."""
@@ -258,9 +199,8 @@ class Trainer:
             self.on_evaluation(self)
 
     def save(self) -> None:
-        """Save a checkpoint of this step."""
-        if self.out_dir is None:
-            raise UserError("out_dir must be a folder, given to the Trainer, not None")
+        """Save a checkpoint of this step in `out_dir`."""
+        assert self.out_dir is not None
         if self.saved_step is None:     # later, a folder that was deleted has lost its lock and metrics
             make_folder(self.out_dir)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
@@ -277,22 +217,3 @@ class Trainer:
         saved = f", the checkpoint of step {self.saved_step} in {self.out_dir} is good" if self.out_dir else ""
         return NotFiniteError(f"{what} at step {self.step}: training stopped{saved}; "
                               "start again with a lower --learning-rate")
-
-    @contextlib.contextmanager
-    def _stopping_on_signals(self):
-        """Ctrl-C and SIGTERM, unless ignored, end the run after the step in progress; a second one ends it at once."""
-        def request_stop(number, frame):
-            self.stop_requested = True
-            signal.signal(number, previous[number])
-
-        previous = {}
-        if threading.current_thread() is threading.main_thread():       # Python allows handlers only there
-            previous = {number: handler for number in (signal.SIGINT, signal.SIGTERM)
-                        if (handler := signal.getsignal(number)) != signal.SIG_IGN}     # as in a background job
-            for number in previous:
-                signal.signal(number, request_stop)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from npgpt import GPT, GPTConfig, UserError
-from tests.test_api import SMALL, batch
+from tests.helpers.models import SMALL, batch
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
 
 CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", "fan_in_fan_out": True, "lora_dropout": 0.1,

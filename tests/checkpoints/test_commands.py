@@ -7,12 +7,9 @@ import pytest
 
 from npgpt import GPT, GPTConfig
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
-from npgpt.data.batches import strided_windows
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
-from npgpt.layers.loss import IGNORE_INDEX
-from tests.cli.test_train import refused
-from tests.download.hub_server import HubServer, point_client_at
-from tests.training.test_resume import bits
+from tests.helpers.hub_server import HubServer, point_client_at
+from tests.helpers.runs import bits, refused
 
 
 @pytest.fixture
@@ -95,25 +92,6 @@ def test_a_missing_model_and_a_missing_or_too_large_tokenizer_are_one_line(npgpt
     refused(npgpt("sample", folder), "257", "256")
     (tmp_path / folder / TOKENIZER_FILE).unlink()
     refused(npgpt("sample", folder), TOKENIZER_FILE, "tokenizer.json")
-
-
-@pytest.mark.parametrize("length", [2, 8, 9, 31])
-@pytest.mark.parametrize("stride", [1, 3, 7, 8])
-def test_strided_windows_score_what_transformers_documentation_scores(length, stride):
-    """Against the procedure itself: windows of ids, the tokens of earlier windows masked, torch's shift by one."""
-    tokens = np.arange(100, 100 + length)
-    expected, seen = [], 0
-    for begin in range(0, length, stride):
-        end = min(begin + 8, length)
-        labels = np.where(np.arange(begin, end) < seen, IGNORE_INDEX, tokens[begin:end])
-        expected.append((tokens[begin:end].tolist(), labels[1:].tolist()))
-        seen = end
-        if end == length:
-            break
-    expected = [(ids[:-1], labels) for ids, labels in expected if any(label != IGNORE_INDEX for label in labels)]
-    assert [(x.tolist(), y.tolist()) for x, y in strided_windows(tokens, 8, stride)] == expected
-    if stride < 8:
-        assert sorted(t for _, labels in expected for t in labels if t != IGNORE_INDEX) == tokens[1:].tolist()
 
 
 def test_a_model_of_the_hub_is_sampled_evaluated_and_fine_tuned_and_then_offline(npgpt, folder, text_file, tmp_path,

@@ -11,7 +11,7 @@ from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.tensorfile import TensorFile
 from npgpt.data.corpora import data_dir, tinyshakespeare_path
 from npgpt.download import hub
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 
 README = (TINY / "README.md").read_text()
 DATA = data_dir()           # before the fixture npgpt leaves the folder

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 
 
 @pytest.mark.parametrize(("command", "says"), [

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from npgpt import GPT, GPTConfig
-from tests.cli.test_train import refused
 from tests.conftest import TINY
+from tests.helpers.runs import refused
 
 
 @pytest.mark.parametrize(("text", "says"), [

@@ -14,8 +14,8 @@ from npgpt.cli.main import COMMANDS
 from npgpt.cli.sample import default_prompt, text_before
 from npgpt.data.tokenizers import CharTokenizer
 from npgpt.engine.memory import training_memory
-from tests.cli.test_train import refused
 from tests.conftest import traced
+from tests.helpers.runs import refused
 
 
 @pytest.fixture

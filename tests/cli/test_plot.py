@@ -8,7 +8,7 @@ import pytest
 
 from npgpt.cli import train as cli_train
 from npgpt.cli.train import draw_if_possible  # the fixture npgpt replaces it
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 
 matplotlib = pytest.importorskip("matplotlib", reason="draws the curve")
 figure = pytest.importorskip("matplotlib.figure", reason="draws the curve")

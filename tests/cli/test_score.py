@@ -10,7 +10,7 @@ import pytest
 
 from npgpt import GPT, GPTConfig
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 from tests.torch_gpt import unit_scale
 
 TEXT = "To be, or not\nto be, that is the question"

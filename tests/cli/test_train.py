@@ -14,15 +14,7 @@ from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
 from npgpt.training.metrics import read_metrics
 from npgpt.training.options import options_of
 from tests.conftest import TINY
-
-
-def refused(result, *says):
-    """One line on standard error that says each of these, exit code 2."""
-    code, _, err = result
-    assert code == 2
-    assert len(err.splitlines()) == 1 and err.startswith("npgpt: ") and "Traceback" not in err
-    for words in says:
-        assert str(words) in err
+from tests.helpers.runs import answers, refused
 
 
 def test_train_sample_eval_info_and_plot(train, npgpt, text_file, tmp_path):
@@ -84,24 +76,21 @@ def test_documents_from_the_text_to_the_loss(npgpt, text_file, tmp_path):
     refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on")
 
 
-def test_all_windows_of_documents_and_no_validation(npgpt, text_file, tmp_path):
-    """The 24 lines have 1,020 characters with their ends: all but the first of each window of 9 are targets."""
-    prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--windows", "all", "--val-fraction", 0, "--out"]
-    refused(npgpt(*prepare, "lines"), "add --documents")
-    assert npgpt(*prepare, "lines", "--documents", r"\n")[0] == 0
+def test_documents_without_validation(npgpt, text_file, tmp_path):
+    prepare = ["data", "prepare", text_file, "--tokenizer", "byte", "--val-fraction", 0, "--out", "lines"]
+    assert npgpt(*prepare, "--documents", r"\n")[0] == 0
     code, out, _ = npgpt("train", "--corpus", "lines", *TINY, "--epochs", 1)
-    assert code == 0 and "data: 1,020 tokens in 24 documents (120 windows) to train on, none to validate" in out
-    assert find_checkpoint("out").name == "step-00000060" and "train loss" in out and "validation loss" not in out
+    assert code == 0 and "data: 1,020 tokens in 24 documents to train on, none to validate" in out
+    assert find_checkpoint("out").name == "step-00000012" and "train loss" in out and "validation loss" not in out
     code, out, _ = npgpt("eval")
-    assert code == 0 and "all: 900 tokens predicted" in out and "bits per byte  " in out
+    assert code == 0 and "all: 192 tokens predicted" in out and "bits per byte  " in out
     refused(npgpt("eval", "--split", "val"), "trained without validation")
     refused(npgpt("train", "--corpus", "lines", *TINY, "--val-fraction", 0, "--overwrite"), "npgpt data prepare")
-    assert npgpt(*prepare, "padded", "--documents", r"\n", "--count-padding", "--val-fraction", 0.1)[0] == 0
-    assert "960 tokens predicted" in npgpt("eval", "--corpus", "padded", "--split", "all")[1]
-    (tmp_path / "lines/npgpt_data.json").write_text('{"all_windows": 1, "count_padding": false, "validation": false}')
-    refused(npgpt("train", "--resume", "--epochs", 3), "npgpt_data.json must set all_windows")
-    (tmp_path / "lines/npgpt_data.json").unlink()
-    refused(npgpt("train", "--resume", "--epochs", 3), "val.bin has 0 bytes")
+    settings = tmp_path / "lines/npgpt_data.json"
+    settings.write_text('{"pad_token_id": 7}')
+    refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on")
+    settings.write_text('{"all_windows": false, "count_padding": false, "validation": false}')      # of older versions
+    assert npgpt("train", "--resume", "--epochs", 3)[0] == 0
 
 
 def test_a_text_without_validation(train, npgpt, tmp_path):
@@ -125,12 +114,6 @@ def test_the_initial_weights_are_an_option(train, npgpt):
     refused(npgpt("train", "--resume", "--out-dir", "torch", "--init", "gpt2"), "init is torch in")
     refused(train("--init", "torch", "--init-from", "torch", "--min-lr", 0), "leave one out")
     refused(train("--init", "xavier", "--out-dir", "new"), "init must be one of gpt2, half-wpe, torch")
-
-
-def answers(count):
-    """Write answers.jsonl: after a letter and =, the same letter twice."""
-    rows = [{"prompt": f"{letter}=", "completion": 2 * letter} for letter in "abcdefghijklmnopqrst"[:count]]
-    Path("answers.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
 
 
 def test_it_learns_to_answer(npgpt):
@@ -161,7 +144,7 @@ def test_an_invalid_line_of_answers_is_named(npgpt, line, says):
 
 def test_invalid_answers(npgpt):
     answers(1)
-    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "too few prompts for two splits")
+    refused(npgpt("train", "--corpus", "answers.jsonl", *TINY), "train on all with --val-fraction 0")
     refused(npgpt("data", "prepare", "answers.jsonl", "--out", "tokens"), "train on the file itself")
     Path("answers.jsonl").write_text(json.dumps({"prompt": "a" * 20, "completion": "b"}))
     refused(npgpt("train", "--corpus", "answers.jsonl", *TINY, "--val-fraction", 0), "every prompt has more than 8")

@@ -1,14 +1,11 @@
-"""What the tests of npgpt/data share: a machine without a network, and data that may be missing."""
+"""What the tests of npgpt/data share: a machine without a network, and small data."""
 
-import hashlib
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
-from npgpt.data.corpora import Corpus, data_dir, open_corpus, tinyshakespeare_path
-from npgpt.data.tokenizers import GPT2Tokenizer
+from npgpt.data.corpora import Corpus
 
 
 @pytest.fixture(autouse=True)
@@ -24,21 +21,6 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", guarded_look_up)
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def shakespeare():
-    if not tinyshakespeare_path(data_dir()).exists():
-        pytest.skip("TinyShakespeare is missing: set NPGPT_DATA_DIR to the folder that has it")
-    return open_corpus("tinyshakespeare")
-
-
-@pytest.fixture
-def gpt2():
-    cached = hashlib.sha1(b"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe").hexdigest()
-    if not Path(os.environ.get("TIKTOKEN_CACHE_DIR", ""), cached).exists():
-        pytest.skip("GPT-2's vocabulary is missing: set TIKTOKEN_CACHE_DIR to the folder that has it")
-    return GPT2Tokenizer()
 
 
 @pytest.fixture

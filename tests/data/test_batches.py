@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from npgpt.data.batches import IGNORED, count_targets, crops_of, windows
+from npgpt.data.batches import IGNORED, crops_of, strided_windows, windows
 from npgpt.data.token_files import Documents
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
@@ -48,39 +48,9 @@ def test_a_window_of_a_document_is_truncated_or_padded():
     assert x.tolist() == [[100, 101, 101, 101], [102, 103, 104, 105], [107, 108, 109, 110], [113, 114, 115, 116]]
     assert y.tolist() == [[101, -1, -1, -1], [103, 104, 105, 106], [108, 109, 110, 111], [114, 115, 116, -1]]
     assert [crops.count(np.array([place])) for place in (0, 1, 2, 3)] == [1, 4, 4, 3]
+    x, y = crops_of(Documents(DOCUMENTS.tokens, DOCUMENTS.starts, pad_token_id=58), 4).at(np.arange(1))
+    assert x.tolist() == [[100, 101, 58, 58]] and y.tolist() == [[101, -1, -1, -1]]
     assert crops.count(np.array([3, 0, 3])) == 7 == (crops.at(np.array([3, 0, 3]))[1] != -1).sum()
-    assert [targets.tolist() for targets in crops.targets()] == [[*y[y != -1]]]
-    pieces = list(crops_of(Documents(np.arange(20_000), np.arange(0, 20_000, 2)), 4).targets())
-    assert len(pieces) == 3 and np.array_equal(np.concatenate(pieces), np.arange(1, 20_000, 2))
-
-
-@pytest.mark.parametrize("length", [2, 3, 4, 5])
-@pytest.mark.parametrize("count_padding", [False, True])
-@pytest.mark.parametrize("pad", [None, 58])
-def test_all_windows_are_the_overflowing_tokens_of_transformers(length, count_padding, pad):
-    """Except those of one token, the separator alone."""
-    transformers = pytest.importorskip("transformers", reason="transformers, the oracle, is in the extra test")
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = [str(number) for number in range(60)]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=str(pad or 59))
-    lengths = np.array([2, 3, 5, 6, 7, 11, 12])
-    starts, ids = lengths.cumsum() - lengths, np.arange(lengths.sum(), dtype=np.uint16)
-    ids[starts + lengths - 1] = 59                          # the end of text, by default also the padding
-    texts = [" ".join(map(str, ids[start:start + n])) for start, n in zip(starts, lengths, strict=True)]
-    found = theirs(texts, truncation=True, max_length=length + 1, padding="max_length", return_overflowing_tokens=True)
-    expected, real = np.array(found["input_ids"]), np.array(found["attention_mask"])
-    expected, real = expected[real.sum(axis=1) > 1], real[real.sum(axis=1) > 1]
-    documents = Documents(ids, starts, all_windows=True, count_padding=count_padding, pad_token_id=pad)
-    crops = crops_of(documents, length)
-    x, y = crops.at(np.arange(crops.places))
-    assert np.array_equal(x, expected[:, :-1])
-    assert np.array_equal(y, expected[:, 1:] if count_padding else np.where(real[:, 1:], expected[:, 1:], -1))
-    assert all(map(np.array_equal, zip(*windows(documents, length), strict=True), (x, y)))
-    assert crops.count(np.arange(crops.places)) == (y != -1).sum() == count_targets(documents, length)
-    assert np.array_equal(np.concatenate(list(crops.targets())), y[y != -1])
 
 
 def test_prompts_are_no_targets():
@@ -89,27 +59,10 @@ def test_prompts_are_no_targets():
     x, y = crops_of(documents, 4).at(np.arange(3))
     assert x.tolist() == [[100, 101, 101, 101], [102, 103, 104, 105], [113, 114, 115, 116]]
     assert y.tolist() == [[101, -1, -1, -1], [-1, -1, 105, 106], [114, 115, 116, -1]]
-    assert crops_of(documents, 4).places == 3 and crops_of(documents, 5).places == 4
+    assert crops_of(documents, 4).n_starts == 3 and crops_of(documents, 5).n_starts == 4
     assert crops_of(documents, 5).at(np.array([2]))[1].tolist() == [[-1, -1, -1, -1, 112]]
-    all_windows = crops_of(Documents(DOCUMENTS.tokens, DOCUMENTS.starts, [1, 4, 5, 0], all_windows=True), 2)
-    assert all_windows.at(np.arange(all_windows.places))[1].tolist() == [
-        [101, -1], [106, -1], [-1, 112], [114, 115]]        # the window of only token 116 has no target
-    assert all_windows.count(np.array([0, 2, 3])) == 4
     with pytest.raises(UserError, match="every prompt has more than 2 tokens, .*raise the block size"):
         crops_of(Documents(np.arange(8), [0, 4], [3, 3]), 2)
-
-
-@pytest.mark.parametrize("tokens", [np.arange(60), DOCUMENTS], ids=["stream", "documents"])
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 50])
-def test_a_partial_last_batch_as_of_torchs_loader(tokens, batch_size):
-    torch = pytest.importorskip("torch", reason="torch, the oracle, is in the extra test")
-    crops = crops_of(tokens, 8)
-    everything = [crops.at(np.array([i * crops.stride])) for i in range(crops.crops)]
-    loader = torch.utils.data.DataLoader([(x[0], y[0]) for x, y in everything], batch_size)
-    for n, (x, y) in enumerate([*loader, *loader]):
-        ours = crops.at(crops.in_order(n, batch_size, partial=True))
-        assert np.array_equal(ours[0], x) and np.array_equal(ours[1], y)
-    assert crops.in_epoch(batch_size, partial=True) == len(loader) * batch_size
 
 
 def test_documents_in_order_at_random_and_evenly():
@@ -122,7 +75,7 @@ def test_documents_in_order_at_random_and_evenly():
 
 def test_too_few_tokens():
     tokens = np.zeros(8, dtype=np.uint16)
-    assert crops_of(tokens, 7).places == 1
+    assert crops_of(tokens, 7).n_starts == 1
     with pytest.raises(UserError, match="8 tokens and a crop needs 9 .*lower the block size"):
         crops_of(tokens, 8)
     for count in (0, 1):
@@ -130,21 +83,29 @@ def test_too_few_tokens():
             next(windows(tokens[:count], 4))
 
 
-@pytest.mark.parametrize(
-    ("count", "lengths"), [(2, [1]), (4, [3]), (5, [4]), (6, [4, 1]), (9, [4, 4]), (12, [4, 4, 3])]
-)
-def test_windows_hold_every_target_once(count, lengths):
-    tokens = np.arange(count, dtype=np.uint16)
-    pairs = list(windows(tokens, 4))
-    assert [len(x) for x, _ in pairs] == lengths and count_targets(tokens, 4) == sum(lengths)
-    assert all(x.dtype == y.dtype == np.int64 and np.array_equal(y, x + 1) for x, y in pairs)
-    assert np.array_equal(np.concatenate([y for _, y in pairs]), tokens[1:])
+@pytest.mark.parametrize("length", [2, 8, 9, 31])
+@pytest.mark.parametrize("stride", [1, 3, 7, 8])
+def test_strided_windows_score_what_transformers_documentation_scores(length, stride):
+    """Against the procedure itself: windows of ids, the tokens of earlier windows masked, torch's shift by one."""
+    tokens = np.arange(100, 100 + length)
+    expected, seen = [], 0
+    for begin in range(0, length, stride):
+        end = min(begin + 8, length)
+        labels = np.where(np.arange(begin, end) < seen, IGNORE_INDEX, tokens[begin:end])
+        expected.append((tokens[begin:end].tolist(), labels[1:].tolist()))
+        seen = end
+        if end == length:
+            break
+    expected = [(ids[:-1], labels) for ids, labels in expected if any(label != IGNORE_INDEX for label in labels)]
+    assert [(x.tolist(), y.tolist()) for x, y in strided_windows(tokens, 8, stride)] == expected
+    if stride < 8:
+        assert sorted(t for _, labels in expected for t in labels if t != IGNORE_INDEX) == tokens[1:].tolist()
 
 
 def test_even_crops_reach_from_the_first_to_the_last_target_in_equal_strides():
     crops = crops_of(np.arange(101, dtype=np.uint16), 10)
-    places = crops.evenly(5, 2)
-    assert places.tolist() == [[0, 10], [20, 30], [40, 50], [60, 70], [80, 90]] and crops.count(places[0]) == 20
-    for x, y in map(crops.at, places):
+    starts = crops.evenly(5, 2)
+    assert starts.tolist() == [[0, 10], [20, 30], [40, 50], [60, 70], [80, 90]]
+    for x, y in map(crops.at, starts):
         assert x.shape == y.shape == (2, 10) and (np.diff(x, axis=1) == 1).all() and (y == x + 1).all()
     assert y[-1, -1] == 100

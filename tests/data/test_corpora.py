@@ -1,87 +1,39 @@
 import hashlib
 import re
-import socket
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from npgpt.data import corpora
-from npgpt.data.corpora import data_dir, download, open_corpus
+from npgpt.data.corpora import data_dir, open_corpus
 from npgpt.errors import UserError
+from tests.helpers.hub_server import HubServer
 
 GOOD = b"First Citizen:\n" * 20_000
-GOOD_SHA256 = hashlib.sha256(GOOD).hexdigest()
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers /good, /cut-off and /stalled; anything else is a 404."""
-
-    def do_GET(self):
-        if self.path not in ("/good", "/cut-off", "/stalled"):
-            return self.send_error(404)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(GOOD)))
-        self.end_headers()
-        self.wfile.write(GOOD if self.path == "/good" else GOOD[:100_000])
-        if self.path == "/stalled":
-            self.server.released.wait(20)
-
-    def log_message(self, *args):
-        pass
 
 
 @pytest.fixture
-def server():
-    """The address of a server on this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.released = threading.Event()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.released.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture
-def hasty(monkeypatch):
-    """Short time limits."""
-    monkeypatch.setattr("npgpt.download.file.CONNECT_SECONDS", 1)
-    monkeypatch.setattr("npgpt.download.file.STALL_SECONDS", 0.3)
-
-
-@pytest.fixture
-def served_shakespeare(monkeypatch, server):
-    """As if the server had TinyShakespeare; the value is its text."""
-    monkeypatch.setattr(corpora, "TINYSHAKESPEARE", {"url": f"{server}/good", "size": len(GOOD), "sha256": GOOD_SHA256})
-    return GOOD.decode()
+def server(monkeypatch):
+    """A server on this machine, with GOOD as TinyShakespeare."""
+    with HubServer() as server:
+        server.add("texts/tiny", {"input.txt": GOOD})
+        url = f"{server.endpoint}/texts/tiny/resolve/main/input.txt"
+        monkeypatch.setattr(corpora, "TINYSHAKESPEARE", (url, hashlib.sha256(GOOD).hexdigest(), len(GOOD)))
+        yield server
 
 
 def files_below(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize(("page", "sha256", "said"), [
-    ("missing", GOOD_SHA256, "404"), ("cut-off", GOOD_SHA256, "100000 of 300000 bytes"),
-    ("good", "0" * 64, f"{GOOD_SHA256[:12]}… instead of 000000000000…"), ("stalled", GOOD_SHA256, "timed out")])
-def test_a_failed_download_says_so_and_changes_nothing(server, tmp_path, hasty, page, sha256, said):
-    with pytest.raises(UserError, match=f"{server}/{page} .*{said}"):
-        download(f"{server}/{page}", len(GOOD), sha256, tmp_path / "input.txt")
+@pytest.mark.parametrize(("fault", "limit", "seconds", "says"), [
+    ("404", "STALL_SECONDS", 20, "404"), ("wrong bytes", "STALL_SECONDS", 20, "is not TinyShakespeare .300,000 bytes"),
+    ("silent", "CONNECT_SECONDS", 0.3, "no answer within"), ("stalled", "STALL_SECONDS", 0.3, "timed out")])
+def test_a_failed_download_says_so_and_changes_nothing(server, tmp_path, monkeypatch, fault, limit, seconds, says):
+    server.faults["input.txt"] = fault
+    monkeypatch.setattr(f"npgpt.download.file.{limit}", seconds)
+    with pytest.raises(UserError, match=f"/texts/tiny/.*{says}"):
+        open_corpus("tinyshakespeare", tmp_path)
     assert files_below(tmp_path) == []
-
-
-def test_a_dns_look_up_that_hangs_is_given_up(tmp_path, hasty, monkeypatch):
-    released = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: released.wait(20))
-    start = time.perf_counter()
-    with pytest.raises(UserError, match="no answer within 1 seconds"):
-        download("http://hangs.invalid/", len(GOOD), GOOD_SHA256, tmp_path / "input.txt")
-    assert time.perf_counter() - start < 5
-    released.set()
 
 
 def test_data_dir(monkeypatch, tmp_path):
@@ -91,13 +43,13 @@ def test_data_dir(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tinyshakespeare", None])
-def test_tinyshakespeare_is_downloaded_once(served_shakespeare, tmp_path, monkeypatch, name):
+def test_tinyshakespeare_is_downloaded_once(server, tmp_path, name):
     path = tmp_path / "tinyshakespeare" / "input.txt"
     for origin in ("downloaded to", "found at"):
         corpus = open_corpus(name, tmp_path)
-        assert (corpus.name, corpus.text, corpus.folder) == ("tinyshakespeare", served_shakespeare, None)
+        assert (corpus.name, corpus.text, corpus.folder) == ("tinyshakespeare", GOOD.decode(), None)
         assert f"{origin} {path}" in corpus.reason
-        monkeypatch.setattr(corpora, "download", None)
+        server.stop()
 
 
 def test_a_file_that_is_not_tinyshakespeare_is_not_trained_on(tmp_path):
@@ -143,17 +95,7 @@ def test_a_text_file(tmp_path):
             open_corpus(path)
 
 
-def test_a_folder_of_token_files(tmp_path):
-    for name in ("train.bin", "val.bin"):
-        with pytest.raises(UserError, match="train.bin and val.bin"):
-            open_corpus(tmp_path)
-        (tmp_path / name).write_bytes(b"\0\0")
-    corpus = open_corpus(str(tmp_path))
-    assert (corpus.name, corpus.text, corpus.folder) == (str(tmp_path), None, tmp_path)
-    assert str(tmp_path) in corpus.reason
-
-
-@pytest.mark.parametrize("name", ["shakespeer", "a text, not its name. " * 1000, "nul\0byte"])
+@pytest.mark.parametrize("name", ["shakespeer", ".", "a text, not its name. " * 1000, "nul\0byte"])
 def test_the_error_of_an_unknown_corpus_lists_the_known_ones(name):
-    with pytest.raises(UserError, match="tinyshakespeare, tinystories, pydocs, a UTF-8 text file.*train.bin"):
+    with pytest.raises(UserError, match="tinyshakespeare, pydocs, a UTF-8 text file.*train.bin"):
         open_corpus(name)

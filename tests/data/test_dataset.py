@@ -2,24 +2,12 @@ import numpy as np
 import pytest
 
 from npgpt.data.corpora import Corpus, open_corpus
-from npgpt.data.dataset import join, open_dataset, prepare, split_text, tokenize_corpus
+from npgpt.data.dataset import concatenate_splits, open_dataset, prepare, tokenize_corpus, tokenize_documents
 from npgpt.data.token_files import Documents, TokenFile
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, GPT2Tokenizer, make_tokenizer
 from npgpt.errors import UserError
-from tests.cli.test_train import refused
-from tests.data.tokenizer_json import word_pieces
-
-FIRST_GPT2_IDS = "5962 22307 25 198 8421 356 5120 597 2252 11 3285 502 2740 13 198 198 3237 25 198 5248 461 11 2740 13"
-
-
-def test_shakespeare(shakespeare, gpt2):
-    train, val = tokenize_corpus(shakespeare, make_tokenizer("char", shakespeare.text))
-    assert (train.size, val.size) == (1_003_854, 111_540) and train.dtype == val.dtype == np.uint16
-    assert train[:5].tolist() == [18, 47, 56, 57, 58]       # as in nanoGPT
-    train, val = tokenize_corpus(shakespeare, gpt2)
-    assert (train.size, val.size) == (301_966, 36_059)
-    assert train[:24].tolist() == [int(i) for i in FIRST_GPT2_IDS.split()]
-    assert gpt2.count_bytes(val) == 111_540 and gpt2.decode(val) == split_text(shakespeare.text)[1]
+from tests.helpers.runs import refused
+from tests.helpers.tokenizers import word_pieces
 
 
 @pytest.mark.parametrize(("eos", "ending"), [(256, [256]), (None, [])])
@@ -88,24 +76,33 @@ def test_prepare_documents(tmp_path):
     assert isinstance(train, Documents) and train.starts.tolist() == [*range(0, 72, 8)] and val.starts.tolist() == [0]
     assert bytes(train[:].tolist()).decode() == "".join(f"{story}--" for story in stories[:9])
     assert bytes(val[:].tolist()) == b"tale 9--"
-    both = join(train, val)
+    both = concatenate_splits(train, val)
     assert both.starts.tolist() == list(range(0, 80, 8)) and both[72:].tolist() == val[:].tolist() and len(both) == 80
-    assert join(train.tokens, val.tokens).tolist() == both[:].tolist()
+    assert concatenate_splits(train.tokens, val.tokens).tolist() == both[:].tolist()
 
 
-@pytest.mark.parametrize(("end", "pad"), [("[CLS]", "[MASK]"), ("2", "4")])
-def test_documents_with_an_end_and_padding_of_their_own(npgpt, tmp_path, end, pad):
+def test_a_document_without_a_target_is_left_out():
+    documents = tokenize_documents(ByteTokenizer(), [("", "a"), ("", "bc"), ("d", "e")], None)
+    assert documents[:].tolist() == [*b"bcde"]
+    assert documents.starts.tolist() == [0, 2] and documents.prompts.tolist() == [0, 1]
+    with pytest.raises(UserError, match="no document of 2 tokens"):
+        tokenize_documents(ByteTokenizer(), [("", "a")], None)
+
+
+@pytest.mark.parametrize(("flags", "end", "pad"), [
+    (["--end", "[CLS]", "--pad", "[MASK]"], 2, 4), (["--end", "2", "--pad", "4"], 2, 4), ([], 3, None)])
+def test_documents_with_an_end_and_padding_of_their_own(npgpt, tmp_path, flags, end, pad):
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     word_pieces(tmp_path / "tokenizer.json")
     (tmp_path / "lines.txt").write_text("to be\nor not\n")
     command = ["data", "prepare", "lines.txt", "--tokenizer", "hf:tokenizer.json", "--out", "tokens"]
-    assert npgpt(*command, "--documents", r"\n", "--val-fraction", 0.5, "--end", end, "--pad", pad)[0] == 0
+    assert npgpt(*command, "--documents", r"\n", "--val-fraction", 0.5, *flags)[0] == 0
     train, val, tokenizer = open_dataset(open_corpus(tmp_path / "tokens"))
-    assert [each[:].tolist() for each in (train, val)] == [[*tokenizer.encode(t), 2] for t in ("to be", "or not")]
-    assert train.pad_token_id == join(train, val).pad_token_id == 4
+    assert [each[:].tolist() for each in (train, val)] == [[*tokenizer.encode(t), end] for t in ("to be", "or not")]
+    assert train.pad_token_id == concatenate_splits(train, val).pad_token_id == pad
     for wrong in ("[NONE]", "70", "", "9" * 5000):
         refused(npgpt(*command, "--documents", "--pad", wrong), "the hf tokenizer has no token")
-    assert "add --documents" in npgpt(*command, "--end", end)[2]
+    assert "add --documents" in npgpt(*command, "--end", 2)[2]
 
 
 @pytest.mark.parametrize("separator", ["", "||", "tale"])

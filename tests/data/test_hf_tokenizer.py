@@ -5,13 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from npgpt.data.corpora import open_corpus
-from npgpt.data.dataset import folder_tokenizer, open_dataset, prepare
 from npgpt.data.hf_tokenizer import PROBE, HFTokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, make_tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer
 from npgpt.errors import UserError
-from tests.data.test_tokenizers import check_round_trip, check_saved
-from tests.data.tokenizer_json import byte_pairs, word_pieces
+from tests.helpers.tokenizers import assert_round_trip, assert_saved, byte_pairs, word_pieces
 
 library = pytest.importorskip("tokenizers", reason="the extra hf is not installed")
 
@@ -27,7 +24,7 @@ def bert(tmp_path):
 
 
 def test_byte_pairs_keep_every_byte(bpe):
-    check_round_trip(bpe)
+    assert_round_trip(bpe)
     assert (bpe.vocab_size, bpe.eos_token_id) == (300, 0)
     assert bpe.decode(bpe.encode(PROBE)) == PROBE and len(bpe.encode("question")) < len("question")
     assert set(PROBE.encode()) == set(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}       # those that UTF-8 uses
@@ -126,22 +123,16 @@ def test_a_text_that_the_vocabulary_cannot_express(bert):
 
 
 def test_without_the_library_the_extra_is_named(bpe, tmp_path, monkeypatch):
-    check_saved(bpe, tmp_path / TOKENIZER_FILE)
+    assert_saved(bpe, tmp_path / TOKENIZER_FILE)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for use, argument in ((make_tokenizer, f"hf:{tmp_path / 'bpe.json'}"), (load_tokenizer, tmp_path / TOKENIZER_FILE)):
         with pytest.raises(UserError, match=r'pip install "npgpt\[hf\]"'):
             use(argument)
 
 
-def test_token_files_know_their_tokenizer(bpe, bert, tmp_path, poem):
-    names = [f"hf:{tmp_path / 'bpe.json'}", f"hf:{tmp_path / 'bert.json'}", "gpt2"]
-    folder = tmp_path / "tokens"
-    prepare(poem, bpe, folder)
-    train, val, tokenizer = open_dataset(open_corpus(folder), names[0])
-    assert tokenizer.decode(train[:]) + tokenizer.decode(val[:]) == poem.text
-    for other in names[1:]:
-        with pytest.raises(UserError, match=f"hf tokenizer, not {other}"):
-            folder_tokenizer(folder, other)
+def test_a_tokenizer_json_is_known_by_its_content(bpe, bert, tmp_path):
+    assert is_called(bpe, f"hf:{byte_pairs(tmp_path / 'same.json')}")
+    assert not is_called(bpe, f"hf:{tmp_path / 'bert.json'}") and not is_called(bpe, "gpt2")
 
 
 @pytest.mark.parametrize("change", [

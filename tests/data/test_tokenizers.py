@@ -11,33 +11,9 @@ from npgpt.data.tokenizers import (
     GPT2Tokenizer,
     load_tokenizer,
     make_tokenizer,
-    save_tokenizer,
 )
 from npgpt.errors import UserError
-
-MIXED = "Zoë: 5 €, 漢字 and 🦉\n"  # characters of 1, 2, 3 and 4 bytes
-
-
-def check_round_trip(tokenizer):
-    ids = tokenizer.encode(MIXED)
-    assert ids.dtype == np.uint16 and ids.ndim == 1
-    assert tokenizer.decode(ids) == MIXED
-    assert tokenizer.decode(ids.tolist()) == MIXED
-    assert tokenizer.decode_bytes(ids) == MIXED.encode()
-    assert tokenizer.count_bytes(ids) == len(MIXED.encode()) and tokenizer.count_bytes(ids[:0]) == 0
-    assert tokenizer.encode("").shape == (0,) and tokenizer.encode("").dtype == np.uint16
-    assert tokenizer.decode([]) == "" and tokenizer.decode_bytes(tokenizer.encode("")) == b""
-    for wrong in (-1, tokenizer.vocab_size):
-        with pytest.raises(UserError, match=f"token id {wrong} .*{tokenizer.vocab_size}"):
-            tokenizer.decode([0, wrong])
-
-
-def check_saved(tokenizer, path):
-    save_tokenizer(tokenizer, path)
-    again = load_tokenizer(path)
-    assert type(again) is type(tokenizer) and again.to_dict() == tokenizer.to_dict()
-    assert again.vocab_size == tokenizer.vocab_size and again.eos_token_id == tokenizer.eos_token_id
-    return again
+from tests.helpers.tokenizers import MIXED, assert_round_trip, assert_saved
 
 
 def test_char():
@@ -46,7 +22,7 @@ def test_char():
     assert tokenizer.encode("hole").tolist() == [1, 3, 2, 0] and tokenizer.decode([1, 0, 2, 2, 3]) == "hello"
     assert CharTokenizer("ba").encode("ab").tolist() == [1, 0]      # not sorted
     assert CharTokenizer("\udcff").decode_bytes([0]) == b"\xed\xb3\xbf"       # not an error
-    check_round_trip(CharTokenizer.from_text(MIXED))
+    assert_round_trip(CharTokenizer.from_text(MIXED))
 
 
 @pytest.mark.parametrize(("chars", "text", "named"), [
@@ -73,7 +49,7 @@ def test_byte():
     assert tokenizer.encode("aë").tolist() == [0x61, 0xC3, 0xAB]
     assert tokenizer.decode([0x61, 0xC3]) == "a\ufffd" and tokenizer.decode_bytes([0x61, 0xC3]) == b"a\xc3"
     assert tokenizer.encode("\udcff").size == 3  # never an error
-    check_round_trip(tokenizer)
+    assert_round_trip(tokenizer)
 
 
 def test_gpt2(gpt2):
@@ -82,7 +58,7 @@ def test_gpt2(gpt2):
     ids = gpt2.encode("<|endoftext|>")      # ordinary text
     assert gpt2.eos_token_id not in ids and gpt2.decode(ids) == gpt2.decode([gpt2.eos_token_id]) == "<|endoftext|>"
     assert gpt2.count_bytes([gpt2.eos_token_id, *ids]) == 13
-    check_round_trip(gpt2)
+    assert_round_trip(gpt2)
 
 
 def test_an_incomplete_character_is_held_back(gpt2):
@@ -107,7 +83,7 @@ def test_gpt2_without_its_vocabulary_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     gpt2 = GPT2Tokenizer()
-    check_saved(gpt2, tmp_path / TOKENIZER_FILE)        # which works without the vocabulary
+    assert_saved(gpt2, tmp_path / TOKENIZER_FILE)        # which works without the vocabulary
     with pytest.raises(UserError, match="could not be downloaded .*TIKTOKEN_CACHE_DIR") as caught:
         gpt2.encode("a")
     assert len(str(caught.value)) < 300
@@ -123,8 +99,8 @@ def test_make_tokenizer():
 
 def test_saved_tokenizers_come_back(tmp_path):
     path = tmp_path / TOKENIZER_FILE
-    assert check_saved(CharTokenizer.from_text(MIXED), path).encode("🦉").tolist() == [len(set(MIXED)) - 1]
-    check_saved(ByteTokenizer(), path)
+    assert assert_saved(CharTokenizer.from_text(MIXED), path).encode("🦉").tolist() == [len(set(MIXED)) - 1]
+    assert_saved(ByteTokenizer(), path)
     assert [file.name for file in tmp_path.iterdir()] == [TOKENIZER_FILE]
     assert json.loads(path.read_text()) == {"kind": "byte"}
 

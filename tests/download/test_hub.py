@@ -10,7 +10,7 @@ import pytest
 from npgpt import UserError
 from npgpt.download import hub
 from npgpt.download.file import call_within
-from tests.download.hub_server import HubServer, point_client_at
+from tests.helpers.hub_server import HubServer, point_client_at
 
 NAME = "owner/model"
 WEIGHTS = bytes(range(256)) * 40
@@ -70,23 +70,6 @@ def test_a_model_arrives_whole_and_works_offline(server, files, monkeypatch, cap
     assert "owner/model is not in the local cache" in refusal(hub.fetch_model, NAME)
 
 
-def test_offline_a_model_may_be_incomplete_in_the_cache(server):
-    hub.fetch_file(NAME, "config.json")
-    for stop in (lambda: server.faults.update(listing="500"), server.stop):
-        stop()
-        assert "owner/model is not in the local cache" in refusal(hub.fetch_model, NAME)
-        assert hub.fetch_file(NAME, "config.json").read_bytes() == MODEL["config.json"]
-
-
-def test_a_dataset_is_not_a_model(server):
-    server.add("owner/texts", {"part/train.txt": b"Once"}, repo_type="dataset")
-    path = hub.fetch_file("owner/texts", "part/train.txt", repo_type="dataset")
-    assert path.read_bytes() == b"Once"
-    refusal(hub.fetch_file, "owner/texts", "part/train.txt")
-    server.stop()
-    assert hub.fetch_file("owner/texts", "part/train.txt", repo_type="dataset") == path
-
-
 @pytest.mark.parametrize(("file", "fault", "said"), [
     ("model.safetensors", "wrong bytes", "SHA-256"), ("listing", "503", "503"),
     ("listing", "not a hub", "check the network"), ("listing", "silent", "no answer within")])
@@ -131,4 +114,5 @@ def test_a_cache_that_single_downloads_filled_works_offline(server):
     for name in ("config.json", "model.safetensors"):
         hf_hub_download(NAME, name)
     server.stop()
+    assert hub.fetch_file(NAME, "config.json").read_bytes() == MODEL["config.json"]
     assert set(contents(hub.fetch_model(NAME))) == {"config.json", "model.safetensors"}

@@ -13,7 +13,7 @@ from npgpt.engine import cpu
 from npgpt.engine.cpu import cpu_kernels, is_installed
 from npgpt.engine.matmul import Intel
 from tests.cases import LAYOUTS, unchanged
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 
 MKL = pytest.mark.skipif(not is_installed(), reason="Intel's MKL is in the extra mkl")
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -1,35 +1,26 @@
-"""Tests that need a GPU: each is skipped, with the reason, if CuPy or JAX finds none.
-
-With NPGPT_REHEARSE=1 all models are on the CPU, without tf32: a trial of the tests before there is a GPU.
-"""
-
-import os
+"""Tests that need a GPU: each is skipped, with the reason, if CuPy or JAX finds none."""
 
 import pytest
 
 from npgpt import GPT, UserError
 from npgpt.devices import array_module
 
-REHEARSE = os.environ.get("NPGPT_REHEARSE") == "1"
 # The engine and dtype of a model on a GPU -> how far the norm of its gradients may be from the CPU's in float64.
 WITHIN = {("reference", "float64"): 1e-10, ("reference", "float32"): 1e-5, ("reference", "tf32"): 3e-3,
           ("xla", "float32"): 1e-5, ("xla", "tf32"): 3e-3, ("xla", "bfloat16"): 1e-2}
-if REHEARSE:
-    WITHIN = {key: within for key, within in WITHIN.items() if key[1] != "tf32"}
 
 
 def device_of(kernels):
     """Return the device of a test's models. Skips the test if there is none."""
-    device = "cpu" if REHEARSE else "gpu"
     try:
         if kernels == "xla":
             from npgpt.engine.xla.devices import find_devices
-            find_devices(device)
+            find_devices("gpu")
         else:
-            array_module(device)
+            array_module("gpu")
     except UserError as error:
         pytest.skip(str(error))
-    return device
+    return "gpu"
 
 
 def model_on_gpu(config, kernels, dtype):

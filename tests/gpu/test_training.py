@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from npgpt.cli.main import main
-from tests.gpu.conftest import REHEARSE, device_of
+from tests.gpu.conftest import device_of
 
 TEXT = "".join(f"{a} of {b} and {c}, not {a}; " for a in ("love", "war", "sleep") for b in ("kings", "men", "the sea")
                for c in ("roses", "thorns", "glass", "none")) * 20
 
 
-@pytest.mark.parametrize(("kernels", "dtype"), [("reference", "float32" if REHEARSE else "tf32"), ("xla", "bfloat16")])
+@pytest.mark.parametrize(("kernels", "dtype"), [("reference", "tf32"), ("xla", "bfloat16")])
 def test_the_command_line(tmp_path, capsys, kernels, dtype):
     """Train; continue on the CPU and back; sample; evaluate."""
     gpu = ["--device", device_of(kernels), "--kernels", kernels]
@@ -33,7 +33,6 @@ def test_the_command_line(tmp_path, capsys, kernels, dtype):
     assert main(["eval", out, *gpu]) == 0
 
 
-@pytest.mark.skipif(REHEARSE, reason="needs a GPU to fill")
 @pytest.mark.parametrize("kernels", ["reference", "xla"])
 def test_a_full_gpu_is_one_line(tmp_path, kernels):
     """Full because CuPy and JAX were told to use only a part of it."""

@@ -15,8 +15,8 @@ from npgpt.model.block import read_block
 from npgpt.model.transformer import block_backward, block_forward, block_parameters
 from tests import strict_cupy
 from tests.cases import CPU_KERNELS, MODERN, SMALL, B, C, T, V
-from tests.cli.test_train import refused
 from tests.engine.distributed.world import ranks
+from tests.helpers.runs import refused
 from tests.torch_gpt import assert_equal, torch_loss, torch_parameters, unit_scale
 
 CONFIG = GPTConfig(**{**SMALL, "n_head": 2, "bias": False}, block=read_block(MODERN))       # an even head size
@@ -108,11 +108,11 @@ def test_each_engine_trains_with_the_lines_of_the_file(engine, tmp_path):
 
 @pytest.mark.skipif("numba" not in CPU_KERNELS, reason="Numba is not installed")
 def test_loops_are_compiled_from_the_functions_of_the_file():
-    from npgpt.engine.loops.lines import compiled
+    from npgpt.engine.loops.lines import compile_lines
     (model := model_of(kernels="numba")).loss_and_grads(IDX, TARGETS)
     names = model.engine.config.block.forward.__wrapped__.__globals__
     for name in ("rmsnorm", "swiglu"):
-        runs = [each for way in ("forward", "backward") for each in compiled(names[f"{name}_{way}"]).parts()]
+        runs = [each for way in ("forward", "backward") for each in compile_lines(names[f"{name}_{way}"]).parts()]
         assert sum("for c in range" in str(getattr(run, "parts", "")) for run in runs) == 2
 
 
@@ -165,11 +165,11 @@ def test_a_run_asks_for_its_file_and_resumes_to_the_bit(train, npgpt, tmp_path):
     again = "train", "--resume", "--max-iters", 6
     for command in (again, ("sample",), ("eval",), ("info", "out"), ("look", "--prompt", "To be"),
                     ("score", "--text", "a"), ("export", "--out", "exported")):
-        refused(npgpt(*command), "a block of its own, modern_block.py: give that file as --block")
-        refused(npgpt(*command, "--block", other), "trained with another modern_block.py than modern_block.py")
+        refused(npgpt(*command), "'modern_block.py', which is not GPT-2's block", "as --block")
+        refused(npgpt(*command, "--block", other), "'modern_block.py', which is not modern_block.py")
     refused(npgpt("export", "--out", "exported", "--block", MODERN), "block=modern_block.py has no counterpart")
     assert train(*flags, 2, "--out-dir", "gpt2")[0] == 0
-    refused(npgpt(*again, "--out-dir", "gpt2", "--block", MODERN), "GPT-2's block, not modern_block.py")
+    refused(npgpt(*again, "--out-dir", "gpt2", "--block", MODERN), "GPT-2's block, which is not modern_block.py")
     assert {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()} == there
     assert npgpt(*again, "--block", MODERN)[0] == 0
     for name in ("model.safetensors", "optimizer.safetensors"):

@@ -9,11 +9,10 @@ from npgpt import GPT, AdamW, GPTConfig, layers, load
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.engine.ops import with_lora
 from npgpt.model.parameters import Parameters, frozen_names, parameter_shapes
-from tests.cli.test_train import refused
 from tests.conftest import TINY
-from tests.test_api import SMALL, batch
+from tests.helpers.models import SMALL, batch
+from tests.helpers.runs import bits, refused
 from tests.torch_gpt import torch_gpt, torch_loss, torch_parameters, unit_scale
-from tests.training.test_resume import bits
 
 CONFIG = GPTConfig(**SMALL | {"lora_rank": 2})
 ALPHA = dataclasses.replace(CONFIG, lora_alpha=5.0)

@@ -10,7 +10,7 @@ import pytest
 
 from npgpt import GPT, GPTConfig
 from npgpt.data.tokenizers import TOKENIZER_FILE, CharTokenizer, save_tokenizer
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from lambada import main
@@ -61,8 +61,8 @@ def test_accuracy_and_perplexity_of_the_last_word(npgpt, model, capsys):
 
 @pytest.mark.parametrize(("line", "says"), [
     ("ab", "it is not"), ("[1]", "it is not"), ('{"text": 1}', "it is not"),
-    ('{"text": "ab"}', "it has no last word"), ('{"text": "ab "}', "it has no last word"),
-    ('{"text": "a babababab"}', "more than the context of 8"), ('{"text": "a d"}', "character 'd'")])
+    ('{"text": "ab"}', "end with a space and a word"), ('{"text": "ab "}', "end with a space and a word"),
+    ('{"text": "a babababab"}', "fits into the context"), ('{"text": "a d"}', "character 'd'")])
 def test_a_bad_line_is_named(npgpt, model, capsys, line, says):
     Path("file.jsonl").write_text(f'{{"text": "a b"}}\n{line}\n{{"text": "a b"}}\n')
     capsys.readouterr()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from npgpt import load
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from nanogpt_to_safetensors import main
@@ -95,18 +95,12 @@ def test_the_logits_are_nanogpts(npgpt, vocab_size, bias, prefix, kind, tied):
 
 
 @pytest.mark.parametrize(("values", "says"), [
-    (lambda ones: ones.to_sparse(), "can't convert Sparse"), (lambda ones: ones.to("meta"), "meta"),
-    (lambda ones: torch.quantize_per_tensor(ones, 0.1, 0, torch.qint8), "its type is torch.qint8"),
-    (lambda ones: ones * torch.nan, "it has NaN"), (lambda ones: ones * -torch.inf, "infinity"),
-    (lambda ones: ones.double() * 1e39, "beyond float32"), (lambda ones: ones.bool(), "its type is torch.bool"),
-    (lambda ones: ones.long(), "its type is torch.int64"), (lambda ones: ones * 1j, "its type is torch.complex64"),
-    (lambda ones: torch.nested.nested_tensor([ones, ones]), "not a plain array"),
-    (lambda ones: torch.ones(1).half().expand(1 << 62), "not a plain array")])
-@pytest.mark.filterwarnings("ignore:torch.quantize|TypedStorage|The PyTorch API of nested")
+    (lambda ones: ones * torch.nan, "wte.weight has NaN"), (lambda ones: ones.double() * 1e39, "beyond float32"),
+    (lambda ones: ones[0], "the value has shape")])
 @pytest.mark.usefixtures("npgpt")
 def test_values_that_are_not_finite_numbers(values, says, capsys):
     save(nano(10, True)[0], 10, True, **{"transformer.wte.weight": values(torch.ones(10, 8))})
-    refused((main(["ckpt.pt", "there"]), *capsys.readouterr()), "ckpt.pt: wte.weight is not a plain array of", says)
+    refused((main(["ckpt.pt", "there"]), *capsys.readouterr()), "ckpt.pt: ", says)
     assert not Path("there").exists()
 
 
@@ -131,15 +125,12 @@ def test_refusals(npgpt, capsys):
         torch.save(other, "ckpt.pt")
         refused(run("ckpt.pt", "there"), "ckpt.pt is not a checkpoint of nanoGPT", "n_embd")
     model, _ = nano(10, True)
-    for twice in ("_orig_mod.transformer.wte.weight", "wte.weight"):
-        save(model, 10, True, **{twice: torch.ones(10, 8)})
-        refused(run("ckpt.pt", "there"), "ckpt.pt has wte.weight twice")
     save(model, 10, True, **{"transformer.h.0.rotary": torch.ones(2)})
     refused(run("ckpt.pt", "there"), "h.0.rotary is unknown")
     save(model, 10, False)
     refused(run("ckpt.pt", "there"), "h.0.attn.c_attn.bias is unknown")
     save(model, 9, True)
-    refused(run("ckpt.pt", "there"), "wte.weight has shape (10, 8), not (9, 8)")
+    refused(run("ckpt.pt", "there"), "wte.weight has shape (9, 8), but the value has shape (10, 8)")
     save(model, 10, True)
     refused(run("ckpt.pt", "there"), "the vocabulary of 10 is not GPT-2's", "--text input.txt")
     Path("input.txt").write_text("hello")

@@ -80,7 +80,7 @@ def test_the_bits_do_not_depend_on_the_threads(threads, monkeypatch):
     updated = []
     for n in (1, threads):
         params = params_of()
-        AdamW(params, lr=0.1, threads=n).step(grads, max_norm=1.0)
+        AdamW(params, lr=0.1, engine=ReferenceEngine(params, n)).step(grads, max_norm=1.0)
         updated.append(params.flat)
     assert np.array_equal(*updated)
 

@@ -18,6 +18,7 @@ from npgpt.checkpoints.run import find_checkpoint, fingerprint
 from npgpt.data.token_files import Documents
 from npgpt.engine.memory import number_of_shards
 from npgpt.model.masks import draw_masks
+from npgpt.training.loop import batch_starts
 from npgpt.training.metrics import read_metrics
 
 # A run of 3 steps in float64, with dropout, two micro-batches and two shards, that was written when FORMAT was 1.
@@ -114,17 +115,16 @@ def test_fingerprints():
     (DOCUMENTS, "random", [[6, 7, 0, 7], [0, 5, 5, 2], [8, 6, 5, 3], [2, 2, 7, 6], [2, 1, 2, 3], [0, 7, 7, 6]]),
     (DOCUMENTS, "sequential", [[0, 1, 2, 3], [4, 5, 6, 7], [8, 0, 1, 2], [3, 4, 5, 6], [8, 0, 1, 2], [3, 4, 5, 6]])],
     ids=["stream", "stream in order", "documents", "documents in order"])
-def test_places_of_a_batch(tokens, sampling, expected):
+def test_starts_of_a_batch(tokens, sampling, expected):
     """Of two micro-batches of 4 crops in each of the steps 0, 1 and 1000."""
-    trainer, found = trainer_of(tokens, sampling=sampling), []
-    for trainer.step in (0, 1, 1000):
-        found += [trainer.places(i).tolist() for i in range(2)]
-    assert found == expected
+    trainer = trainer_of(tokens, sampling=sampling)
+    assert [batch_starts(trainer.crops["train"], trainer.options, step, i).tolist()
+            for step in (0, 1, 1000) for i in range(2)] == expected
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(TOKENS, [[0, 12, 24, 36], [48, 60, 72, 84]]),
                                                   (DOCUMENTS, [[0, 1, 2, 3], [4, 5, 6, 8]])])
-def test_places_of_an_evaluation(tokens, expected):
+def test_starts_of_an_evaluation(tokens, expected):
     assert trainer_of(tokens).crops["train"].evenly(2, 4).tolist() == expected
 
 

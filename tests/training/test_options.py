@@ -4,15 +4,15 @@ import pytest
 
 from npgpt import GPTConfig, TrainOptions, UserError
 from npgpt.training.metrics import read_metrics
-from npgpt.training.options import load_preset, with_width_rule
-from tests.cli.test_arguments import options_of_run
+from npgpt.training.options import load_preset, with_mup
 from tests.conftest import TINY
+from tests.helpers.runs import options_of_run
 
 
 @pytest.mark.parametrize(("width", "std", "rate"), [
     (16, 0.08, 4e-3), (128, 0.08, 4e-3), (256, 0.04757, 2e-3), (384, 0.03509, 1.3333e-3), (768, 0.02087, 6.6667e-4)])
 def test_initial_weights_and_rates_follow_the_width(width, std, rate):
-    fields = with_width_rule({**load_preset("char-cpu"), "n_embd": width})
+    fields = with_mup({**load_preset("char-cpu"), "n_embd": width})
     assert fields["initializer_range"] == pytest.approx(std, rel=1e-3)
     assert fields["learning_rate"] == pytest.approx(rate, rel=1e-3)
     assert fields["min_lr"] == pytest.approx(rate / 40, rel=1e-3)
@@ -20,15 +20,15 @@ def test_initial_weights_and_rates_follow_the_width(width, std, rate):
 
 def test_what_is_given_is_kept_each_on_its_own():
     for name, value in (("initializer_range", 0.5), ("learning_rate", 0.5), ("min_lr", 0.0)):
-        ruled = with_width_rule({"n_embd": 256})
-        given = with_width_rule({"n_embd": 256, name: value})
+        ruled = with_mup({"n_embd": 256})
+        given = with_mup({"n_embd": 256, name: value})
         assert given == ruled | {name: value} | ({"min_lr": 0.5 / 40} if name == "learning_rate" else {})
     for preset in ("char-nanogpt", "char-gpu", "bpe-small"):
         fields = load_preset(preset)
-        assert with_width_rule(fields) == fields and fields["initializer_range"] == GPTConfig.initializer_range
+        assert with_mup(fields) == fields and fields["initializer_range"] == GPTConfig.initializer_range
     for field in ({"n_embd": 0}, {"n_embd": "8"}, {"learning_rate": "1"}):
         with pytest.raises(UserError, match=next(iter(field))):
-            with_width_rule(field)
+            with_mup(field)
 
 
 def test_the_run_has_them(train, tmp_path):
@@ -36,12 +36,6 @@ def test_the_run_has_them(train, tmp_path):
     options = options_of_run()
     assert (options.learning_rate, options.min_lr) == (2e-3, 5e-5)
     assert '"initializer_range": 0.047568' in next((tmp_path / "out").rglob("config.json")).read_text()
-
-
-def test_a_smaller_last_batch_is_for_one_micro_batch_in_order():
-    for options in ({"sampling": "random"}, {"sampling": "sequential", "gradient_accumulation_steps": 2}):
-        with pytest.raises(UserError, match="partial_batch needs"):
-            TrainOptions(partial_batch=True, **options)
 
 
 def test_the_decay_follows_max_iters():

@@ -2,30 +2,13 @@
 
 import json
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from npgpt import GPT, GPTConfig
-from npgpt.api import KERNELS
-from npgpt.checkpoints.run import find_checkpoint, step_folders
-from npgpt.cli.ranks import engine_of_all
+from npgpt.checkpoints.run import find_checkpoint
 from npgpt.engine.cpu import cpu_kernels
-from npgpt.engine.reference import ReferenceEngine
 from npgpt.training.metrics import read_metrics
-from tests.cli.test_train import answers, refused
-
-
-def nothing_left(out_dir):
-    """Whether nothing is there but checkpoints, metrics, the curve and the lock."""
-    return not {path.name for path in out_dir.iterdir()} - {".npgpt.lock", "metrics.jsonl", "loss.png",
-                                                            *(folder.name for folder in step_folders(out_dir))}
-
-
-def bits(out_dir):
-    """Return the bytes of a checkpoint's tensors."""
-    folder = find_checkpoint(out_dir)
-    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+from tests.helpers.runs import answers, bits, nothing_left, refused
 
 
 @pytest.mark.parametrize("options", [[], ["--dropout", "0.2", "--gradient-accumulation-steps", "3", "--threads", "2"],
@@ -34,11 +17,10 @@ def bits(out_dir):
                                      ["--sampling", "sequential", "--gradient-accumulation-steps", "3"],
                                      ["--corpus", "lines", "--gradient-accumulation-steps", "2"],
                                      ["--corpus", "lines", "--sampling", "sequential"],
-                                     ["--corpus", "lines", "--sampling", "sequential", "--partial-batch"],
                                      ["--corpus", "answers.jsonl", "--val-fraction", "0.2"],
                                      ["--val-fraction", "0", "--kernels", "numpy", "--threads", "2"]],
                          ids=["plain", "dropout and accumulation", "numpy", "float64 untied", "sequential", "documents",
-                              "sequential documents", "partial batch", "answers", "no validation"])
+                              "sequential documents", "answers", "no validation"])
 def test_ten_and_ten_are_twenty(npgpt, train, text_file, options):
     if "answers.jsonl" in options:
         answers(10)
@@ -86,19 +68,6 @@ def test_a_run_goes_on_with_its_own_kernels(npgpt, train, monkeypatch):
                 f'pip install "npgpt[{extra}]"', "or use --kernels numpy")
         assert there == kernels and find_checkpoint("out").name == "step-00000001"
         assert npgpt("train", "--resume", "--max-iters", 2, "--kernels", "numpy")[0] == 0
-    for module in ("npgpt.api", "npgpt.cli.train"):                 # an engine of one's own, as README says
-        monkeypatch.setattr(f"{module}.KERNELS", ("fast", *KERNELS))
-    on_engine, kind = GPT._on_engine, type("Fast", (ReferenceEngine,), {"kernels": "fast"})
-
-    def own_engine(self, device, threads, kernels, frozen):
-        params, engine = on_engine(self, device, threads, "numpy", frozen)
-        return params, kind(params, threads) if kernels == "fast" else engine
-
-    monkeypatch.setattr(GPT, "_on_engine", own_engine)
-    kernels, (code, _, err) = resumed(2, {"kernels": "fast"})
-    assert (kernels, code, err) == ("fast", 0, "")
-    model = GPT(GPTConfig(), kernels="fast")
-    assert engine_of_all(model, "fast", SimpleNamespace(size=2, rank=0)).engine is model.engine
 
 
 def test_two_epochs_and_one_are_three(npgpt, train):

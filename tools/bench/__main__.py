@@ -1,13 +1,13 @@
-"""Measure npgpt beside PyTorch and transformers, or beside an older npgpt: speed, memory, results. Linux only.
+"""Measure speed and memory beside PyTorch and transformers, or beside an older npgpt. Linux only.
 
-    python tools/bench                      rows A B C D gen1 gen5; one more: E, whole runs
+    python tools/bench                      rows A B C D gen1 gen5
     python tools/bench --instructions avx2  restrict all sides to AVX2 on a CPU that has AVX-512; without xla
     python tools/bench A --sides npgpt,fast,mkl,torch       npgpt by NumPy, by Numba, and by Numba and MKL; PyTorch
     python tools/bench --old FOLDER A B     beside another checkout of npgpt instead
-    python tools/bench gpu --train          on a GPU: 124M and baby GPT, and a run to validation loss 1.47
+    python tools/bench gpu                  on a GPU: 124M and baby GPT
 
-bench.json, bench.md and bench.png in --out-dir are rewritten after each row, on a GPU after each side; the folder
-stderr has the processes' standard error. The exit status is 1 if a side failed or had another result.
+bench.json and bench.md in --out-dir are rewritten after each row, on a GPU after each side; the folder stderr has the
+processes' standard error. The exit status is 1 if a side failed or had another result.
 """
 
 import argparse
@@ -16,10 +16,9 @@ import signal
 import sys
 from pathlib import Path
 
-from instructions import installed
 from measure import Side, figures, jobs, measure
 from report import markdown, write_report
-from shapes import DEFAULT, GROUPS, ROWS, SIDES, TINYSHAKESPEARE, Recipe
+from shapes import GROUPS, ROWS, SIDES, installed
 
 INTEL = "GenuineIntel" in Path("/proc/cpuinfo").read_text()      # on AMD's CPUs OpenBLAS is faster than MKL
 
@@ -28,22 +27,16 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join([*ROWS, *GROUPS]))
     parser.add_argument("--sides", help=f"such as npgpt,torch, of {', '.join(SIDES)}; default: all that are installed "
-                                        "(mkl on Intel's CPUs only); with --old npgpt,old,floor")
+                                        "(mkl on Intel's CPUs only); with --old npgpt,old")
     parser.add_argument("--old", type=Path, metavar="FOLDER", help="another checkout of npgpt, the side old; on a CPU")
-    parser.add_argument("--train", action="store_true", help="the row train as well")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each side; whole runs have 3, "
-                                                               "each with another seed")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
     parser.add_argument("--instructions", choices=["avx2"], help="restrict all sides to these; default: the CPU's")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every side")
     parser.add_argument("--out-dir", type=Path, default=Path("bench"))
     args = parser.parse_args()
-    args.rows = [row for name in args.rows or (() if args.train else DEFAULT) for row in GROUPS.get(name, (name,))]
-    args.rows += ["train"] if args.train else []
-    packages = {"fast": "numba", "first": "numba", "mkl": "mkl", "xla": "jax", "reference": "cupy", "torch": "torch",
-                "compile": "torch", "transformers": "transformers"}
+    args.rows = [row for name in args.rows or ["cpu"] for row in GROUPS.get(name, (name,))]
     other = {"old", *(["xla"] if args.instructions else []), *([] if INTEL else ["mkl"])}
-    default = ["npgpt", "old", "floor"] if args.old else [
-        side for side in SIDES if side not in other and installed(packages.get(side, "numpy"))]
+    default = ["npgpt", "old"] if args.old else [side for side in SIDES if side not in other and installed(side)]
     args.sides = args.sides.split(",") if args.sides else default
     if unknown := [*({*args.rows} - {*ROWS}), *({*args.sides} - {*SIDES})]:
         parser.error(f"not known: {', '.join(unknown)}")
@@ -51,8 +44,6 @@ def parse():
         parser.error("XLA's matmuls choose their instructions themselves: leave the side xla out, or --instructions")
     if "old" in args.sides and not (args.old and (args.old / "npgpt" / "__init__.py").exists()):
         parser.error(f"no npgpt in --old {args.old}")
-    if any(isinstance(ROWS[row], Recipe) for row in args.rows) and not TINYSHAKESPEARE.exists():
-        parser.error(f"{TINYSHAKESPEARE} is missing: put TinyShakespeare there, or set NPGPT_DATA_DIR")
     return args
 
 
@@ -72,8 +63,7 @@ def main():
         results["rows"][row] = figures(ROWS[row], answers[row], failed[row])
         write_report(results, args.out_dir)
     print(markdown(results), end="")
-    return int(any("failed" in figures or figures.get("same") is False
-                   for row in results["rows"].values() for figures in row["sides"].values()))
+    return int(not all(figures.get("same") for row in results["rows"].values() for figures in row["sides"].values()))
 
 
 if __name__ == "__main__":

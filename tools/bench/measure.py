@@ -3,20 +3,33 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
-from instructions import environment
-from shapes import PEERS, ROOT, ROWS, SIDES, Recipe
+from numpy._core._multiarray_umath import __cpu_dispatch__
+from shapes import PEERS, ROWS, SIDES
 
+ROOT = Path(__file__).resolve().parents[2]
 CHUNK_SECONDS = 1.5     # length of a turn
 PAUSE_SECONDS = 0.1     # between turns: the last side's threads keep spinning for a while
+WARM_UP = 2             # turns that do not count: the first makes the model, the second tells how long a step takes
+LIMIT = 300             # seconds that a side may take to answer; torch.compile needs the most
+AVX2 = {
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in __cpu_dispatch__ if name.startswith(("AVX512", "X86_V4"))),
+    "ATEN_CPU_CAPABILITY": "avx2",              # PyTorch's own kernels, and the vectors of torch.compile's code
+    "TORCHINDUCTOR_CPP_MARCH": "x86-64-v3",     # all of torch.compile's code, cached apart
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "",                   # none but haswell's; by default those of the CPU
+}
 
 
 class Failed(Exception):
@@ -32,29 +45,25 @@ class Side:
         self.log.parent.mkdir(exist_ok=True)
         threads = str(setup["threads"])
         paths = [str(setup["old"] if side == "old" else ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        variables = {**environment(setup["instructions"]),
+        kept = {name: value for name, value in os.environ.items() if name not in AVX2 and name != "OPENBLAS_L2_SIZE"}
+        variables = {**kept, **(AVX2 if setup["instructions"] == "avx2" else {}),
                      "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
                      **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)}
         with open(self.log, "w") as log:
-            # In a new session: a signal to its group also ends the processes of torch.compile and `npgpt train`.
+            # In a new session: a signal to its group also ends the processes of torch.compile.
             self.process = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("worker.py"), side, row, folder, threads],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=variables, encoding="utf-8",
                 start_new_session=True)
 
-    def ask(self, steps, limit=120):
+    def ask(self, steps):
         """Run this many steps: {"seconds" of a step, "result" of the last one, "memory"}. Raises Failed."""
-        deadline, timer = time.monotonic() + limit, threading.Timer(limit, self.kill)
-        timer.daemon = True         # an interrupt does not wait for it
-        timer.start()
         with contextlib.suppress(BrokenPipeError):
             print(steps, file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        timer.cancel()
-        if line:
+        in_time, _, _ = select.select([self.process.stdout], [], [], LIMIT)
+        if in_time and (line := self.process.stdout.readline()):
             return json.loads(line)
-        in_time = time.monotonic() < deadline
-        why = f"the process ended with code {self.process.wait()}" if in_time else f"no answer within {limit} s"
+        why = f"the process ended with code {self.process.wait()}" if in_time else f"no answer within {LIMIT} s"
         raise Failed(f"{self.log.read_text(errors='replace')}\n{why}".strip())
 
     def ask_once(self):
@@ -83,7 +92,7 @@ def jobs(rows, sides):
     wanted = [(row, [side for side in SIDES if side in sides and side in ROWS[row].sides]) for row in rows]
     together = [(row, of_row) for row, of_row in wanted if ROWS[row].device == "cpu" and of_row]
     alone = [(row, [side]) for row, of_row in wanted if ROWS[row].device == "gpu" for side in of_row]
-    return together + sorted(alone, key=lambda job: SIDES.index(job[1][0]))
+    return together + sorted(alone, key=lambda job: [*SIDES].index(job[1][0]))
 
 
 def measure(row, sides, rounds, setup):
@@ -95,12 +104,12 @@ def measure(row, sides, rounds, setup):
         except Failed as error:
             return {}, dict.fromkeys(sides, str(error))
         processes = {side: stack.enter_context(Side(side, row, folder, setup)) for side in sides}
-        for turn in range(shape.warm_up + min(rounds, shape.max_rounds)):
+        for turn in range(WARM_UP + rounds):
             for side in [side for side in sides if side not in failed]:
                 time.sleep(PAUSE_SECONDS)
                 steps = round(CHUNK_SECONDS / answers[side][-1]["seconds"]) if turn else shape.first_steps
                 try:
-                    answers[side].append(processes[side].ask(max(1, steps), shape.limit))
+                    answers[side].append(processes[side].ask(max(1, steps)))
                 except Failed as error:
                     failed[side] = str(error)
                     print(f"{row} {side}: {error}", file=sys.stderr)
@@ -112,28 +121,21 @@ def figures(shape, answers, failed):
 
     time: the median of the rounds. ratio: the median over the rounds of this side's time / npgpt's in the same round.
     speedup: the same of the peer's time / this side's. same: whether the result after the first turn agrees with the
-    first side that has not failed. Whole runs draw other batches; their results are lists of validation losses.
+    first side that has not failed.
     """
-    passes, first = shape.new_tokens or 1, next(iter(shape.sides))      # passes: through the model, in a step
-    rounds = {side: [answer["seconds"] / passes for answer in of_side[shape.warm_up:]]
-              for side, of_side in answers.items() if side != "floor"}
+    passes, first = shape.new_tokens or 1, shape.sides[0]       # passes: through the model, in a step
+    rounds = {side: [answer["seconds"] / passes for answer in answers[side][WARM_UP:]] for side in SIDES
+              if side in answers}
     peer = next((side for side in PEERS if side in rounds), None)
-    floor = min((answer["seconds"] for answer in answers.get("floor", ())), default=None)
-    row = {"description": shape.description, "floor_seconds": floor and shape.floor(floor), "sides": {}}
-    for side in [side for side in SIDES if side in rounds]:
+    row = {"description": shape.description, "sides": {}}
+    for side, seconds in rounds.items():
+        result, expected = (answers[other][0]["result"] for other in (side, next(iter(rounds))))
         row["sides"][side] = {
-            "seconds": spread(rounds[side]), "rounds": rounds[side],
-            "ratio": spread(np.divide(rounds[side], rounds[first])) if first in rounds else None,
-            "speedup": spread(np.divide(rounds[peer], rounds[side])) if peer else None,
-            "tokens_per_second": shape.tokens and shape.tokens / float(np.median(rounds[side])),
-            "memory": answers[side][-1]["memory"]}
-        if isinstance(shape, Recipe):
-            curves = [each["result"] for each in answers[side]]
-            row["sides"][side] |= {"preset": shape.sides[side], "curves": curves,
-                                   "same": not shape.until or all(curve[-1][1] <= shape.until for curve in curves)}
-        else:
-            result, expected = (answers[other][0]["result"] for other in (side, next(iter(rounds))))
-            row["sides"][side] |= {"result": result, "same": shape.same(result, expected)}
+            "seconds": spread(seconds), "rounds": seconds,
+            "ratio": spread(np.divide(seconds, rounds[first])) if first in rounds else None,
+            "speedup": spread(np.divide(rounds[peer], seconds)) if peer else None,
+            "tokens_per_second": shape.tokens / float(np.median(seconds)),
+            "memory": answers[side][-1]["memory"], "result": result, "same": shape.same(result, expected)}
     row["sides"].update({side: {"failed": traceback} for side, traceback in failed.items()})
     return row
 

@@ -18,7 +18,7 @@ from torture_parts.running import complaints, must_work, run
 from torture_parts.runs import ANEW, TEXT, TINY, WORK, must_end, new_folder
 
 import npgpt
-from tests.data.tokenizer_json import byte_pairs, word_pieces
+from tests.helpers.tokenizers import byte_pairs, word_pieces
 
 PRESET = Path(npgpt.__file__).parent / "training/presets/char-cpu.toml"
 FLOOR = 32 << 20            # bytes that a command may need in addition to ten times the file's size
@@ -28,7 +28,7 @@ NASTY = ["null", "true", "false", "NaN", "-Infinity", "nan", "1979-05-27", "[]",
          '""', '"x"', '"gpt2"', '"\\ud800"', '"../../x"', '"/etc/passwd"', '"/dev/zero"', '"\\u0000"',
          '"\\u001b[31m\\n"', f'"{"x" * 100_000}"', "'''x\ny'''", DEEP, '{"a":' * 2000 + "1" + "}" * 2000]
 VALUE = r'"(?:[^"\\]|\\.)*"|[\w.+-]+'
-PLACES = [re.compile(pattern.encode()) for pattern in (         # in JSON, TOML or Python: what to damage
+PIECES = [re.compile(pattern.encode()) for pattern in (         # in JSON, TOML or Python: what to damage
     VALUE, rf'"[^"]*"\s*:\s*(?:{VALUE}|[\[{{])\s*,?', r"\{[^{}]*\}|\[[^][]*\]", r"[^\n]+\n")]
 NASTY_NUMBERS = ["-{}", "{}0", "{}.5", "{}e9", '"{}"', "{}1"]
 
@@ -69,7 +69,7 @@ def setup_files(folder):
     must_end(f"train --init-from model --lora 2 {TUNED}", adapter)
     must_end("export new/run --adapter --out adapter", adapter)
     shutil.rmtree(adapter / "new")
-    for name, flag in (("tokens", ""), ("documents", r"--documents \n --windows all --pad 3")):
+    for name, flag in (("tokens", ""), ("documents", r"--documents \n --pad 3")):
         tokens = shutil.copytree(folder / "char", folder / name)
         must_end(f"data prepare text.txt --tokenizer char --out tokens {flag}", tokens)
     new_folder(folder / "text")
@@ -77,7 +77,7 @@ def setup_files(folder):
     (new_folder(folder / "preset") / "preset.toml").write_text("".join(lines))
     (new_folder(folder / "exercise") / "exercises").mkdir()
     (folder / "exercise/exercises/progress.json").write_text(json.dumps({"exercises": PROGRESS}))
-    return [(folder / name, command.split()) for name, commands in READERS.items() for command in commands]
+    return [(folder / name, command) for name, commands in READERS.items() for command in commands]
 
 
 def train_tokenizers(folder):
@@ -104,14 +104,15 @@ def split_into_shards(model):
 def files(rng, number, folder, cases):
     """Run every command once on undamaged files; then damage or replace one file of a random command."""
     whole = number < len(cases)
-    here, arguments = cases[number] if whole else rng.choice(cases)
+    here, line = cases[number] if whole else rng.choice(cases)
     shutil.copytree(here, folder, dirs_exist_ok=True)
+    paths = sorted(here.rglob("*"))
     if not whole and rng.random() < 0.1:
-        inside = [path for path in sorted(here.rglob("*")) if path.is_file() or path.parent != here]
-        file = rng.choice(inside).relative_to(here)         # not out and new, which the command line names
+        # Not out and new, which the command line names.
+        file = rng.choice([path for path in paths if path.is_file() or path.parent != here]).relative_to(here)
         kind = put_instead(rng, here / file, folder / file)
-        return complaints(run(arguments, folder), f"{arguments[0]}, {file.name} is a {kind}")
-    file = rng.choice([path.relative_to(here) for path in sorted(here.rglob("*")) if path.is_file()])
+        return complaints(run(line, folder), f"{line.split()[0]}, {file.name} is a {kind}")
+    file = rng.choice([path for path in paths if path.is_file()]).relative_to(here)
     data = (here / file).read_bytes()
     data = data if whole else damage(rng, file.name, data)
     (folder / file).write_bytes(data)
@@ -120,8 +121,8 @@ def files(rng, number, folder, cases):
         content = json.loads(state.read_bytes())        # as if damaged before its digest was computed
         content["sha256"][file.name] = hashlib.sha256(data).hexdigest()
         state.write_text(json.dumps(content))
-    result, what = run(arguments, folder), f"{arguments[0]}, {file.name}"
-    needed = whole or file.name == "metrics.jsonl" and arguments[0] == "train"      # it can do without metrics
+    result, what = run(line, folder), f"{line.split()[0]}, {file.name}"
+    needed = whole or file.name == "metrics.jsonl" and line.startswith("train")     # it can do without metrics
     found = (must_work if needed else complaints)(result, what)
     if not whole and result.memory > FLOOR + 10 * len(data):      # at first, Numba may compile
         found.append(f"{what}: more than ten times its size in memory | {result.memory >> 20} MiB")
@@ -157,14 +158,14 @@ def damage(rng, name, data):
 
 def damage_text(rng, data):
     """Replace, delete, repeat or swap a value, member, container or line; the result may be valid JSON."""
-    places = rng.choice([list(found) for found in (pattern.finditer(data) for pattern in PLACES)])
-    if not places:
+    pieces = list(rng.choice(PIECES).finditer(data))
+    if not pieces:
         return rng.choice(NASTY).encode()
-    place, other = (rng.choice(places) for _ in range(2))
-    middle = rng.choice([b"", place[0] * 2, place[0] + b", " + place[0], other[0],
+    piece, other = (rng.choice(pieces) for _ in range(2))
+    middle = rng.choice([b"", piece[0] * 2, piece[0] + b", " + piece[0], other[0],
                          *(rng.choice(NASTY).encode() for _ in range(6)),
-                         rng.choice(NASTY_NUMBERS).encode().replace(b"{}", place[0])])
-    return data[:place.start()] + middle + data[place.end():]
+                         rng.choice(NASTY_NUMBERS).encode().replace(b"{}", piece[0])])
+    return data[:piece.start()] + middle + data[piece.end():]
 
 
 def damage_bytes(rng, data):

@@ -4,7 +4,6 @@ Every command is limited in time and memory, and may write only below its own fo
 in a line `[torture: …]`.
 """
 
-import collections
 import errno
 import math
 import multiprocessing
@@ -15,6 +14,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections import namedtuple
 
 os.environ["NUMBA_DISABLE_JIT"] = "1"       # by NumPy: a process that compiles needs memory, and writes to a cache
 
@@ -33,21 +33,20 @@ CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.trun
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 verbose = False             # with --case
 
-Process = collections.namedtuple("Process", "arguments pid out err changes")
-Result = collections.namedtuple("Result", "code out err changes memory")    # code: negative for a signal
+Process = namedtuple("Process", "line pid out err changes")
+Result = namedtuple("Result", "code out err changes memory")        # code: negative for a signal
 
 
-def run(arguments, folder, **options):
+def run(line, folder, **options):
     """Start a command and wait for it; the options are those of `start`."""
-    return wait(start(arguments, folder, **options))
+    return wait(start(line, folder, **options))
 
 
-def start(arguments, folder, before=lambda: None, kill_at=None, full_at=math.inf):
-    """Start `npgpt` with these arguments in a folder, after before().
+def start(line, folder, before=lambda: None, kill_at=None, full_at=math.inf):
+    """Start `npgpt` with the arguments in a line, in a folder, after before().
 
     kill_at=n: SIGKILL before its n-th change of the file system. full_at=n: the disk is full from then on.
     """
-    arguments = [str(each) for each in arguments]
     changes = multiprocessing.RawValue("q", 0)          # shared with the fork
     (out, child_out), (err, child_err) = os.pipe(), os.pipe()
     pid = os.fork()
@@ -68,7 +67,7 @@ def start(arguments, folder, before=lambda: None, kill_at=None, full_at=math.inf
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             before()
             watch(str(folder), changes, kill_at, full_at)
-            code = npgpt.cli.main.main(arguments)
+            code = npgpt.cli.main.main(line.split())
             sys.stdout.flush()
         except SystemExit as error:
             code = error.code or 0
@@ -81,7 +80,7 @@ def start(arguments, folder, before=lambda: None, kill_at=None, full_at=math.inf
             os._exit(code)
     os.close(child_out)
     os.close(child_err)
-    return Process(arguments, pid, out, err, changes)
+    return Process(line, pid, out, err, changes)
 
 
 def watch(folder, changes, kill_at, full_at):
@@ -120,7 +119,7 @@ def wait(process):
     grown = usage.ru_maxrss - resource.getrusage(resource.RUSAGE_SELF).ru_maxrss        # KiB, on Linux
     result = Result(os.waitstatus_to_exitcode(status), *texts, process.changes.value, 1024 * grown)
     if verbose:
-        print(f"{process.arguments}\n    ends with {result.code}\n{result.out[-1500:]}{result.err[-3000:]}")
+        print(f"{process.line}\n    ends with {result.code}\n{result.out[-1500:]}{result.err[-3000:]}")
     return result
 
 

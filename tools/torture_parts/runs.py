@@ -1,12 +1,12 @@
 """Runs that are killed, replaced, limited in disk and memory, or trained by two processes at once."""
 
-import collections
 import os
 import re
 import resource
 import shutil
 import signal
 import time
+from collections import namedtuple
 from pathlib import Path
 
 from torture_parts.running import complaints, must_work, run, start, wait
@@ -26,10 +26,10 @@ FROM_HALF = {
     "resume": RESUME, "overwrite": f"{ANEW['dropout']} --seed 2 --overwrite",
     "export": "export out --out new/exported", "plot": "plot out --out new/loss.png",
     "prepare": "data prepare text.txt --tokenizer char --out new/prepared"}
-COMMANDS = {name: line.split() for name, line in (ANEW | FROM_HALF).items()}
+COMMANDS = ANEW | FROM_HALF
 KILLED = (0, -signal.SIGKILL, -signal.SIGTERM, 130)
 
-End = collections.namedtuple("End", "seconds changes made")     # of a command that was not disturbed
+End = namedtuple("End", "seconds changes made")     # of a command that was not disturbed
 
 
 def new_folder(path):
@@ -40,8 +40,8 @@ def new_folder(path):
 
 
 def must_end(line, folder):
-    """Run a command of the set-up. Returns its Result."""
-    result = run(line.split(), folder)
+    """Run a command of the set-up. Return its Result."""
+    result = run(line, folder)
     if result.code:
         raise SystemExit(f"torture: {line} ends with {result.code}: {result.err}")
     return result
@@ -51,7 +51,7 @@ def setup_runs(folder):
     """Return name -> End of every command. The folder "half" has a run that was stopped half way."""
     must_end(HALF, new_folder(folder / "half"))
     ends = {}
-    for name, line in (ANEW | FROM_HALF).items():
+    for name, line in COMMANDS.items():
         began, here = time.monotonic(), begin(name, folder / name, folder)
         result = must_end(line, here)
         ends[name] = End(time.monotonic() - began, result.changes, content(here))
@@ -80,21 +80,17 @@ def content(folder):
 def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
     """Kill a command, repeat it, and perhaps kill it again; the end must be as if nothing had happened.
 
-    Every second round kills each command once: before its first change on disk, its second, and so on.
+    It is killed before a change on disk, or by a signal after a time.
     """
-    turn, i = divmod(number, len(names))
-    name, kill_at = names[i], 1 + turn // 2
+    name = names[number % len(names)]
     begin(name, folder, folder.parent)
-    if turn % 2 == 0 and kill_at <= ends[name].changes:
-        result = run(COMMANDS[name], folder, kill_at=kill_at)
-        return complaints(result, f"{name}, killed", KILLED) or afterwards(name, rng, folder, ends)
     share = rng.choice([0.2, 0.5, 1.0])
-    for _ in range(rng.choice([1, 1, 2, 4])):
-        arguments = next_arguments(name, rng, folder)
-        if rng.random() < 0.5:
-            result = run(arguments, folder, kill_at=rng.randint(1, round(ends[name].changes * share) + 2))
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        line = next_line(name, rng, folder)
+        if rng.random() < 0.6:
+            result = run(line, folder, kill_at=rng.randint(1, round(ends[name].changes * share) + 2))
         else:
-            process = start(arguments, folder)
+            process = start(line, folder)
             time.sleep(rng.uniform(0, 1.1 * ends[name].seconds * share))
             os.kill(process.pid, rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
             result = wait(process)
@@ -103,19 +99,24 @@ def kills(rng, number, folder, ends, names=(*ANEW, "rare", "rare", "resume")):
     return afterwards(name, rng, folder, ends)
 
 
-def next_arguments(name, rng, folder):
-    """The arguments that continue a command that was killed."""
+def replaced(rng, number, folder, ends):
+    """Kill commands that replace what is there."""
+    return kills(rng, number, folder, ends, ["overwrite", "export", "prepare"])
+
+
+def next_line(name, rng, folder):
+    """Return the command that continues one that was killed."""
     saved = any(folder.glob("out/step-*/state.json"))
     resume = saved if name in ANEW else name == "overwrite" and rng.random() < 0.7
-    return RESUME.split() if resume else COMMANDS[name]
+    return RESUME if resume else COMMANDS[name]
 
 
 def afterwards(name, rng, folder, ends):
-    """Repeat a command that was killed: it must work, lose nothing and leave nothing behind. Returns findings."""
-    arguments = next_arguments(name, rng, folder)
-    again = f"{name} afterwards, {'with --resume' if '--resume' in arguments else 'once more'}"
-    right = ["overwrite", "resume"] if name == "overwrite" and "--resume" in arguments else [name]  # new or old run
-    return must_work(run(arguments, folder), again) or differences(folder, [ends[each] for each in right], again)
+    """Repeat a command that was killed: it must work, lose nothing and leave nothing behind. Return findings."""
+    line = next_line(name, rng, folder)
+    again = f"{name} afterwards, {'with --resume' if line == RESUME else 'once more'}"
+    right = ["overwrite", "resume"] if name == "overwrite" and line == RESUME else [name]       # new or old run
+    return must_work(run(line, folder), again) or differences(folder, [ends[each] for each in right], again)
 
 
 def differences(folder, ends, what):
@@ -126,7 +127,7 @@ def differences(folder, ends, what):
 
 
 def limits(rng, number, folder, ends):
-    """Run a command with a full disk, a limit on file size or memory, or beside a second one. Returns findings."""
+    """Run a command with a full disk, a limit on file size or memory, or beside a second one. Return findings."""
     kind = rng.choice(["two", "disk", "file size", "memory"])
     if kind == "two":
         return two_at_once(rng, folder, ends)
@@ -145,14 +146,13 @@ def limits(rng, number, folder, ends):
 
 
 def two_at_once(rng, folder, ends):
-    """Two processes in one run: one continues, the other refuses in one line, or waits. Returns findings."""
+    """Start two processes in one run: one continues, the other refuses in one line, or waits. Return findings."""
     names = rng.choice([("plain", "plain"), ("resume", "resume"), ("plain", "overwrite")])
     begin(names[0], folder, folder.parent)
-    processes = [start(COMMANDS[names[0]], folder)]
+    first = start(COMMANDS[names[0]], folder)
     time.sleep(rng.choice([0, rng.uniform(0, ends["plain"].seconds)]))
-    processes.append(start(COMMANDS[names[1]], folder))
-    results = [wait(process) for process in processes]
-    what = f"two at once, {' and '.join(names)}"
+    second = start(COMMANDS[names[1]], folder)
+    results, what = [wait(first), wait(second)], f"two at once, {' and '.join(names)}"
     found = [complaint for result in results for complaint in complaints(result, what)]
     waited = names[1] == "overwrite" or re.search("^resuming .* at step 15$", results[0].out + results[1].out, re.M)
     if all(result.code for result in results):

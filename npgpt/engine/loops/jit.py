@@ -1,6 +1,5 @@
 """Numba's compiler, and a cache of its machine code on disk."""
 
-import errno
 import hashlib
 import os
 import sys
@@ -10,7 +9,6 @@ import numba
 from numba.core import caching
 from numba.core.compiler import CompileResult
 
-from npgpt.engine.sources import say_once
 from npgpt.files import read_bytes, write_atomically
 
 COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
@@ -22,7 +20,7 @@ def jit(function, source, fastmath=frozenset()):
 
     No array that it writes to may share memory with another one. Otherwise LLVM would check that at run time, and take
     a slower path with other bits, depending on where the arrays lie. Without fastmath each operation rounds as NumPy's:
-    if a * b - c were one, the softmax's largest score would not be 0 after its maximum was subtracted.
+    if a * b - c were fused, the softmax's largest score would not be 0 after its maximum was subtracted.
     """
     def customized(flags):
         flags.noalias = True
@@ -69,6 +67,5 @@ class Cache(caching.NullCache):
             write_atomically(path, self.digest(path, data) + data)
             for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:
                 old.unlink()
-        except (OSError, RuntimeError) as error:    # not writable, full, or no home: each process compiles
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                say_once(f"the disk of {path.parent} is full, so each process compiles the loops again")
+        except (OSError, RuntimeError):     # not writable, full, or no home: each process compiles
+            pass

@@ -1,7 +1,8 @@
-"""A compiler of lesson lines: lines that treat rows alike become a loop, and NumPy runs the others as they stand.
+"""Compile lesson lines: lines that treat all rows alike become a loop, and NumPy runs the others as they stand.
 
-In a function each run of such lines becomes a call. At its first call with arguments of some kinds a run becomes a
-loop, as far as its lines fit into one; then NumPy runs a line, and the rest is a run of its own.
+In a function, successive lines of this form are a `Segment`. When a segment is first called with arguments of some
+shapes and dtypes, it becomes a loop over the rows, as far as its lines fit into one. NumPy runs the next line, and the
+rest is a segment again.
 """
 
 import ast
@@ -22,7 +23,7 @@ from npgpt.engine.row_blocks import row_blocks
 from npgpt.engine.sources import tree_of
 from npgpt.engine.threads import free_cores, spread
 
-MOST_KINDS = 1024       # of arguments, for which a run is remembered
+MOST_KINDS = 1024       # of arguments, for which a segment is remembered
 LOCK = threading.RLock()
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.If, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call,
           ast.Attribute, ast.Name, ast.Constant, ast.keyword, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
@@ -30,10 +31,10 @@ METHODS = {"sum", "mean", "max", "reshape"}
 
 
 @functools.cache
-def compiled(function, dying=()):
+def compile_lines(function, donated=()):
     """Return a function with the same arguments and results, whose rows are computed by compiled loops.
 
-    dying: arguments that the caller does not need any more, so that results may take their memory. What cannot be
+    donated: names of arguments that the caller does not need any more; results may take their memory. What cannot be
     compiled runs as it stands. If the function gets other code, that is compiled.
     """
     code = driver = None
@@ -43,58 +44,49 @@ def compiled(function, dying=()):
         nonlocal code, driver
         if function.__code__ is not code:
             with LOCK:
-                driver, code = driver_of(function, dying), function.__code__
+                driver, code = driver_of(function, donated), function.__code__
         return driver(*arguments, **named)
 
     call.parts = lambda: getattr(driver, "parts", [])
     return call
 
 
-def driver_of(function, dying):
-    """Return the function with `Run`s in place of the lines that may be loops; its `parts` are runs and lines."""
+def driver_of(function, donated):
+    """Return the function with segments in place of the lines that may be loops; its `parts` are segments and lines."""
     code, module = function.__code__, function.__globals__
     tree, generator = tree_of(code), code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
     plain = isinstance(function, FunctionType) and not (code.co_freevars or code.co_cellvars or generator)
     if tree is None or tree.decorator_list or not plain:
         return function
-    known, fresh, parts = {*inspect.signature(function).parameters}, {*dying}, []
+    known, unshared, parts = {*inspect.signature(function).parameters}, {*donated}, []
     statements = [*tree.body, ast.Pass()]
     while statements:
         n = next(i for i, each in enumerate(statements) if not is_simple(each, known | stored(statements[:i])))
         lines, (line, *statements) = statements[:n], statements[n:]
         read, written, later = reads(lines), stored(lines), reads([line, *statements])
         operations = [each for some in lines for each in ast.walk(some) if isinstance(each, ast.operator | ast.Call)]
-        worth = len(operations) > 1 or operations and read & fresh          # NumPy has loops of one operation
+        worth = len(operations) > 1 or operations and read & unshared       # NumPy has loops of one operation
         if worth and read & {*code.co_varnames} <= known:
             numbers = {name for name in read - known if isinstance(module.get(name), int | float)}
-            lines = [Run(lines, sorted(read & known | numbers), sorted(written & later), fresh - (later - written),
-                         module)]
+            lines = [Segment(lines, sorted(read & known | numbers), sorted(written & later),
+                             unshared - (later - written), module)]
         parts += [*lines, line]
-        fresh -= read | reads([line])
+        unshared -= read | reads([line])
         known |= written | bound_by(line)
         match line:
             case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
-                fresh.add(name)
-    names = {f"loop_{i}": each for i, each in enumerate(parts) if isinstance(each, Run)}
-    body = [each.call(f"loop_{i}") if isinstance(each, Run) else each for i, each in enumerate(parts)]
+                unshared.add(name)
+    names = {f"loop_{i}": each for i, each in enumerate(parts) if isinstance(each, Segment)}
+    body = [each.call(f"loop_{i}") if isinstance(each, Segment) else each for i, each in enumerate(parts)]
     for name in names_in(tree.body, ast.Load):      # functions of the same file that it calls
         if isinstance(module.get(name), FunctionType) and module[name].__code__.co_filename == code.co_filename:
-            names[name] = looked_up(module, name)
+            names[name] = compile_lines(module[name])
     if not names:
         return function
     driver = with_names(ast.FunctionDef(tree.name, tree.args, body, []), module, names)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     driver.parts = parts
     return driver
-
-
-def looked_up(module, name):
-    """Return a function that calls the one which has this name at that time, compiled."""
-    def call(*arguments, **named):
-        function = module[name]
-        return (compiled(function) if isinstance(function, FunctionType) else function)(*arguments, **named)
-
-    return call
 
 
 def is_simple(statement, known):
@@ -126,7 +118,7 @@ def names_in(statements, context):
 
 
 def reads(statements):
-    """Return the names whose values before statements may matter: they are read, or not surely assigned."""
+    """Return the names that statements may read before they assign them, or may leave unassigned."""
     found, assigned = set(), set()
     for each in statements:
         found |= (names_in([each], ast.Load) | names_in([each], ast.Store) - bound_by(each)) - assigned
@@ -142,7 +134,7 @@ def stored(statements):
 
 
 def bound_by(statement):
-    """Return the names that surely have a value after a statement."""
+    """Return the names that a statement always assigns."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {each.asname or each.name for each in statement.names}
     return names_in([statement], ast.Store) if isinstance(statement, ast.Assign | ast.AugAssign) else set()
@@ -157,56 +149,53 @@ def with_names(tree, module, more):
     return found["outer"](**more)
 
 
-class Run:
+class Segment:
     """Lines that may be a loop: a function of the names that they read, which returns the names in `results`.
 
-    dying: names whose arrays nobody reads after these lines.
+    donated: names whose arrays nobody reads after these lines.
     """
 
-    def __init__(self, lines, names, results, dying, module):
-        self.lines, self.names, self.results, self.dying, self.module = lines, names, results, dying, module
+    def __init__(self, lines, names, results, donated, module):
+        self.lines, self.names, self.results, self.donated, self.module = lines, names, results, donated, module
         self.known = {}                         # kinds of arguments -> function
-        self.parts = [(lines, None)]            # of the last kind: lines with the source of their loop, and other runs
+        self.parts = [(lines, None)]            # for the last kind: lines with the source of their loop, and segments
         self.plain = self.function(lines, self.returned())
 
     def __call__(self, *values):
         key = tuple([(each.shape, each.dtype) if type(each) is np.ndarray else float if type(each) is float else
                      kind(each) for each in values])
-        run = self.known.get(key)
-        if run is None:
+        function = self.known.get(key)
+        if function is None:
             with LOCK:
-                run = self.prepared(key, values)
+                function = self.function_for(key, values)
         try:
-            return run(*values)
+            return function(*values)
         except NumbaError:                      # raised before the loop begins
             self.known[key] = self.plain
             return self.plain(*values)
 
-    def prepared(self, key, values):
-        """Return the function for values of these kinds."""
+    def function_for(self, key, values):
+        """Return the function for values of these kinds; only other equalities of sizes need another loop."""
         if len(self.known) > MOST_KINDS:
             self.known.clear()
         alike = pattern(key)
         if alike not in self.known:
-            self.known[alike] = self.made(dict(zip(self.names, values, strict=True)))
+            self.known[alike] = self.build(dict(zip(self.names, values, strict=True)))
         return self.known.setdefault(key, self.known[alike])
 
-    def made(self, values):
-        """Return the function for such values: a loop or a line by NumPy, then the rest."""
-        n, more, trace = 0, {}, None
+    def build(self, values):
+        """Return the function for such values: a loop, or one line by NumPy; then the rest."""
         try:
             trace = Trace(values, self.module)
-            for line in self.lines:
-                trace.read(compile(ast.Module([line], []), "<line>", "exec"))
-                n += 1
-        except UnfitError:
-            pass
+        except UnfitError:                      # there are no arrays
+            return self.plain
+        n, more, source = trace.read(self.lines), {}, None
+        rest = self.lines[n:]
         try:
             if not n:
                 raise UnfitError
-            rest = self.lines[n:]
             later = {*self.results} | reads(rest)
-            loop = Loop(trace, [name for name in trace.names if name in later], self.dying)
+            loop = Loop(trace, [name for name in trace.names if name in later], self.donated)
             source, results = loop.source(), loop.results()
             body = ast.parse("\n".join(loop.call())).body
             if results:
@@ -214,23 +203,21 @@ class Run:
             helpers = contiguous, row_numbers, alone, over_blocks, free_cores
             more = {"loop": kernel(source, trace.dtype), "plain": self.plain, "np": np,
                     **{each.__name__: each for each in helpers}}
-            self.parts = [(self.lines[:n], source)]
         except UnfitError:
-            if trace is None:           # there are no arrays
-                return self.plain
-            body, rest = self.lines[:max(n, 1)], self.lines[max(n, 1):]
-            self.parts = [(body, None)]
+            n = max(n, 1)
+            body, rest = self.lines[:n], self.lines[n:]
+        self.parts = [(self.lines[:n], source)]
         if not rest:
             return self.function(body, self.returned(), more)
         names = sorted((reads(rest) | {*self.results}) & ({*self.names} | stored(body)))
-        more["rest"] = Run(rest, names, self.results, (), self.module)
+        more["rest"] = Segment(rest, names, self.results, (), self.module)
         self.parts.append(more["rest"])
         return self.function(body, f"rest({', '.join(names)})", more)
 
     def function(self, body, result, more=()):
         """Return the function that runs statements, and returns a result."""
-        tree = ast.parse(f"def run({', '.join(self.names)}):\n    return {result}").body[0]
-        return with_names(ast.FunctionDef("run", tree.args, [*body, *tree.body], []), self.module, dict(more))
+        tree = ast.parse(f"def segment({', '.join(self.names)}):\n    return {result}").body[0]
+        return with_names(ast.FunctionDef("segment", tree.args, [*body, *tree.body], []), self.module, dict(more))
 
     def returned(self):
         return f"({''.join(f'{name}, ' for name in self.results)})"
@@ -250,14 +237,14 @@ def kernel(source, dtype):
 
 
 def kind(value):
-    """Return on what of a value the code of a loop depends."""
+    """Return what the code of a loop depends on: an array's shape and dtype, a flag's value, otherwise the type."""
     if isinstance(value, np.ndarray):           # of a subclass
         return value.shape, value.dtype
     return (type(value), value) if value is None or isinstance(value, int) or callable(value) else type(value)
 
 
 def pattern(key):
-    """Return the kinds without the sizes: only which are 0, which are 1, and which are equal."""
+    """Return the kinds with sizes replaced by labels: 0, 1, and equal labels for equal sizes."""
     labels = {0: 0, 1: 1}
 
     def label(size):
@@ -275,13 +262,13 @@ def contiguous(array, *shape):
 
 @functools.lru_cache(256)
 def row_numbers(shape, whole):
-    """Return for each row of an array of shape `whole` the row of one that is broadcast to it."""
+    """Return the row of an array of this shape that is broadcast to each row of an array of shape `whole`."""
     numbers = np.arange(np.prod(shape[:-1], dtype=int)).reshape(shape[:-1])
     return contiguous(np.broadcast_to(numbers, whole[:-1]), -1)
 
 
 def alone(written, read):
-    """Return whether a loop can write to some of the arrays that it reads: no gaps, and no memory in common."""
+    """Return whether a loop may write to some of the arrays that it reads: contiguous ones that share no memory."""
     return all(each.flags.c_contiguous and each.flags.writeable for each in written) and not any(
         np.may_share_memory(*each) for each in itertools.combinations(read, 2))
 

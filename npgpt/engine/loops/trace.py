@@ -1,10 +1,11 @@
-"""Successive lines of a lesson as nodes: values, and what they are computed from.
+"""Trace successive lesson lines into a data-flow graph, whose nodes are values.
 
-The lines run with `Traced` objects in place of arrays, as in JAX. A row is what lies along the last axis. A value
-varies over the rows, over the columns, over both, or is a number. A mean, sum or maximum along a row is known after a
-pass over its columns, so each value belongs to a pass, its `stage`.
+The lines run with `Traced` objects instead of arrays, as in JAX. A row lies along the last axis. A value varies over
+the rows, over the columns, over both, or is a number. A mean, sum or maximum along a row is known after a pass over its
+columns. So each value belongs to a pass, its `stage`.
 """
 
+import ast
 from dataclasses import dataclass
 from functools import partialmethod
 
@@ -28,7 +29,7 @@ KNOWN = {function.__name__ for function in (*TEMPLATES, *REDUCTIONS, np.where, n
 
 
 class UnfitError(Exception):
-    """A line that NumPy runs."""
+    """A line does not fit into a loop, so NumPy runs it."""
 
 
 @dataclass(eq=False)
@@ -52,10 +53,10 @@ class Node:
 
 
 class Traced(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array or a number of the lines. What is computed from it is noted, and not computed.
+    """Stands for an array or a number of the lines. Operations on it add nodes to the graph and compute nothing.
 
-    node: its value, None if it does not fit into the loop; an array that is written to gets another one. home: the name
-    of the caller's array, if it is one.
+    node: its value, or None if it does not fit into the loop; a write in place replaces the node. home: the name of the
+    argument whose array it is, if it is one.
     """
 
     def __init__(self, trace, node, home="", ndim=None, value=None):
@@ -119,7 +120,10 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 class Trace:
-    """Reads lines. values: of the names in them; module: its global names."""
+    """The graph of the lines so far. values: name -> value of an argument; module: the lines' global names.
+
+    Raises UnfitError if no value is an array of floats.
+    """
 
     def __init__(self, values, module):
         floats = [each for each in values.values() if isinstance(each, np.ndarray) and each.ndim and each.size
@@ -166,21 +170,23 @@ class Trace:
         return Node(max(each.rows for each in nodes), any(each.columns for each in nodes), template, nodes,
                     max(each.stage for each in nodes), kind)
 
-    def read(self, code):
-        """Run the code of a line. Raises UnfitError, and then nothing has changed."""
-        names = dict(self.names)
-        before = {name: (value, value.node) for name, value in names.items() if isinstance(value, Traced)}
-        try:
-            exec(code, self.module, names)
-            for name, value in names.items():
-                if isinstance(value, Traced) and before.get(name, (0, 0))[1] is not value.node:
-                    node = value.node
-                    if node.kind != "f" or node.template is not None and (
-                            node.rows != FULL and node.reduction != "rows" or value.ndim != len(self.shape)):
-                        raise UnfitError        # another shape than the loop's
-                    node.name = node.name or name
-        except Exception as error:              # whatever it is: NumPy's own line raises it, or does not
-            for value, node in before.values():
-                value.node = node
-            raise UnfitError from error
-        self.names = names
+    def read(self, lines):
+        """Run lines until one does not fit, which changes nothing. Return how many fitted."""
+        for n, line in enumerate(lines):
+            names = dict(self.names)
+            before = {name: (value, value.node) for name, value in names.items() if isinstance(value, Traced)}
+            try:
+                exec(compile(ast.Module([line], []), "<line>", "exec"), self.module, names)
+                for name, value in names.items():
+                    if isinstance(value, Traced) and before.get(name, (0, 0))[1] is not value.node:
+                        node = value.node
+                        if node.kind != "f" or node.template is not None and (
+                                node.rows != FULL and node.reduction != "rows" or value.ndim != len(self.shape)):
+                            raise UnfitError        # another shape than the loop's
+                        node.name = node.name or name
+            except Exception:               # whatever it is: NumPy's own line raises it, or does not
+                for value, node in before.values():
+                    value.node = node
+                return n
+            self.names = names
+        return len(lines)

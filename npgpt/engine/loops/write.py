@@ -1,6 +1,7 @@
-"""The source of a loop over rows, from the nodes of its lines.
+"""Write the source of a loop over rows from the graph of its lines.
 
-A cheap value of an earlier pass is computed again. Another one is stored: where a result will be, or in its own row.
+A cheap value of an earlier pass is recomputed. Another one is stored, in the row of a later result or in a row of its
+own.
 """
 
 import ast
@@ -14,13 +15,13 @@ RESERVED = "n N c C np real exp tanh erf abs maximum add range".split()
 
 
 class Loop:
-    """A loop that computes names of a trace.
+    """A loop that computes some names of a trace.
 
-    needed: the names; dying: names of arrays that nobody reads later, so that a result may take their place.
-    Raises UnfitError if NumPy should run the lines.
+    needed: these names; donated: names of arrays that nobody reads later: a result may overwrite them. Raises
+    UnfitError if NumPy should run the lines.
     """
 
-    def __init__(self, trace, needed, dying):
+    def __init__(self, trace, needed, donated):
         self.trace, self.needed, self.given = trace, needed, trace.given        # given: node -> name of an argument
         self.homes = {each.home: each.node for each in trace.cells if each.node not in self.given}      # written to
         values = [value for name, value in trace.names.items() if name in needed and isinstance(value, Traced)]
@@ -32,7 +33,7 @@ class Loop:
         self.sums = [node for node in self.nodes if node.reduction == "rows"]
         self.ones = [node for node in self.ends if node not in self.given and node.rows and not node.columns]
         self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
-        self.choose_rows(dying)
+        self.choose_rows(donated)
 
     def gather(self, node):
         for each in () if node in self.nodes else (*node.arguments, *node.put):
@@ -51,7 +52,7 @@ class Loop:
 
     # What is stored, and where.
 
-    def choose_rows(self, dying):
+    def choose_rows(self, donated):
         """Choose what is stored: node -> name of its row, in `rows`; and the arrays that the loop gets."""
         whole = [node for node in map(stored_as, self.ends) if node not in self.given and node.rows and node.columns]
         self.rows = dict.fromkeys(whole, "") | {node: name for name, node in self.homes.items()}
@@ -71,7 +72,7 @@ class Loop:
             raise UnfitError
         for node in whole:
             for old, last in self.last_read.items():
-                if not self.rows[node] and self.given.get(old) in dying and old not in self.ends and (
+                if not self.rows[node] and self.given.get(old) in donated and old not in self.ends and (
                         old.rows == FULL and last <= node.stage and self.given[old] not in self.rows.values()):
                     self.rows[node] = self.given[old]
         if not any(self.rows.values()) and sum(bool(node.arguments) for node in self.nodes) < 2:
@@ -87,7 +88,7 @@ class Loop:
             self.rows[node] = free[0] if free else f"{self.names[node]}_{len(self.scratch)}_row"
 
     def note(self, node, stage, may_store=True):
-        """Note what a pass reads to compute a value, and what has to be stored for it. The last pass comes first."""
+        """Note which rows a pass reads to compute a value, and which values must be stored for it; last pass first."""
         if node.columns and node.stage < stage and (node in self.rows or may_store and self.cost(node) > CHEAP):
             self.rows.setdefault(node, "")
             self.last_read.setdefault(node, stage)
@@ -98,7 +99,7 @@ class Loop:
                 self.note(each, stage, may_store)
 
     def cost(self, node):
-        """Return how many operations it takes to compute a value again."""
+        """Return how many operations it takes to recompute a value."""
         if node in self.given:
             return 99 * (self.given[node] in self.homes)    # it is overwritten
         return sum(map(self.cost, node.arguments), COSTS.get(node.template, bool(node.arguments)))
@@ -196,7 +197,7 @@ class Loop:
                 [f"all_{name}" for name in parts + self.columns()] + numbers)
 
     def call(self):
-        """Return the statements that call it. Lines that are only elementwise see all rows as one."""
+        """Return the statements that call the loop. If all lines are elementwise, all rows are one row."""
         first, then = self.parameters()
         one_row = all(node.rows == FULL and node.columns for node in self.arrays) and not (
             self.sums or self.ones or len(self.passes) > 1)

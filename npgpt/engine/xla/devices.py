@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from npgpt.checks import check, check_text
+from npgpt.checks import check_text, require
 from npgpt.engine.xla import INSTALL
 from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import Parameters
@@ -15,7 +15,7 @@ from npgpt.model.parameters import Parameters
 def find_devices(name):
     """Return the devices of "cpu", "gpu", "cuda", "tpu", "gpu:N" or "auto". Raises UserError if there are none."""
     check_text("device", name)
-    check("device", name, re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
+    require("device", name, re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
           '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "tpu" or "auto"')
     kind, _, number = name.partition(":")
     try:

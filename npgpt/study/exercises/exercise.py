@@ -40,7 +40,7 @@ class Step:
 
     @functools.cached_property
     def lesson(self):
-        """The lesson, with the backward whose lines the exercise shows and leaves out."""
+        """The lesson, with the backward that the exercise is about."""
         found = lesson_named(self.layer)
         return dataclasses.replace(found, backward=found.long_way) if self.what == "long way" else found
 
@@ -73,7 +73,7 @@ class Exercise(Step):
 
     @functools.cached_property
     def function(self):
-        """The tree of the learner's backward, or None if it is not made by a `def`."""
+        """The tree of the learner's backward, or None without a `def` of it."""
         return find_function(ast.parse(self.text), self.lesson.backward)
 
     @property
@@ -83,9 +83,9 @@ class Exercise(Step):
 
 
 def level_text(lesson, level, path, backward=None):
-    """Return the text of an exercise file at a level, 0: the long way of `Step.lesson`; path: what the header calls it.
+    """Return the text of an exercise file at a level, 0 for the long way. path: the file's name in its header.
 
-    backward: its lines, by default the package's with the lines of that level left out.
+    backward: lines to show instead of the package's without those of the level.
     """
     task = (f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called dv; it has the "
             "shape of v and holds d(loss)/d(v). All that you need is in the forward and in its cache.")
@@ -97,29 +97,29 @@ def level_text(lesson, level, path, backward=None):
 def file_text(lesson, what, task, commands, path, backward):
     """Return the text of an exercise file: header, imports, the forward, and the lines of a backward.
 
-    task: a paragraph; commands: what follows `npgpt exercise check FILE` -> what it is for.
+    task: a paragraph; commands: options of `npgpt exercise check FILE` -> what they are for.
     """
     shown = str(path) if str(path).isprintable() else "FILE"
     of = f" of {os.path.relpath(lesson.file, Path(path).parent)}" if lesson.is_own else ""
     header = [f"# npgpt exercise: {lesson.name}{of}, {what}", "#"]
     header += [*(f"# {line}" for line in textwrap.wrap(task, 110)), "#"]
     header += [f"#     npgpt exercise check {shown}{flags:<10}  {purpose}" for flags, purpose in commands.items()]
-    forward = list(read_source(lesson.forward).lines)
-    parts = ["\n".join(header), preamble(lesson), "\n".join(forward), "\n".join(without_explanations(lesson, backward))]
-    return "\n\n\n".join(part for part in parts if part) + "\n"
+    parts = header, [preamble(lesson)], read_source(lesson.forward).lines, without_explanations(lesson, backward)
+    return "\n\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
 def preamble(lesson):
-    """Return the imports of a lesson's module, NumPy, and the functions and constants that the lesson uses."""
-    text, tree = read_python(read_source(lesson.forward).file)
-    nodes, used = tree.body, names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward))
+    """Return the imports of a lesson's module, NumPy, and the functions and constants that the lesson uses.
+
+    The package's functions are imported, those of one's own file are copied.
+    """
+    nodes = read_python(read_source(lesson.forward).file)[1].body
+    used = names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward))
     if lesson.is_own:
-        pair, lines = {lesson.forward.__name__, lesson.backward.__name__}, text.split("\n")
         for _ in nodes:         # what they use is used, too
             used = used.union(*(names_in(node) for node in nodes if defined(node) & used))
-        return "\n".join("\n\n" * isinstance(node, ast.FunctionDef | ast.ClassDef) + "\n".join(lines[min(
-            part.lineno for part in [node, *getattr(node, "decorator_list", [])]) - 1:node.end_lineno])
-            for node in nodes if defined(node) & {*used, "*"} - pair).strip("\n")
+        wanted = {*used, "*"} - {lesson.forward.__name__, lesson.backward.__name__}
+        return "\n\n".join(ast.unparse(node) for node in nodes if defined(node) & wanted)
     module = inspect.getmodule(lesson.forward)
     imports = {ast.unparse(node) for node in nodes if isinstance(node, ast.Import)} | {"import numpy as np"}
     functions = sorted(node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name in used)
@@ -150,15 +150,14 @@ def blanked(lesson, level):
 def left_out(lesson, level):
     """Return the statements of the lesson's backward that a level leaves out, in order."""
     keys = {key for key, note in notes_of(lesson).items() if note.level <= level}
-    function = backward_tree(lesson)
-    return [each for each in statements(function) if level == 3 or key_of(each) in keys]
+    return [each for each in statements(backward_tree(lesson)) if level == 3 or key_of(each) in keys]
 
 
 def notes_of(lesson):
     """Return the derivation's notes on the lines of the lesson's backward, or of its long way, by their keys.
 
-    Without any, those of one's own have the same hint. At level 1 the first input's gradient is left out, at level 2
-    all gradients. Raises UserError if one's own derivation is damaged.
+    For a pair of one's own without notes each gradient gets the same hint: level 1 leaves out the first input's, level
+    2 all. Raises UserError if one's own derivation is damaged.
     """
     try:
         notes = read_notes(lesson, long=lesson.backward is lesson.long_way)
@@ -179,7 +178,7 @@ def notes_of(lesson):
 
 @functools.cache
 def levels_of(layer):
-    """Return "long way" if a layer has one, and "level N" if it leaves out more than lower ones, beside `return`."""
+    """Return the exercises that a layer has: "long way", and each "level N" that leaves out more than the one below."""
     lesson = lesson_named(layer)
     numbers = [sum(lesson.is_own or not isinstance(each, ast.Return) for each in left_out(lesson, level))
                for level in LEVELS]
@@ -188,7 +187,7 @@ def levels_of(layer):
 
 
 def beginning(lines):
-    """Return of a function: docstring or "", indentation, how many lines are before the docstring, and with it."""
+    """Return a function's docstring or "", its indentation, and the numbers of lines before it and up to its end."""
     function = ast.parse("\n".join(lines)).body[0]
     first, text = function.body[0], ast.get_docstring(function, clean=False) or ""
     if first.lineno == function.lineno:
@@ -255,7 +254,7 @@ def key_of(statement):
 
 
 def is_blank(statement):
-    """Return whether a statement contains a `...` to be replaced, other than in an index, as in `x[..., 0]`."""
+    """Return whether a statement contains a `...` that is not in an index, as in `x[..., 0]`."""
     nodes = list(ast.walk(statement))
     in_index = {id(part) for node in nodes if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
     return any(isinstance(node, ast.Constant) and node.value is ... and id(node) not in in_index for node in nodes)
@@ -263,12 +262,8 @@ def is_blank(statement):
 
 def read_title(path):
     """Return the `Step` of a learner's file. Raises UserError if it is no exercise; OSError as open."""
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[:error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 text ({error.reason})") from None
-    title = TITLE.fullmatch(text.split("\n", 1)[0].rstrip("\r"))
+    first = read_bytes(path).split(b"\n", 1)[0].decode("utf-8-sig", "replace")
+    title = TITLE.fullmatch(first.rstrip("\r"))
     if title is None or title[2] is None and title[1] not in LESSONS:
         raise UserError(f"{path} is not an exercise file, because its first line does not say which exercise it is")
     own = title[2] and f"{os.path.normpath(Path(path).parent / title[2])}:{title[1]}"
@@ -282,9 +277,9 @@ def read_exercise(path):
     return Exercise(step.layer, step.what, Path(path), text)
 
 
-def find_function(tree, backward):
-    """Return the tree of the last `def` of a lesson's backward in a file, also inside an `if`, or None."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == backward.__name__]
+def find_function(tree, function):
+    """Return the last definition of a function's name in the tree of a file, also inside an `if`, or None."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
@@ -294,20 +289,10 @@ def blanks_left(exercise):
 
 
 def forward_remark(exercise):
-    """Return a sentence if the forward in an exercise's file is not the lesson's, or None. Comments do not count."""
+    """Return a sentence if the forward in an exercise's file was edited, or None. Comments do not count."""
     forward = exercise.lesson.forward
     theirs = find_function(ast.parse(exercise.text), forward)
     if theirs is None or ast.dump(theirs) == ast.dump(parsed(forward)):
         return None
     owner = exercise.lesson.file if exercise.lesson.is_own else "npgpt"
     return f"the {forward.__name__} in this file differs from {owner}'s: the judge calls {owner}'s own"
-
-
-def cache_remark(name, lesson):
-    """Return a sentence if a lesson's forward has a variable `name`, but its cache does not hold it; or None."""
-    forward = {*inspect.signature(lesson.forward).parameters,
-               *(each for statement in read_source(lesson.forward).statements for each in statement.targets)}
-    held, _, right = read_source(lesson.backward).statements[0].text.partition(" = ")
-    if right != "cache" or name not in forward or name in re.findall(r"\w+", held):
-        return None
-    return f"{name} is not in the cache, which holds {held}"

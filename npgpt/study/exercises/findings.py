@@ -1,14 +1,11 @@
-"""What the judge finds, as records: a kind and its operands. Their sentences stand here, one for each kind.
-
-Programs decide by the kinds. The sentences are for people: in the terminal, on the page, in a notebook.
-"""
+"""What the judge finds, as records: a kind and its operands. Programs read the kind; its sentence is for people."""
 
 import dataclasses
 import enum
 
 # How likely a kind of mistake is, the likeliest first: of several repairs the first one names the mistake. SHAPE: also
-# of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a name
-# in place of a part of the line; FAR: what gives the right numbers by accident as often as not.
+# of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a
+# variable instead of a part of the line; FAR: often right by accident.
 Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
     MISSING_NUMBER MISSING NAME MISSING_COUNT OTHER_NAME PART MISSING_OTHER FAR""")
 
@@ -17,8 +14,8 @@ Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED B
 class Finding:
     """A mistake, or evidence of one.
 
-    kind: a key of `SENTENCES`; operands: what its sentence is about, as text; lines: of the learner's file, other than
-    the one that it is said of; where: the part of the line, if it is not clear.
+    kind: a key of `SENTENCES`; operands: what fills its sentence; lines: other lines of the learner's file that it is
+    about; where: the part of the line, if that is not clear.
     """
 
     kind: str
@@ -56,8 +53,6 @@ SENTENCES = {
     "loop order": "the loop runs in the wrong order: reversed is missing",
     "results order": "the results are returned in another order",
     "overwrites": "= instead of +=: it overwrites what was there before",
-    "in place": "{0} is the same array as another variable, which changes too: make a new array",
-    "adds": "+= instead of =: it adds to what was there before",
     "lines swapped": "its right side and that of line {lines} are swapped",
     "swapped": "{0} and {1} are swapped",
     "not assigned": "result {0} of `{1}` is not assigned to {2}",
@@ -72,7 +67,6 @@ SENTENCES = {
     "instead": "{0} instead of {1}",
     "uses": "uses {0} instead of {1}",
     "condition": "the condition {0} is the wrong way round",
-    "letter": "in the einsum {0} the letter {1} is wrong at one place",
     "factor": "the factor {0} is missing",
     "call": "the call of {0} is missing",
     "division": "the division by {0} is missing",

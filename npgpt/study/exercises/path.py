@@ -1,4 +1,4 @@
-"""The path of `npgpt learn`: every exercise, in the order in which they are best done; and an exercise's file."""
+"""The path of `npgpt learn`: all exercises in order, and their files."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ BUG_SEED = 1
 
 @functools.cache
 def path_of(layer):
-    """Return the steps of a layer: its levels, then a bug to be found. In lesson 0: one line, then all that compute."""
+    """Return the steps of a layer: its levels, then a bug; in lesson 0 two levels."""
     levels = [Step(layer, what) for what in levels_of(layer)]
     if layer in LESSON_0:
         return levels[:2]
@@ -38,7 +38,7 @@ def initial(step, path):
 
 
 def write_step(step, path, new=False):
-    """Write a step's file with its initial text. new: raises UserError if the path exists, the learner's work maybe."""
+    """Write a step's file with its initial text. Raises UserError if it has to be new but exists."""
     if new and os.path.lexists(path):
         raise UserError(f"{path} exists: choose another name with --out, or delete it")
     make_folder(path.parent)
@@ -51,7 +51,7 @@ def is_untouched(step, path):
 
 
 def reset(step, path):
-    """Reset a step's file to its initial text. Return the copy that keeps the learner's text, or None without one."""
+    """Reset a step's file to its initial text. Return the path of a copy of the learner's text, or None."""
     copy = None
     if os.path.lexists(path) and not is_untouched(step, path) and read_bytes(path).strip():
         copy = path.with_name(path.name + ".bak")

@@ -10,7 +10,7 @@ from npgpt.study.exercises.exercise import FOLDER
 
 
 def folder_here():
-    """Return the folder of the exercises: "exercises", or if this one is called so, this one, as in a notebook."""
+    """Return the folder "exercises", or the current folder if that is its name, as for a notebook."""
     return Path() if Path.cwd().name == FOLDER else Path(FOLDER)
 
 
@@ -29,9 +29,7 @@ class Progress:
         check_path("the folder of exercises", folder)
         self.path = Path(folder) / "progress.json"
         try:
-            self.entries, self.at = checked(read_json(self.path))
-        except FileNotFoundError:
-            self.entries, self.at = {}, None
+            self.entries, self.at = verified(read_json(self.path) if self.path.exists() else {"exercises": {}})
         except ValueError as error:
             raise UserError(f"{self.path} is damaged ({error}): repair it, or delete it to start again; it does not "
                             "hold the exercises themselves") from None
@@ -66,13 +64,12 @@ class Progress:
             write_json(self.path, {"at": self.at, "exercises": self.entries}, indent=1)
 
 
-def checked(content):
+def verified(content):
     """Return the entries of a progress file's content, and its "at". Raises ValueError if it is damaged."""
     match content:
-        case {"exercises": dict(entries)} if all(map(is_entry, entries.values())):
-            if not isinstance(content.get("at"), str | None):
-                raise ValueError('"at" is not the name of an exercise')
-            return entries, content.get("at")
+        case {"exercises": dict(entries), **others} if all(map(is_entry, entries.values())):
+            if isinstance(others.get("at"), str | None):
+                return entries, others.get("at")
     raise ValueError("these are not the entries of exercises")
 
 

@@ -1,4 +1,4 @@
-"""Which small change makes a wrong line right? It names the mistake, because it says what the learner did instead.
+"""Which small edit makes a wrong line right? The edit says what the mistake is.
 
 The learner's function runs statement by statement. Each small edit of a statement is tried on the learner's own values,
 until the results are the true ones. So a mistake is only named if its correction gives the true numbers.
@@ -20,7 +20,6 @@ from npgpt.study.gradcheck.source import names_in
 EDITS, LOOP_EDITS = 6000, 2500      # how many are tried at most, and in a function with a loop, which takes longer
 NUMBERS = (-0.5, 0.5, 1.0, 2.0, 3.0)
 AXES = (-1, 0, 1, (0, 1), 2, (0, 1, 2), -2, None)
-KEYS = ("weight", "bias", "c_fc", "c_proj", "c_attn", "ln_1", "ln_2", "attn", "mlp", "wte", "wpe")
 # Other arguments of these could fill the memory: in a loop, np.outer(dx, …) makes an ever larger dx.
 ALLOCATE = {"zeros", "ones", "empty", "full", "eye", "tile", "repeat", "outer", "kron", "tensordot"}
 CLIP = {"maximum", "minimum", "clip"}       # with other arguments they give 1, or 0, by accident
@@ -52,7 +51,7 @@ def repairs(walk, window, whole, others, is_right, terms):
 # A repair of a kind, made in right code, is a mistake of this kind; its operands are the other way round.
 MISTAKES = {"extra factor": "factor", "extra division": "division", "extra term": "term", "extra call": "call",
             "transposed": "not transposed", "not transposed": "transposed", "keepdims": "keepdims missing",
-            "multiplied": "divided", "divided": "multiplied", "adds": "overwrites", "overwrites": "adds"} | {
+            "multiplied": "divided", "divided": "multiplied"} | {
     kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition",
                             "loop order", "reduction", "axis", "instead", "power", "uses")}
 
@@ -67,7 +66,7 @@ def mistakes(walk):
 
 
 def swaps(walk, window, others):
-    """Yield the tries that swap the right sides of two lines, or two arrays of a line."""
+    """Yield the edits that swap the right sides of two lines, or replace an array or an axis in a whole line."""
     statements = walk.statements
     simple = [i for i in others if isinstance(statements[i], ast.Assign) and RESULT not in stored_names(statements[i])]
     for i, j in itertools.combinations(simple, 2):
@@ -96,7 +95,7 @@ def swaps(walk, window, others):
 
 
 def renamed(statement, names):
-    """A statement that reads other names."""
+    """Return a copy of a statement that reads other variables. names: old -> new."""
     new = copy.deepcopy(statement)
     for node in ast.walk(new):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -105,7 +104,7 @@ def renamed(statement, names):
 
 
 class Pieces:
-    """What an edit may put into a line.
+    """What an edit may insert into a line.
 
     kinds: name -> type of all variables so far, and of those of the statement's loops; floating: the names of arrays
     and numbers; values: (text, node, rank) of what can be a factor, a term or a divisor; numbers: those of the
@@ -126,13 +125,7 @@ class Pieces:
         for node in ast.walk(statement):
             if isinstance(node, ast.For | ast.comprehension):
                 self.kinds |= dict.fromkeys(stored_names(node.target), int)
-            if isinstance(node, ast.FunctionDef):
-                inner = [*(each.arg for each in node.args.args), *stored_names(node)]
-                self.kinds = dict.fromkeys(inner, np.ndarray) | self.kinds
         counts = {value: name for name, value in own.items() if type(value) is int and value > 1}
-        for name, value in own.items():
-            for i in range(-1, -np.ndim(value) - 1, -1) if isinstance(value, np.ndarray) else ():
-                counts.setdefault(value.shape[i], f"{name}.shape[{i}]")
         self.floating = [name for name, kind in self.kinds.items() if kind in (np.ndarray, "number")]
         self.values = [(term, expression(hidden(term)), Rank.MISSING) for term in terms if term not in numbers]
         self.values += [(name, expression(name), Rank.MISSING_OTHER) for name in self.floating
@@ -141,12 +134,12 @@ class Pieces:
 
 
 def hidden(term):
-    """The name that holds the value of a term among the learner's names."""
+    """Return the name of the variable that holds the value of a package's term in the learner's walk."""
     return "__" + "".join(char if char.isalnum() else f"_{ord(char)}_" for char in term) + "__"
 
 
 def edited(node, pieces, line=None, is_value=False):
-    """Yield (rank, line, finding, node with one edit) for the node and all below it."""
+    """Yield (rank, line, finding, edited copy) for each edit of a node or of a node below it."""
     line = node.lineno if isinstance(node, ast.stmt) else line
     missing = insertions(node, pieces, is_value == "all") if is_value else ()
     for rank, kind, operands, new in itertools.chain(edits(node, pieces), missing):
@@ -166,11 +159,11 @@ def edited(node, pieces, line=None, is_value=False):
             for rank, at, finding, new in edited(part, pieces, line, isinstance(part, ast.expr) and values) \
                     if isinstance(part, ast.AST) else ():
                 news = [*parts[:i], new, *parts[i + 1:]] if isinstance(child, list) else new
-                yield rank, at, placed(finding, rank, node, field, part), changed(node, **{field: news})
+                yield rank, at, located(finding, rank, node, field, part), changed(node, **{field: news})
 
 
-def placed(finding, rank, node, field, part):
-    """A finding about a part of a node, with what its place says of it."""
+def located(finding, rank, node, field, part):
+    """Add the location of a node's part to a finding about the part."""
     if finding.where:
         return finding
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and field == "right":
@@ -185,7 +178,7 @@ def placed(finding, rank, node, field, part):
 
 
 def edits(node, pieces):
-    """Yield (rank, kind, operands, replacement) for each small edit of this very node."""
+    """Yield (rank, kind, operands, replacement) for each small edit of a node itself, not of those below it."""
     for new in rebracketed(node) if isinstance(node, ast.BinOp) else ():
         yield Rank.BRACKETS, "brackets", [text(new)], new
     if value := transposed(node):
@@ -268,35 +261,27 @@ def edits(node, pieces):
                 yield Rank.AXIS, "swapped", names, changed(node, values=order)
         case ast.IfExp(test) | ast.If(test):
             yield Rank.FAR, "condition", [text(test)], changed(node, test=ast.UnaryOp(ast.Not(), test))
-        case ast.Constant(str(key)):
-            for other in KEYS:
-                yield Rank.FAR, "uses", [repr(key), repr(other)], ast.Constant(other)
 
 
 def augmented_edits(node, pieces):
-    """The edits of `x += y` and its like."""
+    """Yield the edits of an augmented assignment, `x += y`."""
     for rank, kind, operands, new in edits(ast.BinOp(node.target, node.op, node.value), pieces):
         if operands == [text(node.value)]:
             yield rank, kind, operands, ast.copy_location(ast.Pass(), node) if new is node.target else changed(
                 node, op=new.op)
-    if isinstance(node.target, ast.Name):
-        again = ast.BinOp(expression(node.target.id), node.op, node.value)
-        yield Rank.SHAPE, "in place", [node.target.id], ast.copy_location(ast.Assign([node.target], again), node)
-    if isinstance(node.op, ast.Add):
-        yield Rank.SHAPE, "adds", [], ast.copy_location(ast.Assign([node.target], node.value), node)
-        if isinstance(node.target, ast.Subscript):
-            yield Rank.SIGN, "repeats", [], added_at(node)
+    if isinstance(node.op, ast.Add) and isinstance(node.target, ast.Subscript):
+        yield Rank.SIGN, "repeats", [], added_at(node)
 
 
 def added_at(node):
-    """`x[i] += y` or `x[i] = y` as np.add.at(x, i, y)."""
+    """Return `np.add.at(x, i, y)` for `x[i] += y` or `x[i] = y`."""
     [target] = [node.target] if isinstance(node, ast.AugAssign) else node.targets
     call = changed(expression("np.add.at()"), args=[target.value, target.slice, node.value])
     return ast.copy_location(ast.Expr(call), node)
 
 
 def call_edits(node):
-    """The edits of a call: of a reduction, of the function, and of the order of the arguments."""
+    """Yield the edits of a call: other reductions, other functions, another order of the arguments."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     of_module = isinstance(node.func, ast.Attribute) and text(node.func.value) == "np"
     if name in ("sum", "mean"):
@@ -306,18 +291,12 @@ def call_edits(node):
         for other in FUNCTIONS if of_module and not node.keywords else ():
             yield (Rank.MISSING, "instead", [text(node.func), f"np.{other}"],
                    changed(node, func=changed(node.func, attr=other)))
-    if name == "einsum" and isinstance(node.args[0], ast.Constant):
-        spelling = node.args[0].value
-        for i, letter in itertools.product(range(len(spelling)), sorted({*filter(str.isalpha, spelling)})):
-            if spelling[i].isalpha() and spelling[i] != letter:
-                right = ast.Constant(spelling[:i] + letter + spelling[i + 1:])
-                yield Rank.AXIS, "letter", [spelling, spelling[i]], changed(node, args=[right, *node.args[1:]])
     for names, order in exchanged(node.args[:5]):
         yield Rank.NAME, "swapped", names, changed(node, args=order + node.args[5:])
 
 
 def reduction_edits(node, name, of_module):
-    """The edits of a sum or mean: over which axes, whether the axis stays, and which of the two it is."""
+    """Yield the edits of a sum or mean: other axes, with or without keepdims, a mean for a sum."""
     given = {each.arg: each.value for each in node.keywords}
     axis = text(given.get("axis", [*node.args[of_module:], ast.Constant(None)][0]))
     kept = text(given.get("keepdims", ast.Constant(False))) == "True"
@@ -368,7 +347,7 @@ def insertions(node, pieces, is_all):
 
 
 def rebracketed(node):
-    """Yield `a * (b - c)` for `a * b - c`, at each place where the brackets can open."""
+    """Yield `a * (b - c)` for `a * b - c`, with the opening bracket at each possible location."""
     lefts, inner = [], node.left
     while isinstance(inner, ast.BinOp):
         lefts.append(inner)
@@ -383,13 +362,13 @@ def rebracketed(node):
 
 
 def changed(node, **fields):
-    """Return a copy of a node with other fields; the parts that stay are shared."""
+    """Return a shallow copy of a node with other fields."""
     return ast.copy_location(type(node)(**{**dict(ast.iter_fields(node)), **fields}), node)
 
 
 @functools.cache
 def expression(text):
-    """The tree of an expression."""
+    """Return the tree of an expression."""
     return ast.parse(text, mode="eval").body
 
 
@@ -412,7 +391,7 @@ def is_trivial(statement):
 
 
 def transposed(node):
-    """The x of `x.T`, `x.swapaxes(…)` or `x.transpose(…)`; None of another node."""
+    """Return the x of `x.T`, `x.swapaxes(…)` or `x.transpose(…)`; None for another node."""
     match node:
         case ast.Attribute(value, "T") | ast.Call(ast.Attribute(value, "swapaxes" | "transpose")):
             return value

@@ -1,4 +1,4 @@
-"""A function run statement by statement, so that one statement can be changed and only the rest runs again."""
+"""Runs a function statement by statement. After an edit of a statement only the rest runs again."""
 
 import ast
 import contextlib
@@ -20,10 +20,9 @@ class Returned(Exception):
 
 
 class Walk:
-    """A function run up to its return or its first exception: `before[i]` holds the names before statement i.
+    """A function run up to its return or its first exception. `before[i]`: the variables before statement i.
 
-    tree: the function's, in the form that `can_walk` accepts; names: its globals, and what else an edit may use;
-    arguments: its arguments' values.
+    tree: of a function that `can_walk` accepts; names: its globals, and what else an edit may use; arguments: values.
     """
 
     def __init__(self, tree, names, arguments):
@@ -37,16 +36,16 @@ class Walk:
         arguments = dict(zip([each.arg for each in (*tree.args.posonlyargs, *tree.args.args)], arguments, strict=False))
         self.globals = set(names) - set(arguments)
         self.used = set().union(*map(names_in, self.statements))       # a notebook's globals hold all its results
-        self.codes = [compiled(each) for each in self.statements]
+        self.codes = [code_of(each) for each in self.statements]
         self.in_place = any(map(writes, self.statements))
         self.has_loop = any(isinstance(node, ast.For) for each in self.statements for node in ast.walk(each))
         self.before = [names | arguments | {"__Returned__": Returned}]
         self.after = self.run(0, {}, self.before)
 
     def run(self, first, edits, seen=None):
-        """The names after the last statement, from statement `first` on; None if something raises.
+        """Run statements[first:]; return the names at the end, or None if one raises.
 
-        edits: number of a statement -> another in its place; seen: a list that gets the names after each statement.
+        edits: number of a statement -> its replacement; seen: a list that gets the names after each statement.
         """
         in_place = self.in_place or any(map(writes, edits.values()))
         used = self.used.union(*map(names_in, edits.values()))
@@ -54,7 +53,7 @@ class Walk:
         with silent():
             for i in range(first, len(self.codes)):
                 try:
-                    exec(compiled(edits[i]) if i in edits else self.codes[i], names)
+                    exec(code_of(edits[i]) if i in edits else self.codes[i], names)
                 except Returned:
                     if seen is not None:
                         seen.append(names)
@@ -67,18 +66,18 @@ class Walk:
         return names
 
     def fork(self, names, used):
-        """The same names; of those in `used`, which a statement may write to, arrays are copied."""
+        """Return a copy of the names, with copies of the arrays that `used` names: a statement may write to them."""
         arrays = {name: names[name] for name in used & names.keys()
                   if isinstance(names[name], np.ndarray | tuple | list | dict)}
         modules = {id(value): value for value in names.values() if isinstance(value, types.ModuleType)}
         return names | copy.deepcopy(arrays, modules)
 
     def index(self, line):
-        """The number of the statement on a line of the file, or None."""
+        """Return the number of the statement on a line of the file, or None."""
         return next((i for i, each in enumerate(self.statements) if each.lineno <= line <= each.end_lineno), None)
 
     def record(self):
-        """The `Assignment`s of the statements, as the line tracer has them."""
+        """Return the statements' `Assignment`s, in the form of `trace.recording`."""
         return [Assignment("", statement.lineno, name, np.array(names[name]))
                 for statement, names in zip(self.statements, self.before[1:], strict=False)
                 for name in stored_names(statement) if is_floating(names.get(name)) and name != RESULT]
@@ -86,14 +85,14 @@ class Walk:
 
 @contextlib.contextmanager
 def silent():
-    """Print nothing, not even warnings, within it: the learner's lines have run once already."""
+    """Suppress output and warnings: the learner's lines have run once already."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), \
             np.errstate(all="ignore"):
         yield
 
 
 class Returns(ast.NodeTransformer):
-    """Turns `return x` into an assignment to `RESULT` that ends the walk; not those of functions inside."""
+    """Turns `return x` into an assignment to `RESULT` that ends the walk, except in nested functions."""
 
     def visit_Return(self, node):
         return [result_of(node), ast.copy_location(ast.parse("raise __Returned__").body[0], node)]
@@ -103,8 +102,7 @@ class Returns(ast.NodeTransformer):
 
 
 def can_walk(tree):
-    """Whether a function can be run again and again: a `while` might not end after an edit, and an import or a
-    `global` may have effects outside."""
+    """Return whether a function can be run again with edits: no `while`, no effects outside."""
     nodes = [node for each in tree.body for node in ast.walk(each)]
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     unfit = ast.ImportFrom | ast.While | ast.Global | ast.Nonlocal | ast.AsyncFunctionDef
@@ -112,38 +110,38 @@ def can_walk(tree):
 
 
 def result_of(node):
-    """`return x` as an assignment to `RESULT`."""
+    """Return the assignment of x to `RESULT` for `return x`."""
     return ast.copy_location(ast.Assign([ast.Name(RESULT, ast.Store())], node.value or ast.Constant(None)), node)
 
 
 def writes(statement):
-    """Whether a statement may change an array in place."""
+    """Return whether a statement may change an array in place."""
     return any(isinstance(node, ast.AugAssign | ast.Expr) or isinstance(node, ast.Subscript | ast.Attribute)
                and isinstance(node.ctx, ast.Store) for node in ast.walk(statement))
 
 
 def stored_names(statement):
-    """The names that a statement assigns, in order."""
+    """Return the variables that a statement assigns, in order, as the keys of a dict."""
     return dict.fromkeys(node.id for node in ast.walk(statement)
                          if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
 
-def compiled(statement):
+def code_of(statement):
     return compile(ast.fix_missing_locations(ast.Module([statement], [])), "<statement>", "exec")
 
 
 def made_at(statement, line):
-    """The simple statement on a line of a statement."""
+    """Return the simple statement on a line of a statement."""
     return next((each for each in statements(statement) if each.lineno == line), statement)
 
 
 def package_walk(case):
-    """The walk of the package's backward in a case."""
+    """Return the `Walk` of the package's backward in a case."""
     return Walk(backward_tree(case.lesson), case.lesson.backward.__globals__, case.arguments())
 
 
 def changed_names(statement):
-    """The names that a statement assigns or may change: of `np.add.at(dwte, …)` all, of `dx[0] = …` dx."""
+    """Return the variables that a statement assigns or may change: all in `np.add.at(dwte, …)`, dx in `dx[0] = …`."""
     names = {*stored_names(statement)}
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):

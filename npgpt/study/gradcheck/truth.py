@@ -14,7 +14,7 @@ from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.trace import recording
-from npgpt.study.lessons.draws import draw
+from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import lesson_named
 
 
@@ -82,4 +82,4 @@ class Case:
 @functools.lru_cache(8)
 def cases(name, seed=0):
     """Return all `Case`s of a check of the lesson `name`, the plain one first."""
-    return [Case(name, setting) for setting in draw(lesson_named(name), seed)]
+    return [Case(name, setting) for setting in random_settings(lesson_named(name), seed)]

@@ -19,7 +19,7 @@ from npgpt.study.judge.explain import Explanation
 from npgpt.study.judge.outcome import contents, run_case
 from npgpt.study.judge.report import Fault, Line, Report
 from npgpt.study.judge.shapes import EXACT
-from npgpt.study.lessons.draws import in_words, smallest
+from npgpt.study.lessons.random_settings import in_words, simplest
 
 SEEDS = 100000
 NO_LINES = "its lines cannot be followed in this form: only its results are compared"
@@ -59,10 +59,10 @@ def explained(solution, known, i, report):
         return not Judgement(solution, Case(name, setting)).sound
 
     name = known[i].name
-    case = Case(name, smallest(known[0].lesson, known[i].setting, fails)) if i > 0 else known[0]
+    case = Case(name, simplest(known[0].lesson, known[i].setting, fails)) if i > 0 else known[0]
     found = Judgement(solution, case)
     # At 1 different mistakes look the same.
-    others = [each for each in known if each.lesson.is_own or each.setting.sizes.smallest > 1]
+    others = [each for each in known if each.lesson.is_own or min(each.setting.sizes.by_letter.values()) > 1]
     words = found.report(Explanation(found, [case, *others]))
     return report if words.sound else dataclasses.replace(words, record=report.record, seed=report.seed)
 

@@ -13,7 +13,7 @@ import typing
 import numpy as np
 
 from npgpt.errors import UserError, describe, one_line, raised_at
-from npgpt.study.exercises.exercise import cache_remark, find_function, is_blank, key_of, statements
+from npgpt.study.exercises.exercise import find_function, is_blank, key_of, statements
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.source import backward_tree, parsed
 from npgpt.study.gradcheck.trace import Assignment, recording
@@ -127,8 +127,6 @@ def run_case(solution, case, traced=False, shown=False):
             # In the place of a `...` stands an unknown name, or a line of the package's with names still to be written.
             finished = not (isinstance(error, NameError) and line in solution.to_do)
             raised = describe(error) if finished else None
-            if raised and isinstance(error, NameError) and (remark := cache_remark(error.name, case.lesson)):
-                raised += f": {remark}"
     return Outcome(value, result, raised, line, contents(arguments) != before, record[:LONGEST], finished)
 
 

@@ -35,8 +35,8 @@ from npgpt.study.gradcheck.pictures import Losses
 from npgpt.study.judge.child import TIME_LIMIT, run_child
 from npgpt.study.judge.outcome import solution_of
 from npgpt.study.lessons.table import LAYERS
-from npgpt.training import loop
 from npgpt.training.options import TrainOptions
+from npgpt.training.trainer import Trainer
 
 TRAINED = [name for name in LAYERS if name != "lora"]       # by `train`: LoRA freezes the other weights
 
@@ -172,8 +172,10 @@ def train(*functions: Callable, steps: int = 100) -> Losses | None:
         backwards = Backwards(Path(), {layer: Path(each.__code__.co_filename) for layer, each in own.items()},
                               linked({layer: {each.__name__: each} for layer, each in own.items()}))
         model.use_engine(OwnBackwardEngine(model.params, 1, backwards))
+        trainer = Trainer(model, tokens, None, options)
         try:
-            losses[whose] += tqdm(loop.train(model, tokens, options), whose, steps, leave=False, disable=HIDE_BARS)
+            losses[whose] += (trainer.train_step()["loss"] for _ in tqdm(range(steps), whose, leave=False,
+                                                                         disable=HIDE_BARS))
         except NotFiniteError as error:
             print(f"after {len(losses[whose])} steps {error}")
         except BackwardError as error:

@@ -42,7 +42,8 @@ def missing_step(given, true, sizes):
     for axes in itertools.combinations(range(max(given.ndim, np.ndim(true))), abs(extra) or 1):
         for kind, whole, part in (("summed over", true, given), ("sum missing", given, true)):
             if whole.ndim >= part.ndim and close(part, whole.sum(axis=axes, keepdims=keep)):
-                return Finding(kind, [" and ".join(sizes.letter(whole.shape[i]) for i in axes)])
+                letters = {size: letter for letter, size in reversed(sizes.items())}
+                return Finding(kind, [" and ".join(letters.get(n, str(n)) for n in (whole.shape[i] for i in axes))])
     return None
 
 

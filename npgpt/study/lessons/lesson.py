@@ -1,4 +1,4 @@
-"""A lesson: a pair of functions, and in one record all that the programs know of it."""
+"""A lesson: the record of a pair of functions, with all that programs know of it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.model.parameters import flatten, nest, parameter_shapes
-from npgpt.study.lessons.setting import PLAIN
+from npgpt.study.lessons.setting import PLAIN, shape_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -17,9 +17,9 @@ class Lesson:
     title: in words; shapes: argument -> sizes by letters, "B T C", of each array that gets a gradient, in the order of
     the backward's results. An argument whose name is a switch may be missing: then it and its gradient are None.
     others(setting, rng): the forward's other arguments. switches: what may be off in a `Setting`. skipped: variables
-    whose gradients the backward skips by a shortcut. params: of a composite layer, the prefix of its parameters in a
-    model's, "h.0.mlp."; they are its argument `p`. torch(torch, **arguments): the same function in torch, if it has
-    one. long_way: a backward without the shortcut.
+    whose gradients a fused gradient skips. params: of a composite layer, the prefix of its parameters in a model's,
+    "h.0.mlp."; they are its argument `p`. torch(torch, **arguments): the same function in torch, if it has one.
+    long_way: a backward without fused gradients.
 
     inputs: name -> array for all that gets a gradient; those with a dot in their name, such as "c_fc.weight", are the
     leaves of `p`. constants: the other arguments.
@@ -40,7 +40,7 @@ class Lesson:
 
     @property
     def name(self):
-        """The name in commands, that of the functions."""
+        """The functions' name without "_forward"; commands use it."""
         return self.forward.__name__.removesuffix("_forward")
 
     @property
@@ -59,7 +59,7 @@ class Lesson:
 
     @property
     def results(self):
-        """The inputs whose gradients the backward returns beside a tree; None for one that is not in `inputs`."""
+        """The inputs whose gradients the backward returns, in order, before a tree; None for one not in `inputs`."""
         return tuple(self.shapes)
 
     @property
@@ -68,13 +68,13 @@ class Lesson:
         return self.backward.__code__.co_varnames[0]
 
     def sizes_at(self, setting):
-        """Return the sizes of the letters."""
-        return setting.sizes
+        """Return letter -> size."""
+        return setting.sizes.by_letter
 
     def at(self, setting=PLAIN):
         """Return the lesson with arrays for a setting, the same ones every time."""
-        rng = np.random.default_rng([setting.seed, *self.name.encode()])
-        inputs = {name: setting.spread * rng.standard_normal(setting.sizes.of(letters))
+        rng, sizes = np.random.default_rng([setting.seed, *self.name.encode()]), self.sizes_at(setting)
+        inputs = {name: setting.spread * rng.standard_normal(shape_of(letters, sizes))
                   for name, letters in self.shapes.items()}
         if self.is_composite:
             inputs |= {name.removeprefix(self.params): setting.spread * rng.standard_normal(shape) / len(shape)
@@ -85,14 +85,14 @@ class Lesson:
             name: value for name, value in inputs.items() if name not in missing})
 
     def run_forward(self, inputs, forward=None):
-        """Return (y, cache) of the forward, or of another function called like it."""
+        """Call the forward, or a function with the same arguments. Return (y, cache)."""
         arguments = {name: value for name, value in inputs.items() if name in self.shapes}
         if self.is_composite:
             arguments["p"] = nest({name: value for name, value in inputs.items() if name not in self.shapes})
         return (forward or self.forward)(**arguments, **self.constants)
 
     def run_backward(self, dy, cache, backward=None):
-        """Return {"dx": …}, a gradient for each of `inputs`, from the backward or another function called like it."""
+        """Call the backward, or a function with the same arguments. Return {"dx": …}, a gradient for each input."""
         ops = [self.constants["ops"]] if self.is_composite else []
         return self.named((backward or self.backward)(dy, cache, *ops))
 
@@ -103,7 +103,7 @@ class Lesson:
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
     def gradients_in(self, source):
-        """Return the names in a forward that are gradients."""
+        """Return the variables of a forward that are gradients."""
         return set()
 
     def mapped(self, function):

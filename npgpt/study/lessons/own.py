@@ -1,4 +1,4 @@
-"""A pair of one's own as a lesson: functions in a file, or in a notebook, that know nothing of npgpt.
+"""A user's pair of functions as a lesson: in a file or a notebook, without a word of npgpt.
 
 `swish_forward(x, beta)` returns the result and a cache, or several results and a cache; `swish_backward(dy, cache)`, or
 with several gradients before the cache, returns a gradient for each input: an array, a tuple or a dict. A single
@@ -24,27 +24,15 @@ import numpy as np
 from npgpt.errors import UserError
 from npgpt.files import run_python
 from npgpt.study.lessons.lesson import Lesson, map_arrays
-from npgpt.study.lessons.setting import PLAIN, Sizes
+from npgpt.study.lessons.setting import PLAIN, SIZE, shape_of
 
 PLAIN_SIZES = 4, 5, 6, 3, 7, 8, 9, 2        # of the letters, in the order in which they are named
-SIZE = re.compile(r"(\d*)([A-Za-z]\w*)?")
 SHAPE = re.compile(r"((?:\w+\s*)*)(?::\s*(constant|(-?\w+|-?\d+\.\d+)\.\.(-?\w+|-?\d+\.\d+)))?")
-
-
-class Letters(dict[str, int]):
-    """Letter -> size, with what `Sizes` has."""
-
-    named, smallest, letter = property(lambda self: self), Sizes.smallest, Sizes.letter
-
-    def of(self, letters):
-        """Return the sizes of "N 4H 3", as a tuple."""
-        parts = [SIZE.fullmatch(each).groups() for each in letters.split()]
-        return tuple(int(number or 1) * self.get(letter, 1) for number, letter in parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair(Lesson):
-    """A pair of one's own, or one function. shapes: see the module; those of constants too.
+    """A user's pair, or one function. shapes: as in the module's docstring, also of constants.
 
     values: the other constants; order: of the inputs whose gradients the backward returns; file: None in a notebook.
     """
@@ -62,21 +50,22 @@ class Pair(Lesson):
     def sizes_at(self, setting):
         letters = dict.fromkeys(letter for spec in self.shapes.values() for each in parts(spec)[0].split()
                                 if (letter := SIZE.fullmatch(each)[2]))
-        sizes = PLAIN_SIZES + tuple(range(10, 10 + len(letters)))
-        return Letters(zip(letters, random.Random(setting.seed).sample(sizes, len(sizes)) if setting.seed else sizes,
-                           strict=False))
+        sizes = [*PLAIN_SIZES, *range(10, 10 + len(letters))]
+        if setting.seed:
+            random.Random(setting.seed).shuffle(sizes)
+        return dict(zip(letters, sizes, strict=False))
 
     def at(self, setting=PLAIN):
         rng, sizes = np.random.default_rng([setting.seed, *self.name.encode()]), self.sizes_at(setting)
         inputs, constants = {}, dict(self.values)
         for name, spec in self.shapes.items():
             letters, kind, limits = parts(spec)
-            shape = sizes.of(letters)
+            shape = shape_of(letters, sizes)
             if kind == "integers":
-                drawn = rng.integers(*(sizes.of(each)[0] for each in limits), shape)
+                array = rng.integers(*(shape_of(each, sizes)[0] for each in limits), shape)
             else:
-                drawn = rng.uniform(*map(float, limits), shape) if limits else rng.standard_normal(shape)
-            (inputs if kind == "input" else constants)[name] = np.asarray(drawn)
+                array = rng.uniform(*map(float, limits), shape) if limits else rng.standard_normal(shape)
+            (inputs if kind == "input" else constants)[name] = np.asarray(array)
         return dataclasses.replace(self, inputs=inputs, constants=constants)
 
     def run_forward(self, inputs, forward=None):
@@ -166,7 +155,7 @@ def read_pairs(path, name=None, given=()):
 
 
 def pair_in(path, names, name, inputs):
-    """Return a `Pair` of a file. inputs: what is said of its arguments; the docstring and defaults say the rest."""
+    """Return a `Pair` of a file. inputs: argument -> shape or value; the docstring and defaults say the rest."""
     forward = names.get(f"{name}_forward", names.get(name))
     backward, in_torch, shapes, values = names.get(f"{name}_backward", forward), names.get(f"{name}_torch"), {}, {}
     for each in inspect.signature(forward).parameters.values():

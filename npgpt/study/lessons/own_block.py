@@ -1,4 +1,4 @@
-"""A block of one's own (see npgpt/model/block.py) as a lesson."""
+"""A user's block (see npgpt/model/block.py) as a lesson."""
 
 import dataclasses
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from npgpt.model.block import FUNCTIONS, read_block
 from npgpt.model.config import GPTConfig
 from npgpt.study.lessons.lesson import Lesson
-from npgpt.study.lessons.self_attention import block_arguments
 from npgpt.study.lessons.setting import PLAIN, SIZES
+from npgpt.study.lessons.table import block_arguments
 
 SIZES_OF_BLOCK = SIZES._replace(B=3, C=8, V=11, F=20)       # for blocks that need an even head size
 

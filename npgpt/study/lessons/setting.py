@@ -1,4 +1,4 @@
-"""A setting: the sizes and options that all arrays of a lesson are drawn for.
+"""A setting: the sizes and options of all arrays of a lesson.
 
 All sizes differ, and so do the products of sizes that meet in a matmul. So a missing transpose raises an error, and a
 wrong shape tells which axis is wrong.
@@ -6,33 +6,28 @@ wrong shape tells which axis is wrong.
 
 import dataclasses
 import importlib.util
+import re
 from collections import namedtuple
 
 import numpy as np
 
 from npgpt.model.config import GPTConfig
 
+SIZE = re.compile(r"(\d*)([A-Za-z]\w*)?")        # of an axis: 3, H or 4H
 
 class Sizes(namedtuple("Sizes", "B T C H V S F P")):
     """The sizes of a set of lessons. S: keys, more than queries; P: rows of wpe, more than T."""
 
     @property
-    def named(self):
+    def by_letter(self):
         """Letter -> size, also those that follow from others: D channels of a head, N tokens."""
         return self._asdict() | {"D": self.C // self.H, "N": self.B * self.T, "3C": 3 * self.C}
 
-    def of(self, letters):
-        """Return the sizes of "B T C", also of numbers, as a tuple."""
-        return tuple(int(each) if each.isdecimal() else self.named[each] for each in letters.split())
 
-    @property
-    def smallest(self):
-        """The smallest size of an axis, also of D."""
-        return min(self.named.values())
-
-    def letter(self, size):
-        """Return the letter of an axis of that size: "T"."""
-        return next((name for name, value in self.named.items() if value == size), str(size))
+def shape_of(letters, sizes):
+    """Return the shape that "N 4H 3" means. sizes: letter -> size."""
+    parts = [SIZE.fullmatch(each).groups() for each in letters.split()]
+    return tuple(int(number or 1) * sizes.get(letter, 1) for number, letter in parts)
 
 
 SIZES = Sizes(B=4, T=5, C=6, H=2, V=8, S=7, F=9, P=10)
@@ -70,7 +65,7 @@ class Setting:
 
     @property
     def model(self):
-        """The config of the model that the composite layers are parts of."""
+        """The config of the model that contains the composite layers."""
         B, T, C, H, V, S, F, P = self.sizes
         sizes = {"vocab_size": V, "block_size": P, "n_head": H, "n_embd": C, "n_inner": F}
         if self.config:
@@ -82,7 +77,7 @@ class Setting:
                          tie_word_embeddings=self.has("tied"), causal=self.has("causal"), activation=activation)
 
     def tokens(self, rng):
-        """Draw tokens (B, T), one of them repeated; or all different ones."""
+        """Return random tokens (B, T), of which one is repeated, or all different ones."""
         B, T, V = self.sizes.B, self.sizes.T, self.sizes.V
         if not self.has("repeated"):
             return rng.permutation(V)[:B * T].reshape(B, T)

@@ -78,8 +78,8 @@ else:
          ("markdown", """\
 ## Tell us
 
-**npgpt had never run on a GPU when this was written.** The last cell runs the tests that need one, and a run to
-validation loss 1.47. Please send the folder `gpu-check` (`environment.txt`, the logs, the benchmark's tables) to the
+**npgpt had never run on a GPU when this was written.** The last cell runs the tests that need one, and a whole
+training run. Please send the folder `gpu-check` (`environment.txt`, the logs, the benchmark's tables) to the
 maintainers, above all if something failed."""),
          ("code", """\
 if cuda and tools.exists():

@@ -88,7 +88,7 @@ def start_cells():
 
 
 def lesson_cells(lesson, out):
-    """Yield the cells of a lesson's notebook, in a folder."""
+    """Yield the cells of a lesson's notebook in the folder `out`."""
     key = f"{os.path.relpath(lesson.file, out)}:{lesson.name}" if lesson.is_own else lesson.name
     name = json.dumps(key)
     forward, backward = lesson.forward.__name__, lesson.backward.__name__
@@ -123,14 +123,14 @@ def lesson_cells(lesson, out):
 
 
 def mathematics_of(lesson):
-    """Yield the parts of a derivation in Markdown; all but the introduction are folded, because they tell the lines."""
+    """Yield the parts of a derivation in Markdown. All but the introduction are folded: they give the lines away."""
     for heading, group in itertools.groupby(blocks(read_text(lesson)), lambda each: each[0]):
         text = "\n\n".join(block for _, block in group if not FIELD.match(block) and not block.startswith("## "))
         yield folded(f"The gradient of {heading}", text) if heading else text
 
 
 def hints_of(step):
-    """Yield the hints on the lines that an exercise leaves out, folded, but not on those that the level below does."""
+    """Yield the folded hints on the lines that a level leaves out, but the level below does not."""
     above, below = ([key_of(each) for each in left_out(step.lesson, level)] for level in (step.level, step.level - 1))
     for key in above:
         if key in notes_of(step.lesson) and key not in below:

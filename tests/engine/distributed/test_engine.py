@@ -9,7 +9,7 @@ from npgpt.data.token_files import Documents
 from npgpt.engine.update import NotFiniteError
 from npgpt.model.batch import check_batch
 from tests.engine.distributed.world import content, ranks
-from tests.test_api import SMALL, batch
+from tests.helpers.models import SMALL, batch
 from tests.torch_gpt import unit_scale
 
 TOKENS = np.random.default_rng(0).integers(0, 11, 400).astype(np.uint16)

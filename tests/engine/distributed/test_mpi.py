@@ -21,7 +21,7 @@ from tests.cases import MODERN
 from tests.conftest import TINY
 from tests.engine.distributed.jobs import Job, lines_of, mpiexec, why_no_jobs
 from tests.engine.distributed.world import content
-from tests.training.test_resume import bits
+from tests.helpers.runs import bits
 
 SECONDS = 10            # within which a job ends that has lost a rank
 SETTINGS = {"npgpt.engine.update.SLICE": 101, "npgpt.engine.memory.ROUND": 700, "npgpt.engine.memory.SENT": 90}

@@ -7,7 +7,7 @@ from npgpt import GPT, AdamW, GPTConfig, UserError
 from npgpt.model.masks import BlockMasks, Masks, draw_masks
 from npgpt.model.transformer import gpt_backward, gpt_forward
 from tests.cases import layer_cases
-from tests.test_api import SMALL, VARIANTS, batch, model_of
+from tests.helpers.models import SMALL, VARIANTS, batch, model_of
 
 # One runs every day; the others are slow, because each model is compiled. Dropout has a test of its own.
 VARIANTS = [pytest.param(fields, id=name, marks=[] if name == "untied head" else pytest.mark.slow)

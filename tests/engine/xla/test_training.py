@@ -12,7 +12,7 @@ from npgpt import GPT, GPTConfig, Trainer, TrainOptions
 from npgpt.checkpoints.run import find_checkpoint
 from npgpt.training.metrics import read_metrics
 from tests.conftest import TINY
-from tests.training.test_resume import bits
+from tests.helpers.runs import bits
 
 XLA = ["--kernels", "xla"]
 TOKENS = np.random.default_rng(0).integers(0, 11, 600).astype(np.uint16)

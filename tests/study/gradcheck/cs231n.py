@@ -1,4 +1,4 @@
-"""The ten files of tools/examples/cs231n: the inputs that two of them need, and one typical mistake in each."""
+"""The eight files of tools/examples/cs231n: the inputs that two of them need, and one typical mistake in each."""
 
 # file -> what --input must say; the others say it in LESSON or in a docstring
 INPUTS = {"relu.py": ["x=4,5"], "temporal_softmax_loss.py": ["x=4,5,3", "y=4,5:0..3", "mask=4,5:0..2"]}
@@ -13,14 +13,10 @@ PLANTED = [
     ("batchnorm.py", "dxc = dx_hat / std + 2 / N * xc * dvar", "dxc = dx_hat / std", "xc", "dxc = "),
     # batchnorm's axis: the shape is wrong, and broadcasting hides it
     ("layernorm.py", "np.sum(dx_hat * xc, axis=1, keepdims", "np.sum(dx_hat * xc, axis=0, keepdims", "var", "dvar = "),
-    # the forward's scale is forgotten
-    ("dropout.py", "dx = dout * mask / p", "dx = dout * mask", "x", "dx = "),
     # divided by the number of classes
     ("softmax_loss.py", "dx /= N", "dx /= C", "x", "dx /= "),
     # no value after ReLU is negative
     ("two_layer_net.py", "da1[a1 <= 0] = 0", "da1[h1 < 0] = 0", "a1", "da1[h1"),
-    # the factor is not transposed; Wh is square
-    ("rnn_step.py", "dprev_h = da @ Wh.T", "dprev_h = da @ Wh", "prev_h", "dprev_h = "),
     # 1 - s for s (1 - s)
     ("lstm_step.py", "prev_c * f * (1 - f)", "prev_c * (1 - f)", "af", "daf = "),
     # the mask is forgotten

@@ -16,7 +16,7 @@ from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.lessons import table
 from npgpt.study.lessons.setting import SIZES, Setting
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 
 SMALL = Setting(step=1e-20, sizes=SIZES._replace(B=2, T=3, C=8, V=7, S=5))
 LESSONS = {each.name: each for each in table.chosen_lessons("all", SMALL)}

@@ -10,7 +10,7 @@ from npgpt import UserError
 from npgpt.study import verify
 from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, OTHER, WRONG, best_check, first_wrong
 from npgpt.study.lessons.own import read_pairs
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 from tests.study.gradcheck.cs231n import INPUTS, PLANTED
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "tools/examples/cs231n"

@@ -1,5 +1,7 @@
 """The judge on the corpus: no right solution is refused, no wrong one accepted, and the mistakes have their names."""
 
+from pathlib import Path
+
 import pytest
 
 from npgpt.study.exercises.exercise import preamble
@@ -8,7 +10,8 @@ from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import SOLUTIONS, source
 from tests.study.judge.solutions import judge_file
-from tests.test_readme import README
+
+README = Path(__file__).resolve().parents[3] / "README.md"
 
 SEED = 3
 CASES = [(layer, solution) for layer, solutions in SOLUTIONS.items() for solution in solutions]

@@ -21,7 +21,7 @@ from npgpt.study.judge.grade import grade
 from npgpt.study.judge.outcome import to_json
 from npgpt.study.judge.report import Fault, Report
 from npgpt.study.lessons.table import lesson_named
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 from tests.study.judge.corpus import SOLUTIONS, source
 from tests.study.judge.solutions import solved
 

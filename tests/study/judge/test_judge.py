@@ -19,7 +19,7 @@ from npgpt.study.gradcheck.measure import exact
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.judge import NO_LINES
 from npgpt.study.judge.report import hunt_text, report_text
-from npgpt.study.lessons.draws import CASES, DEALT, draw
+from npgpt.study.lessons.random_settings import CASES, DEALT, random_settings
 from npgpt.study.lessons.setting import PLAIN, SIZES
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import source
@@ -63,10 +63,10 @@ def test_the_true_values_are_right_to_15_digits_and_more_on_every_branch(layer):
 
 @pytest.mark.parametrize("layer", LESSONS)
 def test_the_cases_are_drawn_anew_for_each_seed_and_deal_every_switch_combination_and_size_of_1(layer):
-    settings = draw(LESSONS[layer], 1)
-    assert settings[0] == PLAIN and len(settings) == CASES + 1 and settings == draw(LESSONS[layer], 1)
-    assert dataclasses.replace(settings[1], seed=PLAIN.seed) == PLAIN != settings[1]
-    assert not {*settings[1:]} & {*draw(LESSONS[layer], 2)}
+    settings = random_settings(LESSONS[layer], 1)
+    assert settings[0] == PLAIN and len(settings) == CASES + 1 and settings == random_settings(LESSONS[layer], 1)
+    assert settings[1].seed != PLAIN.seed and dataclasses.replace(settings[1], seed=PLAIN.seed) == PLAIN
+    assert not {*settings[1:]} & {*random_settings(LESSONS[layer], 2)}
     switches = LESSONS[layer].switches
     dealt = {tuple(each.has(switch) for switch in switches[:DEALT]) for each in settings[1:]}
     assert len(dealt) == 2 ** len(switches[:DEALT])

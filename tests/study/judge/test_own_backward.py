@@ -15,7 +15,7 @@ from npgpt.study.judge import own_backward
 from npgpt.study.judge.own_backward import Backwards, OwnBackwardEngine, linked
 from npgpt.study.lessons.table import LAYERS, lesson_named
 from npgpt.training.metrics import read_metrics
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 from tests.study.judge.solutions import solved
 
 LESSONS = {name: lesson_named(name) for name in LAYERS}

@@ -10,7 +10,7 @@ import pytest
 from npgpt import load
 from npgpt.study.exercises.exercise import Step, levels_of
 from npgpt.study.page.live import Live
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 from tests.study.gradcheck.cs231n import PLANTED
 from tests.study.judge.solutions import solved
 

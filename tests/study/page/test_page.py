@@ -26,7 +26,7 @@ from npgpt.study.page import page, whole_model
 from npgpt.study.page.edits import asked_lines
 from npgpt.study.page.whole_model import study_model
 from tests.cases import MODERN
-from tests.cli.test_train import refused
+from tests.helpers.runs import refused
 from tests.torch_gpt import unit_scale
 
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):

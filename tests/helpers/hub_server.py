@@ -9,7 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 
 class HubServer:
-    """Repositories in memory. `faults`: file name, or "listing" -> "silent", "wrong bytes", "not a hub" or a status."""
+    """Repositories in memory. `faults`: file name, or "listing" -> "silent", "stalled", "wrong bytes", "not a hub" or a
+    status.
+    """
 
     def __init__(self):
         self.commits = {}       # (repository path, branch or commit) -> (commit, {file name: bytes})
@@ -80,17 +82,19 @@ class HubHandler(BaseHTTPRequestHandler):
                 self.send(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
             else:
                 body = files[name] if fault != "wrong bytes" else bytes(255 - byte for byte in files[name])
-                self.send(200, {"X-Repo-Commit": commit, "ETag": hashlib.sha256(files[name]).hexdigest()}, body)
+                self.send(200, {"X-Repo-Commit": commit, "ETag": hashlib.sha256(files[name]).hexdigest()}, body, fault)
 
     do_HEAD = do_GET
 
-    def send(self, status, headers, body=b""):
+    def send(self, status, headers, body=b"", fault=""):
         self.send_response(status)
         for header, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(header, value)
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body)
+            self.wfile.write(body[:9] if fault == "stalled" else body)
+        if fault == "stalled":
+            self.hub.stopping.wait()
 
     def log_message(self, format, *args):
         """Print nothing: the requests are in hub.requests."""

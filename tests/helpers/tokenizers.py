@@ -1,6 +1,35 @@
-"""Small tokenizer.json files of the two families, made by the library itself."""
+"""What every tokenizer does, and small tokenizer.json files of the two families, made by the library itself."""
 
+import numpy as np
+import pytest
+
+from npgpt.data.tokenizers import load_tokenizer, save_tokenizer
+from npgpt.errors import UserError
+
+MIXED = "Zoë: 5 €, 漢字 and 🦉\n"  # characters of 1, 2, 3 and 4 bytes
 SENTENCES = ["To be, or not to be, that is the question.", "Whether 'tis nobler in the mind to suffer"] * 4
+
+
+def assert_round_trip(tokenizer):
+    ids = tokenizer.encode(MIXED)
+    assert ids.dtype == np.uint16 and ids.ndim == 1
+    assert tokenizer.decode(ids) == MIXED
+    assert tokenizer.decode(ids.tolist()) == MIXED
+    assert tokenizer.decode_bytes(ids) == MIXED.encode()
+    assert tokenizer.count_bytes(ids) == len(MIXED.encode()) and tokenizer.count_bytes(ids[:0]) == 0
+    assert tokenizer.encode("").shape == (0,) and tokenizer.encode("").dtype == np.uint16
+    assert tokenizer.decode([]) == "" and tokenizer.decode_bytes(tokenizer.encode("")) == b""
+    for wrong in (-1, tokenizer.vocab_size):
+        with pytest.raises(UserError, match=f"token id {wrong} .*{tokenizer.vocab_size}"):
+            tokenizer.decode([0, wrong])
+
+
+def assert_saved(tokenizer, path):
+    save_tokenizer(tokenizer, path)
+    again = load_tokenizer(path)
+    assert type(again) is type(tokenizer) and again.to_dict() == tokenizer.to_dict()
+    assert again.vocab_size == tokenizer.vocab_size and again.eos_token_id == tokenizer.eos_token_id
+    return again
 
 
 def byte_pairs(path, vocab_size=300):

@@ -1,0 +1,50 @@
+"""Choose the engine of a model by kernels, device and dtype."""
+
+import math
+
+import numpy as np
+
+from npgpt.arrays import DTYPES
+from npgpt.checks import check_memory
+from npgpt.devices import array_module
+from npgpt.engine.cpu import CPUEngine, cpu_kernels
+from npgpt.engine.reference import ReferenceEngine
+from npgpt.errors import UserError
+from npgpt.model.block import GPT2
+from npgpt.model.config import GPTConfig
+from npgpt.model.parameters import Parameters, parameter_shapes
+
+KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
+
+
+def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernels: str,
+                frozen) -> tuple[Parameters, ReferenceEngine]:
+    """Return the parameters of a model, zero, and an engine for them. Raises UserError if no engine supports this."""
+    xp = np if kernels == "xla" else array_module(device)
+    if reason := unsupported(xp, dtype, kernels):
+        raise UserError(reason)
+    if xp is np:
+        values = sum(map(math.prod, parameter_shapes(config).values()))
+        check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
+    if config.block != GPT2:
+        config.block.validate(config)
+    if kernels == "xla":
+        from npgpt.engine.xla.engine import on_xla  # imports JAX
+        return on_xla(config, dtype, device, frozen)
+    params = Parameters(config, DTYPES[dtype], xp, frozen)
+    if xp is not np:
+        return params, ReferenceEngine(params, 1, dtype == "tf32")
+    if kernels == "reference" or kernels == "auto" and threads == 1:
+        return params, ReferenceEngine(params, threads)
+    return params, CPUEngine(params, threads, cpu_kernels(kernels))
+
+
+def unsupported(xp, dtype, kernels):
+    """Return why an array library does not support this, and what to do; None if it does. XLA checks tf32 itself."""
+    if dtype == "bfloat16" and kernels != "xla":
+        return "dtype bfloat16 needs --kernels xla: add it, or use --dtype float32"
+    if dtype == "tf32" and kernels != "xla" and xp is np:
+        return "dtype tf32 needs a GPU: use --dtype float32"
+    if xp is not np and kernels in ("numpy", "numba", "mkl"):
+        return f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu"
+    return None

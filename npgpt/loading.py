@@ -1,0 +1,59 @@
+"""`load`: a trained model with its tokenizer, from a run, a folder, a file or the hub."""
+
+import dataclasses
+from pathlib import Path
+
+from npgpt.api import GPT, BlockFile, Name
+from npgpt.arrays import DTYPES
+from npgpt.checkpoints.load import find_model
+from npgpt.checkpoints.run import Checkpoint, find_checkpoint, is_run, read_checkpoint
+from npgpt.checkpoints.tokenizer import model_tokenizer
+from npgpt.checks import check_choice
+from npgpt.data.tokenizer_base import Tokenizer
+from npgpt.model.block import read_block
+from npgpt.training.options import options_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A model with its tokenizer and origin. `checkpoint` is None for a model that npgpt did not train."""
+
+    model: GPT
+    tokenizer: Tokenizer
+    folder: Path
+    checkpoint: Checkpoint | None
+
+
+def load(name_or_path: Name = "out", revision: str | None = None, which: str = "best", dtype: str | None = None,
+         device: str = "cpu", threads: int | None = None, kernels: str = "auto",
+         block: BlockFile | None = None) -> tuple[GPT, Tokenizer]:
+    """Load a model and its tokenizer: (GPT, tokenizer).
+
+    name_or_path: a run of `npgpt train` or one of its checkpoints, "tiny", a small model that comes with npgpt, or
+    anything else that `GPT.from_pretrained` takes. which: the checkpoint of a run, "best" (lowest validation loss) or
+    "latest". dtype: by default that of the stored parameters for a run, else float32. The other arguments are those of
+    GPT.
+    Raises UserError if there is no such model, or it is damaged or not supported.
+    """
+    check_choice("which", which, ("best", "latest"))
+    loaded = load_model(name_or_path, revision, which, dtype, device, threads, kernels, block=block)
+    return loaded.model, loaded.tokenizer
+
+
+def load_model(name, revision=None, which="best", dtype=None, device="cpu", threads=None, kernels="auto", freeze=(),
+               block=None, lora_rank=None, lora_alpha=None, adapter=None, **config_fields) -> Loaded:
+    """Load a model like `load`, and return a `Loaded`; config_fields replace fields of its config (the dropouts)."""
+    checkpoint, block = None, read_block(block)
+    if is_run(name):
+        checkpoint = read_checkpoint(find_checkpoint(name, which), block)
+        found, tokenizer = checkpoint.folder, checkpoint.tokenizer
+        if dtype is None:
+            dtype = DTYPES[options_of(checkpoint).dtype]
+    else:
+        found, dtype = find_model(name, revision), "float32" if dtype is None else dtype
+    folder = found.parent if found.suffix == ".safetensors" else found
+    model = GPT.from_pretrained(found, None, dtype, device, threads, kernels, freeze, block, lora_rank, lora_alpha,
+                                adapter, **config_fields)
+    if checkpoint is None:
+        tokenizer = model_tokenizer(folder, model.config.vocab_size)
+    return Loaded(model, tokenizer, folder, checkpoint)

@@ -1,0 +1,38 @@
+"""What tests of commands ask of a command's result, and of the folder of a run."""
+
+import json
+from pathlib import Path
+
+from npgpt.checkpoints.run import find_checkpoint, read_checkpoint, step_folders
+from npgpt.training.options import options_of
+
+
+def refused(result, *says):
+    """One line on standard error that says each of these, exit code 2."""
+    code, _, err = result
+    assert code == 2
+    assert len(err.splitlines()) == 1 and err.startswith("npgpt: ") and "Traceback" not in err
+    for words in says:
+        assert str(words) in err
+
+
+def answers(count):
+    """Write answers.jsonl: after a letter and =, the same letter twice."""
+    rows = [{"prompt": f"{letter}=", "completion": 2 * letter} for letter in "abcdefghijklmnopqrst"[:count]]
+    Path("answers.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+
+
+def options_of_run(out_dir="out"):
+    return options_of(read_checkpoint(find_checkpoint(out_dir)))
+
+
+def nothing_left(out_dir):
+    """Whether nothing is there but checkpoints, metrics, the curve and the lock."""
+    return not {path.name for path in out_dir.iterdir()} - {".npgpt.lock", "metrics.jsonl", "loss.png",
+                                                            *(folder.name for folder in step_folders(out_dir))}
+
+
+def bits(out_dir):
+    """Return the bytes of a checkpoint's tensors."""
+    folder = find_checkpoint(out_dir)
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
