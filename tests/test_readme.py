@@ -1,17 +1,93 @@
 """The examples of the README, and those that it links to, run."""
 
+import ast
+import importlib
+import inspect
 import re
 import runpy
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from npgpt import GPT, GPTConfig, load
+from npgpt.cli.main import parse
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, save_tokenizer
+from npgpt.layers import layernorm_backward
+from tests.checkpoints.test_tiny import DATA, SHAKESPEARE
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 EXAMPLES = README.parent / "tools/examples"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+TEXT = README.read_text(encoding="utf-8")
+FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)       # language, lines
+BLOCKS = [block for language, block in FENCED if language == "python"]
+COMMANDS = [command.strip() for language, block in FENCED if language == ""
+            for command in re.findall(r"(?:^|# .*: )(npgpt [^#\n]*)", block, re.MULTILINE)]
+COMMANDS += [" ".join(found.split()) for found in re.findall(r"`(npgpt [a-z][^`]*)`", TEXT)]
+
+
+def test_it_is_read_in_five_minutes():
+    assert len(TEXT.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_these_flags(command):
+    assert parse(shlex.split(command)[1:]).command == command.split()[1]
+
+
+def test_every_link_leads_somewhere():
+    links = re.findall(r"\]\((?!http)([^)]*)\)", TEXT)
+    assert len(links) > 20
+    assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+def test_the_lines_of_layernorm_are_those_of_its_file():
+    shown = ast.parse(next(block for language, block in FENCED if language == "py")).body[0]
+    own = ast.parse(inspect.getsource(layernorm_backward)).body[0]
+    assert list(map(ast.unparse, shown.body)) == list(map(ast.unparse, own.body[1:]))       # without the docstring
+
+
+@pytest.mark.parametrize("what, lines", re.findall(r"\]\((npgpt/\S*?)\) \((\d+)", TEXT))
+def test_what_is_to_be_read_is_as_long_as_it_says(what, lines):
+    path = README.parent / what
+    files = path.parent.glob("*.py") if path.name == "__init__.py" else [path]
+    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) == int(lines)
+
+
+def test_the_speeds_are_those_of_the_measurements():
+    """The least and the largest of each column, over all CPUs."""
+    rows = re.findall(r"^\| .*\*\*`\[fast\]`\*\* (.*)$", (README.parent / "tools/bench/RESULTS.md").read_text(), re.MULTILINE)
+    columns = zip(*([float(value) for value in re.findall(r"[\d.]+", row)] for row in rows), strict=True)
+    said = re.findall(r"([\d.]+) to \*\*([\d.]+)\*\*", TEXT)
+    assert len(rows) > 2 and [tuple(map(float, pair)) for pair in said] == [
+        (min(column), max(column)) for column in columns]
+
+
+@pytest.mark.slow
+def test_the_reference_is_built_as_it_says(tmp_path, monkeypatch):
+    command = re.search(r"`pdoc ([^`]*)`", TEXT)[1].split()
+    monkeypatch.chdir(tmp_path)
+    run = subprocess.run([sys.executable, "-m", "pdoc", *command], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    for module in command[:-2]:
+        page = Path("api", *module.split(".")).with_suffix(".html").read_text(encoding="utf-8")
+        missing = [name for name in importlib.import_module(module).__all__ if f'id="{name}"' not in page]
+        assert missing == []
+
+
+@pytest.mark.slow
+@SHAKESPEARE
+def test_training_prints_what_the_readme_shows(npgpt):
+    """The first step of the first screen, and the losses before the edit. On other CPUs the last digits may differ."""
+    code, out, _ = npgpt("train", "--max-iters", 100, "--eval-interval", 50, "--kernels", "numpy", "--threads", 2,
+                         "--data-dir", DATA)
+    assert code == 0 and set(re.findall(r"^(?:model: .*|step     0.*\n.*)$", TEXT, re.MULTILINE)) <= set(
+        re.findall(r"^(?:model: .*|step     0.*\n.*)$", out, re.MULTILINE))
+    losses = re.findall(r"step   100: train loss (\S+), validation loss (\S+)", out)[0]
+    said = re.search(r"before the edit (\S+) and (\S+)", TEXT).groups()
+    assert [float(loss) for loss in losses] == pytest.approx([float(loss) for loss in said], abs=5e-3)
 
 
 @pytest.fixture
@@ -48,9 +124,3 @@ def test_the_network_by_hand_learns_its_text(capsys):
     assert float(capsys.readouterr().out.split()[1]) == round(float(names["loss"]), 3)
     # With eight characters of context at most a few letters remain uncertain; guessing evenly costs log(15) = 2.7.
     assert names["loss"] < 1.3
-
-
-def test_the_example_for_notebooks_names_its_mistake(tmp_path):
-    code, = (block for block in BLOCKS if "npgpt.study.check(" in block)
-    (tmp_path / "example.py").write_text(code.replace("\nnpgpt.study.check(", "\nfound = npgpt.study.check("))
-    assert "the factor weight is missing" in repr(runpy.run_path(str(tmp_path / "example.py"))["found"])
