@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike
 
 from npgpt import layers
 from npgpt.arrays import DTYPES, to_host
-from npgpt.checkpoints.adapter import save_adapter
+from npgpt.checkpoints.adapter import lora_added, save_adapter
 from npgpt.checkpoints.load import find_model, open_model
-from npgpt.checkpoints.lora import lora_added
 from npgpt.checkpoints.save import merged, save_model
 from npgpt.checks import MOST_SEED, MOST_THREADS, as_floats, check_choice, check_whole, require
 from npgpt.data.tokenizer_base import Tokenizer
@@ -68,6 +67,8 @@ class GPT:
                  threads: int | None = None, kernels: str = "auto", init: str = "gpt2", freeze: Names = (),
                  block: BlockFile | None = None):
         require("config", config, isinstance(config, GPTConfig), "a GPTConfig")
+        if isinstance(dtype, type | np.dtype):          # such as np.float64
+            dtype = getattr(dtype, "__name__", str(dtype))
         check_choice("dtype", dtype, DTYPES)
         check_choice("kernels", kernels, KERNELS)
         check_choice("init", init, INITS)

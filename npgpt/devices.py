@@ -21,16 +21,6 @@ def array_module(device):
         return np
     known = re.fullmatch(r"(gpu|cuda)(:[0-9]{1,4})?", device)
     require("device", device, known, '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), or "tpu" with --kernels xla')
-    cupy, n = import_cupy()
-    if number := device.partition(":")[2]:
-        if int(number) >= n:
-            raise UserError(f"there is no GPU {number}: the {n} here are numbered from 0")
-        cupy.cuda.Device(int(number)).use()
-    return cupy
-
-
-def import_cupy():
-    """Return the package cupy and the number of GPUs. Raises UserError, with what to install, if there is none."""
     try:
         import cupy
         from cupy.cuda import cublas, nvrtc  # noqa: F401 (CuPy loads these libraries at their first use)
@@ -42,4 +32,8 @@ def import_cupy():
                         ) from None
     if n == 0:
         raise UserError("there is no NVIDIA GPU in this machine: use --device cpu")
-    return cupy, n
+    if number := device.partition(":")[2]:
+        if int(number) >= n:
+            raise UserError(f"there is no GPU {number}: the {n} here are numbered from 0")
+        cupy.cuda.Device(int(number)).use()
+    return cupy

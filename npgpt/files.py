@@ -153,13 +153,6 @@ def is_folder(path):
     return path.is_dir() and not path.is_symlink()
 
 
-def remedy(error, folder):
-    """Return what to do about an OSError of writing into a folder."""
-    if not os.path.isdir(folder):
-        return f"{folder} was deleted or moved, so begin again or put it back"
-    return "free disk space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk and its permissions"
-
-
 @contextlib.contextmanager
 def new_folder(path, holding):
     """Yield a temporary folder that is renamed to `path` if the block succeeds, and is deleted if it fails.
@@ -173,7 +166,7 @@ def new_folder(path, holding):
     occupied = UserError(f"{path} already exists: choose another folder, or delete it")
     if there and not (path / holding).is_file():
         raise occupied
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_beside(path) as temporary:
         temporary.mkdir()
         yield temporary
@@ -186,14 +179,6 @@ def new_folder(path, holding):
             equal, _, _ = filecmp.cmpfiles(temporary, path, names, shallow=False)
             if not equal == names == sorted(os.listdir(path)):
                 raise occupied
-
-
-def make_folder(path):
-    """Make a folder and its missing parents. Raises UserError if they are nested too deeply; OSError."""
-    try:
-        os.makedirs(path, exist_ok=True)
-    except RecursionError:
-        raise UserError(f"{path} is nested too deeply") from None
 
 
 @contextlib.contextmanager

@@ -7,9 +7,10 @@ from npgpt.api import GPT, BlockFile, Name
 from npgpt.arrays import DTYPES
 from npgpt.checkpoints.load import find_model
 from npgpt.checkpoints.run import Checkpoint, find_checkpoint, is_run, read_checkpoint
-from npgpt.checkpoints.tokenizer import model_tokenizer
 from npgpt.checks import check_choice
 from npgpt.data.tokenizer_base import Tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, load_tokenizer, make_tokenizer
+from npgpt.errors import UserError
 from npgpt.model.block import read_block
 from npgpt.training.options import options_of
 
@@ -57,3 +58,20 @@ def load_model(name, revision=None, which="best", dtype=None, device="cpu", thre
     if checkpoint is None:
         tokenizer = model_tokenizer(folder, model.config.vocab_size)
     return Loaded(model, tokenizer, folder, checkpoint)
+
+
+def model_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+    """Return a model's tokenizer: npgpt's own file, a tokenizer.json, or GPT-2's if the vocabulary has its size."""
+    if (folder / TOKENIZER_FILE).exists():
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
+    elif vocab_size == GPT2Tokenizer.vocab_size:
+        tokenizer = GPT2Tokenizer()
+    elif (folder / "tokenizer.json").exists():
+        tokenizer = make_tokenizer(f"hf:{folder / 'tokenizer.json'}")
+    else:
+        raise UserError(f"{folder} contains neither {TOKENIZER_FILE} nor tokenizer.json: copy the "
+                        "model's tokenizer there")
+    if tokenizer.vocab_size > vocab_size:
+        raise UserError(f"the tokenizer in {folder} has {tokenizer.vocab_size} tokens, but the model only "
+                        f"{vocab_size}: copy the model's tokenizer there")
+    return tokenizer

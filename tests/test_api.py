@@ -144,20 +144,6 @@ def test_the_cpu_engine_equals_the_reference_engine(variant):
         assert_close(grads, expected_grads)
 
 
-@pytest.mark.parametrize("options", [{"kernels": "reference"}, {"threads": 2}], ids=str)
-def test_micro_batches_add_up_to_the_whole(options):
-    """With the count of the whole; calls share no array."""
-    model = model_of({}, **options)
-    idx, targets = batch(model.config, rows=5)
-    loss, whole = model.loss_and_grads(idx, targets)
-    parts = [model.loss_and_grads(idx[part], targets[part], count=int((targets != -1).sum()))
-             for part in (slice(0, 1), slice(1, 3), slice(3, 5))]
-    assert sum(loss for loss, _ in parts) == pytest.approx(loss, rel=1e-12)
-    assert_close({name: sum(grads[name] for _, grads in parts) for name in whole}, whole)
-    arrays = [array for grads in (whole, *(grads for _, grads in parts)) for array in grads.values()]
-    assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in [model.params.flat, *arrays[:i]])
-
-
 @pytest.mark.parametrize(("options", "run"), [
     ({"threads": 1}, lambda model, batch: model.loss_and_grads(*batch)),
     ({"threads": 2}, lambda model, batch: (model.forward(*batch), model.backward()))],
@@ -209,14 +195,6 @@ def test_scores_are_torchs_log_softmax_and_their_mean_the_loss(variant):
         GPT(GPTConfig(**SMALL, causal=False)).score(idx)
     with pytest.raises(UserError, match="length of idx must be at least 2"):
         model.score(idx[:, :1])
-
-
-def test_dropout_is_off_unless_a_generator_is_given():
-    model = model_of({"dropout": 0.5})
-    idx, targets = batch(model.config)
-    assert model.forward(idx, targets)[1] == model.forward(idx, targets)[1]
-    assert model.forward(idx, targets)[1] == pytest.approx(model.evaluate(idx, targets), rel=1e-12)
-    assert model.forward(idx, targets)[1] != model.forward(idx, targets, np.random.default_rng(0))[1]
 
 
 def trained(**options):

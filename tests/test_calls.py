@@ -1,7 +1,6 @@
 """Invalid calls of the API must raise a one-line UserError and change nothing."""
 
 import dataclasses
-import inspect
 import math
 import types
 from importlib.util import find_spec
@@ -24,8 +23,6 @@ from npgpt.data.tokenizers import (
 )
 from npgpt.errors import one_line
 from npgpt.training.evaluation import evaluate_split
-from npgpt.training.options import load_preset
-from npgpt.training.schedule import learning_rate
 from tests import strict_cupy
 
 pytestmark = pytest.mark.filterwarnings("error")        # NumPy must not warn in addition
@@ -199,15 +196,6 @@ def scene(request, tmp_path_factory):
         monkeypatch.chdir(folder)
         yield Scene(tmp_path_factory.mktemp("model"), request.param)
     assert not list(folder.iterdir())
-
-
-def test_the_public_api_has_type_hints():
-    calls = [AdamW, GPT, Trainer, load, load_preset, evaluate_split, learning_rate,
-             *(call for kind in (AdamW, GPT, Trainer) for name, call in inspect.getmembers(kind, callable)
-               if name[0] != "_")]
-    found = [(call, name, of.annotation) for call in calls for name, of in inspect.signature(call).parameters.items()]
-    assert [(call, name) for call, name, hint in found if hint is inspect.Parameter.empty
-            and name not in ("self", "model", "checkpoint")] == []
 
 
 @pytest.mark.parametrize(("name", "argument"), ALONE, ids=map(" ".join, ALONE))

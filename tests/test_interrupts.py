@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # function of npgpt/cli/main.py, info.py or ranks.py is called, when a line was printed to standard error, and when the
 # interpreter ends.
 AT_MOMENTS = """
-import atexit, os, signal, sys, threading, time
+import atexit, os, signal, sys
 
 moments = os.environ["MOMENTS"].split(", ")
 
@@ -35,16 +35,8 @@ class Imports:
             sys.setprofile(calls)
         now(f"import {name}")
 
-def late():
-    threading.main_thread().join()
-    time.sleep(0.2)                     # then it waits for this thread
-    now("waiting for threads")
-    time.sleep(60)
-
 sys.meta_path.insert(0, Imports())
 atexit.register(now, "exit handlers")
-if "waiting for threads" in moments:
-    threading.Thread(target=late).start()
 write, sys.stderr.write = sys.stderr.write, lambda text: (write(text), text == "\\n" and now("print"))
 """
 
@@ -74,12 +66,12 @@ def ended(process):
 
 @pytest.mark.parametrize("moments", [
     "import numpy", "import npgpt.cli.info", "call main", "return parse", "call run", "call run, print",
-    "call run, exit handlers", "call run, waiting for threads"])
+    "call run, exit handlers"])
 def test_ctrl_c_is_one_line(start, moments):
     assert ended(start("info", MOMENTS=moments)) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("moment", ["return main", "exit handlers", "waiting for threads"])
+@pytest.mark.parametrize("moment", ["return main", "exit handlers"])
 def test_ctrl_c_after_the_command_is_silent(start, moment):
     code, out, err = ended(start("info", MOMENTS=moment))
     assert code == 130 and err == "" and "parameters" in out

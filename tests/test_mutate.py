@@ -3,20 +3,11 @@
 import numpy as np
 import pytest
 
-from npgpt.layers import embedding, layernorm, linear
+from npgpt.layers import linear
 from npgpt.study.gradcheck.source import read_source
 from tests.helpers.mutation import mutants, mutate
 
 pytestmark = pytest.mark.slow
-
-
-def test_the_kinds_of_mistakes():
-    made = {mutant.kind for function in (
-        layernorm.layernorm_backward, linear.linear_backward, embedding.embedding_backward)
-        for mutant in mutants.mutants(function)}
-    assert made >= {"sign", "dropped term", "dropped factor", "wrong operator", "wrong axis", "dropped axis",
-                    "mean for sum", "neighbouring variable", "condition", "swapped", "transposed operand",
-                    "dropped argument", "dropped statement"}
 
 
 @pytest.mark.parametrize(("mutated", "caught"), [

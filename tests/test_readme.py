@@ -16,7 +16,7 @@ from npgpt import GPT, GPTConfig, load
 from npgpt.cli.main import parse
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, save_tokenizer
 from npgpt.layers import layernorm_backward
-from tests.checkpoints.test_tiny import DATA, SHAKESPEARE
+from tests.helpers.shakespeare import DATA, SHAKESPEARE
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 EXAMPLES = README.parent / "tools/examples"
@@ -58,7 +58,8 @@ def test_what_is_to_be_read_is_as_long_as_it_says(what, lines):
 
 def test_the_speeds_are_those_of_the_measurements():
     """The least and the largest of each column, over all CPUs."""
-    rows = re.findall(r"^\| .*\*\*`\[fast\]`\*\* (.*)$", (README.parent / "tools/bench/RESULTS.md").read_text(), re.MULTILINE)
+    results = (README.parent / "tools/bench/RESULTS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .*\*\*`\[fast\]`\*\* (.*)$", results, re.MULTILINE)
     columns = zip(*([float(value) for value in re.findall(r"[\d.]+", row)] for row in rows), strict=True)
     said = re.findall(r"([\d.]+) to \*\*([\d.]+)\*\*", TEXT)
     assert len(rows) > 2 and [tuple(map(float, pair)) for pair in said] == [

@@ -10,17 +10,27 @@ import itertools
 import sys
 
 import numpy as np
-from huggingface_hub import hf_hub_download
+from huggingface_hub import HfApi, hf_hub_download
 from tqdm import tqdm
 
 from npgpt.cli.main import fail
 from npgpt.data.token_files import SEPARATOR
 from npgpt.data.tokenizers import TOKENIZER_FILE, GPT2Tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import new_folder
+from npgpt.files import digest, new_folder
 
+REPOSITORY = "roneneldan/TinyStories"
 # The small file first, so that most errors come before the large download.
 FILES = {"val": "TinyStoriesV2-GPT4-valid.txt", "train": "TinyStoriesV2-GPT4-train.txt"}
+
+
+def downloaded(name):
+    """Return the path of a file of the hub's. Raises UserError if its SHA-256 differs from what the hub states."""
+    path = hf_hub_download(REPOSITORY, name, repo_type="dataset")
+    info, = HfApi().get_paths_info(REPOSITORY, name, repo_type="dataset")
+    if digest(path) != info.lfs.sha256:
+        raise UserError(f"{path} arrived with another SHA-256 than the hub states: delete it, and try again")
+    return path
 
 
 def stories(path):
@@ -43,7 +53,7 @@ def main(arguments=None):
         with new_folder(args.folder, TOKENIZER_FILE) as unfinished:
             save_tokenizer(tokenizer, unfinished / TOKENIZER_FILE)
             for split, name in FILES.items():
-                path = hf_hub_download("roneneldan/TinyStories", name, repo_type="dataset")
+                path = downloaded(name)
                 with open(unfinished / f"{split}.bin", "wb") as tokens:
                     for story in tqdm(itertools.islice(stories(path), args.limit), split, unit="story", disable=None):
                         tokens.write(np.append(tokenizer.encode(story), tokenizer.eos_token_id).astype("<u2"))

@@ -1,4 +1,4 @@
-"""LoRA's matrices as an adapter of peft: a folder with adapter_config.json and adapter_model.safetensors."""
+"""LoRA of a model: new matrices, or an adapter of peft, adapter_config.json and adapter_model.safetensors."""
 
 import dataclasses
 from pathlib import Path
@@ -7,10 +7,10 @@ import numpy as np
 
 from npgpt.arrays import to_host
 from npgpt.checkpoints.tensorfile import TensorFile, check_tensors, write_tensors
-from npgpt.checks import check_path, require, shown
+from npgpt.checks import check_path, check_whole, require, shown
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, make_folder, read_json, write_json
-from npgpt.model.parameters import parameter_shapes
+from npgpt.files import atomic_writer, read_json, write_json
+from npgpt.model.parameters import initialize, parameter_shapes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = "c_attn", "c_proj", "attn.c_attn", "attn.c_proj", "mlp.c_proj"
@@ -35,7 +35,7 @@ def save_adapter(params, folder):
     config, folder = params.config, Path(folder)
     if not config.lora_rank:
         raise UserError("this model has no LoRA to write as an adapter: train one with --lora")
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with atomic_writer(folder / WEIGHTS) as file:
         write_tensors(file, {stored: np.ascontiguousarray(to_host(params[name]).T)
                              for name, (stored, _) in peft_matrices(config, TARGETS).items()})
@@ -73,3 +73,27 @@ def open_adapter(folder, config):
             params[name] = matrix.T
 
     return config, fill
+
+
+def lora_added(config, read, lora_rank, lora_alpha, adapter):
+    """Return (config, read) of a checkpoint with new LoRA of a rank, or an adapter's; unchanged with neither."""
+    if lora_rank is lora_alpha is adapter is None:
+        return config, read
+    if config.lora_rank:
+        raise UserError(f"the model has LoRA of rank {config.lora_rank} already: continue training it, or merge it "
+                        "first with `npgpt export`")
+    if adapter is None:
+        check_whole("lora_rank", lora_rank, 1)
+        config, load_adapter = dataclasses.replace(config, lora_rank=lora_rank, lora_alpha=lora_alpha), None
+    elif lora_rank is lora_alpha is None:
+        config, load_adapter = open_adapter(adapter, config)
+    else:
+        raise UserError("an adapter has its own rank and alpha: leave lora_rank and lora_alpha out")
+
+    def read_both(params):
+        read(params)
+        initialize(params, 0, names=[name for name in params if ".lora_" in name])
+        if load_adapter:
+            load_adapter(params)
+
+    return config, read_both

@@ -30,7 +30,7 @@ from npgpt.checks import MOST, MOST_THREADS, check_path, is_real
 from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.files import check_regular, digest, is_folder, make_folder, publish, read_json, remedy, write_json
+from npgpt.files import check_regular, digest, is_folder, publish, read_json, write_json
 from npgpt.model.block import Block
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters
@@ -64,10 +64,11 @@ def locked(out_dir: str | Path):
     """Make the folder of a run and hold its lock. Raises UserError if another process holds it."""
     import filelock  # 4 MB that only training needs
 
-    make_folder(out_dir)
-    check_regular(Path(out_dir) / LOCK_FILE)
+    path = Path(out_dir) / LOCK_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_regular(path)
     try:
-        lock = filelock.FileLock(Path(out_dir) / LOCK_FILE).acquire(timeout=0)
+        lock = filelock.FileLock(path).acquire(timeout=0)
     except filelock.Timeout:
         raise UserError(f"another npgpt train is running in {out_dir}: "
                         "wait until it has finished, or choose another --out-dir") from None
@@ -105,8 +106,7 @@ def save_checkpoint(out_dir: str | Path, step: int, model, optimizer, tokenizer:
     except OSError as error:
         kept = checkpoints(out_dir)
         then = f"{kept[-1]} is still there, continue from it with --resume" if kept else "there is no checkpoint"
-        raise UserError(f"step {step} could not be saved in {out_dir} ({error}): {remedy(error, out_dir)}; {then}"
-                        ) from None
+        raise UserError(f"step {step} could not be saved in {out_dir} ({error}): check the disk; {then}") from None
     keep_only(out_dir, {step, state["best_step"]})
 
 

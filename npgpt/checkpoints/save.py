@@ -11,7 +11,7 @@ from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_trans
 from npgpt.checkpoints.tensorfile import NAMES, write_tensors
 from npgpt.checks import as_floats, check_choice, check_path
 from npgpt.errors import UserError
-from npgpt.files import atomic_writer, make_folder, write_json
+from npgpt.files import atomic_writer, write_json
 from npgpt.model.parameters import Parameters, parameter_shapes
 
 
@@ -31,7 +31,7 @@ def save_model(params: Parameters, folder: str | os.PathLike, dtype: str | None 
     dtype = str(params.dtype) if dtype is None else dtype
     check_choice("dtype", dtype, NAMES)
     folder = Path(folder)
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for name, shape in parameter_shapes(config).items():
         stored = name if name.startswith("lm_head") else f"transformer.{name}"

@@ -12,14 +12,7 @@ from npgpt.engine.choose import KERNELS
 from npgpt.errors import UserError
 from npgpt.loading import load_model
 from npgpt.model.config import ACTIVATIONS, GPTConfig
-from npgpt.training.options import (
-    CHOICES,
-    MODEL_FIELDS,
-    PRESETS,
-    TRAIN_FIELDS,
-    load_preset,
-    with_mup,
-)
+from npgpt.training.options import CHOICES, MODEL_FIELDS, PRESETS, TRAIN_FIELDS, load_preset, with_mup
 
 
 def add_field_arguments(parser, dataclass, title, names):
@@ -103,7 +96,6 @@ def add_model_argument(parser):
 
 
 def load_given_model(args):
-    """Return the `Loaded` model that these arguments choose."""
     return load_model(args.model, args.revision, args.which, device=args.device, threads=args.threads,
                       kernels=args.kernels, block=args.block)
 

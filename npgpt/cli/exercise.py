@@ -14,7 +14,7 @@ import json
 import secrets
 from pathlib import Path
 
-from npgpt.checks import writable_file
+from npgpt.checks import check_real, check_whole, writable_file
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers, bug_statement
@@ -84,8 +84,13 @@ def add_arguments(parser):
         add_time_limit_argument(each)
 
 
+def positive_seconds(text):
+    check_real("the time limit", seconds := float(text), below=1e6, above=0.0)
+    return seconds
+
+
 def add_time_limit_argument(parser):
-    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, metavar="SECONDS",
+    parser.add_argument("--time-limit", type=positive_seconds, default=TIME_LIMIT, metavar="SECONDS",
                         help=f"how long a solution may run; by default {TIME_LIMIT:g}")
 
 
@@ -94,7 +99,6 @@ def run(args):
 
 
 def list_exercises(args):
-    """Print the layers in learning order, and the learner's progress with each."""
     progress = Progress(folder_here())
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
     for key in [*LESSONS, *(pair.key for pair in lessons_of(args))]:
@@ -136,7 +140,6 @@ def write_exercise(step, out):
 
 
 def write_own(args):
-    """Write the exercise files of the layers in a file."""
     pairs = own_pairs(args.file, args.name, right=True)
     if args.out and len(pairs) > 1:
         raise UserError(f"--out is one file: name one of {', '.join(each.name for each in pairs)} after {args.file}")
@@ -163,8 +166,8 @@ def own_pairs(file, name=None, right=False):
 
 
 def write_bug(args):
-    """Write an exercise file with a bug in it."""
     number = secrets.randbelow(10000) if args.seed is None else args.seed
+    check_whole("--seed", number)
     step = Step(args.layer or bug_layers()[number % len(bug_layers())], f"bug {number}")
     path = write_exercise(step, args.out)
     print(f"{path}: one line of {step.lesson.backward.__name__} is wrong; answer with: "
@@ -172,7 +175,6 @@ def write_bug(args):
 
 
 def reset_file(args):
-    """Reset an exercise file."""
     print(reset_text(checked_title(args.file), Path(args.file)))
 
 
@@ -221,7 +223,6 @@ def judged(exercise, progress, seconds, seed=None):
 
 
 def is_line_of_bug(exercise, progress, line):
-    """Say and return whether a line is the one with the bug."""
     if not exercise.is_bug:
         raise UserError(f"{exercise.path} has no bug to be found: check it without --line")
     bug = bug_statement(exercise)
@@ -238,7 +239,6 @@ def is_line_of_bug(exercise, progress, line):
 
 
 def grade_class(args):
-    """Judge the exercises of a class, and write its grades."""
     seed = new_seed() if args.seed is None else args.seed
     for flag, path in {"--out": args.out, "--json": args.json}.items():
         if path is not None:

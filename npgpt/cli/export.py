@@ -3,12 +3,13 @@
 import json
 
 from npgpt.checkpoints.tensorfile import NAMES
-from npgpt.checkpoints.tokenizer import TOKENIZER_FILES
 from npgpt.checks import check_path
 from npgpt.cli.arguments import add_model_argument, load_given_model
 from npgpt.data.hf_tokenizer import MOST_TOKENIZER_BYTES
 from npgpt.data.tokenizers import TOKENIZER_FILE, save_tokenizer
 from npgpt.files import new_folder, read_bytes
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
 
 
 def add_arguments(parser):

@@ -19,8 +19,7 @@ from collections import Counter
 
 from npgpt.cli.exercise import add_time_limit_argument
 from npgpt.errors import UserError, describe, raised_at
-from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, WRONG, best_check
-from npgpt.study.gradcheck.tables import table_text
+from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, WRONG, best_check, table_text
 from npgpt.study.judge.child import check_layer
 from npgpt.study.lessons.setting import PLAIN, Setting
 from npgpt.study.lessons.table import chosen_lessons, is_file

@@ -18,7 +18,7 @@ from npgpt.cli.exercise import CENTRAL_DIFFERENCE, add_time_limit_argument, judg
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
-from npgpt.study.exercises.exercise import FOLDER, Step, blanks_left, read_exercise, read_title
+from npgpt.study.exercises.exercise import FOLDER, Step, read_exercise, read_title
 from npgpt.study.exercises.mathematics import derivation_text
 from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
@@ -124,7 +124,6 @@ def go_on(session):
 
 
 def go_back(session):
-    """Go to the exercise before the present one, solved or not."""
     number = whole_path().index(session.step)
     if not number:
         raise UserError("this is the first exercise")
@@ -187,7 +186,6 @@ def judge_saved(session):
 
 
 def judge_afresh(session):
-    """Judge the file, on a new screen."""
     if not session.file_is_missing:
         session.body = []
         judge(session)
@@ -245,7 +243,6 @@ def show_list(session):
 
 
 def ask_reset(session):
-    """Reset the file if the learner says yes."""
     if ask(session, f"reset {session.file} to its beginning? y/n") != "y":
         session.body.append("not reset")
         return
@@ -272,12 +269,11 @@ def draw_screen(session, question=KEYS):
 
 
 def task(session):
-    """Return the title of the lesson, which file to open, and the line to begin with."""
     begin = f"{session.step.lesson.title}. Open {session.file} in your editor"
     if session.step.is_bug:
         return f"{begin}: one line of its backward is wrong. Correct it, and save: the verdict appears here."
     try:
-        left = blanks_left(read_exercise(session.file))
+        left = read_exercise(session.file).blanks
     except (UserError, OSError):        # the verdict says why
         left = []
     first = f", and begin with line {left[0].lineno}: replace `...` with code" if left else ""

@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 
-from npgpt.api import check_scipy
 from npgpt.engine.cpu import cpu_kernels
 from npgpt.errors import UserError
 
@@ -24,8 +23,6 @@ def show_loops(name):
     lesson, = chosen_lessons(name)
     if lesson.is_composite:
         raise UserError(f"{name} calls other layers: choose one that does not, such as layernorm")
-    if name == "gelu_exact":
-        check_scipy()
     forward, backward = compile_lines(lesson.forward), compile_lines(lesson.backward)
     y, cache = lesson.run_forward(lesson.inputs, forward)
     lesson.run_backward(np.ones_like(y), cache, backward)

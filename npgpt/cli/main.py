@@ -76,7 +76,7 @@ def main(arguments=None):
 
         with out_of_memory(LESS_MEMORY), interruptible():
             warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
-            code = follow(world) if follows else module_of(args.command).run(args)      # None, or 1 if a check failed
+            code = follow(world) if follows else args.function(args)      # None, or 1 if a check failed
         sys.stdout.flush()
         code = code or 0
     except UserError as error:
@@ -112,12 +112,7 @@ def line_in_block(error):
                  if names.keys() >= {*FUNCTIONS, "__file__"}), None)
 
 
-def module_of(command):
-    return importlib.import_module(f"npgpt.cli.{command}")
-
-
 def parse(arguments):
-    """Parse a command line; UserError if it is not valid."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["exercise"] and arguments[1:] and arguments[1].endswith(".py"):
         arguments = ["exercise", "file", *arguments[1:]]
@@ -127,8 +122,10 @@ def parse(arguments):
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary)
         if arguments[:1] == [name]:
-            subparser.description = module_of(name).__doc__
-            module_of(name).add_arguments(subparser)
+            module = importlib.import_module(f"npgpt.cli.{name}")
+            subparser.description = module.__doc__
+            subparser.set_defaults(function=module.run)
+            module.add_arguments(subparser)
     args = parser.parse_args(arguments)
     for name in ("text", "prompt", "stop"):     # a surrogate stands for a byte that is not UTF-8, as a path may have
         if re.search("[\ud800-\udfff]", text := vars(args).get(name) or ""):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError
-from npgpt.files import make_folder, read_bytes, write_atomically
+from npgpt.files import read_bytes, write_atomically
 from npgpt.study.exercises.exercise import FOLDER
 from npgpt.study.lessons.table import LESSONS, is_file, lesson_named
 from npgpt.study.notebooks.gpu import CELLS
@@ -34,7 +34,7 @@ def run(args):
     there = [out / name for name in texts if os.path.lexists(out / name)]
     if changed := [path for path in there if read_bytes(path) != texts[path.name]]:
         raise UserError(f"{changed[0]} exists and has changed: choose another folder with --out, or delete it")
-    make_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_atomically(out / name, text)
     print(f"{out}: {', '.join(texts)}\nopen them in JupyterLab, VS Code or a hosted notebook")

@@ -61,8 +61,13 @@ def continuations(model, tokenizer, prompt, n=1, stop=None, **sampling):
     if len(ids) == 0:
         raise UserError("the prompt is empty: give at least one character, or leave --prompt out for a new line")
     columns = model.stream(np.tile(ids, (n, 1)), **sampling, eos_token_id=tokenizer.eos_token_id)
-    return [document_text(tokenizer, map(operator.itemgetter(row), each), ids, stop)
-            for row, each in enumerate(itertools.tee(columns, n))]      # no more columns than one needs
+
+    def text_of(row, column):
+        tokens = map(operator.itemgetter(row), column)
+        texts = tokenizer.decode_stream(itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens), ids)
+        return texts if stop is None else text_before(stop, texts)
+
+    return [text_of(row, each) for row, each in enumerate(itertools.tee(columns, n))]   # no more columns than one needs
 
 
 def print_samples(model, tokenizer, prompt, n=1, stop=None, **sampling):
@@ -86,16 +91,6 @@ def sample_line(model, tokenizer, seed):
         if len(text) >= LINE:
             break
     return printable(re.sub(r"\s*\n\s*", " / ", text))[:LINE]
-
-
-def document_text(tokenizer, tokens, prompt, stop=None):
-    """Yield the text of tokens as they arrive, up to the one that ends the document, or up to the text `stop`.
-
-    prompt: the ids before them.
-    """
-    tokens = itertools.takewhile(lambda token: token != tokenizer.eos_token_id, tokens)
-    texts = tokenizer.decode_stream(tokens, prompt)
-    return texts if stop is None else text_before(stop, texts)
 
 
 def text_before(stop, texts):

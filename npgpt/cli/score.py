@@ -9,8 +9,8 @@ from npgpt.arrays import to_host
 from npgpt.cli.arguments import add_model_argument, load_given_model, standard_input
 from npgpt.cli.screen import style
 from npgpt.data.batches import strided_windows
+from npgpt.data.corpora import read_text
 from npgpt.errors import UserError, printable
-from npgpt.files import read_bytes
 from npgpt.layers import IGNORE_INDEX
 
 COLOURS, BITS = (194, 230, 223, 216, 209, 203, 197, 161), 2     # of a terminal's 256, from pale to red; bits of each
@@ -24,7 +24,10 @@ def add_arguments(parser):
 
 
 def run(args):
-    text = given_text(args)
+    if "-" in (args.text, args.file):
+        text = standard_input()
+    else:
+        text = read_text(args.file) if args.text is None else args.text
     loaded = load_given_model(args)
     tokens = loaded.tokenizer.encode(text)
     bits = surprise(loaded.model, tokens)
@@ -39,18 +42,6 @@ def run(args):
         for text, each in zip(texts, [None, *bits], strict=True):
             print(f"{'-' if each is None else f'{each:.2f}':>8}  {printable(text)}")
     print(f"{len(bits):,} tokens after the first: {bits.sum():.2f} bits, perplexity {np.exp2(bits.mean()):.4f}")
-
-
-def given_text(args):
-    """Return the text of --text or --file. Raises UserError unless it is UTF-8."""
-    if "-" in (args.text, args.file):
-        return standard_input()
-    if args.text is not None:
-        return args.text
-    try:
-        return read_bytes(args.file).decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{args.file} is not UTF-8 at byte {error.start}: convert it first") from None
 
 
 def surprise(model, tokens):

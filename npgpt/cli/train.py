@@ -42,6 +42,7 @@ from npgpt.display import tqdm
 from npgpt.engine.choose import KERNELS
 from npgpt.engine.cpu import BY, cpu_kernels
 from npgpt.errors import BackwardError, UserError, one_line
+from npgpt.files import is_folder
 from npgpt.loading import load_model
 from npgpt.model.block import GPT2, read_block
 from npgpt.model.config import GPTConfig
@@ -179,20 +180,16 @@ def trainer_of(run, args, backwards):
 
 
 def resume_command(args):
-    """Return the command line that continues the run, quoted for a shell."""
     files = [word for name in ("backward", "block") if (file := getattr(args, name)) for word in (f"--{name}", file)]
     return shlex.join(["npgpt", "train", "--resume", "--out-dir", args.out_dir, *files])
 
 
 def describe_split(trainer, split):
-    """Describe a split: its number of tokens, and of documents and windows if there are any."""
     if split not in trainer.crops:
         return "none"
-    tokens, windows = getattr(trainer, f"{split}_tokens"), trainer.crops[split].n_starts
-    if not isinstance(tokens, Documents):
-        return f"{len(tokens):,} tokens"
-    others = "" if windows == len(tokens.starts) else f" ({windows:,} windows)"
-    return f"{len(tokens):,} tokens in {len(tokens.starts):,} documents{others}"
+    tokens = getattr(trainer, f"{split}_tokens")
+    documents = f" in {len(tokens.starts):,} documents" if isinstance(tokens, Documents) else ""
+    return f"{len(tokens):,} tokens{documents}"
 
 
 def print_line(trainer):
@@ -319,21 +316,23 @@ def resumed_run(args):
 
 
 def check_tokenizer(args, tokenizer, folder):
-    """Raise UserError if --tokenizer asks for another one."""
     if args.tokenizer and not is_called(tokenizer, args.tokenizer):
         check_same("tokenizer", tokenizer.kind, args.tokenizer, folder)
 
 
 def check_same(name, there, asked, folder):
-    """Raise UserError if a flag asks for another value than the model has."""
     if asked != there:
         raise UserError(f"{name} is {there} in {folder}, but {asked} was asked for: leave the flag out, "
                         "or train a new model in another --out-dir")
 
 
 def check_out_dir(args):
-    """Raise UserError if --out-dir contains a run that a new one would replace."""
     out_dir = Path(args.out_dir)
-    if not args.overwrite and (checkpoints(out_dir) or (out_dir / METRICS_FILE).exists()):
+    if is_folder(out_dir / METRICS_FILE):
+        raise UserError(f"{out_dir / METRICS_FILE} is a folder: move it away, or choose another --out-dir")
+    if not args.overwrite and checkpoints(out_dir):
         raise UserError(f"{out_dir} contains a run: continue it with --resume, replace it with --overwrite, "
                         "or choose another --out-dir")
+    if not args.overwrite and (out_dir / METRICS_FILE).exists():
+        raise UserError(f"{out_dir} contains a {METRICS_FILE} but no checkpoint, so there is no run to continue: "
+                        "replace it with --overwrite, or choose another --out-dir")

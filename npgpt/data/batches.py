@@ -84,7 +84,7 @@ class DocumentCrops(Crops):
         counts = lengths - 1 - ignored
         self.starts, self.lengths, self.ignored, self.counts = (
             each[counts > 0] for each in (documents.starts, lengths, ignored, counts))
-        self.n_starts = self.crops = len(self.starts)
+        self.n_starts = len(self.starts)
         if self.n_starts == 0:
             raise UserError(f"every prompt has more than {length} tokens, so no completion is seen: give shorter "
                             "prompts, or raise the block size")

@@ -10,7 +10,7 @@ from pathlib import Path
 from npgpt.checks import check_memory, require
 from npgpt.download.file import download
 from npgpt.errors import UserError, one_line
-from npgpt.files import make_folder, open_regular, parse_json, write_atomically
+from npgpt.files import open_regular, parse_json, write_atomically
 
 BYTES_PER_CHARACTER = 8     # of a text in memory: its bytes, its characters, its tokens
 ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double quotes: every second word is quoted
@@ -18,6 +18,7 @@ ASCII = str.maketrans("‘’–—", "''--", '"“”')     # without double qu
 PROSE = re.compile(r"(?!Added in|Changed in|Deprecated|New in|See also)(?=(\S+ ){8})"
                    r"""([A-Z]|\w+[.(])[\w '(),./:;=[\]-]*[.:]""", re.ASCII)
 CORPORA = "tinyshakespeare", "pydocs"
+TINYSHAKESPEARE_FILE = "tinyshakespeare/input.txt"      # below the folder for downloads
 TINYSHAKESPEARE = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
                    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed", 1_115_394)
 
@@ -36,24 +37,19 @@ class Corpus:
     answers: list[tuple[str, str]] | None = None
 
 
-def data_dir(explicit: str | Path | None = None) -> Path:
-    """Return the folder for downloads: `explicit`, else NPGPT_DATA_DIR, else "data" in the current folder."""
-    return Path(explicit or os.environ.get("NPGPT_DATA_DIR") or "data")
-
-
 def open_corpus(name: str | Path | None = None, directory: str | Path | None = None) -> Corpus:
     """Return the Corpus `name`: one of CORPORA, a UTF-8 text file, or a folder with train.bin and val.bin.
 
     A text file whose name ends in .jsonl has prompts and completions: see `read_answers`. Without a name it is
-    TinyShakespeare, or pydocs if that cannot be downloaded. `directory` is the folder for downloads. Raises UserError
-    if the corpus is missing or damaged.
+    TinyShakespeare, or pydocs if that cannot be downloaded. directory: for downloads, by default NPGPT_DATA_DIR, else
+    "data". Raises UserError if the corpus is missing or damaged.
     """
-    directory = data_dir(directory)
+    directory = Path(directory or os.environ.get("NPGPT_DATA_DIR") or "data")
     if name is None:
         try:
             return open_tinyshakespeare(directory)
         except UserError as error:
-            if tinyshakespeare_path(directory).exists():
+            if (directory / TINYSHAKESPEARE_FILE).exists():
                 raise
             return Corpus("pydocs", pydocs_text(), None, f"pydocs, built into Python, because {error}")
     if name == "tinyshakespeare":
@@ -87,7 +83,8 @@ def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
             row = parse_json(line)
             answers.append((row["prompt"], row["completion"]))
             for name in ("prompt", "completion"):
-                require(f"the {name}", row[name], isinstance(row[name], str) and row[name], "a nonempty string")
+                right = isinstance(row[name], str) and row[name]
+                require(f"the {name}", row[name], right, "a string that is not empty")
         except (ValueError, KeyError, TypeError, RecursionError) as error:      # UserError is a ValueError
             raise UserError(f'{path}, line {number} is not {{"prompt": "…", "completion": "…"}} '
                             f"({type(error).__name__}: {one_line(error)})") from None
@@ -98,7 +95,7 @@ def read_answers(text: str, path: Path) -> list[tuple[str, str]]:
 
 def open_tinyshakespeare(directory):
     """Return the Corpus TinyShakespeare, downloaded if necessary. Raises UserError if that fails or it is damaged."""
-    path = tinyshakespeare_path(directory)
+    path = directory / TINYSHAKESPEARE_FILE
     url, sha256, size = TINYSHAKESPEARE
     found = path.exists()
     try:
@@ -108,18 +105,13 @@ def open_tinyshakespeare(directory):
             raise UserError(f"{path if found else url} is not TinyShakespeare ({len(data):,} bytes, SHA-256 "
                             f"{digest[:12]}…): " + ("delete it, and it is downloaded again" if found else "try again"))
         if not found:
-            make_folder(path.parent)
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, data)
     except OSError as error:
         raise UserError(f"{url} could not be downloaded ({error}): check the network and the folder, or put the file "
                         f"at {path}") from error
     origin = "found at" if found else "downloaded to"
     return Corpus("tinyshakespeare", data.decode(), None, f"TinyShakespeare, {origin} {path}")
-
-
-def tinyshakespeare_path(directory):
-    """Return the path of TinyShakespeare below the folder for downloads."""
-    return directory / "tinyshakespeare" / "input.txt"
 
 
 def pydocs_text() -> str:

@@ -79,7 +79,12 @@ def prepare(corpus: Corpus, tokenizer: Tokenizer, folder: str | Path, separator:
         if separator is None:
             splits = tokenize_corpus(corpus, tokenizer, val_fraction)
         else:
-            splits = tokenize_splits(documents_of(corpus, separator), lambda pairs: tokenize_documents(
+            texts = map(str.strip, corpus.text.split(separator)) if separator else ()
+            documents = [("", text) for text in texts if text]
+            if len(documents) < 2:
+                raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: give "
+                                "another separator")
+            splits = tokenize_splits(documents, lambda pairs: tokenize_documents(
                 tokenizer, pairs, end_id, separator, pad_id), val_fraction)
         write_token_files(unfinished, *splits)
 
@@ -91,16 +96,6 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
     if not found:
         raise UserError(f"the {tokenizer.kind} tokenizer has no token {shown(token)}: give the text or the id of one")
     return found[0]
-
-
-def documents_of(corpus, separator):
-    """Return the documents of a text corpus, stripped, as pairs ("", text). Raises UserError for fewer than two."""
-    texts = map(str.strip, corpus.text.split(separator)) if separator else ()
-    documents = [("", text) for text in texts if text]
-    if len(documents) < 2:
-        raise UserError(f"{corpus.name} does not contain two documents separated by {separator!r}: give another "
-                        "separator")
-    return documents
 
 
 def concatenate_splits(train: Tokens, val: Tokens | None) -> Tokens:

@@ -8,10 +8,9 @@ arrays. If an edited function would be replaced or run on parts, `sources` notic
 `config` has the `block` (`Block` in npgpt/model/block.py) whose forward and backward `gpt_forward` calls; an engine may
 put compiled ones there. All engines have one interface:
 
-    accumulated(batches, rngs, count) -> loss, grads of a step          loss(idx, targets) -> loss
-    loss_and_grads(idx, targets, rng, count, add_to) -> loss, grads     moments() -> AdamW's m, v
+    step(batches, rngs, count, moments, step) -> loss, norm             loss(idx, targets) -> loss
+    loss_and_grads(idx, targets, rng, count) -> loss, grads             moments() -> AdamW's m, v
     adamw_step(grads, moments, step) -> norm                            dropout_rng(seed, step, micro_batch) -> rng
     reader(B, pads) -> read: next tokens (B, T) -> logits (B, V)        description, threads, kernels
-    synchronous: whether results are ready when a call returns          fuses_steps: whether it has `step`, too:
-    step(batches, rngs, count, moments, step) -> loss, norm             a whole training step as one program
+    synchronous: whether results are ready when a call returns
 """

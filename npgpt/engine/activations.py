@@ -84,7 +84,7 @@ class Hooks(ast.NodeTransformer):
 
 
 def located(tree, node):
-    """Give a tree the line of a node in its file, so that tracebacks show the lesson's lines; return it."""
+    """Return the tree with the line numbers of a node, so that tracebacks show the lesson's lines."""
     for each in ast.walk(tree):
         ast.copy_location(each, node)
     return tree

@@ -21,8 +21,12 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
                 frozen) -> tuple[Parameters, ReferenceEngine]:
     """Return the parameters of a model, zero, and an engine for them. Raises UserError if no engine supports this."""
     xp = np if kernels == "xla" else array_module(device)
-    if reason := unsupported(xp, dtype, kernels):
-        raise UserError(reason)
+    if dtype == "bfloat16" and kernels != "xla":
+        raise UserError("dtype bfloat16 needs --kernels xla: add it, or use --dtype float32")
+    if dtype == "tf32" and kernels != "xla" and xp is np:       # XLA checks this itself
+        raise UserError("dtype tf32 needs a GPU: use --dtype float32")
+    if xp is not np and kernels in ("numpy", "numba", "mkl"):
+        raise UserError(f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu")
     if xp is np:
         values = sum(map(math.prod, parameter_shapes(config).values()))
         check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
@@ -37,14 +41,3 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
     if kernels == "reference" or kernels == "auto" and threads == 1:
         return params, ReferenceEngine(params, threads)
     return params, CPUEngine(params, threads, cpu_kernels(kernels))
-
-
-def unsupported(xp, dtype, kernels):
-    """Return why an array library does not support this, and what to do; None if it does. XLA checks tf32 itself."""
-    if dtype == "bfloat16" and kernels != "xla":
-        return "dtype bfloat16 needs --kernels xla: add it, or use --dtype float32"
-    if dtype == "tf32" and kernels != "xla" and xp is np:
-        return "dtype tf32 needs a GPU: use --dtype float32"
-    if xp is not np and kernels in ("numpy", "numba", "mkl"):
-        return f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu"
-    return None

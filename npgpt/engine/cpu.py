@@ -31,13 +31,11 @@ BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmul
 
 
 def is_intel():
-    """Return whether this machine's CPU is Intel's."""
     cpuinfo = Path("/proc/cpuinfo")
     return "GenuineIntel" in (cpuinfo.read_text() if cpuinfo.exists() else platform.processor())
 
 
 def is_installed():
-    """Return whether the package `mkl` is installed."""
     import importlib.metadata  # here, because it takes long
 
     return any(importlib.metadata.distributions(name="mkl"))
@@ -110,11 +108,6 @@ class CPUEngine(ReferenceEngine):
     @property
     def description(self):
         return f"{self.threads} thread{'s' * (self.threads > 1)}{BY[self.kernels]}"
-
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
-        loss, grads = self.accumulated([(idx, targets)], [rng], count or counted(targets), mask)
-        with using_cores(self.threads):
-            return loss, self.added(grads, add_to)
 
     def accumulated(self, batches, rngs, count, mask=None):
         """As in `ReferenceEngine`; each shard sums over its micro-batches, then the shards are summed."""

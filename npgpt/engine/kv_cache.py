@@ -25,14 +25,17 @@ class Texts:
         self.block_size, self.tokens = config.block_size, np.empty((B, 0), np.int64)
         self.pads = np.zeros(B, np.int64) if pads is None else pads
 
-    def add(self, idx, anew=False):
-        """Add the next tokens of each text, (B, T). Return those to read, and how many are before them; anew: none."""
+    def add(self, idx):
+        """Add the next tokens of each text, (B, T). Return those to read, and how many are before them.
+
+        One token is read after the others; several are read together with all before them.
+        """
         begin, self.tokens = self.tokens.shape[1], np.concatenate([self.tokens, idx], axis=1)
         if self.tokens.shape[1] > self.block_size:
             lengths = self.tokens.shape[1] - self.pads
             lengths = np.where(lengths > self.block_size, max(1, self.block_size // 2), lengths)
-            self.tokens, self.pads, anew = self.tokens[:, -lengths.max():], lengths.max() - lengths, True
-        begin = 0 if anew else begin
+            self.tokens, self.pads, begin = self.tokens[:, -lengths.max():], lengths.max() - lengths, 0
+        begin = begin if idx.shape[1] == 1 else 0
         return self.tokens[:, begin:], begin
 
 
@@ -67,10 +70,7 @@ class KVCache:
             """Compute attention of the new queries on all keys; new keys are stored after the earlier ones."""
             keys, values = (each[:, :, :begin + T] for each in next(layers))        # 2 x (B, H, S, D)
             keys[:, :, begin:], values[:, :, begin:] = k, v
-            if T == 1:
-                mask = None                                         # the last position sees all keys
-            elif begin:                                             # (T, S): all earlier keys are visible
-                mask = np.concatenate([np.zeros_like(mask, shape=(T, begin)), mask], axis=1)
+            mask = None if T == 1 else mask                         # the last position sees all keys
             if self.texts.pads.any():
                 hidden = is_padding(np.arange(begin + T), np.arange(begin, begin + T)[:, None], self.texts.pads)
                 padding = xp.asarray(np.where(hidden, -np.inf, 0.0).astype(q.dtype))

@@ -2,16 +2,16 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+import math
 
 import numpy as np
 
 from npgpt import layers
-from npgpt.arrays import to_scalar
+from npgpt.arrays import is_on_host, to_scalar
+from npgpt.engine import update
 from npgpt.engine.kv_cache import KVCache
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.threads import sharing_cores, spread
-from npgpt.engine.update import adamw_update, clip_factor, norm_of, slice_of, slices, square_sums, update_slices
 from npgpt.layers.loss import IGNORE_INDEX, cross_entropy_forward
 from npgpt.model.masks import draw_masks
 from npgpt.model.parameters import Parameters
@@ -27,9 +27,7 @@ class ReferenceEngine:
     round their factors to 10 bits of mantissa. The attribute config has the block that is run.
     """
 
-    adamw_update, gpt_backward, kernels = staticmethod(adamw_update), staticmethod(gpt_backward), "reference"
-    fuses_steps = False         # whether `step` computes the gradients and AdamW in one program
-    step: Callable              # only with fuses_steps
+    adamw_update, gpt_backward, kernels = staticmethod(update.adamw_update), staticmethod(gpt_backward), "reference"
     ranks = 1, 1                # processes that train together: in all, and on this machine
 
     def __init__(self, params: Parameters, threads: int, tf32: bool = False):
@@ -64,27 +62,39 @@ class ReferenceEngine:
         device = self.params.xp.cuda.Device()
         return f"{self.params.xp.cuda.runtime.getDeviceProperties(device.id)['name'].decode()}, reference lines"
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
-        """Compute the loss and all gradients of one batch.
+    def loss_and_grads(self, idx, targets, rng=None, count=None, mask=None):
+        """Compute the loss, a scalar, and all gradients of one batch, a dict name -> array.
 
-        idx, targets (B, T) integers on the host; rng draws the dropout masks, or None; count: the divisor of the summed
-        losses, by default the number of targets that are not ignored; add_to: gradients of an earlier call, to which
-        these are added in place; mask: added to the attention scores, (T, T) or (B, 1 or H, T, T) on the host, or None.
-        Returns the loss, a scalar, and the gradients, a dict name -> array.
+        count: by default the number of targets that are not ignored. The other arguments are those of `accumulated`.
         """
-        count = count or counted(targets)
-        with self.running():
-            loss, grads = self.run(idx, targets, rng, count, mask)
-        return to_scalar(loss), self.added(grads, add_to)
+        return self.accumulated([(idx, targets)], [rng], count or counted(targets), mask)
 
-    def accumulated(self, batches, rngs, count):
-        """Sum `loss_and_grads` over the micro-batches of a step. batches: pairs (idx, targets); rngs: of each, or None.
+    def accumulated(self, batches, rngs, count, mask=None):
+        """Sum the losses and the gradients of the micro-batches of a step.
+
+        batches: pairs (idx, targets) of (B, T) integers on the host; rngs: for the dropout masks of each, or None;
+        count: the divisor of the summed losses; mask: added to the attention scores, (T, T) or (B, 1 or H, T, T) on the
+        host, or None.
         """
         total, grads = 0.0, None
-        for (idx, targets), rng in zip(batches, rngs, strict=True):
-            loss, grads = self.loss_and_grads(idx, targets, rng, count, grads)
-            total = total + loss
+        with self.running():
+            for (idx, targets), rng in zip(batches, rngs, strict=True):
+                loss, new = self.run(idx, targets, rng, count, mask)
+                total, grads = total + to_scalar(loss), self.added(new, grads)
         return total, grads
+
+    def step(self, batches, rngs, count, moments, step, on_grads=None):
+        """Take a training step; return the loss and the gradient norm.
+
+        on_grads: called with the gradients before the update, if they are whole and on the host. The other arguments
+        and errors are those of `accumulated` and `adamw_step`.
+        """
+        loss, grads = self.accumulated(batches, rngs, count)
+        if is_on_host(loss) and not math.isfinite(loss):
+            raise update.NotFiniteError(f"the loss is {loss}")
+        if on_grads and self.shows_gradients:
+            on_grads(grads)
+        return loss, self.adamw_step(grads, moments, step)
 
     def run(self, idx, targets, rng, count, mask):
         """Run one forward and backward; return the loss times its share of `count`, and the gradients."""
@@ -142,17 +152,17 @@ class ReferenceEngine:
         Raises NotFiniteError, before anything has changed, if the norm is not finite; on a GPU it raises nothing, and
         the parameters become NaN. The bits of the result do not depend on the number of threads.
         """
-        gs = [slice_of(grads, part) for part in self.slices]
-        norm = norm_of(square_sums(gs, self.threads))
+        gs = [update.slice_of(grads, part) for part in self.slices]
+        norm = update.norm_of(update.square_sums(gs, self.threads))
         p, m, v = (each.flat for each in (self.params, *moments))
-        update_slices(step, p, m, v, 0, self.slices, gs, clip_factor(norm, step.max_norm), self.threads,
-                      self.adamw_update)
+        update.update_slices(step, p, m, v, 0, self.slices, gs, update.clip_factor(norm, step.max_norm), self.threads,
+                             self.adamw_update)
         return norm
 
     @functools.cached_property
     def slices(self):
         """The parts of the parameters that `adamw_step` updates."""
-        return slices(self.params)
+        return update.slices(self.params)
 
     def moments(self) -> tuple[Parameters, Parameters]:
         """Return AdamW's two moments, zero."""

@@ -27,7 +27,6 @@ def using_cores(n):
 
 
 def free_cores():
-    """Return how many cores the calling thread may use."""
     return _cores.free
 
 

@@ -117,5 +117,4 @@ def update_slices(step, p, m, v, begin, parts, gs, clip, threads, rule):
 
 
 def shares(n, threads):
-    """Divide n slices evenly among at most `threads` threads."""
     return even_parts(n, min(threads, n // LEAST))

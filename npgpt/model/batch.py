@@ -76,7 +76,7 @@ def check_padding(mask, B, T):
 
 
 def seeing_itself(mask, causal):
-    """Let a position that sees none see itself, in a mask (..., T, T), such as padding: its softmax would be 0 / 0."""
+    """Let a position whose row of the mask (..., T, T) hides everything see itself: its softmax would be 0 / 0."""
     T = mask.shape[-1]
     seen = mask > -np.inf
     blind = ~(seen & np.tri(T, dtype=bool) if causal else seen).any(axis=-1, keepdims=True)     # (..., T, 1)

@@ -109,7 +109,7 @@ class Block:
                                 "to it: return a copy")
 
     def check_continuing(self, config):
-        """Raise UserError unless tokens that are read one by one, with the keys and values before, give the same."""
+        """Raise UserError unless reading token by token, with cached keys and values, equals reading all at once."""
         if self == GPT2:
             return
         x, p, mask = self.trial(config)

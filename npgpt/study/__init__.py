@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.files import make_folder
 from npgpt.study.exercises.exercise import Exercise, Step, levels_of
 from npgpt.study.exercises.progress import Progress, folder_here
-from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error
+from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error, table_text
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.pictures import Arrays, compared_arrays
-from npgpt.study.gradcheck.tables import table_text
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import Judgement, judge, new_seed
@@ -30,6 +28,8 @@ from npgpt.study.judge.shapes import EXACT
 from npgpt.study.lessons.own import Pair, pair_of
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
+
+__all__ = ["Check", "Verified", "case", "check", "train", "verify"]
 
 
 def case(layer: str) -> Case:
@@ -68,7 +68,8 @@ class Check:
                 found.append((relative_error(yours[name], true[name]) <= EXACT, yours[name], true[name]))
         if not found:
             raise UserError(f"no line computes a gradient called {name} yet")
-        return compared_arrays(*min(found, key=lambda each: each[0])[1:])
+        _, given, right = min(found, key=lambda each: each[0])
+        return compared_arrays(given, right)
 
     def hint(self) -> str:
         """Return a hint on the first line that is wrong, or still to be written; one more at each call.
@@ -111,7 +112,7 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
     report = judge(layer, solution, new_seed() if seed is None else seed)
     folder = None if level is None else folder_here()
     if folder:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         Progress(folder).tried(step.name, report.right)
     exercise = Exercise(layer, step.what, Path(name), text)
     checked = Check(f"{name}, a backward of {layer}", exercise, solution, report, folder)
@@ -121,10 +122,7 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
 
 
 class Verified:
-    """What `verify` found: `right`; `lines`, a `LineCheck` for each variable; `remark`: why it is float64, or "".
-
-    Its `repr` is a table.
-    """
+    """What `verify` found: `right`; `lines`, a `LineCheck` for each variable; `remark`: why it is float64, or ""."""
 
     def __init__(self, pair: Pair, lines: list[LineCheck], remark: str):
         self.pair, self.lines, self.remark = pair, lines, remark

@@ -1,16 +1,14 @@
 """AdamW: steps scaled by the running size of each gradient, with weight decay apart from the gradient."""
 
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from npgpt.arrays import is_on_host
 from npgpt.checks import check_choice, check_real, require
 from npgpt.engine.cpu import CPUEngine, cpu_kernels
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
-from npgpt.engine.update import AdamWStep, NotFiniteError
+from npgpt.engine.update import AdamWStep
 from npgpt.model.parameters import Parameters
 
 DECAYS = ("matrices", "all")
@@ -27,9 +25,6 @@ class AdamW:
     Raises UserError for values out of range.
 
     betas, weight_decay and decay are by default nanoGPT's; torch's are (0.9, 0.999), 0.01 and "all".
-
-    Only the optimizer writes its state: lr, the step count `t`, and the moments m and v, whose arrays it passes to the
-    engine to be updated.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.95),
@@ -69,19 +64,11 @@ class AdamW:
                    on_grads: Callable | None = None) -> tuple[float, float]:
         """Compute the loss and the gradients of all micro-batches, take a `step`, and return the loss and the norm.
 
-        batches, rngs, count: as in `ReferenceEngine.accumulated`. on_grads: called with the gradients before the step,
-        if the engine `shows_gradients`. Raises as `step` does.
+        batches, rngs, count, on_grads: as in `ReferenceEngine.step`. Raises as `step` does.
         """
-        if self.engine.fuses_steps:
-            loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr))
-            self.t += 1
-            return loss, norm
-        loss, grads = self.engine.accumulated(batches, rngs, count)
-        if is_on_host(loss) and not math.isfinite(loss):
-            raise NotFiniteError(f"the loss is {loss}")
-        if on_grads:
-            on_grads(grads)
-        return loss, self.step(grads, max_norm, lr)
+        loss, norm = self.engine.step(batches, rngs, count, (self.m, self.v), self._next(max_norm, lr), on_grads)
+        self.t += 1
+        return loss, norm
 
     def restore(self, checkpoint) -> None:
         """Continue from the parameters, the moments and the step of a `Checkpoint`."""

@@ -17,7 +17,6 @@ from npgpt.display import HIDE_BARS, tqdm
 from npgpt.engine.memory import check_training_memory
 from npgpt.engine.update import NotFiniteError
 from npgpt.errors import UserError
-from npgpt.files import make_folder
 from npgpt.interrupts import calling_on_signals
 from npgpt.model.parameters import Parameters
 from npgpt.training.adamw import AdamW
@@ -148,7 +147,7 @@ class Trainer:
         record are still being computed, see `read`. A logged step also has the `layer_norms`, if the engine can.
         """
         params, kept, on_grads = self.model.params, [], None
-        if self.model.engine.shows_gradients and (self.step + 1) % self.options.log_interval == 0:
+        if (self.step + 1) % self.options.log_interval == 0:
             def on_grads(grads):        # called when the activations are freed
                 kept.extend([grads, params.flat[:params.n_trained].copy()])
         try:
@@ -202,7 +201,7 @@ class Trainer:
         """Save a checkpoint of this step in `out_dir`."""
         assert self.out_dir is not None
         if self.saved_step is None:     # later, a folder that was deleted has lost its lock and metrics
-            make_folder(self.out_dir)
+            self.out_dir.mkdir(parents=True, exist_ok=True)
         state = {"best_step": self.best_step, "best_loss": self.best_loss, "options": dataclasses.asdict(self.options),
                  "threads": self.model.engine.threads, "kernels": self.model.engine.kernels, "corpus": self.corpus}
         if self.model.params.frozen:

@@ -32,6 +32,7 @@ def test_info_and_eval(npgpt, folder, text_file):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, 3e38])
 @pytest.mark.parametrize("command", ["sample", "sample -n 2", "sample --temperature 0", "eval --corpus text.txt",
+                                     "score --text ab",
                                      "train --corpus text.txt --max-iters 2 --crop-length 8 --threads 1 --init-from",
                                      "train --corpus text.txt --overfit --crop-length 8 --threads 1 --init-from",
                                      "study --prompt ab --checkpoint", "look --prompt ab"])

@@ -9,14 +9,11 @@ import pytest
 from npgpt import load
 from npgpt.checkpoints.load import TINY
 from npgpt.checkpoints.tensorfile import TensorFile
-from npgpt.data.corpora import data_dir, tinyshakespeare_path
 from npgpt.download import hub
 from tests.helpers.runs import refused
+from tests.helpers.shakespeare import DATA, SHAKESPEARE
 
 README = (TINY / "README.md").read_text()
-DATA = data_dir()           # before the fixture npgpt leaves the folder
-SHAKESPEARE = pytest.mark.skipif(not tinyshakespeare_path(DATA).exists(), reason="TinyShakespeare is missing: set "
-                                 "NPGPT_DATA_DIR to the folder that has it")
 
 
 def test_it_is_loaded_sampled_and_looked_at_from_anywhere(npgpt, monkeypatch):

@@ -101,18 +101,12 @@ def test_eval_prints_consistent_figures_for_each_split(npgpt, text_file):
     refused(npgpt("eval", "--corpus", "nowhere"), "nowhere")
 
 
-def test_data_list_get_and_prepare(npgpt, text_file, tmp_path):
-    code, out, _ = npgpt("data", "list")
-    assert code == 0 and "tinyshakespeare" in out and "1,115,394 bytes" in out and "pydocs" in out
+def test_data_prepare(npgpt, text_file, tmp_path):
     code, out, _ = npgpt("data", "prepare", text_file, "--tokenizer", "char", "--out", "tokens")
     assert code == 0 and "npgpt train --corpus tokens" in out
     assert (tmp_path / "tokens/train.bin").stat().st_size == 2 * int(0.9 * len(text_file.read_text()))
     refused(npgpt("data", "prepare", text_file, "--tokenizer", "byte", "--out", "tokens"), "tokens already exists")
-    refused(npgpt("data", "get", "shakespeare"), "shakespeare", "tinyshakespeare")
     refused(npgpt("data"), "ACTION")
-    (tmp_path / "tinyshakespeare").mkdir()
-    (tmp_path / "tinyshakespeare/input.txt").write_text("not Shakespeare")
-    refused(npgpt("data", "get", "tinyshakespeare", "--data-dir", tmp_path), "input.txt is not TinyShakespeare")
 
 
 def test_info_of_a_preset(npgpt, monkeypatch):

@@ -87,8 +87,6 @@ def test_documents_without_validation(npgpt, text_file, tmp_path):
     refused(npgpt("eval", "--split", "val"), "trained without validation")
     refused(npgpt("train", "--corpus", "lines", *TINY, "--val-fraction", 0, "--overwrite"), "npgpt data prepare")
     settings = tmp_path / "lines/npgpt_data.json"
-    settings.write_text('{"pad_token_id": 7}')
-    refused(npgpt("train", "--resume", "--epochs", 3), "not the one that this run was trained on")
     settings.write_text('{"all_windows": false, "count_padding": false, "validation": false}')      # of older versions
     assert npgpt("train", "--resume", "--epochs", 3)[0] == 0
 
@@ -135,7 +133,7 @@ def test_it_learns_to_answer(npgpt):
 @pytest.mark.parametrize(("line", "says"), [
     ("a=aa", "JSONDecodeError"), ('["a", "aa"]', "TypeError"), ('{"prompt": "a"}', "KeyError: 'completion'"),
     ('{"prompt": 1, "completion": "aa"}', "the prompt must be a string"), ("null", "TypeError"),
-    ('{"prompt": "a", "completion": ""}', "not empty"), ('{"prompt": "", "completion": "a"}', "not empty")])
+    ('{"prompt": "a", "completion": ""}', "not empty")])
 def test_an_invalid_line_of_answers_is_named(npgpt, line, says):
     answers(2)
     Path("answers.jsonl").write_text(Path("answers.jsonl").read_text() + line)

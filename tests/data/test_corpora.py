@@ -4,7 +4,7 @@ import re
 import pytest
 
 from npgpt.data import corpora
-from npgpt.data.corpora import data_dir, open_corpus
+from npgpt.data.corpora import open_corpus
 from npgpt.errors import UserError
 from tests.helpers.hub_server import HubServer
 
@@ -36,17 +36,12 @@ def test_a_failed_download_says_so_and_changes_nothing(server, tmp_path, monkeyp
     assert files_below(tmp_path) == []
 
 
-def test_data_dir(monkeypatch, tmp_path):
-    for value, expected in (("", "data"), (str(tmp_path), str(tmp_path))):
-        monkeypatch.setenv("NPGPT_DATA_DIR", value)
-        assert str(data_dir()) == expected and str(data_dir("given")) == "given"
-
-
 @pytest.mark.parametrize("name", ["tinyshakespeare", None])
-def test_tinyshakespeare_is_downloaded_once(server, tmp_path, name):
+def test_tinyshakespeare_is_downloaded_once(server, tmp_path, monkeypatch, name):
     path = tmp_path / "tinyshakespeare" / "input.txt"
-    for origin in ("downloaded to", "found at"):
-        corpus = open_corpus(name, tmp_path)
+    monkeypatch.setenv("NPGPT_DATA_DIR", str(tmp_path))
+    for origin, directory in (("downloaded to", None), ("found at", tmp_path)):
+        corpus = open_corpus(name, directory)
         assert (corpus.name, corpus.text, corpus.folder) == ("tinyshakespeare", GOOD.decode(), None)
         assert f"{origin} {path}" in corpus.reason
         server.stop()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npgpt.data.hf_tokenizer import PROBE, HFTokenizer
-from npgpt.data.tokenizers import TOKENIZER_FILE, is_called, load_tokenizer, make_tokenizer
+from npgpt.data.tokenizers import TOKENIZER_FILE, load_tokenizer, make_tokenizer
 from npgpt.errors import UserError
 from tests.helpers.tokenizers import assert_round_trip, assert_saved, byte_pairs, word_pieces
 
@@ -75,13 +75,6 @@ def test_a_stream_gives_what_decode_gives(bpe, bert):
         assert "".join(tokenizer.decode_stream(noise))          # bytes that are no text stop nothing
 
 
-def test_bytes_are_not_counted_if_characters_get_lost(bert, tmp_path):
-    description = json.loads(byte_pairs(tmp_path / "bpe.json").read_text())
-    for tokenizer in (bert, HFTokenizer({**description, "normalizer": {"type": "Lowercase"}})):
-        with pytest.raises(UserError, match="does not keep every character"):
-            tokenizer.count_bytes(tokenizer.encode("to be"))
-
-
 def test_gaps_between_ids_no_end_of_text_and_the_largest_vocabulary(tmp_path):
     description = json.loads(byte_pairs(tmp_path / "bpe.json").read_text())
     assert HFTokenizer({**description, "added_tokens": []}).eos_token_id is None
@@ -116,23 +109,12 @@ def test_a_damaged_file_is_named(tmp_path, content):
     assert len(str(caught.value)) < 400
 
 
-def test_a_text_that_the_vocabulary_cannot_express(bert):
-    bert.description["model"]["unk_token"] = "[NONE]"
-    with pytest.raises(UserError, match="library fails: .*Missing"):
-        HFTokenizer(bert.description).encode("€")
-
-
 def test_without_the_library_the_extra_is_named(bpe, tmp_path, monkeypatch):
     assert_saved(bpe, tmp_path / TOKENIZER_FILE)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for use, argument in ((make_tokenizer, f"hf:{tmp_path / 'bpe.json'}"), (load_tokenizer, tmp_path / TOKENIZER_FILE)):
         with pytest.raises(UserError, match=r'pip install "npgpt\[hf\]"'):
             use(argument)
-
-
-def test_a_tokenizer_json_is_known_by_its_content(bpe, bert, tmp_path):
-    assert is_called(bpe, f"hf:{byte_pairs(tmp_path / 'same.json')}")
-    assert not is_called(bpe, f"hf:{tmp_path / 'bert.json'}") and not is_called(bpe, "gpt2")
 
 
 @pytest.mark.parametrize("change", [

@@ -10,7 +10,6 @@ from npgpt.data.tokenizers import (
     CharTokenizer,
     GPT2Tokenizer,
     load_tokenizer,
-    make_tokenizer,
 )
 from npgpt.errors import UserError
 from tests.helpers.tokenizers import MIXED, assert_round_trip, assert_saved
@@ -87,14 +86,6 @@ def test_gpt2_without_its_vocabulary_says_what_to_do(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="could not be downloaded .*TIKTOKEN_CACHE_DIR") as caught:
         gpt2.encode("a")
     assert len(str(caught.value)) < 300
-
-
-def test_make_tokenizer():
-    assert make_tokenizer("char", "banana").chars == "abn"
-    assert isinstance(make_tokenizer("bpe", "a text that it does not need"), GPT2Tokenizer)
-    for name, said in (("word", "'word' .*char, byte or gpt2"), ("char", "from a text")):
-        with pytest.raises(UserError, match=said):
-            make_tokenizer(name)
 
 
 def test_saved_tokenizers_come_back(tmp_path):

@@ -9,7 +9,6 @@ from npgpt import GPT, GPTConfig
 from npgpt.engine import cpu, threads
 from npgpt.engine.cpu import loss_in_blocks
 from npgpt.engine.embedding import ONE_HOT_LIMIT, TokenRows, fast_embedding_backward
-from npgpt.engine.memory import number_of_shards
 from npgpt.engine.threads import blas_threads, using_cores
 from npgpt.layers.embedding import embedding_backward
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
@@ -17,7 +16,6 @@ from tests.cases import CPU_KERNELS, engine_cases, layer_calls, layer_cases, sma
 
 CASES = layer_cases()
 OF_NPGPT = [each for each in CPU_KERNELS if each != "mkl"]          # how MKL divides its work is not known
-GPT2 = GPTConfig(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768)      # 124 million parameters
 
 
 @pytest.mark.parametrize(("lesson", "one", "three"), list(zip(
@@ -90,17 +88,3 @@ def test_the_loss_in_blocks_equals_the_lessons_and_dlogits_replace_the_logits(co
             ours = loss_in_blocks(logits, targets, count or counted, gradient)
             assert isinstance(ours, float) and ours == pytest.approx(loss * share, rel=tolerance)
     np.testing.assert_allclose(logits, expected, rtol=tolerance, atol=tolerance / 10)
-
-
-@pytest.mark.parametrize(("config", "B", "T", "n_threads", "parts"), [
-    (GPTConfig(), 12, 64, 2, 2),        # a small model: its gradients are smaller than what the batch keeps
-    (GPTConfig(), 12, 64, 8, 8),
-    (GPTConfig(), 3, 64, 8, 3),         # no more parts than rows,
-    (GPTConfig(), 12, 64, 1, 1),        # or threads
-    (GPT2, 4, 64, 2, 1),                # 124 million more numbers to add up, for 4 short rows
-    (GPT2, 4, 1024, 2, 2),              # long rows, or many of them, are worth it
-    (GPT2, 12, 64, 2, 2),               # worth one more set of gradients,
-    (GPT2, 12, 64, 8, 1),               # but not seven
-])
-def test_a_batch_is_divided_if_its_activations_are_larger_than_the_gradients(config, B, T, n_threads, parts):
-    assert number_of_shards(config, B, T, n_threads) == parts

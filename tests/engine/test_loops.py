@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from npgpt.study.lessons.draws import draw
 
 from npgpt import layers
 from npgpt.engine.update import adamw_update
 from npgpt.study.gradcheck.measure import upstream
+from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import LAYERS, lesson_named
 from tests.cases import LAYOUTS, arrays_in, small_parts, unchanged
 
@@ -127,7 +127,7 @@ def test_the_lesson(name, by, n, dtype):
         pairs = [((*map(compile_lines, plain),), ())]
         if name == "cross_entropy":
             pairs.append(((compile_lines(plain[0], ("logits",)), compile_lines(plain[1], ("probs",))), (0,)))
-        for seed, setting in enumerate(draw(LAYERS[name], 0)[:n]):
+        for seed, setting in enumerate(random_settings(LAYERS[name], 0)[:n]):
             lesson = lesson_named(name, setting)
             for pair, given_up in pairs:
                 found = []
@@ -500,16 +500,6 @@ def test_sizes_that_become_equal():
                 for C in (shape[-1], 2, 3):
                     theirs = outcome(function, x, a, C)
                     assert_alike(outcome(compile_lines(function), x, a, C), theirs, 1e-12)
-
-
-def test_a_function_of_the_same_file_is_compiled_too():
-    """So a block's own layers are, without a word more."""
-    function = defined("def norm(x):\n    rms = np.sqrt((x * x).mean(axis=-1, keepdims=True) + 0.1)\n    y = x / rms\n"
-                       "    return y\n\n\ndef f(x):\n    normed = norm(x)\n    return normed @ normed.T\n")
-    x = np.random.default_rng(0).standard_normal((3, 5))
-    with loops_by("python"):
-        np.testing.assert_allclose(compile_lines(function)(x), function(x), rtol=1e-14)
-        assert kernel.cache_info().misses == 1
 
 
 def test_what_is_not_compiled_runs_as_it_stands(tmp_path):

@@ -176,6 +176,6 @@ def test_what_xla_seeds_dropout_with():
     """Its bits are JAX's; these are the words that it is given."""
     pytest.importorskip("jax", reason="JAX is not installed")
     from npgpt.engine.xla.engine import XLAEngine
-    engine = mock.Mock(place=mock.Mock(put=lambda array: array))
+    engine = mock.Mock(devices=mock.Mock(put=lambda array: array))
     words = XLAEngine._words(engine, XLAEngine.dropout_rng(engine, (7 << 32) + 5, 1000, 3))
     assert words.dtype == np.uint32 and words.tolist() == [7, 5, 1000, 3]

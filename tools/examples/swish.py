@@ -1,4 +1,4 @@
-"""Swish (Ramachandran et al. 2017, arXiv:1710.05941) with a learned beta: a layer of one's own, for `npgpt gradcheck`."""
+"""Swish (Ramachandran et al. 2017, arXiv:1710.05941) with a learned beta: a layer of one's own."""
 
 import numpy as np
 

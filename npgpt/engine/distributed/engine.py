@@ -8,7 +8,7 @@ import numpy as np
 from npgpt.engine.cpu import mask_part
 from npgpt.engine.distributed.moments import Moments
 from npgpt.engine.memory import ROUND, SENT
-from npgpt.engine.reference import counted
+from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import even_parts
 from npgpt.engine.update import SLICE, AdamWStep, clip_factor, norm_of, slices, square_sums, update_slices
 
@@ -21,6 +21,7 @@ class Distributed:
     """
 
     shows_gradients = False
+    step = ReferenceEngine.step
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
@@ -44,7 +45,6 @@ class Distributed:
 
     @property
     def threads(self):
-        """The threads of all ranks together."""
         return self.engine.threads * self.world.size
 
     @property
@@ -68,7 +68,6 @@ class Distributed:
         return self._run_everywhere("accumulate", {"count": count, "seeds": seeds}, np.array(batches, np.int32))
 
     def loss(self, idx, targets, mask=None):
-        """As in `ReferenceEngine`."""
         masks = [] if mask is None else [np.ascontiguousarray(mask)]
         return self._run_everywhere("evaluate", {"count": counted(targets)}, np.array([idx, targets], np.int32), *masks)
 
@@ -150,7 +149,7 @@ class Distributed:
             ranges = [(min(begin + done, end), min(begin + done + values, end))
                       for begin, end in itertools.pairwise(self.chunks)]
             offsets = [0, *itertools.accumulate(end - begin for begin, end in ranges)]
-            send = self.world.buffer(offsets[-1], self.params.dtype)
+            send = np.empty(offsets[-1], self.params.dtype)
             if grads is not None:
                 np.concatenate([part for each in ranges for part in self._between(grads, *each)], out=send)
             else:
@@ -177,11 +176,9 @@ class Distributed:
         return numbers.tolist()
 
     def _moment(self, which, name):
-        """Gather a tensor of m or v on rank 0."""
         return self.world.gather(*self._part(which, name))
 
     def _set_moment(self, array, which, name):
-        """Store this rank's part of a tensor of m or v."""
         mine, bounds = self._part(which, name)
         mine[...] = array.reshape(-1)[slice(*bounds[self.world.rank:self.world.rank + 2])]
 

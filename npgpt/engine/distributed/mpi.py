@@ -50,7 +50,6 @@ class MPIWorld:
         self.threads = threads_of(here)
         self.others_wait = True         # on rank 0: whether the others wait for a command
         self.ended = False              # whether they have been told to stop
-        self._sent, self._received = {}, {}
 
     def send_command(self, name, arguments, *arrays):
         """On rank 0: send the name of a command, its arguments, a dict for JSON, and arrays."""
@@ -80,18 +79,11 @@ class MPIWorld:
         """Copy rank 0's array to every rank's."""
         self.wait(self.comm.Ibcast(array).Test, seconds)
 
-    def buffer(self, size, dtype):
-        """Return an uninitialized array for `exchange`."""
-        return reused(self._sent, size, dtype)
-
     def exchange(self, send, offsets):
-        """Send each rank r the values of `send` from offsets[r] to offsets[r + 1].
-
-        Returns what each rank sent to this one, a list of arrays, which the next call overwrites.
-        """
+        """Send each rank r the values of `send` from offsets[r] to offsets[r + 1]; return what each rank sent here."""
         counts = np.diff(offsets)
         n, mine = counts[self.rank], slice(*offsets[self.rank:self.rank + 2])
-        received = reused(self._received, n * self.size, send.dtype)
+        received = np.empty(n * self.size, send.dtype)
         expected = np.full(self.size, n)
         counts[self.rank] = expected[self.rank] = 0         # MPICH is slow at sending a rank its own part
         self.wait(self.comm.Ialltoallv([send, (counts, offsets[:-1])],
@@ -142,7 +134,6 @@ class MPIWorld:
         self.abort(code)
 
     def abort(self, code):
-        """End all ranks at once."""
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(0.5)         # a launcher that aborts may drop what was printed just before
@@ -161,10 +152,3 @@ def threads_of(here):
     of_all = np.empty((here.size, cores.size), np.uint8)
     here.Allgather(cores, of_all)
     return max(1, int(cores.sum()) // int((of_all == cores).all(axis=1).sum()))
-
-
-def reused(arrays, size, dtype):
-    """Return an array from a dict, which is replaced if it is too small."""
-    if dtype not in arrays or arrays[dtype].size < size:
-        arrays[dtype] = np.empty(size, dtype)
-    return arrays[dtype][:size]

@@ -23,7 +23,6 @@ from npgpt.engine.row_blocks import row_blocks
 from npgpt.engine.sources import tree_of
 from npgpt.engine.threads import free_cores, spread
 
-MOST_KINDS = 1024       # of arguments, for which a segment is remembered
 LOCK = threading.RLock()
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.If, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call,
           ast.Attribute, ast.Name, ast.Constant, ast.keyword, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
@@ -176,8 +175,6 @@ class Segment:
 
     def function_for(self, key, values):
         """Return the function for values of these kinds; only other equalities of sizes need another loop."""
-        if len(self.known) > MOST_KINDS:
-            self.known.clear()
         alike = pattern(key)
         if alike not in self.known:
             self.known[alike] = self.build(dict(zip(self.names, values, strict=True)))
@@ -215,7 +212,6 @@ class Segment:
         return self.function(body, f"rest({', '.join(names)})", more)
 
     def function(self, body, result, more=()):
-        """Return the function that runs statements, and returns a result."""
         tree = ast.parse(f"def segment({', '.join(self.names)}):\n    return {result}").body[0]
         return with_names(ast.FunctionDef("segment", tree.args, [*body, *tree.body], []), self.module, dict(more))
 
@@ -223,14 +219,12 @@ class Segment:
         return f"({''.join(f'{name}, ' for name in self.results)})"
 
     def call(self, name):
-        """Return the statement that calls it under a name."""
         results = "".join(f"{each}, " for each in self.results)
         return ast.parse(f"{results}{'= ' * bool(results)}{name}({', '.join(self.names)})").body[0]
 
 
 @functools.cache
 def kernel(source, dtype):
-    """Compile the source of a loop."""
     names = {**vars(vectors), "real": dtype.type}           # with its name, by which Numba imports the module
     exec(source, names)
     return jit(names["loop"], source)

@@ -153,7 +153,6 @@ class Trace:
         return Traced(self, node if fits else None, name, value.ndim)
 
     def node(self, value):
-        """Return the node of an operand."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             return Node(0, False, repr(value))
         node = getattr(value, "node", None)
@@ -162,7 +161,6 @@ class Trace:
         return node
 
     def combined(self, template, *operands):
-        """Return the node of an elementwise operation."""
         nodes = tuple(map(self.node, operands))
         if [each.kind for each in nodes] != ["f" if template != WHERE or i else "b" for i in range(len(nodes))]:
             raise UnfitError

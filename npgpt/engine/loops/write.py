@@ -107,7 +107,6 @@ class Loop:
     # The source.
 
     def source(self):
-        """Return the source of the loop."""
         lines = self.begin()
         for stage in self.passes:
             lines += self.pass_over(stage)
@@ -125,7 +124,6 @@ class Loop:
         return ast.unparse(ast.parse(text))                 # without needless parentheses
 
     def begin(self):
-        """Return the lines that take a row of each array."""
         lines = []
         for node in self.arrays:
             name, at = self.names[node], "n" if node.rows == FULL else f"{self.names[node]}_at[n]"
@@ -222,7 +220,6 @@ class Loop:
         return [*lines, run]
 
     def results(self):
-        """Return name -> expression of its value after the call."""
         return {name: self.result(name, self.trace.names[name]) for name in self.needed}
 
     def result(self, name, value):

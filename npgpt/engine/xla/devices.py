@@ -75,7 +75,6 @@ class DeviceParameters(Parameters):
         return {name: self.devices.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
 
     def replace(self, there):
-        """Replace all values by arrays on the device."""
         self.there = there
 
     def _fetch(self):

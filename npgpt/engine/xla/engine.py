@@ -75,7 +75,7 @@ class Draws:
 class XLAEngine(ReferenceEngine):
     """Runs the model by XLA. params: `DeviceParameters`; dtype: "float32", "float64", "tf32" or "bfloat16"."""
 
-    kernels, synchronous, shows_gradients, fuses_steps, rng_type = "xla", False, False, True, tuple
+    kernels, synchronous, rng_type = "xla", False, tuple
 
     def __init__(self, params, dtype):
         super().__init__(params, available_cores())
@@ -106,11 +106,8 @@ class XLAEngine(ReferenceEngine):
     def dropout_rng(self, seed, step, micro_batch):
         return seed, step, micro_batch
 
-    def step(self, batches, rngs, count, moments, step):
-        """Take a whole training step as one program; return loss and gradient norm, on the device, without waiting.
-
-        batches, rngs, count: as in `ReferenceEngine.accumulated`; moments: from `moments`; step: an `AdamWStep`.
-        """
+    def step(self, batches, rngs, count, moments, step, on_grads=None):
+        """As in `ReferenceEngine`, as one program: loss and norm are on the device, and nothing waits for them."""
         state = self.params, *moments
         numbers = self._numbers([count, step.lr, *step.corrected()])
         arguments = [each.on_device() for each in state], *self._batch(batches), numbers, self._words(rngs[0])
@@ -121,7 +118,7 @@ class XLAEngine(ReferenceEngine):
             each.replace(there)
         return loss, norm
 
-    def loss_and_grads(self, idx, targets, rng=None, count=None, add_to=None, mask=None):
+    def loss_and_grads(self, idx, targets, rng=None, count=None, mask=None):
         """As in `ReferenceEngine`; the gradients come to the host."""
         def program(p, idx, targets, mask, numbers, words):
             return self._loss_and_grads(p, idx[0], targets[0], mask, numbers[0], words, 0)
@@ -129,7 +126,7 @@ class XLAEngine(ReferenceEngine):
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
                      self._numbers([count or counted(targets)]), self._words(rng))
         loss, grads = self.run("loss and gradients", program, arguments)
-        return float(loss), self.added({name: np.array(grads[name]) for name in self.params.trained}, add_to)
+        return float(loss), {name: np.array(grads[name]) for name in self.params.trained}
 
     def loss(self, idx, targets, mask=None, count=None):
         def program(p, idx, targets, mask, numbers):
@@ -232,24 +229,23 @@ class XLAEngine(ReferenceEngine):
         return self.devices.put(np.array([seed >> 32, seed & 0xFFFFFFFF, step, micro_batch], np.uint32))
 
     def run(self, what, program, arguments, options=(), *donated):
-        """Call a program, compiled for these options and shapes; the other arguments as in `executable`."""
-        with jax.enable_x64(self.dtype == "float64"):
-            return self.executable(what, program, arguments, options, *donated)(*arguments)
-
-    def executable(self, what, program, arguments, options=(), *donated):
-        """Return the executable of a program: compile it, unless that is done, and check that the memory is sufficient.
+        """Call a program; compile it first, unless that is done for these options and shapes.
 
         what: its name in messages, empty for none. donated: the number of an argument that is updated in place, and for
         each result that number, or None if it is another.
         """
         key = what, options, str(jax.tree.map(np.shape, arguments[1:]))
-        if key in self._executables:
-            return self._executables[key]
+        with jax.enable_x64(self.dtype == "float64"):
+            if key not in self._executables:
+                self._executables[key] = self._compiled(what, program, arguments, *donated)
+            return self._executables[key](*arguments)
+
+    def _compiled(self, what, program, arguments, *donated):
+        """Compile a program. Raises UserError if it needs more memory than there is."""
         shape, device, began = " x ".join(map(str, arguments[1].shape)), self.devices.first, time.perf_counter()
         if what:
             tqdm.write(f"XLA compiles {what} of {shape} tokens …", file=sys.stderr)
-        with jax.enable_x64(self.dtype == "float64"):
-            found = compile_program(program, arguments, device.platform, *donated)
+        found = compile_program(program, arguments, device.platform, *donated)
         memory = found.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)
@@ -261,5 +257,4 @@ class XLAEngine(ReferenceEngine):
         if what:
             seconds = time.perf_counter() - began
             tqdm.write(f"… in {seconds:.1f} s; it needs {in_gigabytes(needed)}", file=sys.stderr)
-        self._executables[key] = found
         return found

@@ -22,13 +22,13 @@ class Reader:
         shape = B, self.config.n_head, self.config.block_size, self.config.head_size
         self.kept = [[engine.devices.put(np.zeros(shape, engine.params.dtype)) for _ in range(2)]
                      for _ in range(self.config.n_layer)]
-        # Compile now, not after the first token has been printed.
-        engine.executable("generation", *self._call(np.zeros((B, 1), np.int64), 0, 0))
+        # Compile now, not after the first token has been printed. The prompt overwrites what this writes.
+        _, self.kept = engine.run("generation", *self._call(np.zeros((B, 1), np.int64), 0, 0))
 
     def __call__(self, idx):
         """idx (B, T) -> logits (B, V) of the token after them, on the host."""
         what = "" if self.texts.tokens.size else "generation"   # later a message would interrupt the text
-        idx, begin = self.texts.add(idx, anew=idx.shape[1] > 1)     # a prompt is read from its beginning
+        idx, begin = self.texts.add(idx)
         T = idx.shape[1]
         padded = min(1 << (T - 1).bit_length(), self.config.block_size)
         idx = np.pad(idx, ((0, 0), (0, padded - T)))            # later positions, which no earlier one sees

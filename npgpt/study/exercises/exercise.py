@@ -81,12 +81,14 @@ class Exercise(Step):
         """The simple statements of the learner's backward, in order."""
         return statements(self.function) if self.function else []
 
+    @property
+    def blanks(self):
+        """Those that are still to be written."""
+        return [statement for statement in self.statements if is_blank(statement)]
+
 
 def level_text(lesson, level, path, backward=None):
-    """Return the text of an exercise file at a level, 0 for the long way. path: the file's name in its header.
-
-    backward: lines to show instead of the package's without those of the level.
-    """
+    """Return the text of an exercise file. path: its name in the header; backward: lines instead of `blanked` ones."""
     task = (f"Replace each `...` in {lesson.backward.__name__} with code. The gradient of v is called dv; it has the "
             "shape of v and holds d(loss)/d(v). All that you need is in the forward and in its cache.")
     commands = {"": "is it right? line by line", " --hint": "a hint, and the next one at each further call"}
@@ -95,10 +97,7 @@ def level_text(lesson, level, path, backward=None):
 
 
 def file_text(lesson, what, task, commands, path, backward):
-    """Return the text of an exercise file: header, imports, the forward, and the lines of a backward.
-
-    task: a paragraph; commands: options of `npgpt exercise check FILE` -> what they are for.
-    """
+    """Return the text of a file. task: a paragraph; commands: options of `npgpt exercise check` -> what they do."""
     shown = str(path) if str(path).isprintable() else "FILE"
     of = f" of {os.path.relpath(lesson.file, Path(path).parent)}" if lesson.is_own else ""
     header = [f"# npgpt exercise: {lesson.name}{of}, {what}", "#"]
@@ -109,10 +108,7 @@ def file_text(lesson, what, task, commands, path, backward):
 
 
 def preamble(lesson):
-    """Return the imports of a lesson's module, NumPy, and the functions and constants that the lesson uses.
-
-    The package's functions are imported, those of one's own file are copied.
-    """
+    """Return the imports, functions and constants that a lesson uses; those of one's own file are copied."""
     nodes = read_python(read_source(lesson.forward).file)[1].body
     used = names_in(parsed(lesson.forward)) | names_in(parsed(lesson.backward))
     if lesson.is_own:
@@ -154,10 +150,9 @@ def left_out(lesson, level):
 
 
 def notes_of(lesson):
-    """Return the derivation's notes on the lines of the lesson's backward, or of its long way, by their keys.
+    """Return the derivation's notes by the keys of lines. Raises UserError if one's own derivation is damaged.
 
-    For a pair of one's own without notes each gradient gets the same hint: level 1 leaves out the first input's, level
-    2 all. Raises UserError if one's own derivation is damaged.
+    Without notes each gradient of one's own gets the same hint: level 1 leaves out the first input's, level 2 all.
     """
     try:
         notes = read_notes(lesson, long=lesson.backward is lesson.long_way)
@@ -237,10 +232,7 @@ def statements(function):
 
 
 def key_of(statement):
-    """Return the key of a statement: its targets, the function that it calls, or "return"; "..." for a blank.
-
-    It has all targets: `dx, dhead_weight, dhead_bias` and `dx, dln_f_weight, dln_f_bias` are two lines of gpt_backward.
-    """
+    """Return the key of a statement: all its targets, the function that it calls, or "return"; "..." for a blank."""
     match statement:
         case ast.Return():
             return "return"
@@ -281,11 +273,6 @@ def find_function(tree, function):
     """Return the last definition of a function's name in the tree of a file, also inside an `if`, or None."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
     return max(found, key=lambda node: node.lineno, default=None)
-
-
-def blanks_left(exercise):
-    """Return the statements of a learner's backward that are still to be written, in order."""
-    return [statement for statement in exercise.statements if is_blank(statement)]
 
 
 def forward_remark(exercise):

@@ -12,11 +12,7 @@ Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED B
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A mistake, or evidence of one.
-
-    kind: a key of `SENTENCES`; operands: what fills its sentence; lines: other lines of the learner's file that it is
-    about; where: the part of the line, if that is not clear.
-    """
+    """A mistake, or evidence of one: a key of `SENTENCES`, and what fills the sentence. lines: others in the file."""
 
     kind: str
     operands: list[str] = dataclasses.field(default_factory=list)

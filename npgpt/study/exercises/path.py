@@ -4,7 +4,7 @@ import functools
 import os
 
 from npgpt.errors import UserError
-from npgpt.files import make_folder, read_bytes, write_atomically
+from npgpt.files import read_bytes, write_atomically
 from npgpt.study.exercises.bugs import bug_layers, bug_text
 from npgpt.study.exercises.exercise import Step, level_text, levels_of
 from npgpt.study.lessons.table import LESSON_0, LESSONS
@@ -41,7 +41,7 @@ def write_step(step, path, new=False):
     """Write a step's file with its initial text. Raises UserError if it has to be new but exists."""
     if new and os.path.lexists(path):
         raise UserError(f"{path} exists: choose another name with --out, or delete it")
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, initial(step, path))
 
 

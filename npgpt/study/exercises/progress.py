@@ -29,7 +29,9 @@ class Progress:
         check_path("the folder of exercises", folder)
         self.path = Path(folder) / "progress.json"
         try:
-            self.entries, self.at = verified(read_json(self.path) if self.path.exists() else {"exercises": {}})
+            self.entries, self.at = verified(read_json(self.path))
+        except FileNotFoundError:
+            self.entries, self.at = {}, None
         except ValueError as error:
             raise UserError(f"{self.path} is damaged ({error}): repair it, or delete it to start again; it does not "
                             "hold the exercises themselves") from None

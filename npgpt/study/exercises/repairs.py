@@ -315,10 +315,7 @@ def reduction_edits(node, name, of_module):
 
 
 def insertions(node, pieces, is_all):
-    """Yield (rank, kind, operands, replacement) for each factor or term that may be missing at a node.
-
-    is_all: whether the node is all that a statement assigns.
-    """
+    """Yield the edits that insert a factor or a term at a node. is_all: it is all that a statement assigns."""
     is_module = getattr(node, "id", None) in ("np", "math", "ops", "layers")
     if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Starred | ast.Slice) or is_module:
         return

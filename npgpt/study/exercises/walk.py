@@ -43,10 +43,7 @@ class Walk:
         self.after = self.run(0, {}, self.before)
 
     def run(self, first, edits, seen=None):
-        """Run statements[first:]; return the names at the end, or None if one raises.
-
-        edits: number of a statement -> its replacement; seen: a list that gets the names after each statement.
-        """
+        """Run statements[first:] with edits, {i: statement}. Return the names, None if one raises; seen: all names."""
         in_place = self.in_place or any(map(writes, edits.values()))
         used = self.used.union(*map(names_in, edits.values()))
         names = self.fork(self.before[first], used if in_place else set())

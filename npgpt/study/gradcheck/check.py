@@ -8,6 +8,7 @@ mistake is in the first wrong line, or in a line before it that has no gradient 
 import dataclasses
 import importlib.util
 import math
+import os
 import re
 
 import numpy as np
@@ -23,6 +24,7 @@ TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in
 ROUNDED = 1e-15     # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
 OK, WRONG, FUSED, CONSTANT, OTHER = "ok", "WRONG", "fused", "constant", "other"
+ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9} {:>9}  {}"       # of the table
 
 
 @dataclasses.dataclass
@@ -88,7 +90,8 @@ def check_lesson(lesson, known=None, torch=False):
     previous = next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
         name, assigned = variable.name, (variable.name, variable.line, variable.value)
-        if variable.constant or lesson.is_own and i not in found and is_zero(true):
+        is_zero = not variable.constant and (abs(true.value) < ZERO if isinstance(true, Along) else not true.any())
+        if variable.constant or lesson.is_own and i not in found and is_zero:
             add(*assigned, None, verdict=CONSTANT)
         elif i not in found and (lesson.is_own or name in lesson.skipped):
             add(*assigned, true, verdict=FUSED, through=f"d{previous}")
@@ -166,10 +169,9 @@ def matched(variables, record):
 
 
 def matched_by_value(known, record, tolerance):
-    """Map the index of a variable to an assignment of its gradient, in a backward of any style.
+    """Map the index of a variable to the last right value of its gradient, in a backward of any style.
 
-    If dv is assigned several times, or changed in place, the last right value counts. If none is right, it is the last
-    value, or in a loop that of the same iteration.
+    If none is right, it is the last value, or in a loop that of the same iteration.
     """
     in_order, found = matched(known.variables, record), {}
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
@@ -258,12 +260,27 @@ def digits(relative):
     return math.floor(-math.log10(max(relative, 1e-40))) if relative < 1.0 else 0
 
 
-def is_zero(true):
-    """Return whether a true gradient is zero."""
-    return abs(true.value) < ZERO if isinstance(true, Along) else not true.any()
-
-
 def first_wrong(checks):
     """Return the wrong check at the earliest line of the backward, or None."""
     wrong = [each for each in checks if each.verdict == WRONG]
     return min(wrong, key=lambda each: each.backward_line or 0, default=None)
+
+
+def table_text(checks):
+    """Return the checks of a layer as a table, one line a variable, and the first wrong line."""
+    text = [f"{checks[0].layer} ({os.path.basename(checks[0].file)})",
+            ROW.format("variable", "shape", "line", "dv at", "right to", "to torch", "verdict")]
+    text += [ROW.format(each.variable, "x".join(map(str, each.shape)) or "number", each.forward_line,
+                        each.backward_line or "", right_to(each), "" if each.torch is None else f"{each.torch:.1e}",
+                        each.verdict + (f", {each.through}" if each.through else "")) for each in checks]
+    if wrong := first_wrong(checks):
+        said = wrong.backward_text or f"there is no d{wrong.variable}"
+        text.append(f"  the first wrong line is {wrong.backward_line}: {said}")
+    return "\n".join(text)
+
+
+def right_to(check):
+    """Return how exact a gradient is: "40 digits", or in float64 its relative error."""
+    if check.digits is not None:
+        return f"{check.digits} digits"
+    return "" if check.relative is None else f"{check.relative:.1e}"

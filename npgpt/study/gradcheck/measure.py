@@ -16,7 +16,7 @@ from npgpt.engine.ops import table
 from npgpt.study.gradcheck.digits import exactly, mp_context, wide
 from npgpt.study.gradcheck.source import assigned_names, parsed, read_source
 from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
-from npgpt.study.lessons.lesson import Lesson, map_arrays
+from npgpt.study.lessons.lesson import Lesson
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
@@ -26,10 +26,7 @@ PROBE = "__probe__"
 
 @dataclasses.dataclass
 class Variable:
-    """An assignment of v in a forward; occurrence: its number among v's assignments, from 0.
-
-    constant: the value does not depend on the inputs, such as a mask's, so no gradient flows through it.
-    """
+    """An assignment of v in a forward, v's number `occurrence`. constant: it does not depend on the inputs."""
 
     name: str
     line: int
@@ -48,11 +45,7 @@ class Along:
 
 @dataclasses.dataclass
 class Truth:
-    """A lesson's true gradients.
-
-    variables: the forward's intermediates; gradients: in the same order, None for constants; inputs: name -> gradient
-    of each input; dy: the upstream gradient, a tuple if there are several results; cache: the forward's.
-    """
+    """A lesson's true gradients: of the forward's variables in order, None for constants, and of the inputs by name."""
 
     lesson: Lesson
     variables: list[Variable]
@@ -68,9 +61,10 @@ def exact(lesson):
     functions = {name: exactly(value, known) for name, value in lesson.constants.items() if callable(value)}
     if lesson.is_composite:
         functions["ops"] = table(**{name: exactly(getattr(layers, name), known) for name in layers.__all__})
-    return dataclasses.replace(
-        lesson, forward=exactly(lesson.forward, known), backward=exactly(lesson.backward, known),
-        inputs=map_arrays(wide, lesson.inputs), constants=map_arrays(wide, lesson.constants) | functions)
+    # mpmath is imported here: within a ufunc of `wide` that would be a floating-point warning
+    forward, backward = exactly(lesson.forward, known), exactly(lesson.backward, known)
+    widened = lesson.mapped(wide)
+    return dataclasses.replace(widened, forward=forward, backward=backward, constants=widened.constants | functions)
 
 
 def truth(lesson):
@@ -83,14 +77,12 @@ def truth(lesson):
 
 
 def upstream(lesson, y, seed=0):
-    """Draw the upstream gradient of a forward's result, or of each result; 1 for a loss that returns its gradients.
-
-    For a number it is positive in the plain case, as in training: a negative one would flip all signs.
-    """
+    """Draw the upstream gradient of each result of a forward; 1 for a loss that returns its gradients."""
     rng = np.random.default_rng(5 + seed)
 
     def random_like(each):
         drawn = 1.0 if lesson.is_one_function else rng.standard_normal(np.shape(each))
+        # For a number it is positive in the plain case, as in training: a negative one would flip all signs.
         drawn = np.asarray(abs(drawn) if np.ndim(drawn) == seed == 0 else drawn)
         return wide(drawn) if is_exact(each) else drawn
 
@@ -121,7 +113,10 @@ def traced(lesson, inputs):
     source = read_source(lesson.forward)
     with recording([lesson.forward]) as record:
         y, cache = lesson.run_forward(inputs)
-    left_out = {*source.filled} | lesson.gradients_in(source)
+    left_out = {*source.filled}
+    if lesson.is_one_function:          # it computes the gradients, too
+        names = {*inputs, *(each.name for each in record)}
+        left_out |= {f"d{name}" for name in names}
     return y, cache, [each for each in record if each.line != source.first and each.name not in left_out]
 
 
@@ -175,10 +170,7 @@ def input_gradient(lesson, name, dy, at=None):
 
 
 def differences(output, value, at=None):
-    """Measure the gradient of output(change) at change = 0, by central differences: all entries, or that at an index.
-
-    In float64 they are of fourth order: the terms of order STEP^2 of two pairs of points cancel.
-    """
+    """Measure the gradient of output(change) at 0: all entries, or that at an index; in float64 to fourth order."""
     if is_exact(value):
         direction, step = wide(np.random.default_rng(8).standard_normal(np.shape(value))), mp_context().mpf(SMALL_STEP)
         return Along(direction, (output(step * direction) - output(-step * direction)) / (2 * step))

@@ -27,10 +27,9 @@ class Picture:
 
 
 class Arrays(Picture, dict[str, np.ndarray]):
-    """Arrays by name, such as a gradient, the true one, and their difference.
+    """Arrays by name. In a notebook each is a picture: red positive, blue negative, its largest cell framed.
 
-    In a notebook each is a picture, scaled to itself: red positive, blue negative, its largest cell framed;
-    all axes but the last are rows. Without matplotlib, and in a terminal, they are numbers.
+    All axes but the last are rows. Without matplotlib, and in a terminal, they are numbers.
     """
 
     def __repr__(self) -> str:

@@ -50,10 +50,9 @@ DEATH_SIGNAL, SUBREAPER = 1, 36         # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBR
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What the process found.
+    """What the process found: of an exercise `report`, and the `results` of each case if all are right.
 
-    report: on an exercise, with the `results` of each case if all are right; layers: the checks of each pair in a file,
-    and remarks on those measured in float64; error: why there is none of these, to be said after the path.
+    layers: the checks of each pair in a file; error: why there is nothing else, to be said after the path.
     """
 
     report: Report | None = None
@@ -64,10 +63,9 @@ class Answer:
 
 
 def run_child(exercise, seconds, seed=None):
-    """Return the `Report` on an exercise, from a process that may run for `seconds`.
+    """Return the `Report` on an exercise, from a process that may run for `seconds`. seed: of the random cases.
 
-    seed: of the random cases, by default another one at each call. Raises UserError if the learner's file does not run,
-    runs too long or ends the process.
+    Raises UserError if the learner's file does not run, runs too long or ends the process.
     """
     seed = new_seed() if seed is None else seed
     known = None if exercise.lesson.is_own else functools.partial(cases, exercise.layer, seed)
@@ -85,10 +83,9 @@ def check_layer(file, name="", inputs=(), seconds=TIME_LIMIT):
 
 
 def ask(path, seconds, arguments, function, known=None, run=None):
-    """Return the `Answer` of the process on a file. function: what may not have ended.
+    """Return the `Answer` of the process on a file; UserError if there is none. function: what may not have ended.
 
-    known(): the `Case`s with which results that are said to be right are compared once more; run: instead of
-    `Spare.run`. Raises UserError if there is no answer.
+    known(): the `Case`s with which right results are compared once more; run: instead of `Spare.run`.
     """
     request = json.dumps([str(path), seconds, *arguments]).encode() + b"\n"
     how, data, output = (run or SPARE.run)(request, seconds)
@@ -114,10 +111,7 @@ def ask(path, seconds, arguments, function, known=None, run=None):
 
 
 class Child(subprocess.Popen):
-    """Python in a process group of its own, which gets a request on its standard input.
-
-    first: a folder that is searched first for packages; cwd: the one to run in.
-    """
+    """Python in a process group of its own. first: a folder that is searched first for packages."""
 
     def __init__(self, *arguments, first=None, cwd=None):
         self.written = tempfile.TemporaryFile(), tempfile.TemporaryFile()
@@ -128,10 +122,7 @@ class Child(subprocess.Popen):
                          stderr=self.written[1], start_new_session=True, cwd=cwd)
 
     def run(self, request, seconds):
-        """Let it answer for at most `seconds`, and kill its process group. Returns how it ended, and its two outputs.
-
-        How it ended is "exit code 3" or "signal 9", or None if its time was up.
-        """
+        """Let it answer, and kill its group. Return "exit code 3", "signal 9" or None (too long), and both outputs."""
         how, (output, errors) = None, self.written
         with output, errors:
             try:
@@ -224,10 +215,8 @@ def limit(seconds):
 
 
 def main():
-    """The process: wait for a request, judge its file, and answer on the original standard output.
-
-    The request is a line of JSON: [file, seconds, layer, what, seed] of an exercise, or [file, seconds, "", name,
-    *inputs] of a layer of one's own.
+    """The process: read a line of JSON, [file, seconds, layer, what, seed] of an exercise or [file, seconds, "", name,
+    *inputs] of a layer of one's own; judge the file, and answer on the original standard output.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)           # what the learner's code prints goes to standard error

@@ -16,8 +16,7 @@ from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.check import WRONG, gradient_names, relative_error
 from npgpt.study.gradcheck.measure import input_gradient, intermediate_gradient, traced_forward
-from npgpt.study.judge.counterpart import counterpart
-from npgpt.study.judge.names import UNKNOWN, NameSearch
+from npgpt.study.judge.names import UNKNOWN, NameSearch, counterpart
 from npgpt.study.judge.outcome import contents
 from npgpt.study.judge.report import Fault, Line
 from npgpt.study.judge.shapes import EXACT, clash, close, mistake_in_numbers, pattern
@@ -26,10 +25,7 @@ WEAK = "unknown", "follows", "zero", "another order"        # are replaced by a 
 
 
 class Explanation:
-    """The explanation of a `Judgement` that found something wrong: `explain(lines)`.
-
-    cases: the judged one and all others, in which a name must hold; begun: a `Finding` on the first NaN or infinity.
-    """
+    """The explanation of a wrong `Judgement`. cases: in which a name must hold; begun: the first NaN or infinity."""
 
     def __init__(self, judgement, cases):
         self.judgement, self.case, self.lesson, self.source = (
@@ -38,10 +34,7 @@ class Explanation:
         self.search = NameSearch(judgement, cases, self.begun is not None)
 
     def explain(self, lines):
-        """Return the faults and the lines with mistakes and evidence, and the key of the package's line of the first.
-
-        A wrong line that may follow from another says only that.
-        """
+        """Return the faults and lines with mistakes and evidence, and the key of the package's line of the first."""
         faults = [self.explained_fault(fault) for fault in self.judgement.faults]
         explained, causes = [], [*faults]
         for line in lines:
@@ -205,10 +198,7 @@ class Explanation:
         return [(first.line, Finding("still", [same[0], what]))] if same else []
 
     def in_another_order(self, first):
-        """Return [(line, finding)] if the results are the true ones in another order; else [].
-
-        If the learner has a variable called `first`, the mistake may be in its line.
-        """
+        """Return [(line, finding)] if no line assigns `first`, and the results are only in another order; else []."""
         it = self.judgement
         given, true = ([values.get(f"d{name}") for name in self.lesson.results]
                        for values in (it.results, it.case.results))

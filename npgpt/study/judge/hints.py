@@ -2,7 +2,7 @@
 
 import ast
 
-from npgpt.study.exercises.exercise import blanks_left, key_of, notes_of, statements
+from npgpt.study.exercises.exercise import key_of, notes_of, statements
 from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.judge.child import run_child
@@ -39,21 +39,13 @@ def shown(exercise, first):
 
 
 def key_in_question(exercise, report):
-    """Return the key of the package's line that is wrong or missing in a learner's backward, or "".
-
-    report: the verdict, or None if the file was not judged.
-    """
+    """Return the key of the package's line that is wrong or missing, or ""; report: None if it was not judged."""
     if report is None or report.sound:
         return unfinished_key(exercise)
     if exercise.what != "long way":
         return report.key
     name = getattr(report.wrong[0], "name", "")         # of the long way each gradient has a line of its name
     return name if name in dict(package_statements(exercise.lesson)) else ""
-
-
-def package_line(lesson, key):
-    """Return the line number in the package's file of a line of the lesson's backward, by its key."""
-    return read_source(lesson.backward).first + dict(package_statements(lesson))[key].lineno - 1
 
 
 def package_statements(lesson):
@@ -63,7 +55,7 @@ def package_statements(lesson):
 
 def unfinished_key(exercise):
     """Return the key of the first line of the package's backward that the learner has still to write, or ""."""
-    left = blanks_left(exercise)
+    left = exercise.blanks
     if not left:
         return ""
     notes = notes_of(exercise.lesson)
@@ -80,7 +72,8 @@ def unfinished_key(exercise):
 def hints(lesson, key):
     """Return the three hints on a line of the lesson's backward: the forward's line, the rule, the line itself."""
     statement = dict(package_statements(lesson))[key]
-    quoted = Flow(lesson.forward, lesson.backward).undone[package_line(lesson, key)].values()
+    line = read_source(lesson.backward).first + statement.lineno - 1
+    quoted = Flow(lesson.forward, lesson.backward).undone[line].values()
     where = f"the forward's line{'s' * (len(quoted) > 1)}: {'; '.join(quoted)}" if quoted else "what the cache holds"
     notes, writer = notes_of(lesson), lesson.file.name if lesson.is_own else "the package"
     return [f"look at {where}", notes[key].hint if key in notes else PREPARATION,

@@ -37,10 +37,7 @@ def judge(name, solution, seed):
 
 
 def verdict(known, solution, seed):
-    """Run a `Solution` in all `Case`s: (which is the first wrong one or None, `Report`, {"dx": array, …} of each case).
-
-    The `Report` does not say yet what the mistake is.
-    """
+    """Run a `Solution` in all `Case`s. Return the first wrong one's number or None, a `Report`, the results of each."""
     judgements = [Judgement(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
     report = judgements[wrong or 0].report()
@@ -51,10 +48,7 @@ def verdict(known, solution, seed):
 
 
 def explained(solution, known, i, report):
-    """Run the function again in known[i], which was wrong. Return the `Report` with the mistake in words.
-
-    report: that without the words, which is returned if the mistake does not occur again.
-    """
+    """Return the `Report` with the mistake in words, from another run in known[i]; `report` if it is not wrong now."""
     def fails(setting):
         return not Judgement(solution, Case(name, setting)).sound
 
@@ -68,10 +62,7 @@ def explained(solution, known, i, report):
 
 
 class Judgement:
-    """A `Solution` in one `Case`: its `Outcome`, compared with the truth. Runs the function.
-
-    traced, shown: as in `run_case`.
-    """
+    """A `Solution` in one `Case`: runs it (see `run_case`), and compares its `Outcome` with the truth."""
 
     def __init__(self, solution, case, traced=True, shown=False):
         self.solution, self.case, self.to_do = solution, case, solution.to_do
@@ -175,10 +166,7 @@ class Judgement:
         return lines
 
     def intermediate_lines(self):
-        """Return a `Line` for each gradient dv of an intermediate that the learner computes.
-
-        A variable of the forward that is assigned several times has several gradients, in the reverse order.
-        """
+        """Return a `Line` for each gradient of an intermediate; a variable assigned twice has two, in reverse order."""
         lines = []
         inputs = {name for each in self.lesson.inputs for name in gradient_names(each)} if self.finished else set()
         for name, values in self.case.gradients.items():

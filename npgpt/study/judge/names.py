@@ -1,4 +1,7 @@
-"""Name a mistake by the smallest edit of the learner's line that repairs the whole function in all cases."""
+"""Name a mistake by the smallest edit of the learner's line that repairs the whole function in all cases.
+
+And find the line of the package's backward that the mistake is in by the values, because the names may be others.
+"""
 
 import ast
 import copy
@@ -7,26 +10,23 @@ import itertools
 
 import numpy as np
 
-from npgpt.study.exercises.exercise import key_of
+from npgpt.study.exercises.exercise import key_of, statements
 from npgpt.study.exercises.findings import Finding, Rank
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.repairs import EDITS, hidden, mistakes, repairs
 from npgpt.study.exercises.walk import RESULT, Walk, can_walk, changed_names, made_at, package_walk, stored_names
-from npgpt.study.gradcheck.check import relative_error
-from npgpt.study.gradcheck.source import last_return, names_in
+from npgpt.study.gradcheck.check import gradient_names, relative_error, tree_line
+from npgpt.study.gradcheck.source import last_return, names_in, read_source
 from npgpt.study.gradcheck.trace import is_floating
 from npgpt.study.judge.outcome import contents, run_case
-from npgpt.study.judge.shapes import EXACT, close, value_of
+from npgpt.study.judge.shapes import CLOSE, EXACT, close, value_of
+from npgpt.study.lessons.lesson import map_arrays
 
 UNKNOWN = Finding("unknown")
 
 
 class NameSearch:
-    """The search for the names of a function's mistakes: `repaired` and `recognised`.
-
-    cases: as in `Explanation`; walk: the learner's `Walk`, or None if the function cannot be run so; not_finite:
-    whether NaN or infinity occurs in it.
-    """
+    """The search for the names of a function's mistakes. walk: the learner's `Walk`, or None if it cannot be run so."""
 
     def __init__(self, judgement, cases, not_finite):
         self.judgement, self.case, self.lesson = judgement, judgement.case, judgement.lesson
@@ -54,10 +54,7 @@ class NameSearch:
         return [(case, self.walk_in(case)) for case in self.cases]
 
     def repaired(self, wrong):
-        """Return [(line, finding)] of an edit that repairs the function in all cases, or of several; or [].
-
-        wrong: the wrong `Line`s. The first is the likeliest to have a mistake.
-        """
+        """Return [(line, finding)] of one edit or several that repair the function in all cases, from wrong `Line`s."""
         first, *rest = wrong
         if self.walk is None:
             return []
@@ -84,8 +81,7 @@ class NameSearch:
     def smallest(self, i, wanted=None, tried=()):
         """Return (line, finding, edits) of the likeliest edit in or above statement i that repairs the results.
 
-        wanted: the name of the only gradient to repair; tried: statements to leave out. If an edit of another line
-        would do as well, the finding says both.
+        wanted: the name of the only gradient to repair; tried: statements to leave out.
         """
         whole, found = self.window(i), {}           # line -> (finding, edits) of the likeliest edit there
         for rank, line, finding, edits in repairs(
@@ -114,10 +110,7 @@ class NameSearch:
         return found or self.terms[""]
 
     def window(self, i):
-        """Return which unfixed statements can make the value of statement i wrong, the nearest first.
-
-        Statements above a true value are left out.
-        """
+        """Return the unfixed statements that can make statement i wrong, the nearest first: none above a true value."""
         found, names, unfixed = [], None, self.unfixed()
         for j in range(min(i, len(self.walk.before) - 1), -1, -1):
             statement = self.walk.statements[j]
@@ -128,10 +121,7 @@ class NameSearch:
         return found
 
     def is_loose(self, statement):
-        """Return whether a statement may be wrong although its value is right.
-
-        It changes an array in place that other variables may share, or assigns a variable that is never read.
-        """
+        """Return whether a statement changes an array that others may share, or assigns a name that is never read."""
         return bool(stored_names(statement).keys() & self.unread) or any(
             isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) for node in ast.walk(statement))
 
@@ -216,13 +206,13 @@ class NameSearch:
 def package_terms(case):
     """Return name -> {text: value} of the parts of the package's line that assigns the name.
 
-    "" holds those for skipped gradients: the forward's arrays and their powers. Results are left out: while an array is
-    filled, its value is unfinished.
+    "" holds those for skipped gradients: the forward's arrays and their powers.
     """
     arrays = {name: value for name, value in case.factors.items() if np.ndim(value) and is_floating(value)}
     terms = {"": arrays | {f"{name}**{power}": value**power for name, value in arrays.items() for power in (2, 3)}}
     walk = package_walk(case)
     for statement, names in zip(walk.statements, walk.before, strict=False):
+        # While an array is filled, its value is unfinished: no results.
         found = {text: value for text, value in parts_of(statement, names).items() if text not in case.results}
         for name in changed_names(statement):
             terms.setdefault(name, {}).update(found)
@@ -239,3 +229,37 @@ def parts_of(statement, names):
             if is_floating(value) or isinstance(value, float):
                 parts.setdefault(ast.unparse(node), value)
     return parts
+
+
+def counterpart(judgement, wrong):
+    """Return the key of the package's line in which the gradients in `wrong` go wrong, or "" if it is not clear.
+
+    It is the only line whose arrays the learner has computed, under any name, but not its result.
+    """
+    case, source = judgement.case, read_source(judgement.lesson.backward)
+    have = [case.dy, *(each.value for each in judgement.record), *judgement.results.values()]
+    map_arrays(have.append, case.cache)
+    have = [*map(np.asarray, filter(is_floating, have))]
+    have += [part for whole in have if whole.ndim > 2 for part in whole]        # the learner may stack arrays
+    wanted = {other for name in wrong for other in gradient_names(name[1:])} | {*wrong}
+    in_tree = (tree_line(source, wrong[0][1:]) or 0) - source.first + 1         # of a parameter's gradient
+    walk, found = package_walk(case), set()
+    for outer, before, after in reversed([*zip(walk.statements, walk.before, walk.before[1:], strict=False)]):
+        for name in changed_names(outer) - {RESULT}:
+            value = after.get(name)
+            if not is_floating(value) or not value.any() or has(have, value):
+                continue
+            statement = [each for each in statements(outer) if name in changed_names(each)][-1]
+            if name in wanted or statement.lineno == in_tree:
+                wanted |= names_in(statement.value)
+                if all(has(have, before[each]) for each in names_in(statement.value) if is_floating(before.get(each))):
+                    found.add(key_of(statement))
+    return found.pop() if len(found) == 1 else ""
+
+
+def has(values, true):
+    """Return whether an array is among the values, perhaps in another shape or order, but not without keepdims."""
+    true = np.asarray(true)
+    return any(each.shape == true.shape and close(each, true) or each.squeeze().shape != true.squeeze().shape
+               and np.abs(np.sort(each, axis=None) - np.sort(true, axis=None)).max() <= CLOSE * np.abs(true).max()
+               for each in values if each.size == true.size)

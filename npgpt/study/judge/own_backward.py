@@ -29,7 +29,7 @@ from npgpt.files import run_python
 from npgpt.model import transformer
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import flatten, nest
-from npgpt.study.exercises.exercise import blanks_left, read_exercise
+from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.pictures import Losses
 from npgpt.study.judge.child import TIME_LIMIT, run_child
@@ -57,10 +57,7 @@ class Backwards:
 
 @contextlib.contextmanager
 def blaming(folder, files):
-    """Turn whatever the learner's code raises, or makes npgpt raise, into a BackwardError with its file and line.
-
-    files: in learning order, so that the innermost comes first.
-    """
+    """Turn what the learner's code raises, or makes npgpt raise, into a BackwardError. files: the innermost first."""
     try:
         yield
     except BaseException as error:          # also SystemExit
@@ -85,8 +82,7 @@ def read_backwards(folder):
         right = {layer: path for layer, path in zip(files, found, strict=True) if path}
     if not right:
         raise UserError(f"no exercise on a layer is finished in {folder}: do some with npgpt learn {folder}")
-    with blaming(folder, right.values()):
-        return Backwards(Path(folder), right, linked({layer: run_python(path)[1] for layer, path in right.items()}))
+    return Backwards(Path(folder), right, linked({layer: run_python(path)[1] for layer, path in right.items()}))
 
 
 def right_file(layer, paths):
@@ -96,7 +92,7 @@ def right_file(layer, paths):
             exercise = read_exercise(path)
             if exercise.layer != layer:
                 raise UserError(f"{path} is an exercise on {exercise.layer}, not on {layer}")
-            if blanks_left(exercise):
+            if exercise.blanks:
                 continue
             report = run_child(exercise, TIME_LIMIT)
             if report.right:

@@ -11,10 +11,7 @@ from npgpt.study.gradcheck.trace import Assignment
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """The check of one gradient, "dx", at a line of the learner's file (or None).
-
-    verdict: OK or WRONG; mistakes: what the mistake is, [] if that was not asked; evidence: what shows it.
-    """
+    """The check of one gradient, "dx", at a line of the learner's file (or None). evidence: what shows the mistakes."""
 
     name: str
     line: int | None
@@ -85,10 +82,7 @@ class Report:
 
 
 def report_text(report, title, with_mistakes=True) -> str:
-    """A `Report` as lines of text: a line for each gradient with its line in the file, and then what to do.
-
-    with_mistakes: say what the mistake is, too; otherwise only where it is, and its evidence.
-    """
+    """A `Report` as text, a line for each gradient. with_mistakes: say what the mistake is, not only where it is."""
     width, text = max([len(line.name) for line in report.lines], default=0) + 2, [title]
     for line, name, verdict, evidence, mistakes in report.entries():
         text.append(f"  {f'line {line}' if line else '':<9}" + f"{name:<{width if name and verdict else 0}}{verdict}")

@@ -102,10 +102,6 @@ class Lesson:
         named = {f"d{name}": gradient for name, gradient in zip(self.results, result, strict=False)}
         return named | (flatten(result[-1], "d") if result and isinstance(result[-1], dict) else {})
 
-    def gradients_in(self, source):
-        """Return the variables of a forward that are gradients."""
-        return set()
-
     def mapped(self, function):
         """Return the lesson with function(array) for each array."""
         return dataclasses.replace(self, inputs=map_arrays(function, self.inputs),

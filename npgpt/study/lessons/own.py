@@ -32,10 +32,7 @@ SHAPE = re.compile(r"((?:\w+\s*)*)(?::\s*(constant|(-?\w+|-?\d+\.\d+)\.\.(-?\w+|
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair(Lesson):
-    """A user's pair, or one function. shapes: as in the module's docstring, also of constants.
-
-    values: the other constants; order: of the inputs whose gradients the backward returns; file: None in a notebook.
-    """
+    """A user's pair. shapes: as in `LESSON`; values: the other constants; order: of the results; file: or None."""
 
     values: dict = dataclasses.field(default_factory=dict)
     order: tuple[str, ...] = ()
@@ -85,8 +82,7 @@ class Pair(Lesson):
         return self.named(backward(*(dy if isinstance(dy, tuple) else (dy,)), cache))
 
     def called(self, function, inputs):
-        """Call a function with new arrays, because it may write to them."""
-        return function(**map_arrays(np.copy, inputs | self.constants))
+        return function(**map_arrays(np.copy, inputs | self.constants))         # it may write to them
 
     def named(self, result):
         if isinstance(result, dict):
@@ -96,10 +92,6 @@ class Pair(Lesson):
             raise UserError(f"{self.backward.__name__} returned {kind_of(result)}, not a gradient for each of "
                             f'{", ".join(self.results)}; what needs none is "constant", see npgpt gradcheck --help')
         return {f"d{name}": gradient for name, gradient in zip(self.results, values, strict=True)}
-
-    def gradients_in(self, source):
-        names = {*self.inputs, *(target for each in source.statements for target in each.targets)}
-        return {name for name in names if name[:1] == "d" and name[1:] in names} if self.is_one_function else set()
 
 
 def kind_of(result):
@@ -116,10 +108,7 @@ def parts(spec):
 
 
 def pair_of(forward, backward, floating, **fields):
-    """Return the `Pair` of two functions. The results are in the order of their names, or else of the inputs.
-
-    floating: the names of the inputs that have a gradient. Raises OSError or TypeError without the functions' source.
-    """
+    """Return the `Pair` of two functions. floating: the inputs with a gradient. Raises without the source of both."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
     returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
     items = getattr(returns[-1], "elts", returns[-1:])[forward is backward:] if returns else []

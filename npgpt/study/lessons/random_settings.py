@@ -23,10 +23,7 @@ OF_RANGE = {"p": (0.05, 0.8), "eps": (1e-5, 0.5), "scale": (0.2, 2.0), "step": (
 
 
 def random_settings(lesson, seed):
-    """Return the `Setting`s of a check of a lesson: the plain one, the same with other numbers, random ones.
-
-    In one of these a size is 1, in some a switch is on, in others it is off.
-    """
+    """Return the `Setting`s of a check: the plain one, the same with other numbers, and random ones."""
     rng = random.Random(f"{lesson.name} {seed}")
     if lesson.is_own:
         others = [Setting(seed=rng.randrange(1, 1 << 30)) for _ in range(OWN)]

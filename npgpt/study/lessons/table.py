@@ -133,10 +133,7 @@ def lesson_named(key, setting=PLAIN):
 
 
 def chosen_lessons(name, setting=PLAIN):
-    """Return lessons with their arrays in a list: that of a name, all for "all", or those of a file, which runs.
-
-    Raises UserError as `lesson_named`.
-    """
+    """Return a list of lessons: that of a name, all for "all", or those of a file, which runs."""
     if is_file(name):
         return [pair.at(setting) for pair in read_pairs(name)]
     return [lesson_named(each, setting) for each in (LESSONS if name == "all" else [name])]

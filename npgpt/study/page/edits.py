@@ -9,10 +9,9 @@ from npgpt.study.gradcheck.source import backward_tree, read_source
 
 
 def edited(lesson, level, edits, path, shown=()):
-    """Return the text of an exercise file with edited lines, and {its line: the package's}; path: named in its header.
+    """Return the text of an exercise file with edited lines, and {its line: the package's}. path: as in `level_text`.
 
-    edits: first line of a statement of the package's backward -> its new text. What the level asks for is `...` until
-    it is edited, except the lines in `shown`; level 0 asks for nothing.
+    edits: line of the package's -> new text. What the level asks for and is not in `shown` is `...`; 0 asks nothing.
     """
     source, asked = read_source(lesson.backward), asked_lines(lesson, level) if level else []
     rows = level_text(lesson, level or 3, path, list(source.lines)).split("\n")
@@ -48,10 +47,7 @@ def levels_on_path(lesson):
 
 
 def typed_statements(lesson):
-    """Return {"b57": {…}} for the first line of each statement of a lesson's backward.
-
-    text: without comment and indentation; stub: its part before the right side; level: the lowest that asks for it.
-    """
+    """Return {"b57": {…}} for each statement of a backward: its text, its left side, the lowest level that asks it."""
     source, found = read_source(lesson.backward), {}
     asked = {level: asked_lines(lesson, level) for level in levels_on_path(lesson)}
     for node in left_out(lesson, 3):        # all statements

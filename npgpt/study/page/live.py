@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt.errors import UserError
-from npgpt.files import make_folder, write_atomically
+from npgpt.files import write_atomically
 from npgpt.study.exercises.exercise import Step, read_exercise
 from npgpt.study.exercises.path import is_untouched, path_of
 from npgpt.study.exercises.progress import Progress
@@ -31,7 +31,7 @@ from npgpt.study.page.steps import Steps, gradients_of, known_truth, summary, wa
 from npgpt.study.page.tiny_run import TinyRun
 from npgpt.study.page.whole_model import study_model
 
-SECONDS = 10.0          # limit of a check, and of the wait for other requests
+SECONDS = 10.0          # limit of a check
 CURVE = np.linspace(-1.0, 1.0, 41).tolist()         # around the value
 
 
@@ -47,13 +47,10 @@ class Live:
                         "/train": lambda request: self.run.since(request["since"])}
 
     def judge_edit(self, request):
-        """Judge a backward with edited lines, and return their arrays; record a solved level.
-
-        shown: the lines of the level that the learner has asked to see.
-        """
+        """Judge a backward with edited lines. shown: the lines of the level that the learner has asked to see."""
         lesson, level, shown = lesson_named(self.keys[request["layer"]]), request["level"], request["shown"]
         edits = {int(line[1:]): text for line, text in request["edits"].items()}
-        with in_turn(self.checking), tempfile.TemporaryDirectory() as folder:
+        with self.checking, tempfile.TemporaryDirectory() as folder:
             path, output = Path(folder) / f"{lesson.name}.py", io.StringIO()
             text, own_lines = edited(lesson, level, edits, path, [int(line[1:]) for line in shown])
             write_atomically(path, text.encode("utf-8", "replace"))
@@ -93,7 +90,7 @@ class Live:
         """Record a solved exercise, write its file unless the learner has one, and return its name on the page."""
         step = Step(lesson.key, f"level {level}")
         path = self.folder / step.file
-        make_folder(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         if not path.exists() or is_untouched(step, path):
             write_atomically(path, edited(lesson, level, edits, path)[0].encode("utf-8", "replace"))
         Progress(self.folder).tried(step.name, True)
@@ -129,7 +126,7 @@ class Live:
 
     def text(self, request):
         """Run the model on a text: see `study_model`."""
-        with in_turn(self.reading):
+        with self.reading:
             return study_model(self.model, self.tokenizer, request["text"], self.description)
 
 
@@ -150,22 +147,8 @@ def gradient_lines(layer):
             for way in ways(known.lesson)]
 
 
-@contextlib.contextmanager
-def in_turn(lock):
-    """Hold a lock. Raises UserError if it stays taken for too long."""
-    if not lock.acquire(timeout=SECONDS):
-        raise UserError("earlier requests are still running: wait until they finish")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def renumbered(value, lines, field=None):
-    """Replace line numbers by the package's, in a text of the judge or in all parts of a `Report`.
-
-    lines: line of the judged file -> the package's.
-    """
+    """Replace line numbers by the package's, `lines`, in a text of the judge or in all parts of a `Report`."""
     if isinstance(value, str):
         return re.sub(r"\bline (\d+)", lambda found: f"line {lines.get(int(found[1]), found[1])}", value)
     if isinstance(value, list):

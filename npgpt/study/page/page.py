@@ -33,10 +33,7 @@ def require_extra():
 
 
 def study_page(lessons, model, live=None):
-    """Return the page in UTF-8, bytes, from a list of `Lesson`s, which may be empty, and the dict of `study_model`.
-
-    live: {"token": …} of the live page's server; None for a file.
-    """
+    """Return the page in UTF-8 from `Lesson`s and the dict of `study_model`. live: {"token": …} of the server."""
     import jinja2
 
     environment = jinja2.Environment(loader=jinja2.PackageLoader("npgpt.study.page"), autoescape=True, trim_blocks=True,
@@ -56,10 +53,7 @@ def study_page(lessons, model, live=None):
 
 
 def studied_layer(lesson):
-    """Run, trace and check a lesson, and return a dict for the template.
-
-    ways: see `studied_way`; lines: section of the derivation -> the line of the backward, "b42"; data: for the script.
-    """
+    """Check a lesson; return a dict for the template. lines: section -> line of the backward; data: for the script."""
     known, typed = known_truth(lesson.key), typed_statements(lesson)
     introduction, sections = parse_derivation(read_text(lesson))
     backwards = [studied_way(each, known, sections, notes_of(each), {} if i else typed)
@@ -84,10 +78,7 @@ def studied_layer(lesson):
 
 
 def studied_way(lesson, known, sections, notes, typed):
-    """Return a dict for a lesson's backward: its `rows`, `checks`, `steps` and line `entries`.
-
-    known: the lesson's `Truth`; sections, notes: of the derivation; typed: the statements that can be edited.
-    """
+    """Return a dict for a lesson's backward; typed: the statements that can be edited."""
     checks = check_lesson(lesson, known=known)
     lines = {each.variable: each.backward_line for each in checks}
     checks = [dataclasses.replace(each, backward_line=lines[each.through[1:]]) if each.through else each
@@ -109,10 +100,8 @@ def loss_of(lesson):
 def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
     """Return a dict for each statement of a function, for its docstring, and for each other line.
 
-    lines: [(number, HTML), …]; line: the first number; doc: whether it is the docstring; key: "b57" of a statement or
-    the `def`, else None; returns: whether it is a `return`; question: see `question_about`; level: the lowest that
-    hides it. notes, typed, quotes: for a backward, the derivation's notes, the statements that can be edited, and the
-    forward's lines of code.
+    key: "b57" of a statement or the `def`, else None; question: see `question_about`; level: the lowest that hides it.
+    notes, typed, quotes: for a backward; quotes: the forward's lines of code.
     """
     from markupsafe import Markup
     from pygments import highlight
@@ -141,9 +130,9 @@ def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
 
 
 def with_comment(html, line, quotes):
-    """Move a line's comment next to its code, and mark the part that would reveal the answer: all but a shape.
+    """Move a line's comment next to its code, and mark what would reveal the answer: all but a shape.
 
-    A comment on a line of its own quotes a line of the forward. The quote is left out: that line is in the same row.
+    A comment on a line of its own quotes a line of the forward, which is left out: it is in the same row.
     """
     code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
     if comment is None:
@@ -162,10 +151,7 @@ def span(kind, html):
 
 
 def question_about(source, line, names, notes):
-    """Return a dict for the question that hides a line of the backward; None if the line is always shown.
-
-    names: what the line assigns; shape: in letters; hint: of the derivation, or "".
-    """
+    """Return a dict for the question that hides a line of the backward; None if the line is always shown."""
     statement = source.statement_at(line)
     node = ast.parse(statement.text).body[0]
     if is_given(node):

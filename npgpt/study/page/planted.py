@@ -16,8 +16,7 @@ FILE = Path(__file__).with_name("planted.json")
 def planted(lesson, steps):
     """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and the answers of `Live.judge_edit`.
 
-    {} if the lesson's code is not the code that was judged. steps: of the lesson; an array that is also on the page is
-    given by its index there. Only the first answer for a line has arrays.
+    {} if the lesson's code is not the code that was judged. An array that is in `steps` is given by its index there.
     """
     found = json.loads(FILE.read_text(encoding="utf-8")).get(lesson.key, {"digest": ""})
     if found["digest"] != digest(lesson):

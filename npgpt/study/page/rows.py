@@ -52,8 +52,7 @@ def grouped(units):
 def line_entries(checks, steps, sections):
     """Return line of the backward, "b51" -> a list of dicts for the script, one for each array of the line.
 
-    name; section: the variable whose derivation explains it, or None; verdict, finding: of the gradient check, None if
-    it is no gradient. If the line ran several times, the worst verdict counts.
+    section: of the derivation, or None; verdict, finding: None if it is no gradient. Of several the worst counts.
     """
     lines = {}
     for step in steps.steps:

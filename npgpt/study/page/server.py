@@ -44,10 +44,9 @@ class Refused(Exception):
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Serves a page until Ctrl-C.
+    """Serves a page until Ctrl-C. token: for the page; code: opens it once; address: for the user, with the token.
 
     actions: path -> function from a request's JSON object to the answer's; it raises UserError for invalid content.
-    token: for the page; code: opens it once; address: for the user, with the token.
     """
 
     daemon_threads = True

@@ -35,10 +35,10 @@ def ways(lesson):
 
 
 def traced_pass(lesson, known, lines):
-    """Return the `Assignment`s of a forward and backward, including inputs and results that no statement assigns.
+    """Return the `Assignment`s of a forward and backward, also of inputs and results that no statement assigns."""
+    def is_shown(value):        # an array or a number, but no switch
+        return isinstance(value, np.ndarray | np.number) or type(value) in (int, float)
 
-    dln_1_weight is named after its parameter, "dln_1.weight".
-    """
     with recording([lesson.forward, lesson.backward], keep=is_shown) as record:
         _, cache = lesson.run_forward(lesson.inputs)
         result = gradients_of(lesson, known.dy, cache)
@@ -57,11 +57,6 @@ def traced_pass(lesson, known, lines):
         if made is None or not np.array_equal(made.value, result[f"d{name}"]):      # changed in place later, or wrong
             add(lesson.backward, lines[name], f"d{name}", result[f"d{name}"])
     return record
-
-
-def is_shown(value):
-    """Return whether the page shows a value: an array or a number, but not a switch."""
-    return isinstance(value, np.ndarray | np.number) or type(value) in (int, float)
 
 
 class Steps:
@@ -115,8 +110,7 @@ class Steps:
 def parts_of(function):
     """Map the first line of each statement, and of the `def`, to its code in parts, for an equation of pictures.
 
-    A part is a text, or [name, whether the line assigns it], of what may be an array. `kept.swapaxes(-1, -2)` is
-    ["kept", False, "kept.T"].
+    A part is a text, or [name, whether the line assigns it], or ["kept", False, "kept.T"] for `kept.swapaxes(-1, -2)`.
     """
     source, tree = read_source(function), parsed(function)
     lines = [line.encode() for line in textwrap.dedent("\n".join(source.lines)).split("\n")]

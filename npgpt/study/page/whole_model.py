@@ -21,16 +21,12 @@ OUTPUTS = {"ln_1": "norm_1", "c_attn": "attn.qkv", "attention": "attn.mix", "c_p
 def study_model(model, tokenizer, prompt, description):
     """Run a GPT with its tokenizer on a text of T tokens, and return the data of the page, a dict.
 
-    text, description: the arguments; tokens: their texts; loss: the mean, in nats; losses: of the tokens from the
-    second on; stages: the boxes of the map, {"layer": a block's index or None, "box": name}, in the forward's order;
-    pulls, flow: for the first losses, the norms of their gradients with respect to the embedding of each earlier token,
-    and to the output of each stage; norms: of the mean loss's gradient with respect to each embedding, None for the
-    last; maps: (layer, head, attention weights (T - 1, T - 1): base64 of bytes, 255 for 1); next: the likeliest tokens
-    after the text, with their probabilities; lens: a `logit_lens` for each block, and the last; left_out: sentences
-    about what the page does not show.
+    losses: of the tokens from the second on; stages: the boxes of the map, in the forward's order; pulls, flow: for the
+    first losses, the norms of their gradients with respect to the embedding of each earlier token, and to the output of
+    each stage; norms: of the mean loss's gradient with respect to each embedding; next: the likeliest tokens after the
+    text; lens: a `logit_lens` for each block, and the last; left_out: sentences about what the page does not show.
 
-    Raises UserError if the text has fewer than two tokens, too many for the page or the model, or cannot be encoded, or
-    if the loss or a gradient is not finite.
+    Raises UserError if the text cannot be encoded or has too few or too many tokens, or if the loss is not finite.
     """
     from scipy.special import softmax
 
@@ -96,9 +92,9 @@ def attention_maps(config, weights, left_out):
 
 
 def logit_lens(model, tokenizer, x, targets):
-    """Apply ln_f and the head to the residual stream x (T, C), and return the likeliest token at each position.
+    """Apply ln_f and the head to the residual stream x (T, C): nostalgebraist 2020, "the logit lens".
 
-    A row of (its text, its probability, that of the correct token); see nostalgebraist 2020, "the logit lens".
+    Return the likeliest token at each position: its text, its probability, that of the correct token.
     """
     from scipy.special import softmax
 
@@ -120,10 +116,7 @@ def box_outputs(config, grads):
 
 
 def token_gradients(model, idx, targets, names, left_out):
-    """Return `pulls` and `flow` of `study_model`; names: of the stages' outputs.
-
-    The loss of a causal model at t does not depend on later positions, which are left out.
-    """
+    """Return `pulls` and `flow` of `study_model`. names: of the stages' outputs."""
     T = idx.shape[1]
     n = T
     while n > 1 and 6 * model.params.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:

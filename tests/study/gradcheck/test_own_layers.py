@@ -140,8 +140,6 @@ def test_verify_in_a_notebook(capsys):
     assert not found.right and capsys.readouterr().out == f"{found}\n" and "the first wrong line is " in repr(found)
     shown = found.show("dx")
     assert np.allclose(shown["true"], 2.0 * shown["yours"]) and np.allclose(shown["difference"], -shown["yours"])
-    with pytest.raises(UserError, match="there is no result dz: choose one of dx"):
-        found.show("dz")
     in_float64 = verify(drawn_loss, x=x)
     assert in_float64.right and "random numbers" in in_float64.remark and in_float64.lines[0].digits is None
     with pytest.raises(UserError, match="an array of floating numbers"):

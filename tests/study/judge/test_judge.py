@@ -1,23 +1,15 @@
-"""The judge beside the corpus: unfinished files, evidence, notes, what it prints, and `npgpt.study.check`."""
+"""The judge beside the corpus: unfinished files, evidence, notes, and what it prints."""
 
 import dataclasses
-import inspect
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from npgpt import study
-from npgpt.errors import UserError
-from npgpt.layers import layernorm_backward
-from npgpt.study import check
 from npgpt.study.exercises.exercise import level_text
-from npgpt.study.exercises.findings import SENTENCES
 from npgpt.study.gradcheck.check import OK, WRONG, check_lesson
 from npgpt.study.gradcheck.measure import exact
 from npgpt.study.gradcheck.truth import Case, cases
-from npgpt.study.judge.judge import NO_LINES
 from npgpt.study.judge.report import hunt_text, report_text
 from npgpt.study.lessons.random_settings import CASES, DEALT, random_settings
 from npgpt.study.lessons.setting import PLAIN, SIZES
@@ -39,13 +31,6 @@ def judged(layer, text, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(text, encoding="utf-8")
     return judge_file(layer, file, SEED), lambda part: text[:text.index(part)].count("\n") + 1
-
-
-def test_every_kind_of_finding_has_a_sentence_and_the_other_way_round():
-    code = "".join(path.read_text() for path in Path(study.__file__).parent.rglob("*.py") if path.stem != "findings")
-    made = {*re.findall(r'Finding\("([^"]+)"', code), *re.findall(r'Rank\.\w+, "([^"]+)"', code)}
-    assert len(made) > 40 and made <= SENTENCES.keys()
-    assert [kind for kind in SENTENCES if f'"{kind}"' not in code] == []
 
 
 @pytest.mark.parametrize("layer", [pytest.param(layer, marks=[pytest.mark.slow] * (layer in ("block", "gpt")))
@@ -265,43 +250,3 @@ def test_functions_that_cannot_be_rerun_are_judged_by_their_numbers(statement, t
     assert report.lines[0].line == line("dx = dy") and said(report.lines[0]) == [UNKNOWN]
     text = text.replace("dy + mask", "-(dy * mask)")
     assert "ratio -1" in str(judged("dropout", text, tmp_path)[0].lines[0].evidence[0])
-
-
-def mine(gradient, kept):
-    """LayerNorm's backward with the weight forgotten."""
-    xhat, rstd, weight, has_bias = kept
-    dbias = gradient.sum(axis=(0, 1)) if has_bias else None
-    dweight = (gradient * xhat).sum(axis=(0, 1))
-    dxhat = gradient
-    dx = rstd * (dxhat - dxhat.mean(-1, keepdims=True) - xhat * (dxhat * xhat).mean(-1, keepdims=True))
-    return dx, dweight, dbias
-
-
-def test_check_for_notebooks_and_scripts(capsys):
-    right = check("layernorm", layernorm_backward)
-    assert capsys.readouterr().out == f"{right}\n"
-    assert right.right and "right: every gradient" in repr(right) and "<table>" in right._repr_html_()
-    wrong = check("layernorm", mine, seed=3)
-    assert wrong.report.seed == 3 and wrong.report.first == mine.__code__.co_firstlineno + 5
-    assert not wrong.right and "mine, a backward of layernorm" in repr(wrong)
-    assert all("the factor weight is missing" in text for text in (repr(wrong), wrong._repr_html_()))
-    for layer, function, says in (("relu", mine, "there is no layer"), ("layernorm", 3, "needs a function, not int")):
-        with pytest.raises(UserError, match=says):
-            check(layer, function)
-
-
-def test_check_without_a_source_as_in_a_plain_repl():
-    names = {"np": np}
-    exec(inspect.getsource(mine).replace("dxhat = gradient\n", "dxhat = gradient * weight\n"), names)
-    right = check("layernorm", names["mine"])
-    assert right.right and "right: every gradient" in repr(right) and NO_LINES in repr(right)
-    exec(inspect.getsource(mine), names)
-    wrong = check("layernorm", names["mine"])
-    assert not wrong.right and "the central difference" in repr(wrong) and NO_LINES in repr(wrong)
-    assert check("dropout", lambda dy, mask: dy if mask is None else dy * mask).right
-    with pytest.raises(KeyboardInterrupt):      # the user's own
-        check("dropout", interrupted)
-
-
-def interrupted(dy, mask):
-    raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """What a notebook calls: `case`, `check` with its pictures and hints, and `train`; here from a script."""
 
+import inspect
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from npgpt import UserError, layers, study
 from npgpt.study.gradcheck.pictures import Arrays
+from npgpt.study.judge.judge import NO_LINES
 
 
 def wrong(dy, cache):
@@ -64,9 +66,12 @@ def test_a_picture_frames_the_largest_cell_and_survives_what_is_not_finite():
     assert not zero.lines and number.get_title().endswith("largest: -1.5 at []")
 
 
-def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch):
+def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     checked, case = study.check("layernorm", wrong, seed=3), study.case("layernorm")
+    assert capsys.readouterr().out == f"{checked}\n" and "wrong, a backward of layernorm" in repr(checked)
+    assert (checked.right, checked.report.seed) == (False, 3)
+    assert all("the factor weight is missing" in text for text in (repr(checked), checked._repr_html_()))
     shown = checked.show("dxhat")
     np.testing.assert_allclose(shown["difference"], case.dy - case.dy * case.inputs["weight"])
     assert not checked.show("dweight")["difference"].any()
@@ -75,6 +80,23 @@ def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no line computes a gradient called dvar"):
         checked.show("dvar")
     assert not [*tmp_path.iterdir()]                                # without a level nothing is noted
+
+
+def interrupted(dy, mask):
+    raise KeyboardInterrupt
+
+
+def test_check_without_a_source_as_in_a_plain_repl():
+    names = {"np": np}
+    exec(inspect.getsource(wrong).replace("dxhat = dy\n", "dxhat = dy * weight\n"), names)
+    right = study.check("layernorm", names["wrong"])
+    assert right.right and "right: every gradient" in repr(right) and NO_LINES in repr(right)
+    exec(inspect.getsource(wrong), names)
+    checked = study.check("layernorm", names["wrong"])
+    assert not checked.right and "the central difference" in repr(checked) and NO_LINES in repr(checked)
+    assert study.check("dropout", lambda dy, mask: dy if mask is None else dy * mask).right
+    with pytest.raises(KeyboardInterrupt):      # the user's own
+        study.check("dropout", interrupted)
 
 
 def test_blanks_hints_and_what_is_solved_are_those_of_npgpt_learn(tmp_path, monkeypatch):
@@ -95,8 +117,10 @@ def test_blanks_hints_and_what_is_solved_are_those_of_npgpt_learn(tmp_path, monk
     monkeypatch.chdir(tmp_path / "exercises")                       # where the notebooks are
     study.check("layernorm", layers.layernorm_backward, level="long")
     assert "layernorm long way" in (tmp_path / "exercises/progress.json").read_text()
-    with pytest.raises(UserError, match="linear has no level long: choose 1, 2, 3"):
-        study.check("linear", unfinished, level="long")
+    for arguments, says in ((("linear", unfinished, 1, "long"), "linear has no level long: choose 1, 2, 3"),
+                            (("relu", wrong), "there is no layer"), (("linear", 3), "needs a function, not int")):
+        with pytest.raises(UserError, match=says):
+            study.check(*arguments)
 
 
 def test_training_with_functions_of_ones_own(capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from npgpt.study.notebooks.write import as_bytes, lesson_cells
 from tests.study.judge.corpus import SOLUTIONS, source
 
 nbformat = pytest.importorskip("nbformat", reason="writes notebooks")
+SWISH = Path(__file__).parents[3] / "tools/examples/swish.py"
 SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```python\n(.*?)\n```", re.DOTALL)
 
 
@@ -59,27 +61,9 @@ def test_the_other_notebooks_run_without_a_gpu(name, tmp_path):
     assert all(each in said for each in wanted), said
 
 
-SWISH = """
-import numpy as np
-
-LESSON = {"x": "N D", "beta": "D"}
-
-def swish_forward(x, beta):
-    s = 1 / (1 + np.exp(-beta * x))
-    return x * s, (x, beta, s)
-
-def swish_backward(dy, cache):
-    x, beta, s = cache
-    dz = dy * x * s * (1 - s)
-    dx = dy * s + dz * beta
-    dbeta = (dz * x).sum(axis=0)
-    return dx, dbeta
-"""
-
-
 @pytest.mark.slow
 def test_a_lesson_of_ones_own(tmp_path, monkeypatch):
-    (tmp_path / "my swish.py").write_text(SWISH)
+    (tmp_path / "my swish.py").write_text(SWISH.read_text())
     monkeypatch.chdir(tmp_path)
     assert main(["notebook", "my swish.py", "--out", "books"]) == 0
     book = (tmp_path / "books/swish.ipynb").read_bytes()

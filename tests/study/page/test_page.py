@@ -23,7 +23,6 @@ from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import recording
 from npgpt.study.lessons.table import LAYERS, chosen_lessons
 from npgpt.study.page import page, whole_model
-from npgpt.study.page.edits import asked_lines
 from npgpt.study.page.whole_model import study_model
 from tests.cases import MODERN
 from tests.helpers.runs import refused
@@ -169,28 +168,6 @@ def test_the_steps_are_the_pass(layers, name):
             shown = [arrays[i] for step in passed for each, i in step["arrays"] if each == f"d{variable}"][-1]
             assert shown["shape"] == list(true.shape)
             np.testing.assert_allclose(np.reshape(shown["values"], true.shape), true, rtol=1e-3, atol=1e-3)
-
-
-@EACH
-def test_each_statement_of_a_backward_can_be_typed(layers, name):
-    """Its text begins with the stub, and the levels hide what the exercises leave out."""
-    source, typed = read_source(LESSONS[name].backward), layers[name]["data"]["typed"]
-    assert list(typed) == [f"b{each.first}" for each in source.statements]
-    for each, line in zip(source.statements, typed.values(), strict=True):
-        assert ast.unparse(ast.parse(line["text"])) == each.text and line["text"].startswith(line["stub"])
-    for level in layers[name]["data"]["levels"]:
-        left = {f"b{line}" for line in asked_lines(LESSONS[name], level)}
-        assert {line for line, each in typed.items() if each["level"] and each["level"] <= level} == left
-
-
-def test_a_comment_in_parts():
-    """A shape; what tells the answer; on a line of its own, what it adds to a line of the forward."""
-    row = '<span class="n">y</span>      <span class="c1"># (..., C): &lt;why&gt;</span>'
-    assert page.with_comment(row, "y      # (..., C): <why>", {"y"}) == (
-        '<span class="n">y</span>  <span class="c1"># (..., C)</span><span class="c1 tells">: &lt;why&gt;</span>')
-    for line, told in (("# y = exp(x), and so: y", "# and so: y"), ("# y = exp(x)", ""), ("# it: y", "# it: y")):
-        row = f'<span class="c1">{line}</span>'
-        assert page.with_comment(row, f"    {line}", {"", "y = exp(x)"}) == (told and page.span("c1 tells", told))
 
 
 def test_a_wrong_backward_shows():

@@ -169,9 +169,6 @@ SCENES = {
         ("count", "#model-bars li", 10), ("count", "#model-attention .cells i", 4),
         ("fill", "#model-text", "é"), ("is", "#model-tokens .text", ["\\xc3", "\\xa9"]),
         ("fill", "#model-text", "a"), ("has", "#model-error", "1 tokens"), ("count", "#model-tokens .token", 2)]),
-    "a phone": ({"name": "live", "width": PHONE}, [
-        ("click", "@layernorm f xhat = "), ("click", "#layernorm .edit >> nth=2"), ("keys", "End"), ("type", " + 2"),
-        ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong"), FITS]),
     "reduced motion trains on demand": ({"name": "live", "reduced_motion": "reduce"}, [
         ("do", SCROLL), ("is", "#training .now", "no step yet"), ("click", "#training button"),
         ("has", "#training .now", "nats, initially 5.5"), ("count", "#training polyline", 6),
