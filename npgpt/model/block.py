@@ -69,7 +69,7 @@ class Block:
                 right = (re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) and (is_real(init) or init in INITS) and
                          shape and isinstance(shape, tuple) and all(type(size) is int and size > 0 for size in shape))
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
-                      f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
+                        f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
 
     def trial(self, config):

@@ -16,7 +16,7 @@ def find_devices(name):
     """Return the devices of "cpu", "gpu", "cuda", "tpu", "gpu:N" or "auto". Raises UserError if there are none."""
     check_text("device", name)
     require("device", name, re.fullmatch(r"auto|cpu|tpu|(gpu|cuda)(:[0-9]{1,4})?", name),
-          '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "tpu" or "auto"')
+            '"cpu", "gpu", "gpu:N" (or "cuda", "cuda:N"), "tpu" or "auto"')
     kind, _, number = name.partition(":")
     try:
         devices = jax.devices(None if kind == "auto" else kind.replace("cuda", "gpu"))
