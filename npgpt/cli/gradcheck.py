@@ -1,4 +1,4 @@
-"""Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits and by torch.
+"""Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits.
 
 Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and a cache; swish_backward
 (dy, cache), with a gradient for each result, returns a gradient for each input. A function x_loss may return the loss

@@ -1,4 +1,4 @@
-"""Write a page about a model on a text: attention, logit lens, and the tokens' gradients (needs the extra "study")."""
+"""Write a page about a model on a text: attention, logit lens, and gradients (needs the extra "study")."""
 
 from npgpt.checks import writable_file
 from npgpt.cli.arguments import add_block_argument

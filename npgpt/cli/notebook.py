@@ -1,4 +1,4 @@
-"""Write the lessons as Jupyter notebooks, with cells to fill and cells that check them (needs the extra "notebook").
+"""Write the lessons as Jupyter notebooks (needs the extra "notebook").
 
 Without an argument it writes one for each lesson, in the order of npgpt learn, and 00-start-here.ipynb; with a file
 my_layer.py one for each pair in it (see npgpt gradcheck --help); gpu is one for a machine with a GPU. They run

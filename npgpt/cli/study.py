@@ -1,4 +1,4 @@
-"""Write the study page: every layer's forward beside its backward, and a model on your text (needs the extra "study").
+"""Write the study page: every layer's forward beside its backward (needs the extra "study").
 
 The page is one HTML file that needs no network. It shows the arrays of every line, the derivation of its gradient, and
 the gradient check. With --open a local server shows the page, and its lines, numbers and text can be edited.

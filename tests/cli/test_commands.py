@@ -1,5 +1,6 @@
 """`npgpt sample`, `eval`, `data`, `info` and `plot`: what they print and what they refuse."""
 
+import importlib
 import io
 import math
 import re
@@ -137,6 +138,8 @@ def test_version_help_and_nothing_at_all(npgpt):
     assert npgpt("--version")[:2] == (0, f"npgpt {package.__version__}\n")
     code, out, _ = npgpt("--help")
     assert code == 0 and all(name in out for name in COMMANDS)
+    for name, summary in COMMANDS.items():      # said once more, because --help imports no command
+        assert importlib.import_module(f"npgpt.cli.{name}").__doc__.splitlines()[0] == summary
     refused(npgpt(), "COMMAND")
     refused(npgpt("fly"), "fly")
 
