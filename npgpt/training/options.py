@@ -127,7 +127,7 @@ def with_mup(fields: dict) -> dict:
 def options_of(checkpoint: Checkpoint) -> TrainOptions:
     """Return the `TrainOptions` in a checkpoint's state. Raises UserError if they are invalid."""
     saved = {**checkpoint.state["options"]}
-    if saved.get("partial_batch") is False:         # version 0.2 had it
+    if saved.get("partial_batch") is False:         # runs of earlier versions have it
         del saved["partial_batch"]
     try:
         return TrainOptions(**saved)
