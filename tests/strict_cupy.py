@@ -1,76 +1,87 @@
 """A strict stand-in for CuPy 14.2: without a GPU it shows that all lines stay on the GPU.
 
 Its arrays hold NumPy arrays, but have only the functions that npgpt needs, with CuPy's parameters. A NumPy array in an
-operation raises; a wait for the GPU is recorded (`gpu.waits`); an index out of range wraps, as on a GPU. Random numbers
-are those of NumPy's default generator.
+operation raises, as does an array of another device; an index out of range wraps, as on a GPU; `empty` holds NaN. `gpu`
+records what is slow or differs from run to run. Random numbers are those of NumPy's default generator.
 
 >>> xp = strict_cupy.install(monkeypatch)       # from now on `import cupy` gives the stand-in
 """
 
+import functools
+import inspect
+import math
 import operator
 import sys
-import types
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
+from scipy.special import erf
+
+from tests.strict_gpu import Awaited, Device, cublas, gpu, linalg, place, record_precision, runtime, start_cublas
 
 # CuPy's parameters, in its order.
 FUNCTIONS = {
     "sum": "a axis dtype out keepdims", "mean": "a axis dtype out keepdims", "max": "a axis out keepdims",
-    "any": "a axis out keepdims", "swapaxes": "a axis1 axis2", "vdot": "a b", "stack": "tup axis out",
-    "concatenate": "tup axis out", "arange": "start stop step dtype", "split": "ary indices_or_sections axis",
-    "triu": "m k", "where": "condition x y",
-    "zeros": "shape dtype order", "full": "shape fill_value dtype order", "zeros_like": "a dtype order subok shape",
+    "any": "a axis out keepdims", "vdot": "a b", "stack": "tup axis out", "concatenate": "tup axis out",
+    "arange": "start stop step dtype", "split": "ary indices_or_sections axis", "triu": "m k",
+    "where": "condition x y", "argsort": "a axis kind", "searchsorted": "a v side sorter",
+    "zeros": "shape dtype order", "ones": "shape dtype order", "empty": "shape dtype order",
+    "full": "shape fill_value dtype order", "zeros_like": "a dtype order subok shape",
     "full_like": "a fill_value dtype order subok shape", "take_along_axis": "a indices axis",
     "put_along_axis": "arr indices values axis"}
 UFUNCS = ("add subtract multiply divide negative bitwise_and less less_equal greater greater_equal equal not_equal "
           "absolute exp log sqrt tanh cos sin power maximum minimum isfinite matmul").split()
-METHODS = "sum mean max any swapaxes".split()
-VIEWS = "astype view reshape transpose copy".split()
-
-
-class State:
-    """The state of the GPU."""
-
-    def __init__(self):
-        self.waits = []                     # "file:line" of who waited for the GPU
-        self.memory = 80 << 30              # bytes: a larger array raises OutOfMemoryError
-        self.devices = 1
-        self.compute_type = linalg.COMPUTE_TYPE_DEFAULT     # the precision of matmuls of float32
-        self.compute_types = set()          # those that matmuls had
+METHODS = "sum mean max any".split()
+VIEWS = "astype reshape transpose swapaxes".split()
+FIELDS = "shape ndim size dtype nbytes strides itemsize".split()
 
 
 def install(monkeypatch):
     """Replace CuPy by the stand-in until the test ends, with an empty GPU. Returns the module."""
     gpu.__init__()
+    for name in [name for name in sys.modules if name.startswith(("cupy.", "cupyx"))]:      # the real one's
+        monkeypatch.delitem(sys.modules, name)
     for name, stand_in in MODULES.items():
         monkeypatch.setitem(sys.modules, name, stand_in)
     return cupy
 
 
-class OutOfMemoryError(MemoryError):
-    pass
-
-
-class CUDARuntimeError(RuntimeError):
-    """What CuPy raises if the driver reports an error."""
-
-
-def on_gpu(value):
+def on_gpu(value, kind=None):
     """Wrap the result of a NumPy function. CuPy never returns a scalar, so 0-d arrays are wrapped too."""
-    array = ndarray.__new__(ndarray)
-    array._array = np.asarray(value)
-    if array._array.base is None and array.nbytes > gpu.memory:         # no view: it takes memory
-        raise OutOfMemoryError(f"Out of memory allocating {array.nbytes:,} bytes (allocated so far: 0 bytes).")
+    array = ndarray.__new__(kind or ndarray)
+    array._array = owner = np.asarray(value)
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if id(owner) not in gpu.live:
+        gpu.allocate(owner)
+    array.device = Device(gpu.live[id(owner)][2])
     return array
 
 
+def of_same_class(result, array):
+    """Wrap a view of an array in the array's class. What turned out to be a copy needs a kernel, and is an ndarray."""
+    if np.may_share_memory(result, array._array):
+        return array if result is array._array else on_gpu(result, type(array))
+    from_gpu(array)
+    return on_gpu(result)
+
+
+def of_first_subclass(result, inputs):
+    """Wrap the result of a ufunc as CuPy does."""
+    return on_gpu(result, next((type(each) for each in inputs
+                                if isinstance(each, ndarray) and type(each) is not ndarray), None))
+
+
 def from_gpu(value):
-    """Unwrap an argument for NumPy. Refuse a NumPy array of any size, as CuPy does."""
+    """Unwrap an argument for NumPy. Refuse what CuPy does: a NumPy array of any size, an array of another device."""
     if isinstance(value, tuple | list):
         return type(value)(map(from_gpu, value))
     if isinstance(value, np.ndarray):
         raise TypeError(f"Unsupported type {type(value)}")
+    if isinstance(value, ndarray) and value.device.id != gpu.current:
+        raise ValueError(f"The device where the array resides ({value.device.id}) is different from the current device "
+                         f"({gpu.current}). Peer access is unavailable between these devices.")
     return value._array if isinstance(value, ndarray) else value
 
 
@@ -81,10 +92,52 @@ def call(name, *args, **named):
         raise TypeError(f"cupy.{name} takes only {', '.join(parameters)}")
     if name == "where" and len(args) < 3:
         raise TypeError("cupy.where with the condition alone waits for the GPU")
+    if name == "split":
+        return [of_same_class(part, args[0]) for part in np.split(args[0]._array, *args[1:], **named)]
     given = [from_gpu(arg) for arg in args]
     if name.endswith("along_axis"):
         given[1] = given[1] % given[0].shape[named["axis"]]
-    return on_gpu(getattr(np, name)(*given, **{key: from_gpu(value) for key, value in named.items()}))
+    if name == "argsort" and named.pop("kind", None) not in (None, "stable"):
+        raise ValueError("kind can only be None or 'stable'")
+    if name == "argsort":
+        named["kind"] = "stable"
+    if name == "sum":
+        record_blocks(given[0], given[1] if given[1:] else named.get("axis"))
+    result = getattr(np, name)(*given, **{key: from_gpu(value) for key, value in named.items()})
+    if name == "empty":
+        result.fill(np.nan if result.dtype.kind == "f" else 77)
+    return of_first_subclass(result, args if name in ("where", "triu") else ())     # these two are ufuncs in CuPy
+
+
+def record_blocks(array, axis):
+    """Record how many thread blocks CuPy starts for a sum over leading axes, which CUB cannot do."""
+    n = array.ndim if axis is None else np.size(axis)
+    if n == array.ndim or {*np.atleast_1d(axis) % array.ndim} != {*range(n)} or array.flags.f_contiguous:
+        return
+    contiguous = 1
+    for size, stride in zip(array.shape[:n - 1:-1], array.strides[:n - 1:-1], strict=True):
+        if stride != contiguous * array.itemsize:
+            break
+        contiguous *= size
+    columns = max(min(contiguous, 32), 512 // max(1, math.prod(array.shape[:n])))
+    columns = 1 << (columns // 2).bit_length()              # of a block, with 512 threads
+    gpu.blocks.append((array.shape, axis, -(-math.prod(array.shape[n:]) // columns)))
+
+
+def record_matmul(a, b):
+    """Record the copies that CuPy makes before a matmul, and the precision that cuBLAS will have."""
+    a, b = from_gpu(a), from_gpu(b)
+    dtype, batched = np.result_type(a, b), max(a.ndim, b.ndim) > 2
+    for each in (a, b):
+        contiguous = each.flags.c_contiguous or each.flags.f_contiguous and not batched
+        gpu.copies += [] if contiguous and each.dtype == dtype else [place()]
+    handle = Device().cublas_handle
+    if dtype.kind == "f":
+        start_cublas(handle)
+    if dtype == np.float32:
+        gpu.compute_types.add(gpu.compute_type)
+        tf32 = gpu.compute_type == linalg.COMPUTE_TYPE_TF32 and not batched
+        record_precision(handle, cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if tf32 else None, 3 if batched else 2)
 
 
 def host_index(key, shape):
@@ -95,18 +148,19 @@ def host_index(key, shape):
     for k in keys:
         if isinstance(k, list | np.ndarray | bool | np.bool_) or getattr(k, "dtype", None) == np.bool_:
             raise TypeError("an index that CuPy would copy to the GPU, or wait for")
-        host_keys.append(k._array % shape[axis] if isinstance(k, ndarray) else k)
+        host_keys.append(from_gpu(k) % shape[axis] if isinstance(k, ndarray) else k)
         axis += len(shape) - n_axes if k is Ellipsis else k is not None
     return tuple(host_keys), any(isinstance(k, ndarray) for k in keys)
 
 
 class ndarray(NDArrayOperatorsMixin):
-    """An array on the GPU. Methods are added below, from tables."""
+    """An array on the GPU. Methods and fields are added below, from tables."""
 
     __hash__ = None
-    shape, ndim, size, dtype, nbytes = (property(lambda self, name=name: getattr(self._array, name))
-                                        for name in ("shape", "ndim", "size", "dtype", "nbytes"))
-    T = property(lambda self: on_gpu(self._array.T))
+    T = property(lambda self: self.transpose())
+    data = property(lambda self: SimpleNamespace(ptr=self._array.ctypes.data, device_id=self.device.id))
+    flags = property(lambda self: SimpleNamespace(**{name: getattr(self._array.flags, name)
+                                                     for name in ("c_contiguous", "f_contiguous")}))
 
     def __array__(self, dtype=None, copy=None):     # NumPy calls this to convert
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
@@ -120,17 +174,21 @@ class ndarray(NDArrayOperatorsMixin):
                 raise TypeError(f"Unsupported type {type(each)}")
         if method == "at" and name == "add":    # for other functions of floats, CuPy lacks `at`
             array, indices, values = inputs
-            return ufunc.at(array._array, host_index(indices, array.shape)[0], from_gpu(values))
+            gpu.atomics.append(place())
+            return ufunc.at(from_gpu(array), host_index(indices, array.shape)[0], from_gpu(values))
         if method != "__call__":
             return NotImplemented
         if name == "matmul":
-            gpu.compute_types.add(gpu.compute_type)
+            record_matmul(*inputs)
         with np.errstate(all="ignore"):         # a GPU does not warn
             result = ufunc(*map(from_gpu, inputs), out=from_gpu(out), **named)
-        return on_gpu(result) if out is None else out[0]
+        return out[0] if out else of_first_subclass(result, () if name == "matmul" else inputs)
 
     def __array_function__(self, function, kinds, args, kwargs):
-        return call(function.__name__, *args, **kwargs) if function.__name__ in FUNCTIONS else NotImplemented
+        name = function.__name__
+        if name in METHODS or name in VIEWS:    # CuPy calls the method, which may be a subclass's
+            return getattr(args[0], name)(*args[1:], **kwargs)
+        return call(name, *args, **kwargs) if name in FUNCTIONS else NotImplemented
 
     def __len__(self):
         return len(self._array)
@@ -140,65 +198,79 @@ class ndarray(NDArrayOperatorsMixin):
 
     def __getitem__(self, key):
         key, advanced = host_index(key, self.shape)
-        return on_gpu(self._array[key].copy() if advanced else self._array[key])
+        return on_gpu(from_gpu(self)[key].copy()) if advanced else on_gpu(self._array[key], type(self))
 
     def __setitem__(self, key, value):
         if not isinstance(value, ndarray) and np.ndim(value):
             raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
-        self._array[host_index(key, self.shape)[0]] = getattr(value, "_array", value)
+        from_gpu(self)[host_index(key, self.shape)[0]] = from_gpu(value)
+
+    def view(self, dtype=None, type=None):
+        if inspect.isclass(dtype) and issubclass(dtype, ndarray):
+            dtype, type = None, dtype
+        return on_gpu(self._array.view(dtype or self.dtype), type or self.__class__)
+
+    def copy(self):                             # also from another device, to the current one
+        return on_gpu(self._array.copy())
 
     def get(self):
-        """Copy to the host, and record the line outside this file that waits for it."""
-        frame = sys._getframe()
-        while frame.f_code.co_filename == __file__:
-            frame = frame.f_back
-        gpu.waits.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        """Copy to the host, which waits for the GPU."""
+        gpu.waits.append(place())
         return self._array.copy()
 
 
+for name in FIELDS:
+    setattr(ndarray, name, property(lambda self, name=name: getattr(self._array, name)))
 for name in METHODS:
     setattr(ndarray, name, lambda self, *args, name=name, **named: call(name, self, *args, **named))
 for name in VIEWS:
-    setattr(ndarray, name, lambda self, *args, name=name, **named: on_gpu(getattr(self._array, name)(*args, **named)))
+    setattr(ndarray, name, lambda self, *args, name=name, **named: of_same_class(
+        getattr(self._array, name)(*args, **named), self))
 for read in (float, int, bool, repr, format):
     setattr(ndarray, f"__{read.__name__}__", lambda self, *args, read=read: read(self.get(), *args))
 for name in ("item", "tolist"):
     setattr(ndarray, name, lambda self, name=name: operator.methodcaller(name)(self.get()))
 
 
-class Device:
-    def __init__(self, device=0):
-        self.id = device
-
-    def use(self):
-        pass
-
-
-class Philox4x3210:
-    def __init__(self, seed=None, *, size=-1):
-        self._seed = seed
-
-
 class Generator:
     def __init__(self, bit_generator):
-        self._rng = np.random.default_rng(bit_generator._seed)
+        self._rng, self._device = np.random.default_rng(bit_generator.seed), bit_generator.device
 
     def random(self, size=None, dtype=np.float64, out=None):
+        if self._device != gpu.current:
+            raise RuntimeError("This Generator state is allocated in a different device")
         return on_gpu(self._rng.random(size, dtype))
 
 
-runtime = types.SimpleNamespace(getDeviceCount=lambda: gpu.devices, CUDARuntimeError=CUDARuntimeError,
-                                getDeviceProperties=lambda device: {"name": b"a stand-in for a GPU"})
-cuda = types.SimpleNamespace(Device=Device, runtime=runtime, cublas=None,
-                             nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)))
-linalg = types.SimpleNamespace(get_compute_type=lambda dtype: gpu.compute_type,
-                               set_compute_type=lambda dtype, compute_type: setattr(gpu, "compute_type", compute_type),
-                               COMPUTE_TYPE_DEFAULT=1, COMPUTE_TYPE_FP32=4, COMPUTE_TYPE_TF32=7)
-random = types.SimpleNamespace(Generator=Generator, Philox4x3210=Philox4x3210)
-cupy = types.SimpleNamespace(
-    ndarray=ndarray, cuda=cuda, random=random,
-    asarray=lambda a, dtype=None: on_gpu(np.array(getattr(a, "_array", a), dtype)),
-    zeros=lambda *args, **named: call("zeros", *args, **named),
-    may_share_memory=lambda a, b: np.may_share_memory(a._array, b._array))      # of the bounds alone: nothing waits
-MODULES = {"cupy": cupy, "cupy.cuda": cuda, "cupy._core": types.SimpleNamespace(_routines_linalg=linalg)}
-gpu = State()
+def fuse(function):
+    """Return a function that records the kernel. CuPy fuses only its own arrays and numbers."""
+    @functools.wraps(function)
+    def kernel(*values):
+        if not all(isinstance(each, ndarray | int | float) for each in values):
+            raise TypeError("Invalid argument type")
+        gpu.kernels.append(function.__name__)
+        return function(*values)
+
+    return kernel
+
+
+def asarray(a, dtype=None):
+    """A copy from the host does not wait; an array of another device is copied to the current one."""
+    if not isinstance(a, ndarray):
+        return on_gpu(np.array(a, dtype))
+    a = a if a.device.id == gpu.current else a.copy()
+    return a if dtype is None else a.astype(dtype, copy=False)
+
+
+cuda = SimpleNamespace(Device=Device, Stream=Awaited, Event=Awaited, get_current_stream=Awaited, runtime=runtime,
+                       cublas=cublas, nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)))
+random = SimpleNamespace(Generator=Generator, Philox4x3210=lambda seed=None, *, size=-1: SimpleNamespace(
+    seed=seed, device=gpu.current))
+cupy = ModuleType("cupy")
+vars(cupy).update(
+    ndarray=ndarray, cuda=cuda, random=random, asarray=asarray, fuse=fuse,
+    may_share_memory=lambda a, b: np.may_share_memory(a._array, b._array),      # of the bounds alone: nothing waits
+    **{name: functools.partial(call, name) for name in ("zeros", "ones", "empty", "full", "arange")},
+    **{name: getattr(np, name) for name in UFUNCS})
+MODULES = {"cupy": cupy, "cupy.cuda": cuda, "cupy._core": SimpleNamespace(_routines_linalg=linalg),
+           "cupyx.scipy.special": SimpleNamespace(erf=erf)}
