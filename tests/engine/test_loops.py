@@ -4,9 +4,7 @@ Most loops run as plain Python here, which tests what the compiler writes; some 
 """
 
 import contextlib
-import inspect
 import itertools
-import linecache
 import operator
 import os
 from unittest import mock
@@ -18,10 +16,10 @@ from hypothesis import strategies as st
 
 from npgpt import layers
 from npgpt.engine.update import adamw_update
-from npgpt.study.gradcheck.measure import upstream
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import LAYERS, lesson_named
 from tests.cases import LAYOUTS, arrays_in, small_parts, unchanged
+from tests.helpers.lines import DTYPES, PAIRS, arguments_of, assert_alike, defined, outcome, results_of
 
 pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
 from numba.core import compiler
@@ -31,11 +29,8 @@ from npgpt.engine.loops import lines, vectors
 from npgpt.engine.loops.lines import compile_lines, kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")       # the mean of nothing
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 BY = pytest.mark.parametrize(("by", "n"), [("python", 24), ("numba", 1),
                                            pytest.param("numba", 8, marks=pytest.mark.slow)])
-PAIRS = sorted(name.removesuffix("_forward") for name in layers.__all__ if name.endswith("_forward"))
-count = itertools.count()
 
 
 @contextlib.contextmanager
@@ -52,37 +47,6 @@ def loops_by(what):
         yield
 
 
-def defined(source):
-    """Return the function `f` of a source, which inspect finds."""
-    file, names = f"<program {next(count)}>", {"np": np}
-    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    exec(compile(source, file, "exec"), names)
-    return names["f"]
-
-
-def outcome(function, *arguments):
-    """Return what a call returns, or the type of the error that it raises."""
-    try:
-        with np.errstate(all="ignore"):
-            return function(*arguments)
-    except Exception as error:
-        return type(error)
-
-
-def assert_alike(ours, theirs, tolerance, least=1.0):
-    """Numbers to rounding of the array's largest, or of `least`; shapes, dtypes and the rest are the same."""
-    if isinstance(theirs, tuple):
-        assert isinstance(ours, tuple) and len(ours) == len(theirs), (ours, theirs)
-        for pair in zip(ours, theirs, strict=True):
-            assert_alike(*pair, tolerance, least)
-    elif isinstance(theirs, np.ndarray | np.floating | float):
-        assert (np.shape(ours), np.result_type(ours)) == (np.shape(theirs), np.result_type(theirs))
-        largest = np.abs(theirs).max(initial=least, where=np.isfinite(theirs))
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * largest)
-    else:
-        assert ours is theirs or type(ours) is type(theirs) and ours == theirs, (ours, theirs)
-
-
 def drawn(rng, dtype, shape, constant=0.2):
     """Return random numbers in any layout; sometimes one row, column or number stands for all."""
     array = rng.standard_normal(shape).astype(dtype)
@@ -90,31 +54,6 @@ def drawn(rng, dtype, shape, constant=0.2):
         once = tuple(slice(1) if each else slice(None) for each in rng.random(len(shape)) < 0.5)
         return np.broadcast_to(array[once], shape)
     return LAYOUTS[rng.integers(len(LAYOUTS))](array)
-
-
-def arguments_of(lesson, seed, dtype):
-    """Return the arguments of a lesson's forward in random layouts, and the first one of its backward."""
-    rng = np.random.default_rng(seed)
-
-    def laid_out(array):
-        return LAYOUTS[rng.integers(len(LAYOUTS))](array.astype(dtype) if array.dtype.kind == "f" else array)
-
-    values = lesson.mapped(laid_out)
-    values = [(values.inputs | values.constants)[name] for name in inspect.signature(lesson.forward).parameters]
-    return values, np.asarray(upstream(lesson, lesson.forward(*values)[0]), dtype)
-
-
-def results_of(pair, arguments, dy, given_up=()):
-    """Return y, cache and the gradients. No argument is written to, but for the places that are `given_up`."""
-    forward, backward = pair
-    with unchanged((dy, [each for i, each in enumerate(arguments) if i not in given_up])):
-        made = outcome(forward, *arguments)
-        if isinstance(made, type):
-            return made
-        gone = made[1][0] if given_up else None
-        with unchanged([each for each in arrays_in(made[1]) if each is not gone]):
-            copied = tuple(np.copy(each) if each is gone else each for each in made[1]) if given_up else made[1]
-            return made[0], copied, outcome(backward, dy, made[1])
 
 
 @BY
