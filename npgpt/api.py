@@ -53,7 +53,8 @@ class GPT:
     "cuda") or "gpu:N"; with "xla" also "tpu".
     kernels: what runs the layers. "auto": CuPy on a GPU; on a CPU "numba" if it is installed, else "numpy". "numpy":
     parts of arrays that fit the cache; "numba": compiled loops as well (extra fast); "mkl": Intel's matmuls as well
-    (extra mkl); "reference": the plain lines; "xla": compiled by XLA (extra xla).
+    (extra mkl); "fused": on a GPU, elementwise lines as one kernel (not yet measured); "reference": the plain lines;
+    "xla": compiled by XLA (extra xla).
     threads: how many cores `loss_and_grads`, `evaluate` and generation use on a CPU, by default all; with 1, "auto" is
     "reference", and every layer runs once on whole arrays. XLA always uses all cores of the process.
     freeze: parameters that are not trained, by name or prefix, "wte,wpe,h.0": they have no gradients and no moments.
@@ -189,7 +190,8 @@ class GPT:
         if targets is None:
             self._cache = None
             return logits, None
-        loss, cross_entropy = cross_entropy_forward(logits, self.params.xp.asarray(targets))
+        with self.engine.running():
+            loss, cross_entropy = cross_entropy_forward(logits, *self.engine.on_device(targets))
         self._cache = (gpt, cross_entropy, logits.shape, backward, ops)
         return logits, float(loss)
 
@@ -215,15 +217,17 @@ class GPT:
         require("the length of idx", idx.shape[1], idx.shape[1] > 1, "at least 2: one token to read and one to score")
         context, _ = check_batch(self.config, idx[:, :-1], None, with_targets=False)
         logits, _ = self._run_forward(context, None, None, without_caches(self.ops))
-        shifted = logits - logits.max(axis=-1, keepdims=True)
-        total = np.exp(shifted).sum(axis=-1, keepdims=True)
-        return (np.take_along_axis(shifted, self.params.xp.asarray(idx[:, 1:, None]), axis=-1) - np.log(total))[..., 0]
+        with self.engine.running():
+            shifted = logits - logits.max(axis=-1, keepdims=True)
+            total = np.exp(shifted).sum(axis=-1, keepdims=True)
+            tokens, = self.engine.on_device(idx[:, 1:, None])
+            return (np.take_along_axis(shifted, tokens, axis=-1) - np.log(total))[..., 0]
 
     def _run_forward(self, idx, rng, mask, ops, forward=gpt_forward, config=None):
         check_rng(rng, self.params.xp.random.Generator)
         mask = check_mask(self.config, mask, self.params.dtype, *idx.shape)
-        masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         with self.engine.running():
+            masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
             idx, mask = self.engine.on_device(idx, mask)
             return forward(idx, self.params.tree, config or self.config, masks, ops, mask)
 
@@ -239,12 +243,14 @@ class GPT:
         if cross_entropy is None:
             what = f"an array of shape {shape}, like the result of hidden"
             require("dhidden", dhidden, dhidden is not None, what)
-            dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
-            require("dhidden", dhidden, dx.shape == shape, what)
         else:
             require("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
-            dx = cross_entropy_backward(1.0, cross_entropy)
         with self.engine.running():
+            if cross_entropy is None:
+                dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
+                require("dhidden", dhidden, dx.shape == shape, what)
+            else:
+                dx = cross_entropy_backward(1.0, cross_entropy)
             return self.params.flatten(backward(dx, gpt, ops))
 
     def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
@@ -255,7 +261,8 @@ class GPT:
         the summed losses, by default the number of targets other than -1; the gradients of several micro-batches, each
         with the count of all, add up to those of their batch.
         Returns the loss, a float (with CuPy a 0-d array on the GPU: nothing waits), and the gradients, a new dict
-        name -> array. Equal arguments and threads give equal bits. Raises UserError for invalid arguments.
+        name -> array. Equal arguments and threads give equal bits, on a GPU unless the kernels are "reference". Raises
+        UserError for invalid arguments.
         """
         idx, targets = check_batch(self.config, idx, targets)
         check_rng(rng, self.engine.rng_type)

@@ -1,12 +1,13 @@
 """Arrays of NumPy and CuPy: where the numbers are, in which dtype, and how a mapping of them shows itself."""
 
+import contextlib
 import html
 import sys
 
 import numpy as np
 
 # The dtype of the computation -> the dtype of the parameters. With tf32 and bfloat16 the factors of matmuls are rounded
-# to 10 and 7 bits of mantissa, and summed in float32 (through CuPy not those of attention).
+# to 10 and 7 bits of mantissa, and summed in float32.
 DTYPES = {"float32": "float32", "float64": "float64", "tf32": "float32", "bfloat16": "float32"}
 
 
@@ -28,6 +29,11 @@ def to_scalar(value):
 def library_of(array):
     """Return the library of an array: numpy or cupy."""
     return np if is_on_host(array) else sys.modules["cupy"]
+
+
+def on_device_of(array):
+    """Return a context in which new arrays are made where this one is, on the host or on its GPU."""
+    return contextlib.nullcontext() if is_on_host(array) else array.device
 
 
 def table(last, row):

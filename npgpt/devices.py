@@ -13,8 +13,7 @@ INSTALL = 'install the one for your driver, pip install "npgpt[cuda12]" or "npgp
 def array_module(device):
     """Return the array library of a device: numpy for "cpu", cupy for "gpu" or "gpu:N".
 
-    "cuda" means "gpu". "gpu:N" also selects GPU N for CuPy. Raises UserError, with what to do, if a GPU
-    was asked for and CuPy, the driver or the GPU is missing.
+    "cuda" means "gpu". Raises UserError, with what to do, if CuPy, the driver or the GPU is missing.
     """
     check_text("device", device)
     if device == "cpu":
@@ -32,8 +31,12 @@ def array_module(device):
                         ) from None
     if n == 0:
         raise UserError("there is no NVIDIA GPU in this machine: use --device cpu")
-    if number := device.partition(":")[2]:
-        if int(number) >= n:
-            raise UserError(f"there is no GPU {number}: the {n} here are numbered from 0")
-        cupy.cuda.Device(int(number)).use()
+    if (number_of(device) or 0) >= n:
+        raise UserError(f"there is no GPU {number_of(device)}: the {n} here are numbered from 0")
     return cupy
+
+
+def number_of(device):
+    """Return the number in "gpu:N", an int; None is CuPy's current GPU."""
+    number = device.partition(":")[2]
+    return int(number) if number else None

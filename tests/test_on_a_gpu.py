@@ -1,14 +1,22 @@
-"""Every line on a strict stand-in for CuPy: nothing leaves the GPU, and a training step never waits for it."""
+"""Every line on a strict stand-in for CuPy: nothing leaves the GPU, and a training step never waits for it.
 
+Nor does it copy before a matmul, add in any order, leave its GPU, or fill the memory with temporaries.
+"""
+
+import copy
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
-from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions
+from npgpt import GPT, AdamW, GPTConfig, Trainer, TrainOptions, layers
 from npgpt.arrays import to_host
 from npgpt.checkpoints.run import find_checkpoint, read_checkpoint
 from npgpt.data.tokenizers import make_tokenizer
+from npgpt.engine import update
+from npgpt.engine.embedding import sorted_embedding_backward
+from npgpt.engine.gpu import array_type
 from npgpt.engine.update import NotFiniteError
 from tests import strict_cupy
 from tests.helpers.runs import refused
@@ -23,8 +31,8 @@ def cupy(monkeypatch):
     strict_cupy.install(monkeypatch)
 
 
-def model(device="gpu", dtype="float64", **fields):
-    return GPT(GPTConfig(**{**SMALL, **fields}), seed=0, dtype=dtype, device=device, threads=1)
+def model(device="gpu", dtype="float64", kernels="auto", **fields):
+    return GPT(GPTConfig(**{**SMALL, **fields}), seed=0, dtype=dtype, device=device, threads=1, kernels=kernels)
 
 
 def batches(n=1, V=30):
@@ -42,31 +50,141 @@ def assert_equal(there, here):
 @pytest.mark.parametrize("fields", [{"dropout": 0.2}, {"bias": False, "tie_word_embeddings": False, "causal": False},
                                     {"embedding_layer_norm": True, "activation": "gelu"},
                                     {"final_layer_norm": False, "lm_head_bias": True}], ids=str)
-def test_a_step_waits_for_nothing(fields):
+@pytest.mark.parametrize("kernels", ["auto", "fused"])
+def test_a_step_waits_for_nothing(fields, kernels):
     """And gives the CPU's numbers, also with dropout: the stand-in draws the same masks."""
     found, expected, flats = [], [], []
     for records, device in ((found, "gpu"), (expected, "cpu")):
-        made = model(device, **fields)
+        made = model(device, **fields, kernels=kernels if device == "gpu" else "auto")
         optimizer = AdamW(made.params, engine=made.engine)
         for step, (idx, targets) in enumerate(batches(3)):
-            loss, grads = made.loss_and_grads(idx, targets, made.engine.dropout_rng(1, step, 0))
+            loss, grads = made.loss_and_grads(idx, targets, made.engine.dropout_rng(1, step, 7 * step))
             records += [loss, optimizer.step(grads, max_norm=0.5), made.evaluate(idx, targets)]
-        assert strict_cupy.gpu.waits == []
+        assert strict_cupy.gpu.waits == strict_cupy.gpu.copies == strict_cupy.gpu.atomics == []
         flats.append(made.params.flat)
+    ran = {"fused_xhat_y", "fused_att_kept", "fused_dx", "fused_m_p_v"} & {*strict_cupy.gpu.kernels}
+    assert len(ran) == 4 * (kernels == "fused")
     assert [float(value) for value in found] == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(flats[0].get(), flats[1], rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize(("dtype", "compute_type"), [("float32", "FP32"), ("tf32", "TF32")])
-def test_the_precision_of_matmuls(dtype, compute_type):
-    """It is set only while the model runs: another program may share the process."""
-    there, linalg = model(dtype=dtype), strict_cupy.linalg
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "tf32"])
+def test_the_precision_of_matmuls(dtype, kernels):
+    """Of two matrices and of many. It is set only while the model runs: another program may share the process."""
+    there = model(dtype=dtype, kernels=kernels)
+    assert there.engine.description == "a stand-in for a GPU, by CuPy" + ", reference lines" * (kernels == "reference")
     (idx, targets), = batches()
+    linalg, cublas, handle = strict_cupy.linalg, strict_cupy.cublas, there.engine.device.cublas_handle
+    linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32)       # CUPY_TF32=1
+    cublas.setMathMode(handle, 3)
     there.loss_and_grads(idx, targets)
     there.evaluate(idx, targets)
+    assert bool(strict_cupy.gpu.copies) == bool(strict_cupy.gpu.atomics) == (kernels == "reference")    # as written
     there.generate(idx[:, :3], 2)
-    assert strict_cupy.gpu.compute_types == {getattr(linalg, f"COMPUTE_TYPE_{compute_type}")}
-    assert strict_cupy.gpu.compute_type == linalg.COMPUTE_TYPE_DEFAULT
+    there.forward(idx, targets)
+    there.backward()
+    assert strict_cupy.gpu.precisions == {(dtype, 2), (dtype, 3)}
+    assert strict_cupy.gpu.compute_type == linalg.COMPUTE_TYPE_TF32 and cublas.getMathMode(handle) == 3
+
+
+def test_tf32_needs_a_gpu_that_has_it(train):
+    """CuPy would only warn, and compute in float32."""
+    strict_cupy.gpu.compute_capability = "75"
+    refused(train("--device", "gpu", "--dtype", "tf32"), "8.0 or higher", "has 7.5", "--dtype float32")
+    assert train("--device", "gpu", "--max-iters", 1)[0] == 0
+
+
+def test_each_model_stays_on_its_gpu(tmp_path):
+    """And leaves the caller's current one as it is. Three take turns; each draws, trains, writes, and is saved."""
+    strict_cupy.gpu.devices = 2
+    models, losses = [model(device, "float32", dropout=0.1, lora_rank=2) for device in ("gpu:1", "gpu", "cuda:1")], []
+    models[2] = copy.deepcopy(models[2])
+    optimizers = [AdamW(each.params, engine=each.engine) for each in models]
+    for idx, targets in batches(2):
+        for i, (made, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            rngs = [made.engine.dropout_rng(0, optimizer.t, 0)]
+            loss, norm = optimizer.train_step([(idx, targets)] * 2, rngs * 2, 46, 1.0)
+            made.params["ln_f.bias"] = 0.5
+            others = (made.forward(idx, targets)[0], made.evaluate(idx, targets), made.score(idx[:1]), made.hidden(idx),
+                      *made.backward(np.ones((3, 8, 16))).values(), optimizer.m.flat)
+            assert {each.device.id for each in (loss, norm, *others)} == {int(i != 1)}
+            losses.append(float(loss))
+            made.generate(idx[:1, :3], 2, mask=np.array([[0, 1, 1]]))
+    assert losses[0::3] == losses[1::3] == losses[2::3]
+    models[0].save_pretrained(tmp_path)
+    again = GPT.from_pretrained(tmp_path, device="gpu:1")
+    assert again.params.flat.device.id == 1 and again.params.flat.get().any()
+    assert strict_cupy.gpu.current == 0
+
+
+def test_adamw_needs_little_memory(monkeypatch):
+    """A few slices, not several times the parameters; the slices of a large model hold 16 MB."""
+    made = model("gpu", "float32", n_embd=64, n_layer=8)
+    optimizer, state = AdamW(made.params, engine=made.engine), strict_cupy.gpu
+    assert update.slices(made.params)[0][3] > 1 << 18       # all matrices of a small model at once
+    monkeypatch.setattr(update, "GPU_SLICE", 1 << 14)
+    (idx, targets), = batches()
+    _, grads = made.loss_and_grads(idx, targets)
+    state.peak = before = state.used
+    optimizer.step(grads, max_norm=1.0)
+    assert state.peak - before < 5 * 4 * (1 << 14) + made.params.flat.nbytes / 2
+
+
+def test_sums_over_rows_fill_the_gpu():
+    """An H100 has 132 multiprocessors; CuPy's own sum would start 24 blocks."""
+    rows = np.random.default_rng(0).integers(-9, 10, (8192, 768)).astype(np.float32)        # sums without rounding
+    there = strict_cupy.cupy.asarray(rows).view(type=array_type())
+    for options in ({"axis": 0}, {"axis": 0, "keepdims": True}, {"axis": 1}, {}):
+        found = there.sum(**options)
+        np.testing.assert_array_equal(found.get(), rows.sum(**options))
+        assert type(found) is strict_cupy.ndarray
+    model(lm_head_bias=True).loss_and_grads(*np.zeros((2, 16, 8), int))         # 128 rows in each layer
+    assert all(shape[0] <= 64 or blocks > 132 for shape, _, blocks in strict_cupy.gpu.blocks)
+
+
+@pytest.mark.parametrize(("B", "T", "V"), [(1, 1, 3), (1, 17, 1), (3, 7, 5), (2, 8, 300), (2, 16, 2)])
+def test_the_embeddings_gradient_in_a_fixed_order(B, T, V):
+    rng = np.random.default_rng(0)
+    dx, cache = rng.standard_normal((B, T, 3)), (rng.integers(0, V, (B, T)), V, 20)
+    for ours, lesson in zip(sorted_embedding_backward(dx, cache), layers.embedding_backward(dx, cache), strict=True):
+        np.testing.assert_allclose(ours, lesson, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("m", "n", "dtypes", "calls"), [
+    ((2, 3, 4, 5), (2, 3, 5, 6), "ff", 2), ((5, 2, 4, 3), (5, 2, 3, 1), "dd", 2), ((2, 2, 1, 3), (2, 2, 3, 1), "ff", 2),
+    ((2, 3, 4, 5), (2, 1, 5, 6), "ff", 0), ((2, 3, 4, 5), (2, 3, 5, 6), "fd", 0), ((2, 3, 0, 5), (2, 3, 5, 6), "ff", 0),
+    ((2, 3, 4, 0), (2, 3, 0, 6), "ff", 0), ((3, 4, 5), (3, 5, 6), "ff", 0), ((4, 5), (2, 3, 5, 6), "ff", 0)])
+def test_batched_matmuls(monkeypatch, m, n, dtypes, calls):
+    """Any axis may be the innermost in memory; cuBLAS is called for the shorter of the two leading axes. Else CuPy is.
+    """
+    right, found, rng, Array = strict_cupy.cublas.gemmStridedBatchedEx, [], np.random.default_rng(0), array_type()
+    monkeypatch.setattr(strict_cupy.cublas, "gemmStridedBatchedEx", lambda *given: (found.append(1), right(*given)))
+    for orders in itertools.product(*(itertools.permutations(range(len(shape))) for shape in (m, n))):
+        a, b = (rng.standard_normal([shape[i] for i in order]).astype(dtype).transpose(np.argsort(order))
+                for shape, order, dtype in zip((m, n), orders, dtypes, strict=True))
+        there = [strict_cupy.cupy.asarray(np.ascontiguousarray(each.transpose(order))).transpose(*np.argsort(order))
+                 for each, order in zip((a, b), orders, strict=True)]
+        assert there[0].strides == a.strides or 0 in m
+        found.clear()
+        for ours in (there[0].view(type=Array) @ there[1], there[0] @ there[1].view(type=Array)):
+            np.testing.assert_allclose(ours.get(), a @ b, rtol=1e-5, atol=1e-6)
+            assert type(ours) is strict_cupy.ndarray and ours.dtype == np.result_type(a, b)
+        assert len(found) == 2 * calls
+
+
+def test_an_edited_line_trains_instead_of_what_replaces_it(monkeypatch, capsys):
+    right = layers.embedding_backward
+
+    def embedding_backward(dx, cache):
+        dwte, dwpe = right(dx, cache)
+        return dwte + 1.0, dwpe
+
+    monkeypatch.setattr(layers, "embedding_backward", embedding_backward)
+    (idx, targets), = batches()
+    found, expected = (model(device).loss_and_grads(idx, targets)[1] for device in ("gpu", "cpu"))
+    assert "embedding_backward was edited" in capsys.readouterr().err
+    assert_equal(found["wte.weight"], expected["wte.weight"])
 
 
 def test_forward_and_backward_and_what_is_saved(tmp_path):
@@ -156,17 +274,29 @@ def test_the_command_line(train, npgpt):
     """Train, sample and evaluate on the GPU; continue on the CPU in float32, but not as another kind of parameters."""
     gpu = ["--device", "gpu"]
     code, out, _ = train(*gpu, "--dtype", "tf32", "--max-iters", 3)
-    assert code == 0 and "reference lines" in out and "--kernels xla" in out
+    assert code == 0 and "by CuPy" in out and "--kernels xla" in out
     assert npgpt("sample", "out", *gpu, "--max-new-tokens", 5)[0] == 0
     code, out, _ = npgpt("eval", "out", *gpu)
     assert code == 0 and "perplexity" in out
+    refused(npgpt("eval", "out", "--kernels", "fused"), "is for a GPU", "--device gpu")
     again = ["train", "--resume", "--max-iters", 6]
     for flags, words in (([], "--dtype float32"), (["--dtype", "float64"], "dtype is tf32")):
         refused(npgpt(*again, *flags), words)
     assert npgpt(*again, "--dtype", "float32")[0] == 0
 
 
-def test_a_full_gpu_is_one_line(train):
-    strict_cupy.gpu.memory = 1 << 20
+def test_a_run_keeps_its_fused_lines_on_a_gpu(train, npgpt):
+    assert train("--device", "gpu", "--kernels", "fused", "--max-iters", 2)[0] == 0
+    for steps, device, says in ((4, "gpu", "by CuPy, fused lines"), (6, "cpu", "thread"), (8, "gpu", "by CuPy;")):
+        code, out, _ = npgpt("train", "--resume", "--max-iters", steps, "--device", device)
+        assert code == 0 and says in out.replace(")", ";")
+
+
+@pytest.mark.parametrize(("name", "value", "says"), [
+    ("memory", 1 << 20, "allocating"), ("cublas_status", 3, "CUBLAS_STATUS_ALLOC_FAILED"),
+    ("cublas_status", 1, "CUBLAS_STATUS_NOT_INITIALIZED")])
+def test_a_full_gpu_is_one_line(train, name, value, says):
+    """Also if cuBLAS finds no room for itself."""
+    setattr(strict_cupy.gpu, name, value)
     result = train("--device", "gpu", "--batch-size", 64, "--n-embd", 256)
-    refused(result, "memory is full", "allocating", "--batch-size")
+    refused(result, "memory is full", says, "--batch-size")

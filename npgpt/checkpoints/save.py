@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npgpt.arrays import library_of
+from npgpt.arrays import library_of, on_device_of
 from npgpt.checkpoints.config_json import config_to_fields, unsupported_by_transformers
 from npgpt.checkpoints.tensorfile import NAMES, write_tensors
 from npgpt.checks import as_floats, check_choice, check_path
@@ -35,8 +35,9 @@ def save_model(params: Parameters, folder: str | os.PathLike, dtype: str | None 
     tensors = {}
     for name, shape in parameter_shapes(config).items():
         stored = name if name.startswith("lm_head") else f"transformer.{name}"
-        value = merged(params, name) if name in params else np.zeros(shape, dtype)
-        tensors[stored] = as_floats(name, value, dtype, library_of(value))
+        with on_device_of(params.flat):
+            value = merged(params, name) if name in params else np.zeros(shape, dtype)
+            tensors[stored] = as_floats(name, value, dtype, library_of(value))
     with atomic_writer(folder / "model.safetensors") as file:
         write_tensors(file, tensors)
     write_json(folder / "config.json", config_to_fields(config, dtype), indent=2)

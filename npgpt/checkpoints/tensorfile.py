@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import safetensors
 
-from npgpt.arrays import library_of, to_host
+from npgpt.arrays import library_of, on_device_of, to_host
 from npgpt.checks import as_floats
 from npgpt.errors import UserError
 from npgpt.files import open_regular
@@ -60,7 +60,8 @@ class TensorFile:
                 if values.size < part.size:
                     raise UserError(f"{self.path} ends within {name}: copy or download it again")
                 values = (values.astype("<u4") << 16).view("<f4") if dtype == "BF16" else values
-                part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
+                with on_device_of(flat):
+                    part[:] = as_floats(f"{self.path}: {name}", values, flat.dtype, library_of(flat))
 
 
 def check_tensors(shapes, stored, path):

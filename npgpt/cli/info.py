@@ -42,7 +42,7 @@ def engines():
             yield f"--kernels {kernels}", f"not here: {error}"
     try:
         name = array_module("gpu").cuda.runtime.getDeviceProperties(0)["name"].decode()
-        yield "--device gpu", f"the reference lines through CuPy, on {name}"
+        yield "--device gpu", f"the lines by CuPy, on {name}"
     except UserError as error:
         yield "--device gpu", f"not here: {error}"
     try:

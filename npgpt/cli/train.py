@@ -276,8 +276,11 @@ def pretrained_model(args, options, model_fields):
 def kernels_of_run(args, state):
     """Return --kernels, else the saved kernels of a resumed run. Raises UserError if this machine lacks them."""
     saved = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
-    if args.kernels != "auto" or args.backward or saved != "xla" and array_module(args.device) is not np:
+    if args.kernels != "auto" or args.backward:
         return args.kernels
+    on_gpu = saved != "xla" and array_module(args.device) is not np
+    if on_gpu or saved == "fused":
+        return saved if on_gpu and saved == "fused" else "auto"
     if saved not in KERNELS:
         raise UserError(f"{args.out_dir} was trained with the kernels {shown(saved)}, which this npgpt does not have: "
                         f"choose --kernels {', '.join(KERNELS)}")

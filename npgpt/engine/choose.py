@@ -14,7 +14,7 @@ from npgpt.model.block import GPT2
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, parameter_shapes
 
-KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
+KERNELS = ("auto", "numpy", "numba", "mkl", "fused", "reference", "xla")
 
 
 def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernels: str,
@@ -27,6 +27,8 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
         raise UserError("dtype tf32 needs a GPU: use --dtype float32")
     if xp is not np and kernels in ("numpy", "numba", "mkl"):
         raise UserError(f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu")
+    if xp is np and kernels == "fused":
+        raise UserError("--kernels fused is for a GPU: add --device gpu, or leave it out")
     if xp is np:
         values = sum(map(math.prod, parameter_shapes(config).values()))
         check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")
@@ -35,9 +37,10 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
     if kernels == "xla":
         from npgpt.engine.xla.engine import on_xla  # imports JAX
         return on_xla(config, dtype, device, frozen)
-    params = Parameters(config, DTYPES[dtype], xp, frozen)
     if xp is not np:
-        return params, ReferenceEngine(params, 1, dtype == "tf32")
+        from npgpt.engine.gpu import on_gpu
+        return on_gpu(config, dtype, device, kernels, frozen)
+    params = Parameters(config, DTYPES[dtype], np, frozen)
     if kernels == "reference" or kernels == "auto" and threads == 1:
         return params, ReferenceEngine(params, threads)
     return params, CPUEngine(params, threads, cpu_kernels(kernels))

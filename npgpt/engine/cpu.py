@@ -15,7 +15,7 @@ import numpy as np
 from npgpt import layers
 from npgpt.engine.embedding import fast_embedding_backward
 from npgpt.engine.memory import number_of_shards
-from npgpt.engine.ops import table, with_lora, without_caches
+from npgpt.engine.ops import seen_as, table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.row_blocks import in_row_blocks, row_blocks
 from npgpt.engine.sources import as_tested
@@ -88,7 +88,7 @@ class CPUEngine(ReferenceEngine):
             if as_tested("linear_forward"):
                 pairs["linear"] = linear_forward_in_place, layers.linear_backward
         elif kernels == "mkl":
-            pairs |= {name: matmul.by_mkl(*pairs[name]) for name in ("linear", "head", "attention")}
+            pairs |= {name: seen_as(matmul.Intel, *pairs[name]) for name in ("linear", "head", "attention")}
         for name in ("linear", "head"):
             if as_tested(f"{name}_forward"):
                 forward, backward = in_eights(pairs[name][0]), pairs[name][1]

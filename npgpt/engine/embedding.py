@@ -1,4 +1,5 @@
-"""The embedding's gradient without np.add.at, which is four times slower than a matmul or a sort."""
+"""The embedding's gradient without np.add.at: on a CPU it is four times slower than a matmul or a sort, and on a GPU
+it adds in any order."""
 
 import numpy as np
 
@@ -34,3 +35,26 @@ def fast_embedding_backward(dx, cache, tied):
     starts = np.flatnonzero(np.diff(in_order, prepend=-1))          # where each run of equal tokens begins
     sums = TokenRows(in_order[starts], np.add.reduceat(rows[order], starts, axis=0))
     return sums if tied else sums + np.zeros((vocab_size, C), dtype=dx.dtype), dwpe
+
+
+def sorted_embedding_backward(dx, cache):
+    """Compute `embedding_backward` on a GPU, in a fixed order of summation.
+
+    The rows are sorted by token. After the pass for n, each holds the sum of the rows of its token among the 2 n from
+    it on, so that in the end the first row of a token has all. Every shape is known before: nothing waits for the GPU.
+    """
+    idx, vocab_size, block_size = cache
+    B, T, C = dx.shape
+    dwpe = np.zeros((block_size, C), dtype=dx.dtype, like=dx)
+    dwpe[:T] = dx.sum(axis=0)
+    index = idx.reshape(B * T)
+    order = np.argsort(index)                                       # (B T,) equal tokens become neighbours
+    tokens, sums = index[order], dx.reshape(B * T, C)[order]        # (B T,), (B T, C)
+    n = 1
+    while n < B * T:
+        same = tokens[n:] == tokens[:-n]
+        sums[:-n] += np.where(same[:, None], sums[n:], 0.0)
+        n *= 2
+    every = np.arange(vocab_size, like=idx)
+    first = np.minimum(np.searchsorted(tokens, every), B * T - 1)   # (V,) where the rows of each token begin, if any
+    return np.where((tokens[first] == every)[:, None], sums[first], 0.0), dwpe

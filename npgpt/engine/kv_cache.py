@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from npgpt.arrays import to_host
+from npgpt.arrays import on_device_of, to_host
 from npgpt.checks import check_memory
 from npgpt.engine.ops import table, with_lora, without_caches
 from npgpt.model.masks import draw_masks
@@ -52,7 +52,8 @@ class KVCache:
         shape = config.n_layer, 2, B, config.n_head, config.block_size, config.head_size
         if self.params.xp is np:
             check_memory(math.prod(shape) * self.params.dtype.itemsize, f"the keys and values of {B} texts")
-        self.arrays = self.params.xp.zeros(shape, dtype=self.params.dtype)
+        with on_device_of(self.params.flat):
+            self.arrays = self.params.xp.zeros(shape, dtype=self.params.dtype)
         self.gpt_forward = looking.forward if looking else gpt_forward
         self.ops = without_caches(with_lora(looking.ops, config) if looking else engine.ops)
 
@@ -61,9 +62,9 @@ class KVCache:
 
         Both are on the host, where tokens are drawn; on a GPU this is the only wait per token.
         """
-        xp, (idx, begin) = self.params.xp, self.texts.add(idx)
+        idx, begin = self.texts.add(idx)
         T = idx.shape[1]
-        positions = xp.asarray(np.maximum(begin + np.arange(T) - self.texts.pads[:, None], 0))     # 0 if it is padding
+        positions = np.maximum(begin + np.arange(T) - self.texts.pads[:, None], 0)     # 0 if it is padding
         layers = iter(self.arrays)          # of the layers that this forward has yet to run
 
         def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
@@ -73,14 +74,15 @@ class KVCache:
             mask = None if T == 1 else mask                         # the last position sees all keys
             if self.texts.pads.any():
                 hidden = is_padding(np.arange(begin + T), np.arange(begin, begin + T)[:, None], self.texts.pads)
-                padding = xp.asarray(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
+                padding, = self.engine.on_device(np.where(hidden, -np.inf, 0.0).astype(q.dtype))
                 mask = padding if mask is None else mask + padding
             return self.ops.attention_forward(q, keys, values, scale, mask, dropout_mask)
 
-        ops = reading(self.ops, positions, attention_forward, last=lambda x: x[:, -1:])
-        config, masks = self.config.at(positions), draw_masks(self.config, *idx.shape, self.params.dtype)
+        masks = draw_masks(self.config, *idx.shape, self.params.dtype)
         with self.engine.running():
-            logits, _ = self.gpt_forward(xp.asarray(idx), self.params.tree, config, masks, ops)
+            idx, positions = self.engine.on_device(idx, positions)
+            ops = reading(self.ops, positions, attention_forward, last=lambda x: x[:, -1:])
+            logits, _ = self.gpt_forward(idx, self.params.tree, self.config.at(positions), masks, ops)
         return to_host(logits[:, 0])
 
 

@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 
+from npgpt.engine.blas import blas_matrices, layout
 from npgpt.engine.threads import free_cores
 
 ROWS, AS_IT_IS, TRANSPOSED = 101, 111, 112      # CblasRowMajor, CblasNoTrans, CblasTrans
@@ -62,29 +63,7 @@ def matmul(a, b):
     return c
 
 
-def by_mkl(forward, backward):
-    """Wrap the pair of a layer: its matmuls are MKL's, its results plain arrays."""
-    def as_intel(array):
-        return array.view(Intel) if isinstance(array, np.ndarray) else array
-
-    def forward_by_mkl(*arguments, **named):
-        return forward(*map(as_intel, arguments), **{name: as_intel(each) for name, each in named.items()})
-
-    def backward_by_mkl(dy, cache):
-        return tuple(each if each is None else np.asarray(each) for each in backward(as_intel(dy), cache))
-
-    return forward_by_mkl, backward_by_mkl
-
-
-def blas_matrices(array):
-    """Return the array, or a copy if its matrices are not as BLAS needs them: rows or columns without gaps."""
-    (m, n), (row, column), size = array.shape[-2:], array.strides[-2:], array.itemsize
-    fits = column == size and row >= n * size or row == size and column >= m * size
-    return array if fits and not any(each < 0 or each % size for each in array.strides) else array.copy()
-
-
 def form(array):
-    """Return whether an array's last two axes are transposed in memory, its address, and the leading dimension."""
-    (m, n), (row, column) = array.shape[-2:], (each // array.itemsize for each in array.strides[-2:])
-    as_it_is = column == 1 and row >= n
-    return AS_IT_IS if as_it_is else TRANSPOSED, array.ctypes.data, max(row, n) if as_it_is else max(column, m)
+    """Return what BLAS is told of the matrices of an array: transposed or not, address, leading dimension."""
+    transposed, leading = layout(array)
+    return TRANSPOSED if transposed else AS_IT_IS, array.ctypes.data, leading

@@ -18,7 +18,8 @@ from npgpt.model.parameters import parameter_shapes
 ROUND = 1 << 22     # gradient values that a rank sends at a time, which bounds the memory of the exchange
 SENT = 1 << 14      # but at least this many to each rank: smaller messages are dominated by latency
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3      # mallopt's names, from glibc's malloc.h
-OUT_OF_MEMORY = 2                                               # cudaErrorMemoryAllocation
+# What CuPy raises for a full GPU: type and code, of CUDA (2: no memory) and of cuBLAS (1: cannot start, 3: no memory)
+FULL = ("OutOfMemoryError", None), ("CUDARuntimeError", 2), ("CUBLASError", 1), ("CUBLASError", 3)
 
 
 def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, ranks=1, trained=None):
@@ -96,7 +97,7 @@ def out_of_memory(advice):
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        kind, full = type(error).__name__, str(error).startswith("RESOURCE_EXHAUSTED")      # what JAX says
-        if not (full or kind == "OutOfMemoryError" or kind == "CUDARuntimeError" and error.status == OUT_OF_MEMORY):
+        kind = type(error).__name__, getattr(error, "status", None)
+        if kind not in FULL and not str(error).startswith("RESOURCE_EXHAUSTED"):        # what JAX says
             raise
         raise UserError(f"the GPU's memory is full ({one_line(error, 200)}): {advice}") from error

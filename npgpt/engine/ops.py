@@ -1,4 +1,4 @@
-"""Tables of operations: `npgpt.layers` with some entries replaced."""
+"""Tables of operations: `npgpt.layers` with some entries replaced, or whose lines see arrays of another type."""
 
 from types import SimpleNamespace
 
@@ -67,3 +67,23 @@ def headless(ops):
         return dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
 
     return table(ops, head_forward=head_forward, head_backward=head_backward)
+
+
+def seen_as(kind, forward, backward):
+    """Wrap the pair of a layer: its lines see all arrays as `kind`, a subclass with operators of its own.
+
+    The results are plain arrays.
+    """
+    plain = kind.__base__
+
+    def seen(array):
+        return array.view(type=kind) if isinstance(array, plain) else array
+
+    def seeing_forward(*arguments, **named):
+        y, cache = forward(*map(seen, arguments), **{name: seen(each) for name, each in named.items()})
+        return y.view(type=plain), cache
+
+    def seeing_backward(dy, cache):
+        return tuple(each if each is None else each.view(type=plain) for each in backward(seen(dy), cache))
+
+    return seeing_forward, seeing_backward

@@ -1,6 +1,5 @@
-"""The reference engine: the lesson's lines, called once on whole arrays, by NumPy or CuPy."""
+"""The reference engine: the lesson's lines, called once on whole arrays."""
 
-import contextlib
 import functools
 import math
 
@@ -23,15 +22,17 @@ DROPOUT = 1         # the stream of random numbers for dropout; the trainer draw
 class ReferenceEngine:
     """Runs each layer once on whole arrays, so that `print` and breakpoints in a layer show what a learner expects.
 
-    params: the model's `Parameters`, in memory or on a GPU. threads: of BLAS, on a CPU. tf32: on a GPU, whether matmuls
-    round their factors to 10 bits of mantissa. The attribute config has the block that is run.
+    params: the model's `Parameters`. threads: of BLAS. The attribute config has the block that is run.
     """
 
     adamw_update, gpt_backward, kernels = staticmethod(update.adamw_update), staticmethod(gpt_backward), "reference"
+    synchronous = True          # whether results are ready when a call returns
+    shows_gradients = True      # whether a step has the whole gradient on the host
+    rng_type: type = np.random.Generator        # of what `dropout_rng` returns
     ranks = 1, 1                # processes that train together: in all, and on this machine
 
-    def __init__(self, params: Parameters, threads: int, tf32: bool = False):
-        self.params, self.threads, self.tf32 = params, threads, tf32
+    def __init__(self, params: Parameters, threads: int):
+        self.params, self.threads = params, threads
         self.config, self.ops = params.config, with_lora(layers, params.config)
 
     def __new__(cls, *arguments, **named):
@@ -43,24 +44,9 @@ class ReferenceEngine:
         return self.made_by
 
     @property
-    def synchronous(self) -> bool:
-        """Whether results are ready when a call returns; on a GPU they are still being computed."""
-        return self.params.xp is np
-
-    shows_gradients = synchronous     # whether a step has the whole gradient on the host
-
-    @property
-    def rng_type(self) -> type:
-        """The type that `dropout_rng` returns."""
-        return self.params.xp.random.Generator
-
-    @property
     def description(self) -> str:
         """What runs the model: threads, or a GPU."""
-        if self.params.xp is np:
-            return f"{self.threads} thread{'s' * (self.threads > 1)}, reference lines"
-        device = self.params.xp.cuda.Device()
-        return f"{self.params.xp.cuda.runtime.getDeviceProperties(device.id)['name'].decode()}, reference lines"
+        return f"{self.threads} thread{'s' * (self.threads > 1)}, reference lines"
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, mask=None):
         """Compute the loss, a scalar, and all gradients of one batch, a dict name -> array.
@@ -109,28 +95,17 @@ class ReferenceEngine:
     def loss(self, idx, targets, mask=None, count=None):
         """Compute the mean loss of one batch, a scalar, without dropout and caches; count: as in `loss_and_grads`."""
         share = counted(targets) / (count or counted(targets))
-        idx, targets, mask = self.on_device(idx, targets, mask)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype)
         ops = without_caches(self.ops)
         with self.running():
+            idx, targets, mask = self.on_device(idx, targets, mask)
             logits, _ = gpt_forward(idx, self.params.tree, self.config, masks, ops, mask)
             loss, _ = cross_entropy_forward(logits, targets)
             return to_scalar(loss * share)
 
-    @contextlib.contextmanager
     def running(self):
-        """Within it, BLAS has this engine's threads, or CuPy's matmuls have its precision."""
-        if self.params.xp is np:
-            with sharing_cores(1, self.threads):
-                yield
-            return
-        from cupy._core import _routines_linalg as linalg  # CuPy's setting for the whole process
-        before = linalg.get_compute_type(np.float32)
-        linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if self.tf32 else linalg.COMPUTE_TYPE_FP32)
-        try:
-            yield
-        finally:
-            linalg.set_compute_type(np.float32, before)
+        """Return a context in which BLAS has this engine's threads."""
+        return sharing_cores(1, self.threads)
 
     def on_device(self, *arrays):
         """Copy arrays to the model's device; None stays None."""
@@ -170,8 +145,7 @@ class ReferenceEngine:
 
     def dropout_rng(self, seed: int, step: int, micro_batch: int) -> object:
         """Return a generator for the dropout masks of a micro-batch: reproducible for one kind of device."""
-        xp, numbers = self.params.xp, [seed, DROPOUT, step, micro_batch]
-        return np.random.default_rng(numbers) if xp is np else xp.random.Generator(xp.random.Philox4x3210(numbers))
+        return np.random.default_rng([seed, DROPOUT, step, micro_batch])
 
     def reader(self, B, pads=None):
         """Return a function: the next tokens of B texts, (B, T) -> logits (B, V) after them. pads: as in `Texts`."""

@@ -10,6 +10,7 @@ from npgpt.engine.threads import even_parts, in_threads
 from npgpt.errors import UserError
 
 SLICE = 1 << 16     # values updated at a time: few enough that the temporaries of a slice stay in the cache
+GPU_SLICE = 1 << 22     # there each operation on a slice costs a launch, and temporaries only memory
 LEAST = 16          # slices of a thread: fewer take less time than waking the thread
 
 
@@ -58,9 +59,9 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
 def slices(params, size=None):
     """Divide all parameters into parts of at most `size` values: (names, their offset in `flat`, start, end).
 
-    Large arrays are cut, small neighbours joined. size: by default `SLICE`, and on a GPU that of all parameters.
+    Large arrays are cut, small neighbours joined. size: by default `SLICE`, and on a GPU `GPU_SLICE`.
     """
-    size = size or (SLICE if params.xp is np else params.size)
+    size = size or (SLICE if params.xp is np else GPU_SLICE)
     groups, end = [], 0
     for name in params.flat_names:
         begin, end = end, end + params[name].size

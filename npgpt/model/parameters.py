@@ -1,6 +1,5 @@
 """All parameters of a model in one array, each a named view into it."""
 
-import importlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
@@ -8,7 +7,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npgpt.arrays import table, to_host
+from npgpt.arrays import on_device_of, table, to_host
 from npgpt.checks import as_floats, is_real, require, shown
 from npgpt.errors import UserError
 from npgpt.model.config import GPTConfig
@@ -110,11 +109,13 @@ class Parameters(Mapping[str, np.ndarray]):
         return self._tree
 
     def __reduce__(self):       # for pickle and copy.deepcopy, as in the engines: made anew, then filled
-        settings = self.config, str(self.dtype), self.xp.__name__, self.frozen, self.moment
-        return of_library, settings, to_host(self.flat)
+        number = None if self.xp is np else self.flat.device.id
+        settings = self.config, str(self.dtype), number, self.frozen, self.moment
+        return on_gpu_number, settings, to_host(self.flat)
 
     def __setstate__(self, flat):
-        self.flat[...] = self.xp.asarray(flat)
+        with on_device_of(self.flat):
+            self.flat[...] = self.xp.asarray(flat)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._views[name]
@@ -122,10 +123,12 @@ class Parameters(Mapping[str, np.ndarray]):
     def __setitem__(self, name: str, value: ArrayLike) -> None:
         if not isinstance(name, str) or name not in self._views:
             raise UserError(f"this model has no parameter {shown(name)}")
-        view, value = self[name], as_floats(name, value, self.dtype, self.xp)
-        if value.shape not in ((), view.shape):
-            raise UserError(f"{name} has shape {view.shape}, but the value has shape {value.shape}")
-        view[...] = value
+        view = self[name]
+        with on_device_of(view):
+            value = as_floats(name, value, self.dtype, self.xp)
+            if value.shape not in ((), view.shape):
+                raise UserError(f"{name} has shape {view.shape}, but the value has shape {value.shape}")
+            view[...] = value
 
     def __contains__(self, name):
         return name in self.shapes
@@ -160,12 +163,18 @@ class Parameters(Mapping[str, np.ndarray]):
 
     def zeros_like(self) -> "Parameters":
         """Return zeros with the names, shapes and dtype of the trained parameters."""
-        return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
+        with on_device_of(self.flat):
+            return Parameters(self.config, self.dtype, self.xp, self.frozen, moment=True)
 
 
-def of_library(config, dtype, library, frozen, moment):
-    """Return a `Parameters` in arrays of a library, "numpy" or "cupy"."""
-    return Parameters(config, dtype, importlib.import_module(library), frozen, moment)
+def on_gpu_number(config, dtype, number, frozen=(), moment=False):
+    """Return a `Parameters`, zero, in CuPy's arrays on the GPU of a number; None: in NumPy's arrays."""
+    if number is None:
+        return Parameters(config, dtype, np, frozen, moment)
+    import cupy
+
+    with cupy.cuda.Device(number):
+        return Parameters(config, dtype, cupy, frozen, moment)
 
 
 def initialize(params, seed, init="gpt2", names=None):

@@ -35,8 +35,11 @@ class AdamW:
         right = engine is None or getattr(engine, "params", None) is params
         require("engine", engine, right, "the engine of the model whose params these are")
         if engine is None:
-            engine = (CPUEngine(params, available_cores(), cpu_kernels()) if params.xp is np else
-                      ReferenceEngine(params, 1))
+            if params.xp is np:
+                engine = CPUEngine(params, available_cores(), cpu_kernels())
+            else:
+                from npgpt.engine.gpu import GPUEngine
+                engine = GPUEngine(params)
         self.params, self.engine = params, engine
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.t = 0                          # steps taken

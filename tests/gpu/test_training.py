@@ -14,7 +14,7 @@ TEXT = "".join(f"{a} of {b} and {c}, not {a}; " for a in ("love", "war", "sleep"
                for c in ("roses", "thorns", "glass", "none")) * 20
 
 
-@pytest.mark.parametrize(("kernels", "dtype"), [("reference", "tf32"), ("xla", "bfloat16")])
+@pytest.mark.parametrize(("kernels", "dtype"), [("auto", "tf32"), ("xla", "bfloat16")])
 def test_the_command_line(tmp_path, capsys, kernels, dtype):
     """Train; continue on the CPU and back; sample; evaluate."""
     gpu = ["--device", device_of(kernels), "--kernels", kernels]
@@ -33,7 +33,7 @@ def test_the_command_line(tmp_path, capsys, kernels, dtype):
     assert main(["eval", out, *gpu]) == 0
 
 
-@pytest.mark.parametrize("kernels", ["reference", "xla"])
+@pytest.mark.parametrize("kernels", ["auto", "xla"])
 def test_a_full_gpu_is_one_line(tmp_path, kernels):
     """Full because CuPy and JAX were told to use only a part of it."""
     text = tmp_path / "text.txt"
@@ -44,5 +44,5 @@ def test_a_full_gpu_is_one_line(tmp_path, kernels):
          device_of(kernels), "--kernels", kernels, "--batch-size", "512", "--block-size", "256", "--n-embd", "384",
          "--n-head", "6", "--eval-iters", "1"], env={**os.environ, **limits}, capture_output=True, text=True)
     assert found.returncode == 2, found.stderr
-    for words in ("memory is full" if kernels == "reference" else "tokens needs", "lower "):
+    for words in ("memory is full" if kernels == "auto" else "tokens needs", "lower "):
         assert words in found.stderr.splitlines()[-1]

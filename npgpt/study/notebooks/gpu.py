@@ -25,7 +25,7 @@ else:
          ("markdown", """\
 ## The same gradient twice
 
-The same weights and tokens on the CPU and on the GPU, in float32. CuPy runs the lesson's lines as they stand, XLA
+The same weights and tokens on the CPU and on the GPU, in float32. CuPy runs the lesson's lines, XLA
 compiles them. Sums in another order differ by about 1e-7 here; 1e-3 would be a bug."""),
          ("code", """\
 import numpy as np

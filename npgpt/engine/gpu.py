@@ -1,0 +1,152 @@
+"""The engine of a GPU: the lesson's lines by CuPy, on whole arrays, with cuBLAS's matmuls.
+
+Two operators are not CuPy's: a batched `@`, before which it copies all strided matrices, and a sum over the rows of a
+matrix, for which it starts too few thread blocks. The embedding's gradient is replaced, because np.add.at adds in any
+order on a GPU.
+
+kernels "fused" makes one kernel of successive elementwise lines. No GPU has measured it yet, so it is not the default.
+"""
+
+import contextlib
+import functools
+import math
+
+import numpy as np
+
+from npgpt import layers
+from npgpt.arrays import DTYPES
+from npgpt.devices import number_of
+from npgpt.engine import update
+from npgpt.engine.blas import blas_matrices, layout
+from npgpt.engine.embedding import sorted_embedding_backward
+from npgpt.engine.ops import seen_as, table, with_lora
+from npgpt.engine.reference import DROPOUT, ReferenceEngine
+from npgpt.engine.sources import as_tested
+from npgpt.errors import UserError
+from npgpt.model.parameters import on_gpu_number
+
+TF32_TENSOR_OP_MATH = 3     # CUBLAS_TF32_TENSOR_OP_MATH in cublas_api.h; CuPy has no name for it
+PARTS = 64                  # of the rows of a matrix, which are summed first
+
+
+def on_gpu(config, dtype, device, kernels, frozen):
+    """Return the parameters of a model, zero, and its engine, on the GPU of a device: "gpu" is CuPy's current one."""
+    import cupy
+
+    params = on_gpu_number(config, DTYPES[dtype], cupy.cuda.Device(number_of(device)).id, frozen)
+    return params, GPUEngine(params, kernels, dtype == "tf32")
+
+
+class GPUEngine(ReferenceEngine):
+    """Runs the model by CuPy, on the GPU that has its parameters. Equal arguments give equal bits.
+
+    kernels: "auto", "fused", or "reference", which replaces nothing. tf32: whether matmuls round their factors to 10
+    bits of mantissa. Raises UserError if the GPU cannot do that.
+    """
+
+    synchronous, shows_gradients = False, False
+
+    def __init__(self, params, kernels="auto", tf32=False):
+        super().__init__(params, 1)
+        self.device, self.kernels, self.tf32 = params.flat.device, kernels, tf32
+        self.rng_type = params.xp.random.Generator
+        major, minor = divmod(int(self.device.compute_capability), 10)
+        if tf32 and major < 8:
+            raise UserError(f"dtype tf32 needs a GPU of compute capability 8.0 or higher, and this one, {self.name}, "
+                            f"has {major}.{minor}: use --dtype float32")
+        if kernels == "reference":
+            return
+        lesson, array = layers, array_type()
+        if kernels == "fused":
+            from cupyx.scipy.special import erf
+
+            from npgpt.engine.fused import fuse_lines
+            fused = functools.partial(fuse_lines, fuse=params.xp.fuse, np=params.xp, erf=erf)
+            lesson = table(**{name: fused(getattr(layers, name)) for name in layers.__all__ if name.islower()})
+            self.adamw_update, block = fused(update.adamw_update), params.config.block
+            self.config = params.config.with_block(fused(block.forward), fused(block.backward))
+        pairs = {name: seen_as(array, getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
+                 for name in ("attention", "head", "layernorm", "linear")}
+        replaced = {f"{name}_{way}": function for name, pair in pairs.items()
+                    for way, function in zip(("forward", "backward"), pair, strict=True)}
+        if as_tested("embedding_backward"):
+            replaced["embedding_backward"] = sorted_embedding_backward
+        self.ops = with_lora(table(lesson, **replaced), params.config)
+
+    @property
+    def name(self):
+        return self.params.xp.cuda.runtime.getDeviceProperties(self.device.id)["name"].decode()
+
+    @property
+    def description(self):
+        return f"{self.name}, by CuPy" + f", {self.kernels} lines" * (self.kernels != "auto")
+
+    @contextlib.contextmanager
+    def running(self):
+        """Within it, arrays are made on this engine's GPU, and float32 matmuls have its precision."""
+        from cupy._core import _routines_linalg as linalg  # CuPy's setting for two matrices, of the whole process
+        from cupy.cuda import cublas  # for many, cuBLAS's, of this thread and GPU
+        with self.device:
+            kind, mode = linalg.get_compute_type(np.float32), cublas.getMathMode(self.device.cublas_handle)
+            linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if self.tf32 else linalg.COMPUTE_TYPE_FP32)
+            cublas.setMathMode(self.device.cublas_handle,
+                               TF32_TENSOR_OP_MATH if self.tf32 else cublas.CUBLAS_DEFAULT_MATH)
+            try:
+                yield
+            finally:
+                linalg.set_compute_type(np.float32, kind)
+                cublas.setMathMode(self.device.cublas_handle, mode)
+
+    def adamw_step(self, grads, moments, step):
+        with self.device:
+            return super().adamw_step(grads, moments, step)
+
+    def dropout_rng(self, seed, step, micro_batch):
+        random = self.params.xp.random
+        with self.device:
+            return random.Generator(random.Philox4x3210([seed, DROPOUT, step, micro_batch]))
+
+
+def array_type():
+    """Return the type of arrays with the two operators."""
+    import cupy
+
+    class Array(cupy.ndarray):
+        def __matmul__(self, other):
+            return matmul(self, other)
+
+        def __rmatmul__(self, other):
+            return matmul(other, self)
+
+        def sum(self, axis=None, dtype=None, out=None, keepdims=False):
+            array, parts = self.view(type=cupy.ndarray), math.gcd(len(self), PARTS) if self.ndim == 2 else 1
+            if axis == 0 and parts > 1:
+                array = array.reshape(parts, -1, array.shape[1]).sum(axis=1)
+            return array.sum(axis, dtype, out, keepdims)
+
+    return Array
+
+
+def matmul(a, b):
+    """Compute a @ b; of (B, H, m, k) and (B, H, k, n), as in attention, without copies of strided matrices."""
+    import cupy
+    from cupy.cuda import cublas, runtime
+
+    a, b = a.view(type=cupy.ndarray), b.view(type=cupy.ndarray)
+    kinds = {"f": (runtime.CUDA_R_32F, cublas.CUBLAS_COMPUTE_32F), "d": (runtime.CUDA_R_64F, cublas.CUBLAS_COMPUTE_64F)}
+    alike = a.ndim == b.ndim == 4 and a.shape[:2] == b.shape[:2] and a.shape[3] == b.shape[2] and a.dtype == b.dtype
+    if not alike or a.dtype.char not in kinds or 0 in (*a.shape, *b.shape):
+        return a @ b
+    a, b, c = blas_matrices(a), blas_matrices(b), cupy.empty((*a.shape[:3], b.shape[3]), a.dtype)
+    kind, compute = kinds[a.dtype.char]
+    one, zero = np.array([[1.0], [0.0]], a.dtype)
+    batches = [each.swapaxes(0, 1) if len(c) > c.shape[1] else each for each in (a, b, c)]
+    for x, y, z in zip(*batches, strict=True):      # the longer axis first: (n, m, k), (n, k, l), (n, m, l)
+        # cuBLAS's matrices have columns without gaps: it reads each of these as its transpose. z^T = y^T x^T
+        arrays = [each for array in (y, x) for each in (array.data.ptr, kind, layout(array)[1],
+                                                        array.strides[0] // array.itemsize)]
+        cublas.gemmStridedBatchedEx(
+            cupy.cuda.Device().cublas_handle, layout(y)[0], layout(x)[0], y.shape[2], x.shape[1], x.shape[2],
+            one.ctypes.data, *arrays, zero.ctypes.data, z.data.ptr, kind, z.shape[2], z.strides[0] // z.itemsize,
+            len(z), compute, cublas.CUBLAS_GEMM_DEFAULT)
+    return c
