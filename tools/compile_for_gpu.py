@@ -1,21 +1,21 @@
-"""Compile the XLA engine's training step for a GPU that is not there, and print the memory that it would need.
+"""Compile the XLA engine's loss, generation and training step for a GPU that is not there; print what they need.
 
     pip install -e ".[xla-cuda13]"                      # CUDA's compiler, 4.5 GB; no GPU and no driver
-    python tools/compile_for_gpu.py H100 124M           # or A100, B200, RTX4090; 124M, baby: rows of tools/bench
-
-Kernels are the fusions and custom calls of the entry computation and of the bodies of loops, each counted once.
+    python tools/compile_for_gpu.py H100 124M           # or A100, B200, RTX4090; a row of tools/bench, such as baby
 """
 
+import argparse
+import dataclasses
 import re
 import sys
 import time
 from collections import namedtuple
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).with_name("bench")))
 
+import numpy as np
 from shapes import ROWS
 
 # cores: streaming multiprocessors; of each of them shared memory, threads, float32 units; bandwidth: bytes a second
@@ -36,55 +36,55 @@ def target(gpu):
         shared_memory_per_core: {gpu.shared} shared_memory_per_block_optin: {gpu.shared - 1024}
         shared_memory_per_block: 49152 registers_per_core_limit: 65536 registers_per_block_limit: 65536
         threads_per_core_limit: {gpu.threads} threads_per_block_limit: 1024 threads_per_warp: 32
-        thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
         block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 }}"""
 
 
-def compile_step(gpu, row):
-    """Compile the engine's training step of a row for a GPU; return the program, and the seconds that took."""
-    import jax
-    from jax.experimental import topologies
-
-    from npgpt import GPTConfig
-    from npgpt.arrays import DTYPES
-    from npgpt.engine.xla.devices import DeviceParameters, Devices
-    from npgpt.engine.xla.engine import XLAEngine, compile_program
-
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_compilation_cache", False)        # it asks the GPU
-    device, = topologies.get_topology_desc("one", "cuda", target_config=target(gpu), topology="1x1x1").devices
-    config = GPTConfig(row.vocab_size, row.block_size, row.n_layer, row.n_head, row.n_embd, dropout=row.dropout)
-    params = DeviceParameters(config, DTYPES[row.dtype], Devices([device]))
-    described = partial(jax.ShapeDtypeStruct, sharding=jax.sharding.SingleDeviceSharding(device))
-    state = [{name: described(shape, params.dtype) for name, shape in params.shapes.items()}] * 3
-    batch = [described((1, row.B, row.T), "int32")] * 2
-    arguments = state, *batch, described((4,), "float32"), described((4,), "uint32")
-    began, program = time.perf_counter(), XLAEngine(params, row.dtype).step_program(0.9, 0.95, 0.1, False, 1.0)
-    return compile_program(program, arguments, "cuda", 0, (0, None, None)), time.perf_counter() - began
-
-
 def count_kernels(text):
-    """Return the number of kernels in the text of a compiled program."""
+    """Count the fusions and custom calls of the entry computation and of the bodies of loops, each once."""
     loops = re.findall(r"\bbody=%?([\w.-]+)", text)
     found = re.findall(r"^(ENTRY )?%?([\w.-]+) .*\{\n((?: .*\n)*)\}", text, re.MULTILINE)
     lines = "".join(lines for entry, name, lines in found if entry or name in loops)
     return len(re.findall(r" (?:fusion|custom-call)\(", lines))
 
 
-def main(gpu="", row=""):
-    rows = [name for name, row in ROWS.items() if row.device == "gpu"]
-    if gpu not in GPUS or row not in rows:
-        print(f"give a GPU, {', '.join(GPUS)}, and a row, {', '.join(rows)}", file=sys.stderr)
-        return 2
-    if not find_spec("jax_cuda13_plugin"):
-        print('CUDA\'s compiler is missing: pip install "npgpt[xla-cuda13]"', file=sys.stderr)
-        return 2
-    compiled, seconds = compile_step(GPUS[gpu], ROWS[row])
-    memory = compiled.memory_analysis()
-    print(f"{row} for {gpu}: {ROWS[row].description}\ncompiled in {seconds:.0f} s; arguments "
-          f"{memory.argument_size_in_bytes / 1e9:.2f} GB, temporaries {memory.temp_size_in_bytes / 1e9:.2f} GB, "
-          f"{count_kernels(compiled.as_text()):,} kernels")
+def compile_programs(gpu, row):
+    """Compile the engine's programs of a row for a GPU, and print what each of them needs."""
+    import jax
+    from jax.experimental import topologies
+
+    from npgpt import AdamW, GPTConfig
+    from npgpt.engine.xla import devices, engine
+
+    def compile_only(what, program, arguments, options=(), *donated):
+        began, compiled = time.perf_counter(), engine.compile_program(program, arguments, "cuda", *donated)
+        seconds, memory = time.perf_counter() - began, compiled.memory_analysis()
+        print(f"{what}: compiled in {seconds:.0f} s; arguments {memory.argument_size_in_bytes / 1e9:.2f} GB, "
+              f"temporaries {memory.temp_size_in_bytes / 1e9:.2f} GB, {count_kernels(compiled.as_text()):,} kernels")
+        return compiled.out_info
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)        # it asks the GPU
+    device, = topologies.get_topology_desc("one", "cuda", target_config=target(gpu), topology="1x1x1").devices
+    there, sharding = devices.Devices([device]), jax.sharding.SingleDeviceSharding(device)
+    there.put = lambda array, *axes: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+    config = GPTConfig(row.vocab_size, row.block_size, row.n_layer, row.n_head, row.n_embd, dropout=row.dropout)
+    params, idx = devices.DeviceParameters(config, np.float32, there), np.zeros((row.B, row.T), int)
+    made = engine.XLAEngine(params, row.dtype)
+    made.run = compile_only
+    made.loss(idx, idx)
+    made.reader(row.B)
+    AdamW(params, engine=made).train_step([(idx, idx)], [made.dropout_rng(0, 0, 0)], idx.size, 1.0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("gpu", choices=GPUS)
+    parser.add_argument("row", choices=[name for name, row in ROWS.items() if row.device == "gpu"])
+    parser.add_argument("--dtype", choices=["float32", "tf32", "bfloat16"])
+    parser.add_argument("--dropout", type=float)
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    if not find_spec("jax_cuda13_plugin"):
+        parser.error('CUDA\'s compiler is missing: pip install "npgpt[xla-cuda13]"')
+    gpu, row = given.pop("gpu"), dataclasses.replace(ROWS[given.pop("row")], **given)
+    print(f"{gpu}: {row.description}")
+    compile_programs(GPUS[gpu], row)

@@ -1,5 +1,6 @@
-"""tools/compile_for_gpu.py: a small training step, compiled for GPUs that are not there."""
+"""tools/compile_for_gpu.py: the programs of a tiny model, compiled for GPUs that are not there."""
 
+import dataclasses
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -7,19 +8,26 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "compile_for_gpu.py"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+from compile_for_gpu import GPUS, ROWS, compile_programs
+
+TOOL = sys.modules["compile_for_gpu"].__file__
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gpu", ["H100", "RTX4090"])
-def test_a_gpu_that_is_not_there(gpu):
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_gpu_that_is_not_there(gpu, dtype, capsys):
+    """Loss, generation and training step, with dropout."""
     if find_spec("jax_cuda13_plugin") is None:
         pytest.skip("CUDA's compiler is not installed")
-    result = subprocess.run([sys.executable, TOOL, gpu, "tiny-gpu"], capture_output=True, text=True)
-    assert "GB, 1" in result.stdout and result.stdout.endswith(" kernels\n"), result.stderr
+    compile_programs(GPUS[gpu], dataclasses.replace(ROWS["tiny-gpu"], n_layer=1, dropout=0.1, dtype=dtype))
+    out = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in out] == ["the loss", "generation", "a training step"]
+    assert all(line.endswith(" kernels") and ", 0 kernels" not in line for line in out)
 
 
-@pytest.mark.parametrize("names", [("H1000", "124M"), ("H100", "A"), ("H100",)])
-def test_what_is_not_known_gets_one_line(names):
+@pytest.mark.parametrize("names", [("H1000", "124M"), ("H100", "A"), ("H100",), ("H100", "124M", "--dtype", "float64")])
+def test_what_is_not_known_is_refused(names):
     result = subprocess.run([sys.executable, TOOL, *names], capture_output=True, text=True)
-    assert result.returncode == 2 and result.stderr.startswith("give a GPU") and result.stderr.count("\n") == 1
+    assert result.returncode == 2 and "error: " in result.stderr and "Traceback" not in result.stderr

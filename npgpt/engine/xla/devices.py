@@ -1,5 +1,7 @@
 """Devices, and parameters that stay on them between steps."""
 
+import ctypes
+import math
 import re
 
 import jax
@@ -26,6 +28,28 @@ def find_devices(name):
     if number and int(number) >= len(devices):
         raise UserError(f"there is no GPU {number}: the {len(devices)} here are numbered from 0")
     return [devices[int(number)]] if number else devices
+
+
+def free_memory(device):
+    """Return the bytes of a GPU that no program has taken, which JAX cannot tell; infinity without NVIDIA's driver."""
+    try:
+        cuda, at = ctypes.CDLL("libcuda.so.1"), ctypes.byref
+    except OSError:
+        return math.inf
+    gpu, context, free, total = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    failed = (cuda.cuInit(0) or cuda.cuDeviceGet(at(gpu), device.local_hardware_id)     # JAX has the driver's numbers
+              or cuda.cuDevicePrimaryCtxRetain(at(context), gpu) or cuda.cuCtxPushCurrent_v2(context)
+              or cuda.cuMemGetInfo_v2(at(free), at(total))
+              or cuda.cuCtxPopCurrent_v2(at(context)) or cuda.cuDevicePrimaryCtxRelease_v2(gpu))
+    return math.inf if failed else free.value
+
+
+def available_memory(device, arguments):
+    """Return the bytes that a program can have. arguments: those of its arguments, which are on the device already."""
+    stats = device.memory_stats() or {}             # some plugins and allocators have none
+    in_use = stats.get("bytes_in_use", arguments)   # by this process, of the "pool_bytes" that JAX has taken
+    most = min(stats.get("bytes_limit", math.inf), free_memory(device) + stats.get("pool_bytes", in_use))
+    return most - max(in_use - arguments, 0)
 
 
 class Devices:

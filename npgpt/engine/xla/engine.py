@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from npgpt.arrays import DTYPES
-from npgpt.checks import in_gigabytes, machine_memory
+from npgpt.checks import check_memory, in_gigabytes
 from npgpt.display import tqdm
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.sources import as_tested
 from npgpt.engine.threads import available_cores
-from npgpt.engine.xla.devices import DeviceParameters, Devices, find_devices
+from npgpt.engine.xla.devices import DeviceParameters, Devices, available_memory, find_devices
 from npgpt.engine.xla.lines import lines, rounded
 from npgpt.engine.xla.reader import Reader
-from npgpt.engine.xla.replaced import replaced
+from npgpt.engine.xla.replaced import replaced, with_sorted_embedding
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.block import GPT2
@@ -48,7 +48,8 @@ def check_alike(config, by_xla, ops, dtype):
 def compile_program(program, arguments, platform, donated=None, results=()):
     """Compile a program; tools/compile_for_gpu.py does so for GPUs that are not there.
 
-    On a GPU, sums have a fixed order, so that the same program gives the same bits again.
+    On a GPU, sums have a fixed order, so that the same program gives the same bits again. JAX 0.8.3, 0.9.2 and 0.10.2
+    compile the step so. It has no scatter: XLA would sort all its values, or before 0.10 run a loop over the rows.
     """
     options = {"xla_gpu_exclude_nondeterministic_ops": True} if platform in ("gpu", "cuda") else None
     if donated is None:
@@ -82,8 +83,13 @@ class XLAEngine(ReferenceEngine):
         self.devices, self.dtype = params.devices, dtype
         if dtype == "tf32" and self.devices.first.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
+        capability = getattr(self.devices.first, "compute_capability", "")      # "7.5"; of AMD's GPUs, "gfx90a"
+        if dtype == "tf32" and capability.startswith(("5.", "6.", "7.")):
+            raise UserError("dtype tf32 needs a GPU of compute capability 8.0 or higher, and "
+                            f"{self.devices.first.device_kind} has {capability}: use --dtype float32")
         lesson, self.transformer, block, self.update = lines(dtype, self.config.block)
-        self.config, self.lesson = self.config.with_block(*block), with_lora(lesson, self.config)
+        self.config = self.config.with_block(*block)
+        self.lesson = with_lora(with_sorted_embedding(lesson, self.devices.n), self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
         if params.config.block != GPT2:
             check_alike(params.config, self.config, self.ops, dtype)
@@ -249,11 +255,13 @@ class XLAEngine(ReferenceEngine):
         memory = found.memory_analysis()
         needed = (memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
                   + memory.temp_size_in_bytes)
-        stats = {"bytes_limit": machine_memory()} if device.platform == "cpu" else device.memory_stats() or {}
-        available = stats.get("bytes_limit", needed)        # some plugins have none
-        if needed > available:
-            raise UserError(f"{what} of {shape} tokens needs {in_gigabytes(needed)}, and {device.device_kind} has "
-                            f"{in_gigabytes(available)}: lower the batch size, or choose a smaller model or context")
+        name = f"{what or 'generation'} of {shape} tokens"
+        jax.block_until_ready(arguments)            # or the temporaries of what still runs would count
+        if device.platform == "cpu":
+            check_memory(needed, name)
+        elif needed > (available := available_memory(device, memory.argument_size_in_bytes)):
+            raise UserError(f"{name} needs {in_gigabytes(needed)}, and {device.device_kind} has "
+                            f"{in_gigabytes(available)} free: lower the batch size, or take a smaller model or context")
         if what:
             seconds = time.perf_counter() - began
             tqdm.write(f"… in {seconds:.1f} s; it needs {in_gigabytes(needed)}", file=sys.stderr)

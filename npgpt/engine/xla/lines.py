@@ -36,10 +36,8 @@ class Spelled(ast.NodeTransformer):
             case ast.Expr(ast.Call(ast.Attribute(ast.Attribute(_, "add"), "at"), [array, index, x])):
                 return spelled(node, "{0} = {0}.at[{1}].add({2})", array, index, x)
             case ast.Expr(ast.Call(ast.Attribute(_, "put_along_axis"), [array, index, x], [axis])):
-                new = "{0} = np.put_along_axis({0}, {1}, {2}, {3}, inplace=False)"
-                return spelled(node, new, array, index, x, axis)
+                return spelled(node, "{0} = np.put_along_axis({0}, {1}, {2}, {3})", array, index, x, axis)
         return node
-
 
     def visit_Import(self, node):           # NumPy is given
         names = [each for each in node.names if each.name != "numpy"]
@@ -94,9 +92,19 @@ def matmul(dtype, a, b):
     return jnp.matmul(a, b, precision=tf32 if dtype == "tf32" else jax.lax.Precision.HIGHEST)
 
 
+def put_along_axis(array, index, x, axis):
+    """Set one item of each row in a new array. XLA would do a scatter by sorting, or by a loop that runs serially."""
+    if axis is None or index.shape[axis] > 1:
+        return jnp.put_along_axis(array, index, x, axis, inplace=False)
+    n = array.shape[axis]
+    places = jnp.arange(n).reshape([n if each == axis % array.ndim else 1 for each in range(array.ndim)])
+    return jnp.where(places == index % n, x, array).astype(array.dtype)
+
+
 def lines(dtype, block):
     """Return the lesson for XLA: its table of operations, the transformer, the block's functions, AdamW's update."""
-    np = SimpleNamespace(**{**vars(jnp), "matmul": functools.partial(matmul, dtype)})
+    own = {"matmul": functools.partial(matmul, dtype), "put_along_axis": put_along_axis}
+    np = SimpleNamespace(**{**vars(jnp), **own})
     again = {}
     for module in {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None}:
         again |= vars(loaded_again(module, np))

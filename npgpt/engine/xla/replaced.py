@@ -1,15 +1,16 @@
 """How layers run to save memory: attention on blocks of queries, GELU is recomputed in its backward.
 
-The head runs in the loss, block by block (engine.py).
+The head runs in the loss, block by block (engine.py). The embedding's gradient runs without a scatter-add.
 """
 
 import jax
 import jax.numpy as jnp
 
+from npgpt.engine import embedding
 from npgpt.engine.ops import table
 from npgpt.engine.sources import as_tested
 from npgpt.engine.tiles import KEPT, on_queries
-from npgpt.engine.xla.lines import rounded
+from npgpt.engine.xla.lines import loaded_again, rounded
 
 QUERIES = 256       # attention runs on this many queries at a time, if there are more than KEPT
 
@@ -26,6 +27,24 @@ def replaced(ops, causal, dtype):
                  gelu_exact_forward=gelu_exact[0], gelu_exact_backward=gelu_exact[1],
                  head_forward=lambda x, weight, bias: ((x, weight, bias), None),
                  head_backward=lambda gradients, cache: gradients)
+
+
+def with_sorted_embedding(ops, n):
+    """Return the table with `sorted_embedding_backward`, on each of n devices' rows; then the parts are added.
+
+    In a fixed order, XLA would do a scatter-add by sorting all values of the rows.
+    """
+    if not as_tested("embedding_backward"):
+        return ops
+    backward = loaded_again(embedding, jnp).sorted_embedding_backward
+
+    def embedding_backward(dx, cache):
+        idx, *lengths = cache
+        parts = [each.reshape(n, -1, *each.shape[1:]) for each in (dx, idx)]        # (n, B / n, T, C), (n, B / n, T)
+        gradients = jax.vmap(lambda dx, idx: backward(dx, (idx, *lengths)))(*parts)
+        return tuple(each.sum(axis=0) for each in gradients)
+
+    return table(ops, embedding_backward=embedding_backward)
 
 
 def attention_in_blocks(forward, backward, causal, dtype):

@@ -1,5 +1,7 @@
 """What XLA compiles is the lesson: every gradient of every variant, to 1e-9 in float64."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -34,9 +36,9 @@ def table_of(config):
     """Return XLA's operations, but with the lesson's head, which XLA runs in the loss; attention takes keywords too."""
     from npgpt.engine.ops import table
     from npgpt.engine.xla.lines import lines
-    from npgpt.engine.xla.replaced import replaced
+    from npgpt.engine.xla.replaced import replaced, with_sorted_embedding
     ops, *_ = lines("float64", config.block)
-    xla = replaced(ops, False, "float64")
+    xla = replaced(with_sorted_embedding(ops, 1), False, "float64")
     return table(xla, head_forward=ops.head_forward, head_backward=ops.head_backward,
                  attention_forward=lambda q, k, v, **others: xla.attention_forward(q, k, v, *others.values()))
 
@@ -61,6 +63,48 @@ def test_each_layer_that_does_not_run_as_it_is_written(name, xla_cases, small_bl
     with jax.enable_x64(True):
         y_ours, ours = case.run(case.inputs, dy)
     assert_equal({"y": np.asarray(y_ours), **ours}, {"y": np.asarray(y), **expected}, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_embeddings_gradient_in_parts_of_a_batch(n, jax):
+    """Repeated tokens in each part, tokens that are not there, and positions that are not read."""
+    from npgpt.engine.xla.lines import lines
+    from npgpt.engine.xla.replaced import with_sorted_embedding
+    from npgpt.layers import embedding_backward
+    rng = np.random.default_rng(0)
+    dx, cache = rng.standard_normal((6, 7, 5)), (rng.integers(0, 9, (6, 7)), 12, 8)
+    with jax.enable_x64(True):
+        ours = with_sorted_embedding(lines("float64", GPTConfig().block)[0], n).embedding_backward(dx, cache)
+    for found, expected in zip(ours, embedding_backward(dx, cache), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("n", [1, 2])
+def test_put_along_axis(n, axis, jax):
+    from npgpt.engine.xla.lines import put_along_axis
+    rng = np.random.default_rng(0)
+    array, shape = rng.standard_normal((3, 4, 5)).astype(np.float32), [3, 4, 5]
+    shape[axis] = n
+    index = np.argsort(rng.random(array.shape), axis).take(range(n), axis) - 1      # from -1, all different in a row
+    x = rng.standard_normal(shape).astype(np.float32)
+    found = put_along_axis(jax.numpy.array(array), index, x, axis)
+    np.put_along_axis(array, index, x, axis)
+    np.testing.assert_array_equal(found, array)
+
+
+def test_an_edited_lesson_and_lora_have_their_own_gradient_of_the_embedding(monkeypatch, capsys):
+    from npgpt.engine import sources
+    from npgpt.engine.xla.lines import lines
+    from npgpt.engine.xla.replaced import with_sorted_embedding
+    lora = GPT(GPTConfig(**SMALL, lora_rank=2), kernels="xla")
+    assert lora.engine.ops.embedding_backward(None, None) == (0.0, 0.0)
+    ops, *_ = lines("float64", GPTConfig().block)
+    assert with_sorted_embedding(ops, 1).embedding_backward is not ops.embedding_backward
+    sources.say_once.cache_clear()
+    monkeypatch.setitem(sources.TESTED, "embedding_backward", "another")
+    assert with_sorted_embedding(ops, 1) is ops
+    assert "embedding_backward was edited" in capsys.readouterr().err
 
 
 def assert_the_lessons(xla, lesson, *given, **options):
@@ -223,10 +267,72 @@ def test_what_is_refused(monkeypatch):
     model = GPT(config, kernels="xla")
     with pytest.raises(UserError, match="what engine.dropout_rng returns"):
         model.loss_and_grads(*batch(config), np.random.default_rng(0))
-    from npgpt.engine.xla import engine
-    monkeypatch.setattr(engine, "machine_memory", lambda: 1000)
-    with pytest.raises(UserError, match=r"of 1 x 3 x 6 tokens needs .*GB, and cpu has .*lower the batch size"):
+    from npgpt import checks
+    monkeypatch.setattr(checks, "machine_memory", lambda: 1000)
+    with pytest.raises(UserError, match=r"of 1 x 3 x 6 tokens would take .*GB, but this machine has .*a smaller model"):
         model.loss_and_grads(*batch(config))
+
+
+GB = 10**9
+
+
+class AGPU:
+    """A GPU of 80 GB, of which JAX takes at most 60: `there` GB for arguments, and more in use if asked for."""
+
+    platform, device_kind, compute_capability = "gpu", "NVIDIA H100", "9.0"
+
+    def __init__(self, **stats):
+        self.stats = {name: value * GB for name, value in stats.items()}
+
+    def memory_stats(self):
+        return self.stats
+
+
+@pytest.mark.parametrize(("free", "stats", "expected"), [
+    (1, {"bytes_limit": 60, "bytes_in_use": 0, "pool_bytes": 0}, 1),        # others have 79
+    (80, {"bytes_limit": 60, "bytes_in_use": 0, "pool_bytes": 0}, 60),
+    (20, {"bytes_limit": 60, "bytes_in_use": 2, "pool_bytes": 8}, 28),      # JAX's pool; its 2 are the arguments
+    (20, {"bytes_limit": 60, "bytes_in_use": 7, "pool_bytes": 8}, 23),      # 5 are another model's
+    (math.inf, {"bytes_limit": 60, "bytes_in_use": 7}, 55),                 # not NVIDIA's
+    (20, {}, 22), (math.inf, {}, math.inf)])
+def test_the_memory_that_a_gpu_has_left(free, stats, expected, monkeypatch):
+    from npgpt.engine.xla import devices
+    monkeypatch.setattr(devices, "free_memory", lambda device: free * GB)
+    assert devices.available_memory(AGPU(**stats), 2 * GB) == expected * GB
+
+
+def test_a_program_that_does_not_fit_beside_other_programs(monkeypatch):
+    """In one line, which says how much is free."""
+    from types import SimpleNamespace
+
+    from npgpt.engine.xla import devices, engine
+    sizes = {"argument": 2, "output": 1, "alias": 1, "temp": 8}
+    memory = SimpleNamespace(**{f"{name}_size_in_bytes": size * GB for name, size in sizes.items()})
+    monkeypatch.setattr(devices, "free_memory", lambda device: 1 * GB)
+    monkeypatch.setattr(engine, "compile_program", lambda *given: SimpleNamespace(memory_analysis=lambda: memory))
+    model = GPT(GPTConfig(**SMALL), kernels="xla")
+    for limit, in_use in ((60, 0), (60, 2)):
+        model.engine.devices.first = AGPU(bytes_limit=limit, bytes_in_use=in_use, pool_bytes=in_use)
+        with pytest.raises(UserError) as error:
+            model.loss_and_grads(*batch(model.config))
+        assert f"needs 10.0 GB, and NVIDIA H100 has {1 + in_use}.0 GB free: lower the batch size" in str(error.value)
+
+
+@pytest.mark.parametrize(("capability", "right"), [("7.5", False), ("8.0", True), ("12.0", True), ("gfx90a", True)])
+def test_tf32_needs_a_gpu_that_has_it(capability, right, monkeypatch):
+    from npgpt.engine.xla.devices import DeviceParameters, Devices, find_devices
+    from npgpt.engine.xla.engine import XLAEngine
+    there = Devices(find_devices("cpu"))
+    there.first = AGPU()
+    there.first.compute_capability = capability
+    params = DeviceParameters(GPTConfig(**SMALL), np.float32, there)
+    if right:
+        XLAEngine(params, "tf32")
+    else:
+        with pytest.raises(UserError, match="tf32 needs a GPU of compute capability 8.0 or higher, and NVIDIA H100 "
+                                            "has 7.5: use --dtype float32"):
+            XLAEngine(params, "tf32")
+    XLAEngine(params, "bfloat16")
 
 
 def test_the_settings_of_a_users_jax_stay(jax):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -105,7 +106,7 @@ divided = "h.0.mlp.c_fc.weight"
 arrays = optimizer.m.there["wte.weight"], optimizer.m.there[divided], model.params.there[divided]
 print(json.dumps([len(jax.devices()), list(map(float, losses)), float(model.evaluate(idx, targets)),
                   [each.sharding.is_fully_replicated for each in arrays], model.engine.description,
-                  float(optimizer.v.flat.sum())]))
+                  float(optimizer.v.flat.sum()), next(iter(model.engine._executables.values())).as_text()]))
 """
 
 
@@ -118,7 +119,10 @@ def test_four_devices_train_as_one():
         result = subprocess.run([sys.executable, "-c", FIFTY], capture_output=True, text=True, env=environment)
         assert result.returncode == 0, result.stderr
         found.append(json.loads(result.stdout))
-    (_, losses, evaluated, _, _, v), (devices, losses_4, evaluated_4, replicated, where, v_4) = found
+    (_, losses, evaluated, _, _, v, _), (devices, losses_4, evaluated_4, replicated, where, v_4, program) = found
     assert devices == 4 and where == "XLA on cpu, 4 devices" and replicated == [True, False, True]
     assert np.abs(np.subtract(losses, losses_4)).max() < 1e-5 and losses[-1] < losses[0]
     assert evaluated_4 == pytest.approx(evaluated, abs=1e-5) and v_4 == pytest.approx(v, rel=1e-3)
+    # Each device sorts the tokens of its two rows, and no device gets rows of another's gradient.
+    assert re.findall(r"\(s32\[([0-9,]*)\]\S*, s32\[\S+ sort\(", program) == ["1,16"]
+    assert not re.findall(r"f32\[[0-9,]*8,8,16\]\S* all-gather\(", program)
