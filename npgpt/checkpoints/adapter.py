@@ -21,10 +21,7 @@ VALUES = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True,
 
 
 def peft_matrices(config, targets):
-    """Return {our name: (peft's name, its shape there)} of LoRA's matrices in the layers `targets`.
-
-    peft stores the matrices transposed.
-    """
+    """Return {our name: (peft's name, its shape there: transposed)} of LoRA's matrices in the layers `targets`."""
     return {name: (f"base_model.model.transformer.{name[:-1]}{name[-1].upper()}.weight", shape[::-1])
             for name, shape in parameter_shapes(config).items() if any(f".{part}.lora_" in name for part in targets)}
 

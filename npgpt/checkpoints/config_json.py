@@ -59,24 +59,19 @@ def config_from_fields(fields: dict, block: Block | None = None) -> GPTConfig:
             continue
         if value not in (None, False, {}, []):
             raise UserError(f'"{name}" is {shown(value)}, which npgpt does not support: its results would be wrong')
-    own = fields.get("npgpt", {"dropout": 0.0})
+    own, block = fields.get("npgpt", {"dropout": 0.0}), block or GPT2
     if not isinstance(own, dict) or not set(own) <= {*OWN_FIELDS, *ADDITIONS, "block"}:
         raise UserError(f'"npgpt" is {shown(own)}, which this version does not know')
-    if "npgpt" in fields:
-        check_block(own.get("block", {}), block or GPT2)
-    values: dict = {OURS[name]: fields.get(name, default) for name, default in DEFAULTS.items()}
-    check_choice('"activation_function"', values["activation"], ACTIVATIONS)
-    values["activation"] = ACTIVATIONS[values["activation"]]
-    return GPTConfig(**values, **{**own, "block": block or GPT2}).derived()
-
-
-def check_block(known, block):
-    """Raise UserError unless `block` has the SHA-256 in config.json; GPT-2's block has none there."""
+    known = own.get("block", {})
     require('"block"', known, isinstance(known, dict), "a block's name and SHA-256")
-    if known.get("sha256", GPT2.sha256) != block.sha256:
+    if "npgpt" in fields and known.get("sha256", GPT2.sha256) != block.sha256:      # GPT-2's block has none there
         name = shown(known["name"]) if "name" in known else GPT2
         raise UserError(f"the model has {name}, which is not {block} (the SHA-256 differ): give the model's block as "
                         "--block, in Python as block=, and none for GPT-2's")
+    values: dict = {OURS[name]: fields.get(name, default) for name, default in DEFAULTS.items()}
+    check_choice('"activation_function"', values["activation"], ACTIVATIONS)
+    values["activation"] = ACTIVATIONS[values["activation"]]
+    return GPTConfig(**values, **{**own, "block": block}).derived()
 
 
 def config_to_fields(config: GPTConfig, dtype: str = "float32") -> dict:

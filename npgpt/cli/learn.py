@@ -56,10 +56,6 @@ class Session:
         return self.folder / self.step.file
 
     @property
-    def file_is_missing(self):
-        return self.step is not None and file_state(self.file) is None
-
-    @property
     def solved(self):
         return self.report is not None and self.report.right
 
@@ -186,7 +182,7 @@ def judge_saved(session):
 
 
 def judge_afresh(session):
-    if not session.file_is_missing:
+    if file_state(session.file) is not None:
         session.body = []
         judge(session)
 
@@ -261,11 +257,11 @@ def draw_screen(session, question=KEYS):
     solved = len(whole_path()) - len(unsolved(Progress(session.folder)))
     done = BAR * solved // len(whole_path())
     title = f"npgpt learn  [{'#' * done}{'-' * (BAR - done)}] {solved} of {len(whole_path())}"
-    if session.step is not None:
-        title += f"   {session.step.name}"
-    if session.file_is_missing:
+    if session.step is None:
+        return show(title, session.body, None)
+    if file_state(session.file) is None:
         question = f"{session.file} is missing: save it again, or press r to reset it\n{question}"
-    show(title, session.body, question if session.step is not None else None)
+    show(f"{title}   {session.step.name}", session.body, question)
 
 
 def task(session):

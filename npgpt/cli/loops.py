@@ -12,10 +12,7 @@ WIDTH = 64      # of a lesson's line
 
 
 def show_loops(name):
-    """Print the forward and the backward of a layer, each line beside the loop that it became, or NumPy.
-
-    name: of a lesson, such as "layernorm". Raises UserError for another name, or without Numba.
-    """
+    """Print a layer's forward and backward, each line beside the loop that it became, or NumPy. Raises UserError."""
     cpu_kernels("numba")            # or it says what to install
     from npgpt.engine.loops.lines import Segment, compile_lines
     from npgpt.study.lessons.table import chosen_lessons

@@ -21,10 +21,7 @@ def download(url: str, size: int) -> bytes:
 
 
 def call_within(seconds, function, *args, **kwargs):
-    """Return `function(*args, **kwargs)`, which may hang, as a DNS look-up without a network does.
-
-    Raises TimeoutError after `seconds`, and whatever the function raises.
-    """
+    """Call a function that may hang, as a DNS look-up without a network does. Raises TimeoutError after `seconds`."""
     future = concurrent.futures.Future()
 
     def work():

@@ -57,7 +57,11 @@ def check_mask(config, mask, dtype, B, T):
     shape = (T, T) if mask.ndim == 2 else (B, heads, T, T)
     right = mask.ndim in (2, 4) and all(n in (1, N) for n, N in zip(mask.shape, shape, strict=True))
     require("the shape of mask", mask.shape, right, f"{(T, T)}, {(B, 1, T, T)} or {(B, config.n_head, T, T)}")
-    return seeing_itself(np.broadcast_to(mask, shape), config.causal)
+    mask = np.broadcast_to(mask, shape)
+    seen = mask > -np.inf
+    blind = ~(seen & np.tri(T, dtype=bool) if config.causal else seen).any(axis=-1, keepdims=True)      # (..., T, 1)
+    # A position that sees nothing sees itself: its softmax would be 0 / 0.
+    return np.where(blind & np.eye(T, dtype=bool), mask.dtype.type(0), mask) if blind.any() else mask
 
 
 def check_padding(mask, B, T):
@@ -73,14 +77,6 @@ def check_padding(mask, B, T):
     require("mask", mask, right and pads.max() < T, f"{(B, T)}, in each row 0 for padding and then 1 for tokens: "
             "tokenizer.batch(texts, length, left=True) makes it")
     return pads
-
-
-def seeing_itself(mask, causal):
-    """Let a position whose row of the mask (..., T, T) hides everything see itself: its softmax would be 0 / 0."""
-    T = mask.shape[-1]
-    seen = mask > -np.inf
-    blind = ~(seen & np.tri(T, dtype=bool) if causal else seen).any(axis=-1, keepdims=True)     # (..., T, 1)
-    return np.where(blind & np.eye(T, dtype=bool), mask.dtype.type(0), mask) if blind.any() else mask
 
 
 def as_integers(array, name) -> np.ndarray:

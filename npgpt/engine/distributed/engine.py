@@ -25,6 +25,9 @@ class Distributed:
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
+        self.ranks = world.size, world.local_size       # in all, and on this machine
+        self.threads = engine.threads * world.size
+        self.description = f"{world.size} ranks, each {engine.description}"
         self.starts = [0, *itertools.accumulate(self.params[name].size for name in self.params.flat_names)]
         self.pieces = divide(self.params, world.size)
         sizes = [sum(end - start for *_, start, end in pieces) for pieces in self.pieces]
@@ -37,19 +40,6 @@ class Distributed:
         self.synchronized = False               # whether all ranks have rank 0's parameters
 
     # Called by the program, on rank 0.
-
-    @property
-    def ranks(self):
-        """The number of ranks: in all, and on this machine."""
-        return self.world.size, self.world.local_size
-
-    @property
-    def threads(self):
-        return self.engine.threads * self.world.size
-
-    @property
-    def description(self):
-        return f"{self.world.size} ranks, each {self.engine.description}"
 
     def __reduce__(self):       # a copy is for this rank alone
         return self.engine.__reduce__()
@@ -138,14 +128,11 @@ class Distributed:
         self.world.all_gather(self.params.flat[:self.params.n_trained], self.chunks)
 
     def _summed(self, grads, active):
-        """Return this rank's slices of the gradient, summed over the `active` ranks; grads: its share, or None.
-
-        Each round exchanges a part of every chunk.
-        """
+        """Return this rank's slices of the gradient, summed over the `active` ranks; grads: its share, or None."""
         chunk = np.empty(self.end - self.begin, self.params.dtype)
         most = max(end - begin for begin, end in itertools.pairwise(self.chunks))
         values = max(ROUND // self.world.size, SENT)
-        for done in range(0, most, values):
+        for done in range(0, most, values):         # a round exchanges a part of every chunk
             ranges = [(min(begin + done, end), min(begin + done + values, end))
                       for begin, end in itertools.pairwise(self.chunks)]
             offsets = [0, *itertools.accumulate(end - begin for begin, end in ranges)]
