@@ -7,10 +7,11 @@ from importlib.util import find_spec
 
 import numpy as np
 
-# In the order of their turns, each with the package that it needs. The first six are npgpt.
-SIDES = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "jax", "reference": "cupy", "old": "numpy",
-         "torch": "torch", "compile": "torch", "transformers": "transformers"}
-KERNELS = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "xla", "reference": "reference", "old": "numpy"}
+# In the order of their turns, each with the package that it needs. Those of KERNELS are npgpt.
+SIDES = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "jax", "cupy": "cupy", "fused": "cupy",
+         "reference": "cupy", "old": "numpy", "torch": "torch", "compile": "torch", "transformers": "transformers"}
+KERNELS = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "xla", "cupy": "auto", "fused": "fused",
+           "reference": "reference", "old": "numpy"}
 PEERS = ("torch", "transformers")       # of training and of generation
 SEED = 0            # of the weights, batches and prompts: every side has the same
 LR = 3e-4
@@ -57,7 +58,7 @@ class Shape:
     def sides(self):
         """Return the sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
         if self.device == "gpu":
-            return ("xla", *(["reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
+            return ("xla", *(["cupy", "fused", "reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
         return ("npgpt", "fast", "mkl", "xla", "old", *(["transformers"] if self.new_tokens else ["torch", "compile"]))
 
     @property

@@ -20,7 +20,7 @@ if sys.argv[1] not in ("machine", "torch", "compile", "transformers"):
     from npgpt import GPT, AdamW, GPTConfig
 
 import threadpoolctl
-from shapes import KERNELS, LR, ROWS, SEED, Work
+from shapes import KERNELS, LR, ROWS, SEED, SIDES, Work
 
 PACKAGES = ("numpy", "numba", "mkl", "jax", "jaxlib", "torch", "transformers", "triton", "cupy-cuda12x", "cupy-cuda13x")
 
@@ -49,7 +49,7 @@ def pretrained(shape, folder, threads, side):
 
 def training(shape, folder, threads, side):
     """A training step like npgpt's trainer. The loss may still be computing after it."""
-    if side == "reference":
+    if SIDES[side] == "cupy":
         import cupy
 
         free = cupy.cuda.Device().mem_info[0]
