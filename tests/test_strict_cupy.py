@@ -67,7 +67,7 @@ def test_cublas_is_cupys(cupy):
     try:
         theirs = cupy.cuda.cublas
     except ImportError:
-        pytest.skip("CuPy finds no libcublas")
+        pytest.skip("without a GPU CuPy finds no libcublas")
     for name, value in vars(cublas).items():
         assert callable(value) or value == getattr(theirs, name), name
     signature = theirs.gemmStridedBatchedEx.__doc__.partition("(")[2].partition(")")[0]
@@ -81,7 +81,7 @@ def test_constants_are_those_of_nvidias_header():
     try:
         header, = (file for file in importlib.metadata.files("nvidia-cublas") if file.name == "cublas_api.h")
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip("nvidia-cublas is not installed")
+        pytest.skip("nvidia-cublas, for a GPU, is not installed")
     text = header.read_text()
     ours = {name: value for name, value in vars(cublas).items() if isinstance(value, int)}
     for name, value in {**ours, "CUBLAS_TF32_TENSOR_OP_MATH": CUBLAS_TF32_TENSOR_OP_MATH}.items():
