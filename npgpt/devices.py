@@ -36,6 +36,13 @@ def array_module(device):
     return cupy
 
 
+def check_tf32(name, capability):
+    """Raise UserError if a GPU lacks tf32. capability: CUDA's compute capability, "7.5"; AMD's have names, "gfx90a"."""
+    if re.match(r"[1-7]\.", capability):
+        raise UserError(f"dtype tf32 needs a GPU of compute capability 8.0 or higher, and {name} has {capability}: "
+                        "use --dtype float32")
+
+
 def number_of(device):
     """Return the number in "gpu:N", an int; None is CuPy's current GPU."""
     number = device.partition(":")[2]

@@ -135,7 +135,6 @@ def record_matmul(a, b):
     if dtype.kind == "f":
         start_cublas(handle)
     if dtype == np.float32:
-        gpu.compute_types.add(gpu.compute_type)
         tf32 = gpu.compute_type == linalg.COMPUTE_TYPE_TF32 and not batched
         record_precision(handle, cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if tf32 else None, 3 if batched else 2)
 

@@ -44,7 +44,6 @@ class State:
         self.math_modes = {}                # handle -> cuBLAS's math mode
         self.cublas_status = 0              # with which the next matmul fails
         self.compute_type = linalg.COMPUTE_TYPE_DEFAULT     # CuPy's, for 2-D matmuls of float32
-        self.compute_types = set()          # those that matmuls had
         self.precisions = set()             # of matmuls of float32: ("float32" or "tf32", 2, or 3 if batched)
 
     current = property(lambda self: getattr(self.thread, "device", 0))

@@ -15,14 +15,13 @@ import numpy as np
 
 from npgpt import layers
 from npgpt.arrays import DTYPES
-from npgpt.devices import number_of
+from npgpt.devices import check_tf32, number_of
 from npgpt.engine import update
 from npgpt.engine.blas import blas_matrices, layout
 from npgpt.engine.embedding import sorted_embedding_backward
 from npgpt.engine.ops import seen_as, table, with_lora
 from npgpt.engine.reference import DROPOUT, ReferenceEngine
 from npgpt.engine.sources import as_tested
-from npgpt.errors import UserError
 from npgpt.model.parameters import on_gpu_number
 
 TF32_TENSOR_OP_MATH = 3     # CUBLAS_TF32_TENSOR_OP_MATH in cublas_api.h; CuPy has no name for it
@@ -50,10 +49,9 @@ class GPUEngine(ReferenceEngine):
         super().__init__(params, 1)
         self.device, self.kernels, self.tf32 = params.flat.device, kernels, tf32
         self.rng_type = params.xp.random.Generator
-        major, minor = divmod(int(self.device.compute_capability), 10)
-        if tf32 and major < 8:
-            raise UserError(f"dtype tf32 needs a GPU of compute capability 8.0 or higher, and this one, {self.name}, "
-                            f"has {major}.{minor}: use --dtype float32")
+        if tf32:
+            *major, minor = self.device.compute_capability      # "75"
+            check_tf32(self.name, f"{''.join(major)}.{minor}")
         if kernels == "reference":
             return
         lesson, array = layers, array_type()

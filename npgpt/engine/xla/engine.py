@@ -11,6 +11,7 @@ import numpy as np
 
 from npgpt.arrays import DTYPES
 from npgpt.checks import check_memory, in_gigabytes
+from npgpt.devices import check_tf32
 from npgpt.display import tqdm
 from npgpt.engine.ops import with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
@@ -83,10 +84,8 @@ class XLAEngine(ReferenceEngine):
         self.devices, self.dtype = params.devices, dtype
         if dtype == "tf32" and self.devices.first.platform not in ("gpu", "cuda"):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
-        capability = getattr(self.devices.first, "compute_capability", "")      # "7.5"; of AMD's GPUs, "gfx90a"
-        if dtype == "tf32" and capability.startswith(("5.", "6.", "7.")):
-            raise UserError("dtype tf32 needs a GPU of compute capability 8.0 or higher, and "
-                            f"{self.devices.first.device_kind} has {capability}: use --dtype float32")
+        if dtype == "tf32":
+            check_tf32(self.devices.first.device_kind, getattr(self.devices.first, "compute_capability", ""))
         lesson, self.transformer, block, self.update = lines(dtype, self.config.block)
         self.config = self.config.with_block(*block)
         self.lesson = with_lora(with_sorted_embedding(lesson, self.devices.n), self.config)
