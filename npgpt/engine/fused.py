@@ -8,6 +8,7 @@ import ast
 import contextlib
 import copy
 import functools
+import itertools
 
 import numpy as np
 
@@ -30,14 +31,15 @@ def fuse_lines(function, fuse, **functions):
 class Numbers(ast.NodeTransformer):
     """Moves operations without arrays out of a kernel: CuPy would repeat them for each element, some in float16."""
 
-    def __init__(self, arrays):
+    def __init__(self, arrays, used):
         self.arrays, self.found = arrays, {}
+        self.free = (name for i in itertools.count() if (name := f"number_{i}") not in used)
 
     def visit(self, node):
         names = names_in([node], ast.Load)
         if not isinstance(node, ast.BinOp | ast.UnaryOp | ast.Call) or not names or names & self.arrays:
             return self.generic_visit(node)
-        name = f"number_{len(self.found)}"
+        name = next(self.free)
         self.found[name] = ast.unparse(node)
         return ast.Name(name, ast.Load())
 
@@ -56,13 +58,16 @@ class Fused(Part):
         lines, rest = self.lines[:max(n, 1)], self.lines[max(n, 1):]
         if sum(isinstance(each, ast.operator | ast.Call) for line in lines[:n] for each in ast.walk(line)) < 2:
             return self.followed(lines, rest, {})
-        numbers = Numbers(stored(lines) | {name for name, value in before.items() if hasattr(value, "shape")})
+        used = stored(self.lines) | {*self.names}
+        made_name, kernel_name = (name + "_" * max(map(len, used)) for name in ("made", "kernel"))      # no user's
+        arrays_of = {name for name, value in before.items() if hasattr(value, "shape")}
+        numbers = Numbers(stored(lines) | arrays_of, used)
         fused = [numbers.visit(copy.deepcopy(line)) for line in lines]
         arrays, made, results = {id(value): name for name, value in before.items()}, [], {}
         for name in sorted(stored(lines) & (reads(rest) | {*self.results})):
             result = id(after[name])            # it may be an argument: `y = x`, `m *= beta1`
             if result not in arrays:
-                arrays[result] = f"made[{len(made)}]"
+                arrays[result] = f"{made_name}[{len(made)}]"
                 made.append(name)
             results[name] = arrays[result]
         given = {name: before[name] for name in reads(fused) & {*before}}
@@ -72,10 +77,12 @@ class Fused(Part):
                          f"    return {''.join(f'{each}, ' for each in made)}").body[0]
         tree.body[:0] = fused
         fuse, functions = self.how
-        kernel = fuse(with_names(tree, self.module, {each: given[each] for each in given.keys() - inputs} | functions))
-        body = ast.parse(f"made = kernel({', '.join(numbers.found.get(each, each) for each in inputs)})\n"
+        kernel = fuse(with_names(tree, self.module, {each: given[each] for each in given.keys() - inputs} | functions,
+                                 self.file))
+        given_to = ", ".join(numbers.found.get(each, each) for each in inputs)
+        body = ast.parse(f"{made_name} = {kernel_name}({given_to})\n"
                          f"[{', '.join(results)}] = [{', '.join(results.values())}]").body
-        return self.followed(body, rest, {"kernel": kernel})
+        return self.followed(body, rest, {kernel_name: kernel})
 
     def first(self, names):
         """Return how many of the first lines have floating results of one shape, and the names after these lines.

@@ -3,6 +3,7 @@
 import ast
 import functools
 import inspect
+import itertools
 import threading
 from types import FunctionType
 
@@ -11,8 +12,10 @@ import numpy as np
 from npgpt.engine.sources import tree_of
 
 LOCK = threading.RLock()
+MOST_KINDS = 128        # of arguments, for which lines are compiled; with more, such as a step's number, they run plainly
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.If, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call,
           ast.Attribute, ast.Name, ast.Constant, ast.keyword, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context)
+INSIGHT = {"locals", "vars", "dir", "eval", "exec", "globals"}      # functions that see which names there are
 
 
 def compiled(function, donated, fits, part, again):
@@ -36,10 +39,8 @@ def compiled(function, donated, fits, part, again):
 
 def driver_of(function, donated, fits, part, again):
     """Return the function with parts in place of the lines that fit; its `parts` are these and the other lines."""
-    code, module = function.__code__, function.__globals__
-    tree, generator = tree_of(code), code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
-    plain = isinstance(function, FunctionType) and not (code.co_freevars or code.co_cellvars or generator)
-    if tree is None or tree.decorator_list or not plain:
+    code, module, tree = function.__code__, function.__globals__, tree_of(function.__code__)
+    if tree is None or not isinstance(function, FunctionType) or not can_move(tree, code, module):
         return function
     known, unshared, parts = {*inspect.signature(function).parameters}, {*donated}, []
     statements = [*tree.body, ast.Pass()]
@@ -50,38 +51,58 @@ def driver_of(function, donated, fits, part, again):
         operations = [each for some in lines for each in ast.walk(some) if isinstance(each, ast.operator | ast.Call)]
         worth = len(operations) > 1 or operations and read & unshared       # NumPy has loops of one operation
         if worth and read & {*code.co_varnames} <= known:
-            numbers = {name for name in read - known if isinstance(module.get(name), int | float)}
-            lines = [part(lines, sorted(read & known | numbers), sorted(written & later), unshared - (later - written),
-                          module)]
+            others = {name for name in read - known if name in module and name != "np"}
+            lines = [part(lines, sorted(read & known | others), sorted(written & later), unshared - (later - written),
+                          module, code.co_filename)]
         parts += [*lines, line]
         unshared -= read | reads([line])
         known |= written | bound_by(line)
         match line:
             case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
                 unshared.add(name)
-    names = {f"part_{i}": each for i, each in enumerate(parts) if isinstance(each, Part)}
+    names = {f".part_{i}": each for i, each in enumerate(parts) if isinstance(each, Part)}
     body = [each.call(f"part_{i}") if isinstance(each, Part) else each for i, each in enumerate(parts)]
     for name in names_in(tree.body, ast.Load):      # functions of the same file that it calls
         if isinstance(module.get(name), FunctionType) and module[name].__code__.co_filename == code.co_filename:
             names[name] = again(module[name])
     if not names:
         return function
-    driver = with_names(ast.FunctionDef(tree.name, tree.args, body, []), module, names)
+    driver = with_names(ast.FunctionDef(tree.name, tree.args, body, []), module, names, code.co_filename)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     driver.parts = parts
     return driver
 
 
+def can_move(tree, code, module):
+    """Return whether a function's lines mean the same in a function of other names: `np` is NumPy, and no line sees
+    which names there are, or where the function stands."""
+    nodes = [*ast.walk(tree)]
+    names = {each.id for each in nodes if isinstance(each, ast.Name)}
+    private = [each for each in names | {each.attr for each in nodes if isinstance(each, ast.Attribute)}
+               if each.startswith("__") and not each.endswith("__")]        # a class gives them another spelling
+    other = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE) or code.co_freevars or code.co_cellvars
+    scopes = any(isinstance(each, ast.Global | ast.Nonlocal) for each in nodes)
+    numpys = "np" not in names or "np" not in code.co_varnames and module.get("np") is np
+    return numpys and not (tree.decorator_list or other or private or scopes or names & INSIGHT)
+
+
 def is_simple(statement, known, functions, methods=()):
     """Return whether a statement has a form that is compiled. known: names with a value; functions: of np."""
+    called = [each.func for each in ast.walk(statement) if isinstance(each, ast.Call)]
     for each in ast.walk(statement):
         match each:
             case ast.Call(ast.Attribute(ast.Name("np"), name)) if name in functions:
                 pass
             case ast.Call(ast.Attribute(_, name)) if name in methods:
                 pass
-            case ast.Call(ast.Name("erf")):
+            case ast.Call(ast.Name("erf")) | ast.Attribute(ast.Name("np")):
                 pass
+            case ast.Attribute() if each not in called:
+                return False
+            case ast.Compare(_, signs, others) if any(
+                    isinstance(sign, ast.Is | ast.IsNot) and not (isinstance(other, ast.Constant) and other.value is None)
+                    for sign, other in zip(signs, others, strict=True)):
+                return False                    # two names of one array
             case ast.Call() | ast.MatMult():
                 return False
             case ast.Assign(targets) if [type(target) for target in targets] != [ast.Name]:
@@ -123,50 +144,87 @@ def bound_by(statement):
     return names_in([statement], ast.Store) if isinstance(statement, ast.Assign | ast.AugAssign) else set()
 
 
-def with_names(tree, module, more):
+class Spelled(ast.NodeTransformer):
+    """Rewrite generated code, in which users' names end with "_": the others get a dot, which no user's name has."""
+
+    def visit_Name(self, node):
+        node.id = node.id[:-1] if node.id.endswith("_") else f".{node.id}"
+        return node
+
+
+def generated(text, line):
+    """Return the statements of generated code, at a line of the user's file. See `Spelled`."""
+    tree = Spelled().visit(ast.parse(text))
+    for each in ast.walk(tree):
+        if hasattr(each, "lineno"):
+            each.lineno = each.end_lineno = line
+    return tree.body
+
+
+def in_user(names):
+    """Return users' names as generated code spells them."""
+    return [f"{name}_" for name in names]
+
+
+def with_names(tree, module, more, file):
     """Return the function of a tree with the global names of its module, and more."""
-    outer = ast.parse(f"def outer({', '.join(more)}):\n    return {tree.name}").body[0]
-    outer.body.insert(0, tree)
+    arguments = ast.arguments([], [ast.arg(name) for name in more], None, [], [], None, [])
+    outer = ast.FunctionDef("outer", arguments, [tree, ast.Return(ast.Name(tree.name, ast.Load()))], [])
     found = {}
-    exec(compile(ast.fix_missing_locations(ast.Module([outer], [])), "<loops>", "exec"), module, found)
+    exec(compile(ast.fix_missing_locations(ast.Module([outer], [])), file, "exec"), module, found)
     return found["outer"](**more)
 
 
 def kind(value):
-    """Return what the code of a loop depends on: an array's shape and dtype, a flag's value, otherwise the type."""
+    """Return what the code of a loop depends on: an array's shape, dtype and class, a flag's value, otherwise the type.
+    """
     if hasattr(value, "shape"):                # of NumPy or CuPy
-        return value.shape, value.dtype
+        return value.shape, value.dtype, type(value)
     return (type(value), value) if value is None or isinstance(value, int) or callable(value) else type(value)
 
 
-def pattern(key):
-    """Return the kinds with sizes replaced by labels: 0, 1, and equal labels for equal sizes."""
+def pattern(key, exact):
+    """Return the kinds with sizes replaced by labels: 0, 1, and equal labels for equal sizes.
+
+    exact: where integers stand on which a condition depends.
+    """
     labels = {0: 0, 1: 1}
 
     def label(size):
         return labels.setdefault(size, len(labels))
 
-    return tuple((tuple(map(label, each[0])), each[1]) if isinstance(each, tuple) and isinstance(each[0], tuple) else
-                 (int, label(each[1])) if isinstance(each, tuple) and each[0] is int else each for each in key)
+    def labelled(each, is_exact):
+        match each:
+            case (tuple(shape), *others):
+                return (*map(label, shape), *others)
+            case (type() as of, size) if of is int and not is_exact:
+                return of, label(size)
+        return each
+
+    return tuple(map(labelled, key, exact))
 
 
 class Part:
     """Lines that are compiled: a function of the names that they read, which returns the names in `results`.
 
-    donated: names whose arrays nobody reads after these lines; how: for a subclass. It defines build(values), which
-    returns the function for such values. If that raises `refusal`, the lines run as they stand.
+    donated: names whose arrays nobody reads after these lines; file: where they stand; how: for a subclass. It defines
+    build(values), which returns the function for such values. If that raises `refusal`, the lines run as they stand.
     """
 
-    def __init__(self, lines, names, results, donated, module, *how):
+    rest_type: type | None = None       # of the lines after the first ones; by default the same
+
+    def __init__(self, lines, names, results, donated, module, file, *how):
         self.lines, self.names, self.results, self.donated, self.module = lines, names, results, donated, module
-        self.how = how
-        self.known = {}                         # kinds of arguments -> function
+        self.file, self.how = file, how
+        tests = [each.test for line in lines for each in ast.walk(line) if isinstance(each, ast.If | ast.IfExp)]
+        self.deciding = names_in(tests, ast.Load)           # names that a condition reads
+        self.known, self.patterns = {}, {}      # kinds of arguments -> function; the same by their pattern
         self.parts = [(lines, None)]            # for the last kind: lines with their source, and parts
         self.plain = self.function(lines, self.returned())
 
     def __call__(self, *values):
-        key = tuple([(each.shape, each.dtype) if type(each) is np.ndarray else float if type(each) is float else
-                     kind(each) for each in values])
+        key = tuple([(each.shape, each.dtype, np.ndarray) if type(each) is np.ndarray else
+                     float if type(each) is float else kind(each) for each in values])
         function = self.known.get(key)
         if function is None:
             with LOCK:
@@ -179,27 +237,31 @@ class Part:
 
     def function_for(self, key, values):
         """Return the function for values of these kinds; only other equalities of sizes need another loop."""
-        alike = pattern(key)
-        if alike not in self.known:
-            self.known[alike] = self.build(dict(zip(self.names, values, strict=True)))
-        return self.known.setdefault(key, self.known[alike])
+        alike = pattern(key, [name in self.deciding for name in self.names])
+        if alike not in self.patterns and len(self.patterns) < MOST_KINDS:
+            self.patterns[alike] = self.build(dict(zip(self.names, values, strict=True)))
+        if len(self.known) > 99 * MOST_KINDS:
+            self.known.clear()
+        return self.known.setdefault(key, self.patterns.get(alike, self.plain))
 
     def followed(self, body, rest, more):
         """Return the function with a body for its first lines, which reads the names `more`; the rest is a part."""
         if not rest:
             return self.function(body, self.returned(), more)
         names = sorted((reads(rest) | {*self.results}) & ({*self.names} | stored(body)))
-        more["rest"] = type(self)(rest, names, self.results, (), self.module, *self.how)
-        self.parts.append(more["rest"])
-        return self.function(body, f"rest({', '.join(names)})", more)
+        more[".rest"] = (self.rest_type or type(self))(rest, names, self.results, (), self.module, self.file, *self.how)
+        self.parts.append(more[".rest"])
+        return self.function(body, f"rest({', '.join(in_user(names))})", more)
 
     def function(self, body, result, more=()):
-        tree = ast.parse(f"def part({', '.join(self.names)}):\n    return {result}").body[0]
-        return with_names(ast.FunctionDef("part", tree.args, [*body, *tree.body], []), self.module, dict(more))
+        arguments = ast.parse(f"def part({', '.join(self.names)}): pass").body[0].args
+        last = generated(f"return {result}", self.lines[0].lineno)
+        return with_names(ast.FunctionDef("part", arguments, [*body, *last], []), self.module, dict(more), self.file)
 
     def returned(self):
-        return f"({''.join(f'{name}, ' for name in self.results)})"
+        return f"({''.join(f'{name}, ' for name in in_user(self.results))})"
 
     def call(self, name):
-        results = "".join(f"{each}, " for each in self.results)
-        return ast.parse(f"{results}{'= ' * bool(results)}{name}({', '.join(self.names)})").body[0]
+        results = "".join(f"{each}, " for each in in_user(self.results))
+        arguments = ", ".join(in_user(self.names))
+        return generated(f"{results}{'= ' * bool(results)}{name}({arguments})", self.lines[0].lineno)[0]

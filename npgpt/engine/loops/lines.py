@@ -5,7 +5,6 @@ shapes and dtypes, it becomes a loop over the rows, as far as its lines fit into
 rest is a segment again.
 """
 
-import ast
 import functools
 import itertools
 
@@ -13,11 +12,12 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from npgpt.engine.loops import vectors
+from npgpt.engine.loops.check import Checked
 from npgpt.engine.loops.jit import jit
 from npgpt.engine.loops.trace import KNOWN, Trace, UnfitError
 from npgpt.engine.loops.write import Loop
 from npgpt.engine.row_blocks import row_blocks
-from npgpt.engine.statements import Part, compiled, is_simple, reads
+from npgpt.engine.statements import Part, compiled, generated, is_simple, reads
 from npgpt.engine.threads import free_cores, spread
 
 METHODS = {"sum", "mean", "max", "reshape"}
@@ -28,9 +28,10 @@ def compile_lines(function, donated=()):
     """Return a function with the same arguments and results, whose rows are computed by compiled loops.
 
     donated: names of arguments that the caller does not need any more; results may take their memory. What cannot be
-    compiled runs as it stands. If the function gets other code, that is compiled.
+    compiled runs as it stands. If the function gets other code, that is compiled. The loops are compared with NumPy:
+    see check.py.
     """
-    return compiled(function, donated, functools.partial(is_simple, functions=KNOWN, methods=METHODS), Segment,
+    return compiled(function, donated, functools.partial(is_simple, functions=KNOWN, methods=METHODS), CheckedSegment,
                     compile_lines)
 
 
@@ -42,7 +43,7 @@ class Segment(Part):
     def build(self, values):
         """Return the function for such values: a loop, or one line by NumPy; then the rest."""
         try:
-            trace = Trace(values, self.module)
+            trace = Trace(values, self.module, self.deciding)
         except UnfitError:                      # there are no arrays
             return self.plain
         n, more, source = trace.read(self.lines), {}, None
@@ -53,17 +54,28 @@ class Segment(Part):
             later = {*self.results} | reads(rest)
             loop = Loop(trace, [name for name in trace.names if name in later], self.donated)
             source, results = loop.source(), loop.results()
-            body = ast.parse("\n".join(loop.call())).body
+            text = "\n".join(loop.call())
             if results:
-                body += ast.parse(f"{', '.join(results)}, = {', '.join(results.values())},").body
-            helpers = contiguous, row_numbers, alone, over_blocks, free_cores
-            more = {"loop": kernel(source, trace.dtype), "plain": self.plain, "np": np,
-                    **{each.__name__: each for each in helpers}}
+                text += f"\n{''.join(f'{name}_, ' for name in results)} = {''.join(f'{each}, ' for each in results.values())}"
+            body = generated(text, self.lines[0].lineno)
+            helpers = contiguous, row_numbers, alone, over_blocks, free_cores, float, abs, IndexError
+            more = {".loop": kernel(source, trace.dtype), ".plain": self.plain, ".np": np,
+                    **{f".{each.__name__}": each for each in helpers}}
         except UnfitError:
             n = max(n, 1)
             body, rest = self.lines[:n], self.lines[n:]
         self.parts = [(self.lines[:n], source)]
         return self.followed(body, rest, more)
+
+
+class CheckedSegment(Segment):
+    """Lines of a function, which may be loops and lines in turn: their results are compared with NumPy's."""
+
+    rest_type = Segment
+
+    def build(self, values):
+        function = super().build(values)
+        return function if function is self.plain else Checked(self, function)
 
 
 @functools.cache

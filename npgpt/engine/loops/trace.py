@@ -3,6 +3,9 @@
 The lines run with `Traced` objects instead of arrays, as in JAX. A row lies along the last axis. A value varies over
 the rows, over the columns, over both, or is a number. A mean, sum or maximum along a row is known after a pass over its
 columns. So each value belongs to a pass, its `stage`.
+
+A traced value decides nothing: Python cannot ask for its truth, length or integer. What a line needs to decide, it
+gets as Python's own value (see `Trace`), or NumPy runs it. What is computed from numbers alone, Python computes.
 """
 
 import ast
@@ -26,6 +29,7 @@ TEMPLATES = {np.add: "({} + {})", np.subtract: "({} - {})", np.multiply: "({} * 
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
 KNOWN = {function.__name__ for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis, np.put_along_axis)
          if function} | {"abs"}
+OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
 
 
 class UnfitError(Exception):
@@ -51,122 +55,207 @@ class Node:
     name: str = ""
     put: tuple = ()
 
+    @property
+    def is_number(self):
+        return not (self.rows or self.columns)
+
 
 class Traced(np.lib.mixins.NDArrayOperatorsMixin):
-    """Stands for an array or a number of the lines. Operations on it add nodes to the graph and compute nothing.
+    """Stands for an array of the lines. Operations on it add nodes to the graph and compute nothing.
 
-    node: its value, or None if it does not fit into the loop; a write in place replaces the node. home: the name of the
-    argument whose array it is, if it is one.
+    node: its value, or None if it does not fit into the loop; a write in place replaces the node. like: an array of its
+    dtype and number of axes, each of size 1: NumPy computes with it, so that the results' dtypes are NumPy's. home: the
+    name of the argument whose array it is, if it is one.
     """
 
-    def __init__(self, trace, node, home="", ndim=None, value=None):
-        self.trace, self.node, self.home, self.value = trace, node, home, value
-        self.ndim = len(trace.shape) if ndim is None else ndim
+    def __init__(self, trace, node, like, home=""):
+        self.trace, self.node, self.like, self.home = trace, node, like, home
+
+    def undecided(self, *_):
+        raise UnfitError
+
+    __bool__ = __str__ = __format__ = undecided         # what else could decide something raises a TypeError
+
+    @property
+    def is_flat(self):
+        """Whether it has other axes than the loop's arrays."""
+        return np.ndim(self.like) != len(self.trace.shape)
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
-        if ufunc is np.power and inputs[1] == 2:
+        if ufunc is np.power and type(inputs[1]) in (int, float) and inputs[1] == 2:
             ufunc, inputs = np.square, inputs[:1]
         if method != "__call__" or options or ufunc not in TEMPLATES:
             raise UnfitError
-        new = self.trace.combined(TEMPLATES[ufunc], *inputs)
-        if ufunc is np.log and new.columns:             # NumPy's has vector instructions
+        new = self.trace.combined(TEMPLATES[ufunc], ufunc, *inputs)
+        if ufunc is np.log and new.node.columns:        # NumPy's has vector instructions
             raise UnfitError
         if out is None:
-            return Traced(self.trace, new)
+            return new
         target, = out
-        old = target.node
-        if (new.rows, new.columns, old.rows) != (old.rows, old.columns, FULL) or target.home and not old.columns:
+        old, value = target.node, new.node
+        same = (value.rows, value.columns, new.like.dtype) == (old.rows, old.columns, target.like.dtype)
+        if not same or old.rows != FULL or target.home and not old.columns:
             raise UnfitError
-        target.node = new
+        target.node = value
         return target
 
     def __array_function__(self, function, types, arguments, options):
         if function is np.where and len(arguments) == 3 and not options:
-            return Traced(self.trace, self.trace.combined(WHERE, *arguments))
+            return self.trace.combined(WHERE, function, *arguments)
         if function in REDUCTIONS and isinstance(arguments[0], Traced):
             return arguments[0].reduced(REDUCTIONS[function], *arguments[1:], **options)
-        if options == {"axis": -1} and function in (np.take_along_axis, np.put_along_axis):
-            x, index, *value = arguments
-            if not all(isinstance(each, Traced) for each in (x, index)) or (
-                    not x.node.columns or x.node.rows + index.node.rows != 2 * FULL or index.node.columns
-                    or index.node.kind != "i" or x.node.put):
-                raise UnfitError
-            if function is np.take_along_axis:
-                return Traced(self.trace, Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take"))
-            value = self.trace.node(*value)
-            if x.home or value.columns or x.node.template is None:
-                raise UnfitError
-            x.node = Node(FULL, True, "{}", (x.node,), x.node.stage, put=(index.node, value))
-            return None
-        raise UnfitError
+        if options != {"axis": -1} or function not in (np.take_along_axis, np.put_along_axis):
+            raise UnfitError
+        x, index, *value = arguments
+        if not all(isinstance(each, Traced) and each.node and not each.is_flat for each in (x, index)):
+            raise UnfitError
+        if (not x.node.columns or x.node.rows + index.node.rows != 2 * FULL or index.node.columns
+                or index.node.kind != "i" or x.node.kind != "f" or x.node.put):
+            raise UnfitError
+        like = function(np.copy(x.like), index.like, *map(like_of, value), axis=-1)
+        if function is np.take_along_axis:
+            node = Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take")
+            return Traced(self.trace, node, like)
+        new = self.trace.node(*value)
+        if x.home or x.node.template is None or new.columns or new.kind != "f" or new.rows and value[0].is_flat:
+            raise UnfitError
+        x.node = Node(FULL, True, "{}", (x.node,), x.node.stage, put=(index.node, new))
+        return None
 
     def reshape(self, *shape):
         """Return the rows of all leading axes as one axis: x.reshape(-1, C)."""
-        if shape[0] != -1 or [getattr(each, "value", None) for each in shape[1:]] != [self.trace.shape[-1]]:
+        sizes = [each.like for each in shape[1:] if isinstance(each, Number) and each.home and type(each.like) is int]
+        if type(shape[0]) is not int or shape[0] != -1 or sizes != [self.trace.shape[-1]] or len(shape) != 2:
             raise UnfitError
-        return self if self.ndim == 2 else Traced(self.trace, self.node, ndim=2)
+        if self.is_flat:
+            raise UnfitError
+        return self if np.ndim(self.like) == 2 else Traced(self.trace, self.node, self.like.reshape(-1, 1))
 
-    def reduced(self, name, axis=None, keepdims=False):
+    def reduced(self, name, axis=None, *, keepdims=False):
         """Return the mean, sum or maximum along the rows, or the sum over all rows."""
-        x, axes = self.trace.node(self), {each % self.ndim for each in np.ravel(axis).tolist()}
-        if x.rows == FULL and x.columns and x.kind == "f" and not x.put:
-            if axes == {self.ndim - 1} and keepdims is True and self.ndim == len(self.trace.shape):
-                return Traced(self.trace, Node(FULL, False, "", (x,), x.stage + 1, reduction=name))
-            if axes == {*range(self.ndim - 1)} and axes and keepdims is False and name == "sum":
-                return Traced(self.trace, Node(0, True, "", (x,), x.stage, reduction="rows"))
+        x, like = self.trace.node(self), getattr(self.like, name)(axis=axis, keepdims=keepdims)
+        axes = {each % np.ndim(self.like) for each in np.ravel(axis).tolist()}
+        last = np.ndim(self.like) - 1
+        if x.rows != FULL or not x.columns or x.kind != "f":
+            raise UnfitError
+        if axes == {last} and keepdims is True and not self.is_flat:
+            return Traced(self.trace, Node(FULL, False, "", (x,), x.stage + 1, reduction=name), like)
+        if axes == {*range(last)} and axes and keepdims is False and name == "sum":
+            return Traced(self.trace, Node(0, True, "", (x,), x.stage, reduction="rows"), like)
         raise UnfitError
 
     sum, mean, max = partialmethod(reduced, "sum"), partialmethod(reduced, "mean"), partialmethod(reduced, "max")
 
 
+class Number(Traced):
+    """Stands for a number whose value may be another one in each call. like: its value in this call.
+
+    Python's operators on it are Python's: before each call of the loop they are computed from the numbers of that call.
+    """
+
+    def computed(self, text, *others):
+        operands = self, *others
+        if any(isinstance(each, Traced) and not isinstance(each, Number) for each in operands):
+            return NotImplemented                   # the array's operator
+        names = [f"operands[{i}]" for i in range(len(operands))]
+        value = eval(text.format(*names), {"operands": [*map(like_of, operands)]})
+        if not is_number(value):
+            raise UnfitError
+        return Number(self.trace, Node(0, False, text, tuple(map(self.trace.node, operands))), value)
+
+
+for name, sign in OPERATORS.items():
+    for way, text in (("", f"({{0}} {sign} {{1}})"), ("i", f"({{0}} {sign} {{1}})"), ("r", f"({{1}} {sign} {{0}})")):
+        setattr(Number, f"__{way}{name}__", partialmethod(Number.computed, text))
+Number.__neg__, Number.__abs__ = partialmethod(Number.computed, "(-{})"), partialmethod(Number.computed, "abs({})")
+
+
+def is_number(value):
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def like_of(operand):
+    return operand.like if isinstance(operand, Traced) else operand
+
+
+def literal(number):
+    """Return the text of a Python number."""
+    text = repr(number).replace("inf", "np.inf").replace("nan", "np.nan")
+    return f"({text})" if text[0] == "-" else text
+
+
+def is_plain(array):
+    """Return whether an array computes as NumPy's own do, unlike masked arrays and matrices."""
+    names = "__array_ufunc__", "__array_function__", "__mul__"
+    return all(getattr(type(array), name) is getattr(np.ndarray, name) for name in names)
+
+
 class Trace:
     """The graph of the lines so far. values: name -> value of an argument; module: the lines' global names.
 
-    Raises UnfitError if no value is an array of floats.
+    deciding: names whose integers are Python's own values, because a condition reads them. Raises UnfitError if no
+    value is an array of floats.
     """
 
-    def __init__(self, values, module):
+    def __init__(self, values, module, deciding=()):
         floats = [each for each in values.values() if isinstance(each, np.ndarray) and each.ndim and each.size
                   and each.dtype.isnative and each.dtype in (np.float32, np.float64)]
         if not floats:
             raise UnfitError
         lead = max(floats, key=lambda each: (each.size, each.ndim))         # the loop is over its rows
-        self.shape, self.dtype, self.module, self.arguments = lead.shape, lead.dtype, module, list(values)
-        self.names = {name: self.argument(name, value) for name, value in values.items()}
+        self.shape, self.dtype, self.module, self.values = lead.shape, lead.dtype, module, values
+        self.names = {name: self.argument(name, value, deciding) for name, value in values.items()}
         self.cells = [value for value in self.names.values() if isinstance(value, Traced) and value.node]
         self.given = {value.node: value.home for value in self.cells}
 
-    def argument(self, name, value):
-        """Return the `Traced` of an array or a number; None, a bool and a function are returned as they are."""
-        if value is None or isinstance(value, bool) or callable(value):
+    def argument(self, name, value, deciding):
+        """Return the `Traced` of an array or a number; what the key of the loop holds is returned as it is."""
+        exact = type(value) is int and name in deciding
+        if exact or value is None or isinstance(value, bool) or callable(value):
             return value
-        if not isinstance(value, np.ndarray) or not value.ndim:
-            number = isinstance(value, int | float | np.number | np.ndarray)
-            fits = number and np.result_type(self.dtype, value) == self.dtype
-            return Traced(self, Node(0, False, name=name) if fits else None, name, value=value)
+        if is_number(value):
+            return Number(self, Node(0, False, name=name), value, name)
+        if not isinstance(value, np.ndarray) or not value.ndim or not is_plain(value):
+            return Traced(self, None, None, name)
         *leading, columns = (1,) * (len(self.shape) - value.ndim) + value.shape
         rows = FULL if value.shape[:-1] == self.shape[:-1] else PART if max(leading, default=1) > 1 else 0
         fits = (len(leading) + 1 == len(self.shape) and value.dtype.isnative and columns in (1, self.shape[-1])
                 and all(size in (1, whole) for size, whole in zip(leading, self.shape, strict=False))
                 and (value.dtype == self.dtype or value.dtype.kind in "biu") and (rows or columns == self.shape[-1]))
-        node = Node(rows, columns == self.shape[-1], kind=value.dtype.kind.replace("u", "i"), name=name)
-        return Traced(self, node if fits else None, name, value.ndim)
+        kind = value.dtype.kind.replace("u", "i")
+        node = Node(rows, columns == self.shape[-1], kind=kind, name=name)
+        like = (np.zeros if kind == "i" else np.ones)([1] * value.ndim, value.dtype)
+        return Traced(self, node if fits else None, like, name)
 
     def node(self, value):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return Node(0, False, repr(value))
+        """Return the node of an operand. Raises UnfitError if it has none that a loop can read."""
+        if type(value) in (int, float):
+            return Node(0, False, literal(value))
         node = getattr(value, "node", None)
         if node is None or node.reduction == "rows" or node.put:        # these are known after the loop
             raise UnfitError
         return node
 
-    def combined(self, template, *operands):
+    def combined(self, template, function, *operands):
+        """Return what a function of NumPy's makes of operands. Raises UnfitError if a loop would make something else.
+        """
         nodes = tuple(map(self.node, operands))
-        if [each.kind for each in nodes] != ["f" if template != WHERE or i else "b" for i in range(len(nodes))]:
+        kinds = [each.kind for each in nodes]
+        if kinds != ["f" if template != WHERE or i else "b" for i in range(len(nodes))]:
             raise UnfitError
-        kind = "b" if any(sign in template for sign in "<>=!") else "f"
-        return Node(max(each.rows for each in nodes), any(each.columns for each in nodes), template, nodes,
-                    max(each.stage for each in nodes), kind)
+        with np.errstate(all="ignore"):
+            like = function(*map(like_of, operands))
+        node = Node(max(each.rows for each in nodes), any(each.columns for each in nodes), template, nodes,
+                    max(each.stage for each in nodes), "b" if like.dtype == bool else "f")
+        of_all_rows = [each for each in operands if isinstance(each, Traced) and each.node.rows == FULL]
+        shapes = {np.ndim(like_of(each)) for each in of_all_rows}
+        flat = any(each.is_flat for each in of_all_rows)
+        if (node.is_number or like.dtype not in (self.dtype, bool) or shapes and shapes != {like.ndim}
+                or flat and any(each.rows == PART for each in nodes)):
+            raise UnfitError
+        if template == SQUARE:                  # its argument stands there twice
+            nodes[0].name = nodes[0].name or "base"
+        return Traced(self, node, like)
 
     def read(self, lines):
         """Run lines until one does not fit, which changes nothing. Return how many fitted."""
@@ -177,14 +266,22 @@ class Trace:
                 exec(compile(ast.Module([line], []), "<line>", "exec"), self.module, names)
                 for name, value in names.items():
                     if isinstance(value, Traced) and before.get(name, (0, 0))[1] is not value.node:
-                        node = value.node
-                        if node.kind != "f" or node.template is not None and (
-                                node.rows != FULL and node.reduction != "rows" or value.ndim != len(self.shape)):
-                            raise UnfitError        # another shape than the loop's
-                        node.name = node.name or name
+                        self.bind(name, value)
             except Exception:               # whatever it is: NumPy's own line raises it, or does not
                 for value, node in before.values():
                     value.node = node
                 return n
             self.names = names
         return len(lines)
+
+    def bind(self, name, value):
+        """Note the name of a new value. Raises UnfitError if it has another shape than the loop's arrays."""
+        node = value.node
+        if isinstance(value, Number) or node.reduction == "rows" or node.template is None and value.home:
+            fits = True
+        else:
+            fits = node.kind == "f" and node.rows == FULL and not value.is_flat
+        if not fits:
+            raise UnfitError
+        if node.template is not None:
+            node.name = node.name or name

@@ -1,17 +1,20 @@
 """Write the source of a loop over rows from the graph of its lines.
 
 A cheap value of an earlier pass is recomputed. Another one is stored, in the row of a later result or in a row of its
-own.
+own. In a column, all values of a pass are computed before any of them is stored.
+
+The variable of a user's name `x` is `x_` here, and what the loop derives from it `x_all`, `x_at`, `x_row` or `x_c`. No
+name of the loop's own ends with "_", so none is a user's.
 """
 
 import ast
 
-from npgpt.engine.loops.trace import FULL, PART, Traced, UnfitError
+from npgpt.engine.loops.trace import FULL, PART, Number, Traced, UnfitError, literal
 
 CHEAP = 3               # operations that another pass may repeat
 COSTS = {"({} / {})": 4, "exp({})": 9, "tanh({})": 9, "erf({})": 9, "np.sqrt({})": 9, "np.log({})": 9}     # others: 1
 ALONG = {"sum": ("0", "add"), "mean": ("0", "add"), "max": ("-np.inf", "maximum")}      # a row: begin and step
-RESERVED = "n N c C np real exp tanh erf abs maximum add range".split()
+FOREVER = 1 << 30
 
 
 class Loop:
@@ -25,84 +28,125 @@ class Loop:
         self.trace, self.needed, self.given = trace, needed, trace.given        # given: node -> name of an argument
         self.homes = {each.home: each.node for each in trace.cells if each.node not in self.given}      # written to
         values = [value for name, value in trace.names.items() if name in needed and isinstance(value, Traced)]
-        self.ends = list(dict.fromkeys([*(each.node for each in values if each.node), *self.homes.values()]))
-        self.nodes = []                                     # all that the ends need, each after its arguments
-        for node in self.ends:
+        self.results_of_lines = {name: trace.names[name] for name in needed}
+        ends = [each.node for each in values if each.node and not isinstance(each, Number)]
+        self.ends = list(dict.fromkeys([*ends, *self.homes.values()]))
+        self.nodes, self.numbers = [], []       # all that the ends need, each after its arguments; numbers, literals too
+        for node in [*self.ends, *(each.node for each in values if isinstance(each, Number))]:
             self.gather(node)
-        self.name_nodes()
         self.sums = [node for node in self.nodes if node.reduction == "rows"]
         self.ones = [node for node in self.ends if node not in self.given and node.rows and not node.columns]
         self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
+        self.new = [node for node in map(stored_as, self.ends) if node not in self.given and node.rows and node.columns
+                    and node not in self.homes.values()]
+        self.choose_stored()
+        self.name_nodes()
+        self.choose_arrays()
         self.choose_rows(donated)
 
     def gather(self, node):
-        for each in () if node in self.nodes else (*node.arguments, *node.put):
-            self.gather(each)
-        self.nodes.extend([] if node in self.nodes else [node])
+        into = self.numbers if node.is_number else self.nodes
+        if node not in into:
+            for each in (*node.arguments, *node.put):
+                self.gather(each)
+            into.append(node)
 
     def name_nodes(self):
-        """Give each node that has a name a variable of its own."""
-        self.names, used = {}, {*RESERVED, *self.given.values()}
+        """Give each node that becomes a variable a name of its own; numbers have the code by which they are known."""
+        self.names, used = {}, {*self.trace.values}
         for node in self.nodes:
-            name = node.name or node.reduction
+            name = node.name or node.reduction or "stored" * (node in self.stored)
             if name and node not in self.given:
-                name = next(each for each in (name, *(f"{name}_{i}" for i in range(2, 99))) if each not in used)
+                name = next(each for each in (name, *(f"{name}_{i}" for i in range(2, 999))) if each not in used)
                 used.add(name)
             self.names[node] = name
+        for i, node in enumerate(self.numbers):
+            is_literal = node.template is not None and not node.arguments
+            self.names[node] = node.template if is_literal else f"{node.name}_" if node in self.given else f"number{i}"
 
     # What is stored, and where.
 
-    def choose_rows(self, donated):
-        """Choose what is stored: node -> name of its row, in `rows`; and the arrays that the loop gets."""
-        whole = [node for node in map(stored_as, self.ends) if node not in self.given and node.rows and node.columns]
-        self.rows = dict.fromkeys(whole, "") | {node: name for name, node in self.homes.items()}
-        self.last_read = {}                                 # node -> the last pass that reads it
-        for stage in reversed(self.passes):
+    def choose_stored(self):
+        """Choose which values are stored, for passes after their own; the results of a row always are."""
+        self.stored = {*self.new, *self.homes.values()}
+        self.costs, before = {}, None
+        while before != len(self.stored):       # what is stored is not recomputed, so other values may be read later
+            before = len(self.stored)
+            self.look_at_reads(may_store=True)
+
+    def look_at_reads(self, may_store):
+        """Find the last pass that reads the row of each array and each stored value."""
+        self.last_read, self.seen = {}, set()
+        for stage in self.passes:
             for node in self.nodes:
                 if node.reduction and node.stage - (node.reduction in ALONG) == stage:
-                    self.note(node.arguments[0], stage, node.reduction != "take")
-            for node in [each for each in self.rows if each.stage == stage]:
-                for each in node.arguments or [node]:
-                    self.note(each, stage)
-        self.arrays = [node for node in self.nodes if node in self.given
-                       and (node in self.last_read or node.rows and not node.columns)]
-        self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
-        lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
-        if lead != [(FULL, True, "f")] or self.homes and any(node.reduction == "take" for node in self.nodes):
-            raise UnfitError
-        for node in whole:
-            for old, last in self.last_read.items():
-                if not self.rows[node] and self.given.get(old) in donated and old not in self.ends and (
-                        old.rows == FULL and last <= node.stage and self.given[old] not in self.rows.values()):
-                    self.rows[node] = self.given[old]
-        if not any(self.rows.values()) and sum(bool(node.arguments) for node in self.nodes) < 2:
-            raise UnfitError                                # NumPy has loops of one operation
-        self.new = [node for node in whole if not self.rows[node]]
-        self.rows |= {node: self.names[node] or f"row_{i}" for i, node in enumerate(self.new)}
-        self.scratch = []
-        for node in [node for node in self.rows if not self.rows[node]]:        # where a later result will be?
-            free = [self.rows[end] for end in whole if end.stage >= self.last_read[node] and all(
-                last <= node.stage for each, last in self.last_read.items()
-                if self.rows[end] in (self.given.get(each), self.rows.get(each)))]
-            self.scratch += [] if free else [node]
-            self.rows[node] = free[0] if free else f"{self.names[node]}_{len(self.scratch)}_row"
+                    self.read_column(node.arguments[0], stage, may_store and node.reduction != "take")
+                if node in self.stored and node.stage == stage:
+                    for each in node.arguments:
+                        self.read_column(each, stage, may_store)
 
-    def note(self, node, stage, may_store=True):
-        """Note which rows a pass reads to compute a value, and which values must be stored for it; last pass first."""
-        if node.columns and node.stage < stage and (node in self.rows or may_store and self.cost(node) > CHEAP):
-            self.rows.setdefault(node, "")
-            self.last_read.setdefault(node, stage)
-        elif node.columns and node in self.given:
-            self.last_read.setdefault(node, stage)
-        elif node.columns:
+    def read_column(self, node, stage, may_store):
+        """Note what a pass reads to have the value of a node in a column."""
+        if not node.columns or (node, stage) in self.seen:
+            return
+        self.seen.add((node, stage))
+        if may_store and node not in self.given and node.stage < stage and self.cost(node) > CHEAP:
+            self.stored.add(node)
+        if node in self.given or node in self.stored and node.stage < stage:
+            self.last_read[node] = stage
+        else:
             for each in node.arguments:
-                self.note(each, stage, may_store)
+                self.read_column(each, stage, may_store)
 
     def cost(self, node):
         """Return how many operations it takes to recompute a value."""
         if node in self.given:
-            return 99 * (self.given[node] in self.homes)    # it is overwritten
-        return sum(map(self.cost, node.arguments), COSTS.get(node.template, bool(node.arguments)))
+            return 0
+        if node not in self.costs:
+            own = COSTS.get(node.template, bool(node.arguments))
+            self.costs[node] = min(99, sum(map(self.cost, node.arguments)) + own)
+        return self.costs[node]
+
+    def choose_arrays(self):
+        """Choose the arrays that the loop gets: the first one is whole, and has the dtype of the loop."""
+        self.look_at_reads(may_store=False)
+        self.arrays = [node for node in self.nodes if node in self.given
+                       and (node in self.last_read or node.rows and not node.columns)]
+        self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
+        lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
+        if lead != [(FULL, True, "f")] or self.homes and any(node.kind == "i" for node in self.arrays):
+            raise UnfitError
+        for node in self.given:
+            home = self.homes.get(self.given[node])
+            if home and (node not in self.arrays or self.last_read[node] > home.stage):
+                raise UnfitError                            # it would be read after it was overwritten
+
+    def choose_rows(self, donated):
+        """Choose where each stored value is: node -> name of its row, in `rows`."""
+        self.rows = {node: f"{name}_row" for name, node in self.homes.items()}
+        busy = {}                               # of a result: the values in its row, as (first pass, last pass that reads)
+        for node in self.new:
+            old = next((old for old, last in self.last_read.items() if self.given.get(old) in donated
+                        and old.rows == FULL and old.kind == "f" and old not in self.ends and last <= node.stage
+                        and f"{self.given[old]}_row" not in self.rows.values()), None)
+            self.rows[node] = f"{self.names[node] if old is None else self.given[old]}_row"
+            busy[node] = [(node.stage, FOREVER)]
+            if old is not None:
+                busy[node].append((-1, self.last_read[old]))
+        self.made = [node for node in self.new if self.rows[node] == f"{self.names[node]}_row"]
+        if len(self.made) == len(self.new) and not self.homes and sum(bool(each.arguments) for each in self.nodes) < 2:
+            raise UnfitError                                # NumPy has loops of one operation
+        self.scratch = []
+        for node in [node for node in self.nodes if node in self.stored and node not in self.rows]:
+            last = self.last_read[node]
+            free = (end for end in busy if all(last <= begin or until <= node.stage for begin, until in busy[end]))
+            place = next(free, None)
+            if place is None:
+                self.scratch.append(node)
+                self.rows[node] = f"{self.names[node]}_row"
+            else:
+                busy[place].append((node.stage, last))
+                self.rows[node] = self.rows[place]
 
     # The source.
 
@@ -113,24 +157,34 @@ class Loop:
         for node in self.nodes:
             if node.put:
                 index, value = node.put
-                lines.append(f"{self.rows[stored_as(node)]}[{self.names[index]}] = {self.operand(value, node, 0)}")
-        lines += [f"all_{self.names[node]}[n, 0] = {self.names[node]}" for node in self.ones]
+                lines.append(f"{self.rows[stored_as(node)]}[{self.variable(index)}] = {self.operand(value, 0)}")
+        lines += [f"{self.names[node]}_all[n, 0] = {self.variable(node)}" for node in self.ones]
         first, then = self.parameters()
-        sums = [self.names[node] for node in self.sums]
-        then = [name.removeprefix("all_") if name[4:] in self.columns() else name for name in then]
-        head = [f"def loop({', '.join(first + then + sums)}):", f"    N, C = {first[0]}.shape",
+        head = [f"def loop({', '.join(first + then + [f'{self.names[node]}_sums' for node in self.sums])}):",
+                f"    N, C = {first[0]}.shape",
                 *(f"    {self.rows[node]} = np.empty(C, real)" for node in self.scratch), "    for n in range(N):"]
         text = "\n".join(head + ["        " + line for line in lines])
         return ast.unparse(ast.parse(text))                 # without needless parentheses
+
+    def variable(self, node):
+        return f"{self.names[node]}_"
+
+    def row(self, node):
+        """Return the name of the row of an array that the loop gets; a result may be in it, too."""
+        return f"{self.names[node]}_row"
 
     def begin(self):
         lines = []
         for node in self.arrays:
             name, at = self.names[node], "n" if node.rows == FULL else f"{self.names[node]}_at[n]"
-            lines += [f"{name} = all_{name}[{at}{'' if node.columns else ', 0'}]"] if node.rows else []
+            if node.rows and node.columns:
+                lines.append(f"{self.row(node)} = {name}_all[{at}]")
+            elif node.rows:
+                lines.append(f"{self.variable(node)} = {name}_all[{at}, 0]")
             if node.kind == "i":
-                lines += [f"if {name} < 0: {name} += C", f"if not 0 <= {name} < C: raise IndexError"]
-        return lines + [f"{self.rows[node]} = all_{self.rows[node]}[n]" for node in self.new]
+                lines += [f"if {self.variable(node)} < 0: {self.variable(node)} += C",
+                          f"if not 0 <= {self.variable(node)} < C: raise IndexError"]
+        return lines + [f"{self.rows[node]} = {self.names[node]}_all[n]" for node in self.made]
 
     def pass_over(self, stage):
         """Return the lines of a pass: the values of the whole row that are known before it, then its columns."""
@@ -140,22 +194,20 @@ class Loop:
             if node.stage != stage or node in self.given or node.columns or not node.rows or not name:
                 continue
             if node.reduction == "mean":
-                self.lines.append(f"{name} = {name} / real(C)")
+                self.lines.append(f"{name}_ = {name}_ / real(C)")
             elif node.reduction == "take":
-                self.lines.append(f"{name} = {self.code(node.arguments[0], stage, self.names[node.arguments[1]])}")
+                self.lines.append(f"{name}_ = {self.code(node.arguments[0], stage, self.variable(node.arguments[1]))}")
             elif not node.reduction:
-                self.lines.append(f"{name} = {self.filled(node, stage)}")
+                self.lines.append(f"{name}_ = {self.filled(node, stage)}")
         along = [node for node in self.nodes if node.stage == stage + 1 and node.reduction in ALONG]
-        before = self.lines + [f"{self.names[node]} = real({ALONG[node.reduction][0]})" for node in along]
+        before = self.lines + [f"{self.variable(node)} = real({ALONG[node.reduction][0]})" for node in along]
         self.lines, ends = [], []
         for node in along:
-            name, step = self.names[node], ALONG[node.reduction][1]
+            name, step = self.variable(node), ALONG[node.reduction][1]
             ends.append(f"{name} = {step}({name}, {self.code(node.arguments[0], stage)})")
-        ends += [f"{self.names[node]}[c] += {self.code(node.arguments[0], stage)}" for node in self.sums
+        ends += [f"{self.names[node]}_sums[c] += {self.code(node.arguments[0], stage)}" for node in self.sums
                  if node.stage == stage]
-        stores = [node for node in self.rows if node.stage == stage]
-        stores.sort(key=lambda node: self.rows[node] in self.homes)             # what is overwritten is read before
-        ends += [f"{self.rows[node]}[c] = {self.code(node, stage)}" for node in stores]
+        ends += [f"{self.rows[node]}[c] = {self.code(node, stage)}" for node in self.rows if node.stage == stage]
         return before + ["for c in range(np.uint64(C)):"] * bool(ends) + ["    " + line for line in self.lines + ends]
 
     def code(self, node, stage, at="c"):
@@ -163,56 +215,65 @@ class Loop:
         name = self.names[node]
         if node in self.rows and node.stage < stage:
             return f"{self.rows[node]}[{at}]"
-        if node in self.given or name and not node.columns:
-            return f"{name}[{at}]" if node.columns else name
+        if node in self.given:
+            return f"{self.row(node)}[{at}]" if node.columns else self.variable(node)
+        if name and not node.columns:
+            return self.variable(node)
         if (node, at) not in self.known:
             self.known[node, at] = text = self.filled(node, stage, at)
             if name:
-                self.lines.append(f"{name}_{at} = {text}")
-                self.known[node, at] = f"{name}_{at}"
+                taken = "c" if at == "c" else f"take{len(self.known)}"
+                self.lines.append(f"{name}_{taken} = {text}")
+                self.known[node, at] = f"{name}_{taken}"
         return self.known[node, at]
 
     def filled(self, node, stage, at="c"):
-        return node.template.format(*(self.operand(each, node, stage, at) for each in node.arguments))
+        return node.template.format(*(self.operand(each, stage, at) for each in node.arguments))
 
-    def operand(self, node, of, stage, at="c"):
-        """Return the expression of an argument; a number is computed in double precision before it meets an array."""
-        number = not (node.rows or node.columns) and (of.rows or of.columns)
-        return f"real({self.code(node, stage, at)})" if number else self.code(node, stage, at)
+    def operand(self, node, stage, at="c"):
+        """Return the expression of an argument; a number comes in double precision."""
+        return f"real({self.names[node]})" if node.is_number else self.code(node, stage, at)
 
     # The call.
-
-    def columns(self):
-        return [self.names[node] for node in self.arrays if not node.rows]
 
     def parameters(self):
         """Return the names of what is cut into blocks of rows, and of the other arguments."""
         parts = [self.names[node] for node in self.arrays if node.rows == PART]
-        first = [self.names[node] for node in self.arrays if node.rows == FULL] + [
-            self.rows[node] for node in self.new] + [self.names[node] for node in self.ones]
-        numbers = [self.names[node] for node in self.nodes if node in self.given and not (node.rows or node.columns)]
-        return ([f"all_{name}" for name in first] + [f"{name}_at" for name in parts],
-                [f"all_{name}" for name in parts + self.columns()] + numbers)
+        columns = [self.row(node) for node in self.arrays if not node.rows]
+        first = [f"{self.names[node]}_all" for node in self.arrays if node.rows == FULL]
+        first += [f"{self.names[node]}_all" for node in self.made + self.ones]
+        return first + [f"{name}_at" for name in parts], [f"{name}_all" for name in parts] + columns + self.read_numbers()
+
+    def read_numbers(self):
+        """Return the names of the numbers that the loop reads, without literals."""
+        read = {each for node in self.nodes for each in (*node.arguments, *node.put) if each.is_number}
+        return [self.names[node] for node in self.numbers if node in read and (node.arguments or node in self.given)]
 
     def call(self):
         """Return the statements that call the loop. If all lines are elementwise, all rows are one row."""
         first, then = self.parameters()
         one_row = all(node.rows == FULL and node.columns for node in self.arrays) and not (
             self.sums or self.ones or len(self.passes) > 1)
-        arrays, names, plain = [self.names[node] for node in self.arrays], self.names, self.trace.arguments
-        lines, plain = [f"shape = {arrays[0]}.shape"], f"    return plain({', '.join(plain)})"
+        arrays = [f"{self.names[node]}_" for node in self.arrays]
+        lines, plain = [f"shape = {arrays[0]}.shape"], f"    return plain({', '.join(in_text(self.trace.values))})"
+        for node in self.numbers:
+            if node.arguments:
+                made = node.template.format(*(self.names[each] for each in node.arguments))
+                lines.append(f"{self.names[node]} = {made}")
         if self.homes:
-            lines += [f"if not alone([{', '.join(self.homes)}], [{', '.join(arrays)}]):", plain]
-        for node in self.arrays:
-            view = "-1" if not node.rows else "1, -1" if one_row else f"-1, {names[node]}.shape[-1]"
-            lines += [f"{names[node]}_at = row_numbers({names[node]}.shape, shape)"] if node.rows == PART else []
-            lines.append(f"all_{names[node]} = contiguous({names[node]}, {view})")
-        lines += [f"all_{self.rows[node]} = np.empty_like({first[0]})" for node in self.new]
-        lines += [f"all_{names[node]} = np.empty_like({first[0]}[:, :1])" for node in self.ones]
+            lines += [f"if not alone([{', '.join(in_text(self.homes))}], [{', '.join(arrays)}]):", plain]
+        for node, array in zip(self.arrays, arrays, strict=True):
+            name, view = self.names[node], "-1" if not node.rows else "1, -1" if one_row else f"-1, {array}.shape[-1]"
+            lines += [f"{name}_at = row_numbers({array}.shape, shape)"] if node.rows == PART else []
+            lines.append(f"{name}_{'all' if node.rows else 'row'} = contiguous({array}, {view})")
+        lines += [f"{self.names[node]}_all = np.empty_like({first[0]})" for node in self.made]
+        lines += [f"{self.names[node]}_all = np.empty_like({first[0]}[:, :1])" for node in self.ones]
+        numbers = self.read_numbers()
+        then = [f"float({each})" if each in numbers else each for each in then]
         others = "".join(f"{each}, " for each in then)
         run = f"over_blocks(loop, ({', '.join(first)},), ({others}), {len(self.sums)}, {one_row:d})"
         if self.sums:
-            run = f"{', '.join(names[node] for node in self.sums)}, = {run}"
+            run = f"{', '.join(f'{self.names[node]}_sums' for node in self.sums)}, = {run}"
         else:
             run = f"loop({', '.join(first + then)}) if free_cores() == 1 else {run}"
         if any(node.kind == "i" for node in self.arrays):   # NumPy raises its own error
@@ -220,16 +281,29 @@ class Loop:
         return [*lines, run]
 
     def results(self):
-        return {name: self.result(name, self.trace.names[name]) for name in self.needed}
+        return {name: self.result(value) for name, value in self.results_of_lines.items()}
 
-    def result(self, name, value):
+    def result(self, value):
+        """Return the expression of a result, after the call."""
+        if isinstance(value, Number):
+            return self.names[value.node]
         if not isinstance(value, Traced):
-            return repr(value) if value is None or isinstance(value, bool) else name
-        if value.home or value.node.reduction == "rows":
-            return value.home or self.names[value.node]
+            name = next((name for name, given in self.trace.values.items() if given is value), None)
+            if name is None and value is not None and type(value) not in (bool, int, float):
+                raise UnfitError
+            return f"{name}_" if name is not None else repr(value) if value is None else literal(value)
+        if value.home:
+            return f"{value.home}_"
+        name = self.names[value.node]
+        if value.node.reduction == "rows":
+            return f"{name}_sums"
         if value.node.columns:
-            return f"all_{self.rows[stored_as(value.node)]}.reshape(shape)"
-        return f"all_{self.names[value.node]}.reshape(*shape[:-1], 1)"
+            return f"{self.rows[stored_as(value.node)].removesuffix('_row')}_all.reshape(shape)"
+        return f"{name}_all.reshape(*shape[:-1], 1)"
+
+
+def in_text(names):
+    return [f"{name}_" for name in names]
 
 
 def stored_as(node):
