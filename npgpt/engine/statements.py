@@ -67,6 +67,9 @@ def driver_of(function, donated, fits, part, again):
             names[name] = again(module[name])
     if not names:
         return function
+    targets = [ast.Name(name, ast.Store()) for name in sorted(names_in(tree.body, ast.Store))]
+    if targets:         # also a name whose value nobody needs stays the function's own
+        body = [ast.If(ast.Constant(False), [ast.Assign([each], ast.Constant(None)) for each in targets], []), *body]
     driver = with_names(ast.FunctionDef(tree.name, tree.args, body, []), module, names, code.co_filename)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     driver.parts = parts

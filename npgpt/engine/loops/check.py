@@ -12,6 +12,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from npgpt.engine.sources import say_once
+from npgpt.engine.statements import LOCK
 
 CALLS = 1, 2, 100                       # that are compared
 TOLERANCE = {4: 1e-4, 8: 1e-9}          # bytes of a float: of the largest number
@@ -73,7 +74,8 @@ class Checked:
                 "NumPy, which runs these lines from now on: please report this, with the lines")
         if always:
             raise RuntimeError(line)
-        say_once(line)
+        with LOCK:              # another thread may be here, too
+            say_once(line)
         self.function = self.part.plain
         self.part.patterns.update(dict.fromkeys(self.part.patterns, self.part.plain))
         self.part.known.update(dict.fromkeys(self.part.known, self.part.plain))
@@ -112,9 +114,9 @@ def same_results(found, expected, wide):
 
 def alike(ours, theirs, wide=None):
     """Return whether a result is NumPy's: dtype, shape, NaN, infinities, and the numbers to a part of the largest."""
-    if not isinstance(theirs, np.ndarray):
+    if not isinstance(theirs, np.ndarray | np.generic):
         return type(ours) is type(theirs) and (ours is theirs or bool(ours == theirs) or ours != ours)
-    if np.shape(ours) != theirs.shape or ours.dtype != theirs.dtype:
+    if not isinstance(ours, np.ndarray | np.generic) or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
         return False
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     equal = (ours == theirs) | (ours != ours) & (theirs != theirs)

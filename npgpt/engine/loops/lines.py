@@ -5,6 +5,7 @@ shapes and dtypes, it becomes a loop over the rows, as far as its lines fit into
 rest is a segment again.
 """
 
+import contextlib
 import functools
 import itertools
 
@@ -17,7 +18,7 @@ from npgpt.engine.loops.jit import jit
 from npgpt.engine.loops.trace import KNOWN, Trace, UnfitError
 from npgpt.engine.loops.write import Loop
 from npgpt.engine.row_blocks import row_blocks
-from npgpt.engine.statements import Part, compiled, generated, is_simple, reads
+from npgpt.engine.statements import Part, compiled, generated, in_user, is_simple, reads
 from npgpt.engine.threads import free_cores, spread
 
 METHODS = {"sum", "mean", "max", "reshape"}
@@ -41,31 +42,35 @@ class Segment(Part):
     refusal = NumbaError                        # raised before the loop begins
 
     def build(self, values):
-        """Return the function for such values: a loop, or one line by NumPy; then the rest."""
+        """Return the function for such values: a loop of the first lines, or NumPy; then the rest."""
         try:
-            trace = Trace(values, self.module, self.deciding)
+            n = Trace(values, self.module, self.deciding).read(self.lines)
         except UnfitError:                      # there are no arrays
             return self.plain
-        n, more, source = trace.read(self.lines), {}, None
+        for m in range(n, 0, -1):               # as many lines as fit into one loop
+            with contextlib.suppress(UnfitError):
+                return self.loop_of(values, m)
+        n = max(n, 1)
+        self.parts = [(self.lines[:n], None)]
+        return self.followed(self.lines[:n], self.lines[n:], {})
+
+    def loop_of(self, values, n):
+        """Return the function whose first n lines are a loop. Raises UnfitError if they do not fit into one."""
+        trace = Trace(values, self.module, self.deciding)
+        trace.read(self.lines[:n])
         rest = self.lines[n:]
-        try:
-            if not n:
-                raise UnfitError
-            later = {*self.results} | reads(rest)
-            loop = Loop(trace, [name for name in trace.names if name in later], self.donated)
-            source, results = loop.source(), loop.results()
-            text = "\n".join(loop.call())
-            if results:
-                text += f"\n{''.join(f'{name}_, ' for name in results)} = {''.join(f'{each}, ' for each in results.values())}"
-            body = generated(text, self.lines[0].lineno)
-            helpers = contiguous, row_numbers, alone, over_blocks, free_cores, float, abs, IndexError
-            more = {".loop": kernel(source, trace.dtype), ".plain": self.plain, ".np": np,
-                    **{f".{each.__name__}": each for each in helpers}}
-        except UnfitError:
-            n = max(n, 1)
-            body, rest = self.lines[:n], self.lines[n:]
+        later = {*self.results} | reads(rest)
+        loop = Loop(trace, [name for name in trace.names if name in later], self.donated)
+        source, results = loop.source(), loop.results()
+        text = "\n".join(loop.call())
+        if results:
+            names = "".join(f"{name}, " for name in in_user(results))
+            text += f"\n{names} = {', '.join(results.values())},"
+        helpers = contiguous, in_order, row_numbers, alone, over_blocks, free_cores, float, abs, IndexError
+        more = {".loop": kernel(source, trace.dtype), ".plain": self.plain, ".np": np,
+                **{f".{each.__name__}": each for each in helpers}}
         self.parts = [(self.lines[:n], source)]
-        return self.followed(body, rest, more)
+        return self.followed(generated(text, self.lines[0].lineno), rest, more)
 
 
 class CheckedSegment(Segment):
@@ -89,6 +94,16 @@ def kernel(source, dtype):
 
 def contiguous(array, *shape):
     return np.ascontiguousarray(array).reshape(shape)
+
+
+def in_order(*arrays):
+    """Return whether the axes are in memory in their order; otherwise NumPy's results would have another order, too."""
+    for each in arrays:
+        if not each.flags.c_contiguous:
+            strides = [abs(step) for step, size in zip(each.strides, each.shape, strict=True) if size > 1 and step]
+            if strides != sorted(strides, reverse=True):
+                return False
+    return True
 
 
 @functools.lru_cache(256)

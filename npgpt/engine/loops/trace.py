@@ -179,7 +179,7 @@ def like_of(operand):
 
 
 def literal(number):
-    """Return the text of a Python number."""
+    """Return the text of a number or a constant of Python's."""
     text = repr(number).replace("inf", "np.inf").replace("nan", "np.nan")
     return f"({text})" if text[0] == "-" else text
 

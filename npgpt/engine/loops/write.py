@@ -10,6 +10,7 @@ name of the loop's own ends with "_", so none is a user's.
 import ast
 
 from npgpt.engine.loops.trace import FULL, PART, Number, Traced, UnfitError, literal
+from npgpt.engine.statements import in_user
 
 CHEAP = 3               # operations that another pass may repeat
 COSTS = {"({} / {})": 4, "exp({})": 9, "tanh({})": 9, "erf({})": 9, "np.sqrt({})": 9, "np.log({})": 9}     # others: 1
@@ -68,11 +69,14 @@ class Loop:
 
     def choose_stored(self):
         """Choose which values are stored, for passes after their own; the results of a row always are."""
-        self.stored = {*self.new, *self.homes.values()}
-        self.costs, before = {}, None
-        while before != len(self.stored):       # what is stored is not recomputed, so other values may be read later
-            before = len(self.stored)
+        results = {*self.new, *self.homes.values()}
+        self.stored, self.costs, before = {*results}, {}, None
+        while before != self.stored:            # what is stored is not recomputed, so fewer values are read
+            before = {*self.stored}
             self.look_at_reads(may_store=True)
+        while unread := self.stored - results - {*self.last_read}:
+            self.stored -= unread
+            self.look_at_reads(may_store=False)
 
     def look_at_reads(self, may_store):
         """Find the last pass that reads the row of each array and each stored value."""
@@ -255,13 +259,16 @@ class Loop:
         one_row = all(node.rows == FULL and node.columns for node in self.arrays) and not (
             self.sums or self.ones or len(self.passes) > 1)
         arrays = [f"{self.names[node]}_" for node in self.arrays]
-        lines, plain = [f"shape = {arrays[0]}.shape"], f"    return plain({', '.join(in_text(self.trace.values))})"
+        lines, plain = [f"shape = {arrays[0]}.shape"], f"    return plain({', '.join(in_user(self.trace.values))})"
         for node in self.numbers:
             if node.arguments:
                 made = node.template.format(*(self.names[each] for each in node.arguments))
                 lines.append(f"{self.names[node]} = {made}")
+        whole = [f"{self.names[node]}_" for node in self.arrays if node.rows == FULL]
+        if len(self.trace.shape) > 1:
+            lines += [f"if not in_order({', '.join(whole)}):", plain]
         if self.homes:
-            lines += [f"if not alone([{', '.join(in_text(self.homes))}], [{', '.join(arrays)}]):", plain]
+            lines += [f"if not alone([{', '.join(in_user(self.homes))}], [{', '.join(arrays)}]):", plain]
         for node, array in zip(self.arrays, arrays, strict=True):
             name, view = self.names[node], "-1" if not node.rows else "1, -1" if one_row else f"-1, {array}.shape[-1]"
             lines += [f"{name}_at = row_numbers({array}.shape, shape)"] if node.rows == PART else []
@@ -287,11 +294,13 @@ class Loop:
         """Return the expression of a result, after the call."""
         if isinstance(value, Number):
             return self.names[value.node]
+        if value is None or type(value) in (bool, int, float):      # the same in each call, as the loop's key has it
+            return literal(value)
         if not isinstance(value, Traced):
-            name = next((name for name, given in self.trace.values.items() if given is value), None)
-            if name is None and value is not None and type(value) not in (bool, int, float):
-                raise UnfitError
-            return f"{name}_" if name is not None else repr(value) if value is None else literal(value)
+            for name, given in self.trace.values.items():
+                if given is value:
+                    return f"{name}_"
+            raise UnfitError
         if value.home:
             return f"{value.home}_"
         name = self.names[value.node]
@@ -300,10 +309,6 @@ class Loop:
         if value.node.columns:
             return f"{self.rows[stored_as(value.node)].removesuffix('_row')}_all.reshape(shape)"
         return f"{name}_all.reshape(*shape[:-1], 1)"
-
-
-def in_text(names):
-    return [f"{name}_" for name in names]
 
 
 def stored_as(node):

@@ -1,0 +1,142 @@
+"""A compiled loop is compared with NumPy's lines: a mistake of the compiler costs speed, never numbers."""
+
+import numpy as np
+import pytest
+
+from npgpt import GPT, AdamW, GPTConfig
+from npgpt.engine.sources import say_once
+from tests.helpers.lines import assert_alike, defined
+
+pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
+from npgpt.engine.loops.check import CALLS, Checked
+from npgpt.engine.loops.lines import compile_lines, kernel
+from npgpt.engine.loops.write import Loop
+
+LINES = """def f(x, w):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    y = centred * w + 1.0
+    x *= 0.5
+    return y, x
+"""
+# What is written in place of a part of the loop: wrong numbers, NaN, a write to an argument, another dtype, an error.
+BUGS = {"number": ("- mean_", "+ mean_"), "nan": ("real(1.0)", "real(np.nan)"),
+        "argument": ("            y_c = ", "            w_row[c] = w_row[c] * 1.01\n            y_c = "),
+        "half": ("x_row[c] = ", "x_row[c] = 0.5 * ")}
+CALLS_BUGS = {"dtype": lambda lines: [each.replace("empty_like(x_all)", "empty_like(x_all, 'f')") for each in lines],
+              "error": lambda lines: [*lines, "missing()"]}
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """Plant a bug in the writer of loops: a text that it writes is replaced. Afterwards all is compiled anew."""
+    source = Loop.source
+
+    def plant(old, new):
+        monkeypatch.setattr(Loop, "source", lambda loop: source(loop).replace(old, new))
+
+    caches = compile_lines, kernel, say_once
+    for each in caches:
+        each.cache_clear()
+    yield plant
+    for each in caches:
+        each.cache_clear()
+
+
+def arguments(rng):
+    return rng.standard_normal((3, 5)), rng.standard_normal(5)
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *CALLS_BUGS])
+def test_a_bug_of_the_compiler_costs_no_number(bug, planted, monkeypatch, capfd):
+    if bug in BUGS:
+        planted(*BUGS[bug])
+    else:
+        call = Loop.call
+        monkeypatch.setattr(Loop, "call", lambda loop: CALLS_BUGS[bug](call(loop)))
+    function, rng = defined(LINES), np.random.default_rng(0)
+    compiled = compile_lines(function)
+    for _ in range(3):
+        given = arguments(rng)
+        same = [each.copy() for each in given]
+        found = compiled(*given)
+        assert_alike(found, function(*same), 1e-15)
+        assert_alike(given, tuple(same), 1e-15)
+        assert found[1] is given[0]
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1 and "line 2, computes something else than NumPy" in told and "report" in told
+
+
+def test_a_bug_at_the_hundredth_call_is_noticed_and_then_nothing_is_compared(planted, capfd, monkeypatch):
+    function, rng, calls = defined(LINES), np.random.default_rng(0), []
+    compiled, compared = compile_lines(function), Checked.compared
+
+    def counted(checked, values, always):
+        calls.append(checked.calls)
+        if checked.calls == CALLS[-1]:
+            checked.function = lambda x, w: (x * 2.0, x)
+        return compared(checked, values, always)
+
+    monkeypatch.setattr(Checked, "compared", counted)
+    for _ in range(120):
+        given = arguments(rng)
+        expected = function(*(each.copy() for each in given))
+        assert_alike(compiled(*given), expected, 1e-12)
+    assert calls == [*CALLS] and capfd.readouterr().err.count("computes something else") == 1
+
+
+def test_other_sizes_are_no_new_kinds_but_other_equalities_are(planted, monkeypatch):
+    calls, compared = [], Checked.compared
+    monkeypatch.setattr(Checked, "compared", lambda *each: calls.append(each) or compared(*each))
+    compiled, rng = compile_lines(defined(LINES)), np.random.default_rng(0)
+    for n in range(2, 9):
+        compiled(rng.standard_normal((n, n + 1)), rng.standard_normal(n + 1))
+    assert len(calls) == 2
+    compiled(rng.standard_normal((4, 4)), rng.standard_normal(4))
+    assert len(calls) == 3
+
+
+def test_rounding_is_no_difference(planted, capfd):
+    """The rows hold one value each, so that all results are the rounding errors of a sum."""
+    compiled, rng = compile_lines(defined(LINES)), np.random.default_rng(0)
+    compiled(*(each.astype(np.float32) for each in (np.repeat(rng.random((50, 1)), 999, axis=1), rng.random(999))))
+    for _ in range(3):
+        lines = defined("def f(x):\n    y = x - x.mean(axis=-1, keepdims=True)\n    z = y * 3.0\n    return y, z\n")
+        compile_lines(lines)(np.repeat(rng.random((50, 1), np.float32), 999, axis=1))
+    assert capfd.readouterr().err == ""
+
+
+def test_lines_that_raise_raise_numpys_error(planted, capfd):
+    function = defined("def f(x, s):\n    y = x * (1.0 / s)\n    z = y + 1.0\n    return z\n")
+    compiled = compile_lines(function)
+    for s in (2.0, 0.0, 2.0, 2.0, 0.0):
+        if s:
+            assert_alike(compiled(np.ones(3), s), function(np.ones(3), s), 1e-15)
+        else:
+            with pytest.raises(ZeroDivisionError):
+                compiled(np.ones(3), s)
+    assert capfd.readouterr().err == ""
+
+
+def test_always(planted, monkeypatch):
+    monkeypatch.setenv("NPGPT_CHECK_LOOPS", "always")
+    planted(*BUGS["number"])
+    with pytest.raises(RuntimeError, match="computes something else than NumPy"):
+        compile_lines(defined(LINES))(*arguments(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("wrong", [("att_c = ", "att_c = 1.01 * "), ("p_row[c] = ", "p_row[c] = 0.9 * ")])
+def test_training_goes_on_with_right_numbers(wrong, planted, capfd):
+    config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16)
+    idx, targets = np.random.default_rng(0).integers(0, 11, (2, 4, 8))
+
+    def trained(kernels):
+        model = GPT(config, 0, "float64", threads=2, kernels=kernels)
+        optimizer = AdamW(model.params, lr=0.02, engine=model.engine)
+        for _ in range(3):
+            optimizer.train_step([(idx, targets)], [None], targets.size, max_norm=1.0)
+        return model.params.flat.copy()
+
+    expected = trained("numpy")
+    planted(*wrong)
+    np.testing.assert_allclose(trained("numba"), expected, rtol=0, atol=1e-9)
+    assert capfd.readouterr().err.count("computes something else than NumPy") == 1
