@@ -38,8 +38,8 @@ def printable(text, kept=""):
 def raised_at(error, file, names=None):
     """Return the number of the line in a file that raised an exception, or None.
 
-    Of several lines it is the innermost, but in an endless recursion the outermost. names: the file's global names,
-    which its compiled functions have as well.
+    Of several lines it is the innermost, but in an endless recursion the outermost.
+    names: the file's global names, which its compiled functions have as well.
     """
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
              if frame.f_code.co_filename == str(file) or frame.f_globals is names]

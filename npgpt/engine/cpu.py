@@ -128,9 +128,10 @@ class CPUEngine(ReferenceEngine):
     def parts(self, B, shards):
         """Return the slices of a batch's shards; one, and say so, if its texts depend on each other."""
         if self.mixes_texts:
-            say_once(f"the texts of a batch depend on each other in {self.params.config.block}, so batches are not "
-                     "divided among threads, which work inside the layers instead")
-        return even_parts(B, 1 if self.mixes_texts else shards)
+            say_once(f"the texts of a batch depend on each other in {self.params.config.block}, so batches "
+                     "are not divided among threads, which work inside the layers instead")
+            shards = 1
+        return even_parts(B, shards)
 
     def run_shard(self, batches, rngs, count, mask):
         """Run a shard of each micro-batch; return the sums of the losses and of the gradients."""

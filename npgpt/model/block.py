@@ -24,7 +24,7 @@ from npgpt.model.masks import BlockMasks
 from npgpt.model.tree import flatten, nest
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
-NAME = r"((?!weight\.)[A-Za-z]\w*\.)*[A-Za-z]\w*"     # in a tree, a dict in place of a weight has another meaning
+NAME = r"((?!weight\.)[A-Za-z]\w*\.)*[A-Za-z]\w*"     # a dict in place of a weight: see `flatten`
 ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
 
 
@@ -35,8 +35,8 @@ class Block:
     parameters(config) -> {name: (shape, init)} of one block, with names such as "attn.c_attn.weight". Matrices are
     (in, out), and decay. init: a number, or how `initialize` draws: "linear", the matrix of a linear layer; "residual",
     of one whose result is added to the residual stream; "bias", of either; "normal". forward, backward: called as
-    `block_forward` and `block_backward` in npgpt/model/transformer.py; each call returns new arrays. If the texts of a
-    batch depend on each other, as in a batch norm, no engine divides a batch.
+    `block_forward` and `block_backward` in npgpt/model/transformer.py; each call returns new arrays.
+    If the texts of a batch depend on each other, as in a batch norm, no engine divides a batch.
     To continue texts, the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called once,
     with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T) integers; otherwise it is None.
 
@@ -62,17 +62,22 @@ class Block:
 
     def __reduce__(self):       # pickle does not find the functions of a file
         functions = self.parameters, self.forward, self.backward
-        return (read_block, (self.path,)) if self.path else (Block, (*functions, self.source, self.texts, self.file))
+        if self.path:
+            return read_block, (self.path,)
+        return Block, (*functions, self.source, self.texts, self.file)
 
     def parameters_of(self, config):
         """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
         with self.blamed():
             found = self.parameters(config)
-            require(f"parameters(config) of {self}", found, found and isinstance(found, dict), "a dict with names")
+            right = found and isinstance(found, dict)
+            require(f"parameters(config) of {self}", found, right, "a dict with names")
             for name, (shape, init) in found.items():
-                if not re.fullmatch(NAME, name) or any(other.startswith(f"{name}.") for other in found):
-                    raise UserError(f"{name or 'an empty name'} in parameters(config) of {self} cannot be nested: join "
-                                    "words by dots, as in mlp.c_fc.weight; before a dot is no other name, and no weight")
+                longer = any(other.startswith(f"{name}.") for other in found)
+                if longer or not re.fullmatch(NAME, name):
+                    raise UserError(f"{name or 'an empty name'} in parameters(config) of {self} cannot be "
+                                    "nested: join words by dots, as in mlp.c_fc.weight; what is before "
+                                    "a dot is no other name, and not weight")
                 right = ((is_real(init) or init in INITS) and shape and isinstance(shape, tuple)
                          and all(type(size) is int and size > 0 for size in shape))
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
@@ -80,31 +85,36 @@ class Block:
         return found
 
     def trial(self, config):
-        """Return x and dx_out (2, T, C), the parameters p of one block, and a mask: random numbers of unit scale.
+        """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
 
-        All arrays are read-only, because others need what they hold; they are in float32.
+        The numbers are random, of unit scale, in float32. Nothing can be written to x, dx_out and p,
+        because others need what they hold.
         """
         rng, T = np.random.default_rng(0), min(3, config.block_size)
         x, dx_out = rng.standard_normal((2, 2, T, config.n_embd), np.float32)
         facts = self.parameters_of(config).items()
-        named = {name: rng.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1)
-                 for name, (shape, _) in facts}
-        for array in (x, dx_out, *named.values()):
+        p = {name: rng.standard_normal(shape, np.float32)
+                   / np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1) for name, (shape, _) in facts}
+        for array in (x, dx_out, *p.values()):
             array.flags.writeable = False
-        return x, dx_out, nest(named), transformer.causal_mask(None, x) if config.causal else None
+        return x, dx_out, nest(p), transformer.causal_mask(None, x) if config.causal else None
 
     def tried(self, config, ops=layers, by=lambda function: function, texts=(slice(2),)):
-        """Run both functions on each of some `texts` of a `trial`: first all forwards, then all backwards.
+        """Run all forwards, then all backwards, on a `trial`.
 
-        by: wraps a function of x, dx_out and p. Returns a dict for each: "x_out", "dx", "the gradient of …" -> array.
+        by: wraps a function of x, dx_out and p.
+        texts: slices, one for each call; by default one call with both texts.
+        Returns a dict for each call: "x_out", "dx", "the gradient of …" -> array.
         """
-        block, (x, dx_out, p, mask) = self.guarded(self.forward, self.backward), self.trial(config)
+        x, dx_out, p, mask = self.trial(config)
+        block = self.guarded(self.forward, self.backward)
 
         def run(x, dx_out, p):
-            ran, results = [block.forward(x[each], p, config, 0, mask, BlockMasks(), ops) for each in texts], []
-            for each, (x_out, cache) in zip(texts, ran, strict=True):
-                dx, dp = block.backward(dx_out[each], cache, ops)
-                grads = {f"the gradient of {name}": gradient for name, gradient in flatten(dp).items()}
+            masks, results = BlockMasks(), []
+            ran = [block.forward(x[part], p, config, 0, mask, masks, ops) for part in texts]
+            for part, (x_out, cache) in zip(texts, ran, strict=True):
+                dx, dp = block.backward(dx_out[part], cache, ops)
+                grads = {f"the gradient of {name}": each for name, each in flatten(dp).items()}
                 results.append({"x_out": x_out, "dx": dx, **grads})
             return results
 
@@ -112,37 +122,38 @@ class Block:
             return by(run)(x, dx_out, p)
 
     def validate(self, config):
-        """Raise UserError unless both functions run, all results fit, and no call changes what another one returned.
+        """Raise UserError unless both functions run, and their results fit and stay what they are.
 
-        Gradients can be added to in place: none shares memory with another one, or with a parameter.
+        Others are added to the gradients: none may share memory with another one or with a parameter.
         """
         results, = self.tried(config)
         grads = {name: array for name, array in results.items() if name not in ("x_out", "dx")}
         for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
             if not one.flags.writeable or name != other and np.shares_memory(one, two):
-                raise UserError(f"{self}: {name} must have memory of its own, because others are added to it: return "
-                                "a copy")
+                raise UserError(f"{self}: {name} must have memory of its own, because others are added to "
+                                "it: return a copy")
         first, = self.tried(config, texts=ALONE[:1])
         before = copy.deepcopy(first)
         again, _ = self.tried(config, texts=ALONE)
         if changed := differing(before, first) + differing(before, again):
-            raise UserError(f"{self}: {changed[0]} differs after the block has been called for another text: "
-                            "return new arrays and a new cache each time, and draw no random numbers")
+            raise UserError(f"{self}: {changed[0]} differs after the block has been called for another "
+                            "text: return new arrays and a new cache each time, draw no random numbers")
 
     def mixes_texts(self, config):
-        """Return whether the results for a text of a batch depend on the others: then a batch must not be divided."""
+        """Return whether the results for a text of a batch depend on the other texts."""
         if self == GPT2:
             return False
         (whole,), (one, two) = self.tried(config), self.tried(config, texts=ALONE)
-        alone = {name: np.concatenate([one[name], two[name]]) if name in ("x_out", "dx") else one[name] + two[name]
-                 for name in whole}
+        alone = {name: one[name] + two[name] for name in whole}
+        for name in ("x_out", "dx"):
+            alone[name] = np.concatenate([one[name], two[name]])
         return differing(whole, alone) != []
 
     def guarded(self, forward, backward):
-        """Return the block with an engine's versions of its functions, guarded unless they are those of GPT-2's block.
+        """Return the block with an engine's versions of its functions, guarded if it is a user's.
 
-        A guard raises UserError for what a function raises, and for results that are missing or of another shape or
-        dtype. The cache holds p as well, whose shapes the gradients have.
+        A guard raises UserError for what a function raises, and for results that are missing or of
+        another shape or dtype. The cache holds p as well, whose shapes the gradients have.
         """
         if self == GPT2:
             return dataclasses.replace(self, forward=forward, backward=backward)
@@ -161,9 +172,10 @@ class Block:
                 dx, dp = backward(dx_out, cache, ops)
                 self.check_kind("dx", dx, dx_out)
                 grads = flatten(dp)
-                require(f"the gradients of {self}", [*grads], grads.keys() == p.keys(), "those of parameters(config)")
-                for name, gradient in grads.items():
-                    self.check_kind(f"the gradient of {name}", gradient, p[name])
+                complete = grads.keys() == p.keys()
+                require(f"the gradients of {self}", [*grads], complete, "those of parameters(config)")
+                for name, each in grads.items():
+                    self.check_kind(f"the gradient of {name}", each, p[name])
             return dx, dp
 
         return dataclasses.replace(self, forward=guarded_forward, backward=guarded_backward)
@@ -172,7 +184,7 @@ class Block:
         """Raise UserError unless a result is an array with the shape and dtype of another one."""
         shape, dtype = getattr(array, "shape", ""), getattr(array, "dtype", type(array).__name__)
         if shape != like.shape or dtype != like.dtype:
-            raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, not {f'{shape} {dtype}'.strip()}")
+            raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, not {shape} {dtype}")
 
     def check_continuing(self, config):
         """Raise UserError unless reading token by token, with cached keys and values, equals reading all at once."""
@@ -206,7 +218,7 @@ class Block:
         except (UserError, KeyboardInterrupt, MemoryError, BrokenPipeError):
             raise
         except BaseException as error:          # also SystemExit
-            if hasattr(error, "status"):        # of CUDA and cuBLAS, such as a full memory: see `out_of_memory`
+            if isinstance(error, RuntimeError) and hasattr(error, "status"):    # CUDA's: see `out_of_memory`
                 raise
             number = raised_at(error, self.file, getattr(self.forward, "__globals__", None))
             line = f", line {number}" if number else ""
@@ -214,11 +226,12 @@ class Block:
 
 
 def differing(results, others):
-    """Return the names of the arrays that differ by more than rounding: results, others: dicts name -> array."""
+    """Return the names of the arrays of two dicts that differ by more than rounding."""
     scales = {name: abs(array[np.isfinite(array)]).max(initial=0.0) for name, array in results.items()}
-    least = 1e-5 * max(scales.values())         # what rounding makes of a gradient that is 0
-    return [name for name, array in results.items()
-            if not np.allclose(others[name], array, rtol=0.0, atol=1e-4 * scales[name] + least, equal_nan=True)]
+    rounding = 1e-5 * max(scales.values())          # of a gradient that is 0, but for rounding
+
+    return [name for name, scale in scales.items() if not np.allclose(
+        others[name], results[name], rtol=0.0, atol=1e-4 * scale + rounding, equal_nan=True)]
 
 
 @functools.lru_cache
@@ -255,7 +268,8 @@ def block_of(functions, path=None):
         linecache.checkcache(file)          # the text of a file, or of a notebook's cell
         texts[file] = "".join(linecache.getlines(file))
     own = [text for file, text in texts.items() if file != transformer.__file__ or len(texts) == 1]    # npgpt changes
-    return Block(*functions, "".join(own) or repr(functions), texts, functions[1].__code__.co_filename, path)
+    source, file = "".join(own) or repr(functions), functions[1].__code__.co_filename
+    return Block(*functions, source, texts, file, path)
 
 
 GPT2 = block_of([transformer.block_parameters, transformer.block_forward, transformer.block_backward])

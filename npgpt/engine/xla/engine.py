@@ -217,8 +217,9 @@ class XLAEngine(ReferenceEngine):
         idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
         more = ((0, 0), (0, -idx.shape[1] % self.devices.n), (0, 0))
         if idx.shape[1] % self.devices.n and self.mixes_texts:
-            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, so none can be "
-                            f"added to these {idx.shape[1]}: choose a batch size divisible by the {self.devices.n} devices")
+            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, so "
+                            f"none can be added to these {idx.shape[1]}: choose a batch size divisible by "
+                            f"the {self.devices.n} devices")
         return [self.devices.put(np.pad(array, more, constant_values=fill), None, "batch")
                 for array, fill in ((idx, 0), (targets, IGNORE_INDEX))]
 
