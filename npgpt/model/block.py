@@ -144,7 +144,8 @@ class Block:
         if self == GPT2:
             return False
         (whole,), (one, two) = self.tried(config), self.tried(config, texts=ALONE)
-        alone = {name: one[name] + two[name] for name in whole}
+        with np.errstate(all="ignore"):
+            alone = {name: one[name] + two[name] for name in whole}
         for name in ("x_out", "dx"):
             alone[name] = np.concatenate([one[name], two[name]])
         return differing(whole, alone) != []
