@@ -182,7 +182,7 @@ class GPT:
     def _forward(self, idx, targets, rng, mask, looking):
         """Compute `forward`. looking: a `Looking`, which records or edits arrays, or None."""
         idx, targets = check_batch(self.config, idx, targets, targets is not None)
-        forward, backward, config, ops = gpt_forward, gpt_backward, self.config, self.ops
+        forward, backward, config, ops = gpt_forward, gpt_backward, None, self.ops
         if looking is not None:
             forward, backward, config = looking.forward, looking.backward, looking.config
             ops = with_lora(looking.ops, config, all_gradients=True)
@@ -229,7 +229,7 @@ class GPT:
         with self.engine.running():
             masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
             idx, mask = self.engine.on_device(idx, mask)
-            return forward(idx, self.params.tree, config or self.config, masks, ops, mask)
+            return forward(idx, self.params.tree, config or self.config.with_block(), masks, ops, mask)
 
     def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.

@@ -6,11 +6,10 @@ import importlib
 import itertools
 import re
 import sys
-import traceback
 import warnings
 
 import npgpt
-from npgpt.errors import UserError, describe, one_line
+from npgpt.errors import UserError, one_line
 from npgpt.interrupts import EXIT_CODE, interruptible
 from npgpt.launcher import SIZES, first, number_in
 
@@ -89,10 +88,6 @@ def main(arguments=None):
         code = fail(f"out of memory ({error}): {LESS_MEMORY}", world=world)
     except ImportError as error:
         code = fail(f"{error}: this installation is incomplete, or the memory is full", world=world)
-    except Exception as error:
-        if not (place := line_in_block(error)):
-            raise
-        code = fail(describe(error), place, world)
     except KeyboardInterrupt:
         if first():
             print("interrupted", file=sys.stderr)
@@ -101,15 +96,6 @@ def main(arguments=None):
         if world:
             world.end(code)
     return code
-
-
-def line_in_block(error):
-    """Return the file and line of a block of one's own at which an error was raised, also in a compiled function."""
-    from npgpt.model.block import FUNCTIONS
-
-    frames = [(frame.f_globals, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return next((f"{names['__file__']}, line {line}" for names, line in reversed(frames)
-                 if names.keys() >= {*FUNCTIONS, "__file__"}), None)
 
 
 def parse(arguments):

@@ -38,10 +38,11 @@ def distribute(model, args):
         if args.device != "cpu" or args.kernels == "xla":
             raise UserError("ranks train on CPUs, without XLA: leave --device out, and choose other --kernels")
         kernels = cpu_kernels() if args.kernels == "auto" else args.kernels         # one for all ranks
+        engine = engine_of_all(model, kernels, world)
         world.send_command("model", {"config": config_to_fields(model.config), "block": model.config.block.path,
                                      "dtype": model.dtype, "kernels": kernels, "threads": model.engine.threads,
                                      "frozen": sorted(model.params.frozen)})
-        model.use_engine(engine_of_all(model, kernels, world))
+        model.use_engine(engine)
         world.idle()
 
 

@@ -33,7 +33,7 @@ class ReferenceEngine:
 
     def __init__(self, params: Parameters, threads: int):
         self.params, self.threads = params, threads
-        self.config, self.ops = params.config, with_lora(layers, params.config)
+        self.config, self.ops = params.config.with_block(), with_lora(layers, params.config)
 
     def __new__(cls, *arguments, **named):
         engine = super().__new__(cls)
@@ -42,6 +42,11 @@ class ReferenceEngine:
 
     def __reduce__(self):       # for pickle and copy.deepcopy: an engine of the copied parameters is made anew
         return self.made_by
+
+    @functools.cached_property
+    def mixes_texts(self) -> bool:
+        """Whether the texts of a batch depend on each other in the block: then no batch may be divided."""
+        return self.params.config.block.mixes_texts(self.params.config)
 
     @property
     def description(self) -> str:

@@ -1,6 +1,7 @@
 """The block that a model repeats, GPT-2's or a user's own: its parameters, its forward and its backward."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -23,6 +24,8 @@ from npgpt.model.masks import BlockMasks
 from npgpt.model.tree import flatten, nest
 
 FUNCTIONS, INITS = ("parameters", "forward", "backward"), ("linear", "residual", "bias", "normal")
+NAME = r"((?!weight\.)[A-Za-z]\w*\.)*[A-Za-z]\w*"     # a dict in place of a weight: see `flatten`
+ALONE = slice(0, 1), slice(1, 2)        # each text of a trial
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +35,13 @@ class Block:
     parameters(config) -> {name: (shape, init)} of one block, with names such as "attn.c_attn.weight". Matrices are
     (in, out), and decay. init: a number, or how `initialize` draws: "linear", the matrix of a linear layer; "residual",
     of one whose result is added to the residual stream; "bias", of either; "normal". forward, backward: called as
-    `block_forward` and `block_backward` in npgpt/model/transformer.py; the rows of a batch do not depend on each other.
+    `block_forward` and `block_backward` in npgpt/model/transformer.py; each call returns new arrays.
+    If the texts of a batch depend on each other, as in a batch norm, no engine divides a batch.
     To continue texts, the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called once,
     with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T) integers; otherwise it is None.
 
     source: the text of the file, by which blocks are compared (not what a closure or an object holds); texts: file ->
-    text, of each function's; path: of a file that was given.
+    text, of each function's; file: the forward's; path: of a file that was given.
     """
 
     parameters: Callable = dataclasses.field(compare=False)
@@ -45,10 +49,10 @@ class Block:
     backward: Callable = dataclasses.field(compare=False)
     source: str
     texts: dict[str, str] = dataclasses.field(compare=False)
+    file: str = dataclasses.field(compare=False)
     path: str | None = dataclasses.field(default=None, compare=False)
 
     sha256 = property(lambda self: hashlib.sha256(self.source.encode()).hexdigest())
-    file = property(lambda self: self.forward.__code__.co_filename)
 
     def __repr__(self):
         return "GPT-2's block" if self == GPT2 else os.path.basename(self.path or self.file)
@@ -58,61 +62,136 @@ class Block:
 
     def __reduce__(self):       # pickle does not find the functions of a file
         functions = self.parameters, self.forward, self.backward
-        return (read_block, (self.path,)) if self.path else (Block, (*functions, self.source, self.texts))
+        if self.path:
+            return read_block, (self.path,)
+        return Block, (*functions, self.source, self.texts, self.file)
 
     def parameters_of(self, config):
         """Return `parameters(config)`. Raises UserError, with the line, if it fails or returns something else."""
         with self.blamed():
             found = self.parameters(config)
-            require(f"parameters(config) of {self}", found, found and isinstance(found, dict), "a dict")
+            right = found and isinstance(found, dict)
+            require(f"parameters(config) of {self}", found, right, "a dict with names")
             for name, (shape, init) in found.items():
-                right = (re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) and (is_real(init) or init in INITS) and
-                         shape and isinstance(shape, tuple) and all(type(size) is int and size > 0 for size in shape))
+                longer = any(other.startswith(f"{name}.") for other in found)
+                if longer or not re.fullmatch(NAME, name):
+                    raise UserError(f"{name or 'an empty name'} in parameters(config) of {self} cannot be "
+                                    "nested: join words by dots, as in mlp.c_fc.weight; what is before "
+                                    "a dot is no other name, and not weight")
+                right = ((is_real(init) or init in INITS) and shape and isinstance(shape, tuple)
+                         and all(type(size) is int and size > 0 for size in shape))
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
                         f'such as "mlp.c_fc.weight": ((64, 256), "linear"); init is a number, or {", ".join(INITS)}')
         return found
 
     def trial(self, config):
-        """Return x (B, T, C), the parameters p of one block, and a mask: random numbers of unit scale, in float32."""
+        """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
+
+        The numbers are random, of unit scale, in float32. Nothing can be written to x, dx_out and p,
+        because others need what they hold.
+        """
         rng, T = np.random.default_rng(0), min(3, config.block_size)
-        x = rng.standard_normal((2, T, config.n_embd), np.float32)
-        x.flags.writeable = False           # others need what it holds
+        x, dx_out = rng.standard_normal((2, 2, T, config.n_embd), np.float32)
         facts = self.parameters_of(config).items()
-        p = nest({name: rng.standard_normal(shape, np.float32) / np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1)
-                  for name, (shape, _) in facts})
-        return x, p, transformer.causal_mask(None, x) if config.causal else None
+        p = {name: rng.standard_normal(shape, np.float32)
+                   / np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1) for name, (shape, _) in facts}
+        for array in (x, dx_out, *p.values()):
+            array.flags.writeable = False
+        return x, dx_out, nest(p), transformer.causal_mask(None, x) if config.causal else None
 
-    def tried(self, config, ops=layers, by=lambda function: function):
-        """Run both functions on a `trial`; return x_out, dx, gradients by name. by: wraps a function of x, p."""
-        x, p, mask = self.trial(config)
+    def tried(self, config, ops=layers, by=lambda function: function, texts=(slice(2),)):
+        """Run all forwards, then all backwards, on a `trial`.
 
-        def run(x, p):
-            x_out, cache = self.forward(x, p, config, 0, mask, BlockMasks(), ops)
-            dx, dp = self.backward(x, cache, ops)
-            return x_out, dx, flatten(dp)
+        by: wraps a function of x, dx_out and p.
+        texts: slices, one for each call; by default one call with both texts.
+        Returns a dict for each call: "x_out", "dx", "the gradient of …" -> array.
+        """
+        x, dx_out, p, mask = self.trial(config)
+        block = self.guarded(self.forward, self.backward)
 
-        with self.blamed():
-            return by(run)(x, p)
+        def run(x, dx_out, p):
+            masks, results = BlockMasks(), []
+            ran = [block.forward(x[part], p, config, 0, mask, masks, ops) for part in texts]
+            for part, (x_out, cache) in zip(texts, ran, strict=True):
+                dx, dp = block.backward(dx_out[part], cache, ops)
+                grads = {f"the gradient of {name}": each for name, each in flatten(dp).items()}
+                results.append({"x_out": x_out, "dx": dx, **grads})
+            return results
+
+        with np.errstate(all="ignore"):
+            return by(run)(x, dx_out, p)
 
     def validate(self, config):
-        """Raise UserError unless both functions run, all results fit, and the gradients can be added to in place."""
-        x, p, _ = self.trial(config)
-        x_out, dx, grads = self.tried(config)
-        require(f"the gradients of {self}", [*grads], grads.keys() == flatten(p).keys(), "those of parameters(config)")
-        for name, array, like in (("x_out", x_out, x), ("dx", dx, x), *(
-                (f"the gradient of {name}", grads[name], each) for name, each in flatten(p).items())):
-            kind, right = f"{np.shape(array)} {getattr(array, 'dtype', '')}", f"{like.shape} float32"
-            require(f"{name} of {self}", kind, kind == right, f"an array {right}")
+        """Raise UserError unless both functions run, and their results fit and stay what they are.
+
+        Others are added to the gradients: none may share memory with another one or with a parameter.
+        """
+        results, = self.tried(config)
+        grads = {name: array for name, array in results.items() if name not in ("x_out", "dx")}
         for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
             if not one.flags.writeable or name != other and np.shares_memory(one, two):
-                raise UserError(f"{self}: the gradient of {name} must have memory of its own, because others are added "
-                                "to it: return a copy")
+                raise UserError(f"{self}: {name} must have memory of its own, because others are added to "
+                                "it: return a copy")
+        first, = self.tried(config, texts=ALONE[:1])
+        before = copy.deepcopy(first)
+        again, _ = self.tried(config, texts=ALONE)
+        if changed := differing(before, first) + differing(before, again):
+            raise UserError(f"{self}: {changed[0]} differs after the block has been called for another "
+                            "text: return new arrays and a new cache each time, draw no random numbers")
+
+    def mixes_texts(self, config):
+        """Return whether the results for a text of a batch depend on the other texts."""
+        if self == GPT2:
+            return False
+        (whole,), (one, two) = self.tried(config), self.tried(config, texts=ALONE)
+        with np.errstate(all="ignore"):
+            alone = {name: one[name] + two[name] for name in whole}
+        for name in ("x_out", "dx"):
+            alone[name] = np.concatenate([one[name], two[name]])
+        return differing(whole, alone) != []
+
+    def guarded(self, forward, backward):
+        """Return the block with an engine's versions of its functions, guarded if it is a user's.
+
+        A guard raises UserError for what a function raises, and for results that are missing or of
+        another shape or dtype. The cache holds p as well, whose shapes the gradients have.
+        """
+        if self == GPT2:
+            return dataclasses.replace(self, forward=forward, backward=backward)
+
+        @functools.wraps(forward)
+        def guarded_forward(x, p, *others, **named):
+            with self.blamed():
+                x_out, cache = forward(x, p, *others, **named)
+                self.check_kind("x_out", x_out, x)
+            return x_out, (p, cache)
+
+        @functools.wraps(backward)
+        def guarded_backward(dx_out, cache, ops):
+            p, cache = flatten(cache[0]), cache[1]
+            with self.blamed():
+                dx, dp = backward(dx_out, cache, ops)
+                self.check_kind("dx", dx, dx_out)
+                grads = flatten(dp)
+                complete = grads.keys() == p.keys()
+                require(f"the gradients of {self}", [*grads], complete, "those of parameters(config)")
+                for name, each in grads.items():
+                    self.check_kind(f"the gradient of {name}", each, p[name])
+            return dx, dp
+
+        return dataclasses.replace(self, forward=guarded_forward, backward=guarded_backward)
+
+    def check_kind(self, name, array, like):
+        """Raise UserError unless a result is an array with the shape and dtype of another one."""
+        shape, dtype = getattr(array, "shape", ""), getattr(array, "dtype", type(array).__name__)
+        if shape != like.shape or dtype != like.dtype:
+            raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, not {shape} {dtype}")
 
     def check_continuing(self, config):
         """Raise UserError unless reading token by token, with cached keys and values, equals reading all at once."""
         if self == GPT2:
             return
-        x, p, mask = self.trial(config)
+        x, _, p, mask = self.trial(config)
         kept, H, D = [], config.n_head, config.head_size
 
         def attention_forward(q, k, v, scale, mask=None, dropout_mask=None):
@@ -121,9 +200,9 @@ class Block:
             return layers.attention_forward(q, k, v, scale)
 
         ops, rows = SimpleNamespace(**{**vars(layers), "attention_forward": attention_forward}), []
-        with self.blamed():
+        with self.blamed(), np.errstate(all="ignore"):
             whole, _ = self.forward(x, p, config, 0, mask, BlockMasks(), layers)
-        with self.blamed(" for a token that continues a text"):
+        with self.blamed(" for a token that continues a text"), np.errstate(all="ignore"):
             for t in range(x.shape[1]):
                 forward = config.at(np.full((2, 1), t)).block.forward
                 rows.append(forward(x[:, t:t + 1], p, config, 0, None, BlockMasks(), ops)[0])
@@ -136,13 +215,24 @@ class Block:
     def blamed(self, when=""):
         """Turn what the block's code raises into a UserError with the line."""
         try:
-            with np.errstate(all="ignore"):
-                yield
-        except UserError:
+            yield
+        except (UserError, KeyboardInterrupt, MemoryError, BrokenPipeError):
             raise
-        except (Exception, SystemExit) as error:
-            line = f", line {line}" if (line := raised_at(error, self.file)) else ""
-            raise UserError(f"{self}{line}{when}: {describe(error)}") from None
+        except BaseException as error:          # also SystemExit
+            if isinstance(error, RuntimeError) and hasattr(error, "status"):    # CUDA's: see `out_of_memory`
+                raise
+            number = raised_at(error, self.file, getattr(self.forward, "__globals__", None))
+            line = f", line {number}" if number else ""
+            raise UserError(f"{self}{line}{when}: {describe(error)}") from error
+
+
+def differing(results, others):
+    """Return the names of the arrays of two dicts that differ by more than rounding."""
+    scales = {name: abs(array[np.isfinite(array)]).max(initial=0.0) for name, array in results.items()}
+    rounding = 1e-5 * max(scales.values())          # of a gradient that is 0, but for rounding
+
+    return [name for name, scale in scales.items() if not np.allclose(
+        others[name], results[name], rtol=0.0, atol=1e-4 * scale + rounding, equal_nan=True)]
 
 
 @functools.lru_cache
@@ -179,7 +269,8 @@ def block_of(functions, path=None):
         linecache.checkcache(file)          # the text of a file, or of a notebook's cell
         texts[file] = "".join(linecache.getlines(file))
     own = [text for file, text in texts.items() if file != transformer.__file__ or len(texts) == 1]    # npgpt changes
-    return Block(*functions, "".join(own) or repr(functions), texts, path)
+    source, file = "".join(own) or repr(functions), functions[1].__code__.co_filename
+    return Block(*functions, source, texts, file, path)
 
 
 GPT2 = block_of([transformer.block_parameters, transformer.block_forward, transformer.block_backward])

@@ -102,15 +102,17 @@ class GPTConfig:
                  if dataclasses.replace(self, **{name: None}).used(name) == self.used(name)]
         return dataclasses.replace(self, **dict.fromkeys(alike))
 
-    def with_block(self, forward, backward):
-        """Return the same config with other functions of the block."""
-        return dataclasses.replace(self, block=dataclasses.replace(self.block, forward=forward, backward=backward))
+    def with_block(self, forward=None, backward=None):
+        """Return the same config with a guarded block, which runs an engine's functions or its own."""
+        block = self.block.guarded(forward or self.block.forward, backward or self.block.backward)
+        return dataclasses.replace(self, block=block)
 
     def at(self, positions):
         """Return the config for tokens at positions (B, T), which a block's forward gets if it has that argument."""
         if not asks_for_positions(self.block.forward):
             return self
-        return self.with_block(functools.partial(self.block.forward, positions=positions), self.block.backward)
+        forward = functools.partial(self.block.forward, positions=positions)
+        return dataclasses.replace(self, block=dataclasses.replace(self.block, forward=forward))
 
     @property
     def head_size(self) -> int:

@@ -11,6 +11,7 @@ from npgpt.engine.memory import ROUND, SENT
 from npgpt.engine.reference import ReferenceEngine, counted
 from npgpt.engine.threads import even_parts
 from npgpt.engine.update import SLICE, AdamWStep, clip_factor, norm_of, slices, square_sums, update_slices
+from npgpt.errors import UserError
 
 
 class Distributed:
@@ -25,6 +26,9 @@ class Distributed:
 
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
+        if engine.mixes_texts:
+            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, so "
+                            "ranks cannot divide it: train in one process")
         self.ranks = world.size, world.local_size       # in all, and on this machine
         self.threads = engine.threads * world.size
         self.description = f"{world.size} ranks, each {engine.description}"

@@ -86,8 +86,8 @@ class XLAEngine(ReferenceEngine):
             raise UserError("dtype tf32 needs a GPU: use --dtype float32")
         if dtype == "tf32":
             check_tf32(self.devices.first.device_kind, getattr(self.devices.first, "compute_capability", ""))
-        lesson, self.transformer, block, self.update = lines(dtype, self.config.block)
-        self.config = self.config.with_block(*block)
+        lesson, self.transformer, block, self.update = lines(dtype, params.config.block)
+        self.config = params.config.with_block(*block)
         self.lesson = with_lora(with_sorted_embedding(lesson, self.devices.n), self.config)
         self.ops = replaced(self.lesson, self.config.causal, dtype)
         if params.config.block != GPT2:
@@ -216,6 +216,10 @@ class XLAEngine(ReferenceEngine):
         """Copy idx and targets of micro-batches, (n, B, T), to the devices; ignored rows make B divisible."""
         idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
         more = ((0, 0), (0, -idx.shape[1] % self.devices.n), (0, 0))
+        if idx.shape[1] % self.devices.n and self.mixes_texts:
+            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, so "
+                            f"none can be added to these {idx.shape[1]}: choose a batch size divisible by "
+                            f"the {self.devices.n} devices")
         return [self.devices.put(np.pad(array, more, constant_values=fill), None, "batch")
                 for array, fill in ((idx, 0), (targets, IGNORE_INDEX))]
 
