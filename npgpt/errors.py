@@ -35,14 +35,12 @@ def printable(text, kept=""):
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
 
 
-def raised_at(error, file, names=None):
+def raised_at(error, file):
     """Return the number of the line in a file that raised an exception, or None.
 
     Of several lines it is the innermost, but in an endless recursion the outermost.
-    names: the file's global names, which its compiled functions have as well.
     """
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
-             if frame.f_code.co_filename == str(file) or frame.f_globals is names]
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
     return lines[0 if isinstance(error, RecursionError) else -1] if lines else None
 
 

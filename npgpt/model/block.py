@@ -221,7 +221,7 @@ class Block:
         except BaseException as error:          # also SystemExit
             if isinstance(error, RuntimeError) and hasattr(error, "status"):    # CUDA's: see `out_of_memory`
                 raise
-            number = raised_at(error, self.file, getattr(self.forward, "__globals__", None))
+            number = raised_at(error, self.file)
             line = f", line {number}" if number else ""
             raise UserError(f"{self}{line}{when}: {describe(error)}") from error
 

@@ -1,4 +1,6 @@
-"""A compiled loop is compared with NumPy's lines: a mistake of the compiler costs speed, never numbers."""
+"""A compiled loop is compared with NumPy's lines: a mistake of the compiler costs speed, never
+numbers.
+"""
 
 import numpy as np
 import pytest
@@ -18,17 +20,29 @@ LINES = """def f(x, w):
     x *= 0.5
     return y, x
 """
-# What is written in place of a part of the loop: wrong numbers, NaN, a write to an argument, another dtype, an error.
-BUGS = {"number": ("- mean_", "+ mean_"), "nan": ("real(1.0)", "real(np.nan)"),
-        "argument": ("            y_c = ", "            w_row[c] = w_row[c] * 1.01\n            y_c = "),
-        "half": ("x_row[c] = ", "x_row[c] = 0.5 * ")}
-CALLS_BUGS = {"dtype": lambda lines: [each.replace("empty_like(x_all)", "empty_like(x_all, 'f')") for each in lines],
-              "error": lambda lines: [*lines, "missing()"]}
+# What is written in place of a part of the loop, or of its call.
+BUGS = {
+    "number": ("- mean_", "+ mean_"),
+    "nan": ("real(1.0)", "real(np.nan)"),
+    "argument": (
+        "            y_c = ",
+        "            w_row[c] = w_row[c] * 1.01\n            y_c = ",
+    ),
+    "half": ("x_row[c] = ", "x_row[c] = 0.5 * "),
+}
+CALLS_BUGS = {
+    "dtype": lambda lines: [
+        each.replace("empty_like(x_all)", "empty_like(x_all, 'f')") for each in lines
+    ],
+    "error": lambda lines: [*lines, "missing()"],
+}
 
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Plant a bug in the writer of loops: a text that it writes is replaced. Afterwards all is compiled anew."""
+    """Plant a bug in the writer of loops: a text that it writes is replaced. Afterwards all is
+    compiled anew.
+    """
     source = Loop.source
 
     def plant(old, new):
@@ -63,10 +77,16 @@ def test_a_bug_of_the_compiler_costs_no_number(bug, planted, monkeypatch, capfd)
         assert_alike(given, tuple(same), 1e-15)
         assert found[1] is given[0]
     told = capfd.readouterr().err
-    assert told.count("\n") == 1 and "line 2, computes something else than NumPy" in told and "report" in told
+    assert (
+        told.count("\n") == 1
+        and "line 2, computes something else than NumPy" in told
+        and "report" in told
+    )
 
 
-def test_a_bug_at_the_hundredth_call_is_noticed_and_then_nothing_is_compared(planted, capfd, monkeypatch):
+def test_a_bug_at_the_hundredth_call_is_noticed_and_then_nothing_is_compared(
+    planted, capfd, monkeypatch
+):
     function, rng, calls = defined(LINES), np.random.default_rng(0), []
     compiled, compared = compile_lines(function), Checked.compared
 
@@ -98,9 +118,17 @@ def test_other_sizes_are_no_new_kinds_but_other_equalities_are(planted, monkeypa
 def test_rounding_is_no_difference(planted, capfd):
     """The rows hold one value each, so that all results are the rounding errors of a sum."""
     compiled, rng = compile_lines(defined(LINES)), np.random.default_rng(0)
-    compiled(*(each.astype(np.float32) for each in (np.repeat(rng.random((50, 1)), 999, axis=1), rng.random(999))))
+    compiled(
+        *(
+            each.astype(np.float32)
+            for each in (np.repeat(rng.random((50, 1)), 999, axis=1), rng.random(999))
+        )
+    )
     for _ in range(3):
-        lines = defined("def f(x):\n    y = x - x.mean(axis=-1, keepdims=True)\n    z = y * 3.0\n    return y, z\n")
+        lines = defined(
+            "def f(x):\n    y = x - x.mean(axis=-1, keepdims=True)\n    z = y * 3.0\n"
+            "    return y, z\n"
+        )
         compile_lines(lines)(np.repeat(rng.random((50, 1), np.float32), 999, axis=1))
     assert capfd.readouterr().err == ""
 
@@ -124,7 +152,9 @@ def test_always(planted, monkeypatch):
         compile_lines(defined(LINES))(*arguments(np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize("wrong", [("att_c = ", "att_c = 1.01 * "), ("p_row[c] = ", "p_row[c] = 0.9 * ")])
+@pytest.mark.parametrize(
+    "wrong", [("att_c = ", "att_c = 1.01 * "), ("p_row[c] = ", "p_row[c] = 0.9 * ")]
+)
 def test_training_goes_on_with_right_numbers(wrong, planted, capfd):
     config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16)
     idx, targets = np.random.default_rng(0).integers(0, 11, (2, 4, 8))

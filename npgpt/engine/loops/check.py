@@ -1,8 +1,9 @@
 """Compare compiled loops with NumPy: a mistake of the compiler costs speed, never numbers.
 
-At the first two calls with new kinds of arguments, and at the hundredth, the lines also run by NumPy, on copies of the
-arguments. If anything differs, the lines run by NumPy from then on, and a line on standard error says so. With
-NPGPT_CHECK_LOOPS=always in the environment every call is compared, and a difference is an error; with =never none is.
+At the first two calls with new kinds of arguments, and at the hundredth, the lines also run by
+NumPy, on copies of the arguments. If anything differs, the lines run by NumPy from then on, and a
+line on standard error says so. With NPGPT_CHECK_LOOPS=always in the environment every call is
+compared, and a difference is an error; with =never none is.
 """
 
 import itertools
@@ -14,10 +15,10 @@ from numba.core.errors import NumbaError
 from npgpt.engine.sources import say_once
 from npgpt.engine.statements import LOCK
 
-CALLS = 1, 2, 100                       # that are compared
-TOLERANCE = {4: 1e-4, 8: 1e-9}          # bytes of a float: of the largest number
+CALLS = 1, 2, 100  # that are compared
+TOLERANCE = {4: 1e-4, 8: 1e-9}  # bytes of a float: of the largest number
 WIDER = {4: np.float64, 8: np.longdouble}
-NOISE = 16                              # times NumPy's own error: a difference of two nearly equal numbers
+NOISE = 16  # times NumPy's own error: a difference of two nearly equal numbers
 
 
 class Checked:
@@ -31,10 +32,13 @@ class Checked:
         when = os.environ.get("NPGPT_CHECK_LOOPS")
         if when == "always" or self.calls in CALLS and when != "never":
             return self.compared(values, when == "always")
-        if self.calls > CALLS[-1]:              # from now on it is called without this
-            for known in (self.part.known, self.part.patterns):
-                known.update({key: self.function for key, each in list(known.items()) if each is self})
+        if self.calls > CALLS[-1]:  # from now on it is called without this
+            self.replaced_by(self.function)
         return self.function(*values)
+
+    def replaced_by(self, function):
+        for known in (self.part.known, self.part.patterns):
+            known.update({key: function for key, each in list(known.items()) if each is self})
 
     def compared(self, values, always):
         """Call the function, and return its results, or NumPy's if they differ."""
@@ -43,44 +47,52 @@ class Checked:
         with np.errstate(all="ignore"):
             try:
                 expected = self.part.plain(*twins)
-            except Exception:                   # NumPy raises it
+            except Exception:  # NumPy raises it
                 return self.part.plain(*values)
-            changes = not all(np.array_equal(values[i], twin, equal_nan=twin.dtype.kind == "f")
-                              for i, twin in enumerate(twins) if isinstance(twin, np.ndarray))
-            if changes and overlap(values):     # the copies do not: these lines run by NumPy
+            changes = not all(map(same_bits, values, twins))
+            if changes and overlap(values):  # the copies do not: these lines run by NumPy
                 return self.function(*values)
-            wide = None if changes else self.wider(twins)
             try:
                 found = self.function(*values)
-                after = [(each, twin) for name, each, twin in zip(self.part.names, values, twins, strict=True)
-                         if name not in self.part.donated]
-                right = same_results(found, expected, wide) and all(alike(*pair) for pair in after)
-            except NumbaError:                  # not compiled at all
+                right = self.are_right(found, expected, values, twins, changes)
+            except NumbaError:  # not compiled at all
                 raise
             except Exception:
                 right = False
         return found if right else self.dropped(values, twins, expected, always)
 
-    def wider(self, twins):
-        """Return the lines' results computed with more digits, or None if that fails."""
-        try:
-            return self.part.plain(*[each.astype(WIDER[each.itemsize]) if is_float(each) else each for each in twins])
-        except Exception:
-            return None
+    def are_right(self, found, expected, values, twins, changes):
+        """Return whether the results are NumPy's, and the arguments hold the same afterwards.
+
+        A difference is rounding if NumPy's own results are as far from those with more digits.
+        """
+        for name, each, twin in zip(self.part.names, values, twins, strict=True):
+            if name not in self.part.donated and not alike(each, twin):
+                return False
+        if len(found) != len(expected):
+            return False
+        if all(map(alike, found, expected)):
+            return True
+        if changes:
+            return False
+        wide = self.part.plain(*map(widened, twins))
+        return all(map(alike, found, expected, wide))
 
     def dropped(self, values, twins, expected, always):
-        """Let NumPy run the lines from now on; return its results, and leave in the arguments what it left there."""
-        line = (f"the compiled loop of {self.part.file}, line {self.part.lines[0].lineno}, computes something else than "
-                "NumPy, which runs these lines from now on: please report this, with the lines")
+        """Let NumPy run the lines from now on. Return its results, also those in the arguments."""
+        line = (
+            f"the compiled loop of {self.part.file}, line {self.part.lines[0].lineno}, computes "
+            "something else than NumPy, which runs these lines from now on: please report this, "
+            "with the lines"
+        )
         if always:
             raise RuntimeError(line)
-        with LOCK:              # another thread may be here, too
+        with LOCK:  # another thread may be here, too
             say_once(line)
         self.function = self.part.plain
-        self.part.patterns.update(dict.fromkeys(self.part.patterns, self.part.plain))
-        self.part.known.update(dict.fromkeys(self.part.known, self.part.plain))
-        self.part.build = lambda values: self.part.plain
-        arrays = [(each, twin) for each, twin in zip(values, twins, strict=True) if isinstance(each, np.ndarray)]
+        self.replaced_by(self.function)
+        pairs = zip(values, twins, strict=True)
+        arrays = [(each, twin) for each, twin in pairs if isinstance(each, np.ndarray)]
         for each, twin in arrays:
             if each.flags.writeable:
                 each[...] = twin
@@ -106,27 +118,38 @@ def is_float(value):
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.itemsize in WIDER
 
 
-def same_results(found, expected, wide):
-    """Return whether all results are alike; a difference is rounding if NumPy's own distance from `wide` explains it."""
-    wide = expected if wide is None else wide
-    return len(found) == len(expected) and all(map(alike, found, expected, wide))
+def widened(value):
+    return value.astype(WIDER[value.itemsize]) if is_float(value) else value
+
+
+def same_bits(value, twin):
+    """Return whether an argument still holds what its copy holds; NaN counts as equal."""
+    return (
+        not isinstance(value, np.ndarray)
+        or np.array_equal(value, twin)
+        or (value.dtype.kind == "f" and np.array_equal(value, twin, equal_nan=True))
+    )
 
 
 def alike(ours, theirs, wide=None):
-    """Return whether a result is NumPy's: dtype, shape, NaN, infinities, and the numbers to a part of the largest."""
-    if not isinstance(theirs, np.ndarray | np.generic):
-        return type(ours) is type(theirs) and (ours is theirs or bool(ours == theirs) or ours != ours)
-    if not isinstance(ours, np.ndarray | np.generic) or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+    """Return whether a result is NumPy's: dtype, shape, NaN, infinity, and numbers to rounding."""
+    arrays = np.ndarray | np.generic
+    if not isinstance(theirs, arrays):
+        return type(ours) is type(theirs) and (ours is theirs or ours == theirs or ours != ours)
+    if not isinstance(ours, arrays) or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     ours, theirs = np.asarray(ours), np.asarray(theirs)
-    equal = (ours == theirs) | (ours != ours) & (theirs != theirs)
-    if equal.all() or not is_float(theirs):
-        return bool(equal.all())
+    if not is_float(theirs):
+        return np.array_equal(ours, theirs)
+    error, scale, part = np.abs(ours - theirs), np.abs(theirs), TOLERANCE[theirs.itemsize]
+    if not theirs.size or error.max() <= part * scale.max() < np.inf:
+        return True
     finite = np.isfinite(theirs)
-    allowed = TOLERANCE[theirs.itemsize] * np.abs(theirs).max(where=finite, initial=0)
+    allowed = part * scale.max(where=finite, initial=0)
     if wide is not None:
         allowed += NOISE * np.abs(theirs - wide).max(where=finite & np.isfinite(wide), initial=0)
-    return bool((equal | (np.abs(ours - theirs) <= allowed)).all())
+    equal = (ours == theirs) | (ours != ours) & (theirs != theirs)
+    return bool((equal | (error <= allowed)).all())
 
 
 def overlap(values):

@@ -1,11 +1,12 @@
 """Trace successive lesson lines into a data-flow graph, whose nodes are values.
 
-The lines run with `Traced` objects instead of arrays, as in JAX. A row lies along the last axis. A value varies over
-the rows, over the columns, over both, or is a number. A mean, sum or maximum along a row is known after a pass over its
-columns. So each value belongs to a pass, its `stage`.
+The lines run with `Traced` objects instead of arrays, as in JAX. A row lies along the last axis. A
+value varies over the rows, over the columns, over both, or is a number. A mean, sum or maximum
+along a row is known after a pass over its columns. So each value belongs to a pass, its `stage`.
 
-A traced value decides nothing: Python cannot ask for its truth, length or integer. What a line needs to decide, it
-gets as Python's own value (see `Trace`), or NumPy runs it. What is computed from numbers alone, Python computes.
+A traced value decides nothing: Python cannot ask for its truth, length or integer. What a line
+needs to decide, it gets as Python's own value (see `Trace`), or NumPy runs it. What is computed
+from numbers alone, Python computes.
 """
 
 import ast
@@ -14,22 +15,52 @@ from functools import partialmethod
 
 import numpy as np
 
+from npgpt.engine.statements import is_constant
+
 try:
     from scipy.special import erf
 except ImportError:
     erf = None
 
-PART, FULL = 1, 2       # rows of an array: one for several of the loop's, such as a mask for all heads; one for each
+# The rows of an array: one for several of the loop's, such as a mask for all heads; one for each.
+PART, FULL = 1, 2
 SQUARE, WHERE = "({0} * {0})", "({1} if {0} else {2})"
-TEMPLATES = {np.add: "({} + {})", np.subtract: "({} - {})", np.multiply: "({} * {})", np.divide: "({} / {})",
-             np.negative: "(-{})", np.square: SQUARE, np.absolute: "abs({})", np.maximum: "maximum({}, {})",
-             np.exp: "exp({})", np.tanh: "tanh({})", np.sqrt: "np.sqrt({})", np.log: "np.log({})", erf: "erf({})",
-             np.less: "({} < {})", np.less_equal: "({} <= {})", np.greater: "({} > {})",
-             np.greater_equal: "({} >= {})", np.equal: "({} == {})", np.not_equal: "({} != {})"}
+TEMPLATES = {
+    np.add: "({} + {})",
+    np.subtract: "({} - {})",
+    np.multiply: "({} * {})",
+    np.divide: "({} / {})",
+    np.negative: "(-{})",
+    np.square: SQUARE,
+    np.absolute: "abs({})",
+    np.maximum: "maximum({}, {})",
+    np.exp: "exp({})",
+    np.tanh: "tanh({})",
+    np.sqrt: "np.sqrt({})",
+    np.log: "np.log({})",
+    erf: "erf({})",
+    np.less: "({} < {})",
+    np.less_equal: "({} <= {})",
+    np.greater: "({} > {})",
+    np.greater_equal: "({} >= {})",
+    np.equal: "({} == {})",
+    np.not_equal: "({} != {})",
+}
 REDUCTIONS = {np.sum: "sum", np.mean: "mean", np.max: "max"}
-KNOWN = {function.__name__ for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis, np.put_along_axis)
-         if function} | {"abs"}
-OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+KNOWN = {
+    function.__name__
+    for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis, np.put_along_axis)
+    if function
+} | {"abs"}
+OPERATORS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+}
 
 
 class UnfitError(Exception):
@@ -40,9 +71,9 @@ class UnfitError(Exception):
 class Node:
     """A value. template: how it is computed from its arguments; None for an argument of the loop.
 
-    rows: 0, PART or FULL; columns: whether it varies over them; kind: of its dtype, "f", "b", or "i" of an index;
-    reduction: "sum", "mean" or "max" along a row, "rows" for a sum over all rows, "take" for one value of each row;
-    put: (index, value), which replaces the value of one column.
+    rows: 0, PART or FULL; columns: whether it varies over them; kind: of its dtype, "f", "b", or
+    "i" of an index; reduction: "sum", "mean" or "max" along a row, "rows" for a sum over all rows,
+    "take" for one value of each row; put: (index, value), which replaces the value of one column.
     """
 
     rows: int
@@ -61,11 +92,12 @@ class Node:
 
 
 class Traced(np.lib.mixins.NDArrayOperatorsMixin):
-    """Stands for an array of the lines. Operations on it add nodes to the graph and compute nothing.
+    """Stands for an array of the lines. Operations on it add nodes to the graph and compute
+    nothing.
 
-    node: its value, or None if it does not fit into the loop; a write in place replaces the node. like: an array of its
-    dtype and number of axes, each of size 1: NumPy computes with it, so that the results' dtypes are NumPy's. home: the
-    name of the argument whose array it is, if it is one.
+    node: its value, or None if it does not fit into the loop; a write in place replaces the node.
+    like: an array of its dtype and number of axes, each of size 1: NumPy computes with it, so that
+    the results' dtypes are NumPy's. home: the name of the argument whose array it is, if it is one.
     """
 
     def __init__(self, trace, node, like, home=""):
@@ -74,7 +106,9 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def undecided(self, *_):
         raise UnfitError
 
-    __bool__ = __str__ = __format__ = undecided         # what else could decide something raises a TypeError
+    __bool__ = __str__ = __format__ = (
+        undecided  # what else could decide something raises a TypeError
+    )
 
     @property
     def is_flat(self):
@@ -87,13 +121,17 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         if method != "__call__" or options or ufunc not in TEMPLATES:
             raise UnfitError
         new = self.trace.combined(TEMPLATES[ufunc], ufunc, *inputs)
-        if ufunc is np.log and new.node.columns:        # NumPy's has vector instructions
+        if ufunc is np.log and new.node.columns:  # NumPy's has vector instructions
             raise UnfitError
         if out is None:
             return new
-        target, = out
+        (target,) = out
         old, value = target.node, new.node
-        same = (value.rows, value.columns, new.like.dtype) == (old.rows, old.columns, target.like.dtype)
+        same = (value.rows, value.columns, new.like.dtype) == (
+            old.rows,
+            old.columns,
+            target.like.dtype,
+        )
         if not same or old.rows != FULL or target.home and not old.columns:
             raise UnfitError
         target.node = value
@@ -107,29 +145,57 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         if options != {"axis": -1} or function not in (np.take_along_axis, np.put_along_axis):
             raise UnfitError
         x, index, *value = arguments
-        if not all(isinstance(each, Traced) and each.node and not each.is_flat for each in (x, index)):
+        if not all(
+            isinstance(each, Traced) and each.node and not each.is_flat for each in (x, index)
+        ):
             raise UnfitError
-        if (not x.node.columns or x.node.rows + index.node.rows != 2 * FULL or index.node.columns
-                or index.node.kind != "i" or x.node.kind != "f" or x.node.put):
+        if (
+            not x.node.columns
+            or x.node.rows + index.node.rows != 2 * FULL
+            or index.node.columns
+            or index.node.kind != "i"
+            or x.node.kind != "f"
+            or x.node.put
+        ):
             raise UnfitError
         like = function(np.copy(x.like), index.like, *map(like_of, value), axis=-1)
         if function is np.take_along_axis:
             node = Node(FULL, False, "", (x.node, index.node), x.node.stage, reduction="take")
             return Traced(self.trace, node, like)
         new = self.trace.node(*value)
-        if x.home or x.node.template is None or new.columns or new.kind != "f" or new.rows and value[0].is_flat:
+        if (
+            x.home
+            or x.node.template is None
+            or new.columns
+            or new.kind != "f"
+            or new.rows
+            and value[0].is_flat
+        ):
             raise UnfitError
         x.node = Node(FULL, True, "{}", (x.node,), x.node.stage, put=(index.node, new))
         return None
 
     def reshape(self, *shape):
         """Return the rows of all leading axes as one axis: x.reshape(-1, C)."""
-        sizes = [each.like for each in shape[1:] if isinstance(each, Number) and each.home and type(each.like) is int]
-        if type(shape[0]) is not int or shape[0] != -1 or sizes != [self.trace.shape[-1]] or len(shape) != 2:
+        sizes = [
+            each.like
+            for each in shape[1:]
+            if isinstance(each, Number) and each.home and type(each.like) is int
+        ]
+        if (
+            type(shape[0]) is not int
+            or shape[0] != -1
+            or sizes != [self.trace.shape[-1]]
+            or len(shape) != 2
+        ):
             raise UnfitError
         if self.is_flat:
             raise UnfitError
-        return self if np.ndim(self.like) == 2 else Traced(self.trace, self.node, self.like.reshape(-1, 1))
+        return (
+            self
+            if np.ndim(self.like) == 2
+            else Traced(self.trace, self.node, self.like.reshape(-1, 1))
+        )
 
     def reduced(self, name, axis=None, *, keepdims=False):
         """Return the mean, sum or maximum along the rows, or the sum over all rows."""
@@ -139,35 +205,43 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
         if x.rows != FULL or not x.columns or x.kind != "f":
             raise UnfitError
         if axes == {last} and keepdims is True and not self.is_flat:
-            return Traced(self.trace, Node(FULL, False, "", (x,), x.stage + 1, reduction=name), like)
+            node = Node(FULL, False, "", (x,), x.stage + 1, reduction=name)
+            return Traced(self.trace, node, like)
         if axes == {*range(last)} and axes and keepdims is False and name == "sum":
             return Traced(self.trace, Node(0, True, "", (x,), x.stage, reduction="rows"), like)
         raise UnfitError
 
-    sum, mean, max = partialmethod(reduced, "sum"), partialmethod(reduced, "mean"), partialmethod(reduced, "max")
+    sum = partialmethod(reduced, "sum")
+    mean = partialmethod(reduced, "mean")
+    max = partialmethod(reduced, "max")
 
 
 class Number(Traced):
-    """Stands for a number whose value may be another one in each call. like: its value in this call.
+    """Stands for a number, which may be another one in each call. like: its value in this call.
 
-    Python's operators on it are Python's: before each call of the loop they are computed from the numbers of that call.
+    Python's operators on it are Python's: before each call of the loop they are computed from the
+    numbers of that call.
     """
 
     def computed(self, text, *others):
         operands = self, *others
         if any(isinstance(each, Traced) and not isinstance(each, Number) for each in operands):
-            return NotImplemented                   # the array's operator
+            return NotImplemented  # the array's operator
         names = [f"operands[{i}]" for i in range(len(operands))]
         value = eval(text.format(*names), {"operands": [*map(like_of, operands)]})
         if not is_number(value):
             raise UnfitError
-        return Number(self.trace, Node(0, False, text, tuple(map(self.trace.node, operands))), value)
+        node = Node(0, False, text, tuple(map(self.trace.node, operands)))
+        return Number(self.trace, node, value)
 
 
 for name, sign in OPERATORS.items():
-    for way, text in (("", f"({{0}} {sign} {{1}})"), ("i", f"({{0}} {sign} {{1}})"), ("r", f"({{1}} {sign} {{0}})")):
-        setattr(Number, f"__{way}{name}__", partialmethod(Number.computed, text))
-Number.__neg__, Number.__abs__ = partialmethod(Number.computed, "(-{})"), partialmethod(Number.computed, "abs({})")
+    forwards = partialmethod(Number.computed, f"({{0}} {sign} {{1}})")
+    setattr(Number, f"__{name}__", forwards)
+    setattr(Number, f"__i{name}__", forwards)
+    setattr(Number, f"__r{name}__", partialmethod(Number.computed, f"({{1}} {sign} {{0}})"))
+for name, text in (("neg", "(-{})"), ("abs", "abs({})")):
+    setattr(Number, f"__{name}__", partialmethod(Number.computed, text))
 
 
 def is_number(value):
@@ -191,37 +265,60 @@ def is_plain(array):
 
 
 class Trace:
-    """The graph of the lines so far. values: name -> value of an argument; module: the lines' global names.
+    """The graph of the lines so far. values: name -> value of an argument; module: the lines'
+    global names.
 
-    deciding: names whose integers are Python's own values, because a condition reads them. Raises UnfitError if no
-    value is an array of floats.
+    deciding: names whose integers are Python's own values, because a condition reads them. Raises
+    UnfitError if no value is an array of floats.
     """
 
     def __init__(self, values, module, deciding=()):
-        floats = [each for each in values.values() if isinstance(each, np.ndarray) and each.ndim and each.size
-                  and each.dtype.isnative and each.dtype in (np.float32, np.float64)]
+        floats = [
+            each
+            for each in values.values()
+            if isinstance(each, np.ndarray)
+            and each.ndim
+            and each.size
+            and each.dtype.isnative
+            and each.dtype in (np.float32, np.float64)
+        ]
         if not floats:
             raise UnfitError
-        lead = max(floats, key=lambda each: (each.size, each.ndim))         # the loop is over its rows
+        lead = max(floats, key=lambda each: (each.size, each.ndim))  # the loop is over its rows
         self.shape, self.dtype, self.module, self.values = lead.shape, lead.dtype, module, values
         self.names = {name: self.argument(name, value, deciding) for name, value in values.items()}
-        self.cells = [value for value in self.names.values() if isinstance(value, Traced) and value.node]
+        self.cells = [
+            value for value in self.names.values() if isinstance(value, Traced) and value.node
+        ]
         self.given = {value.node: value.home for value in self.cells}
 
     def argument(self, name, value, deciding):
-        """Return the `Traced` of an array or a number; what the key of the loop holds is returned as it is."""
+        """Return the `Traced` of an array or a number; what the key of the loop holds is returned
+        as it is.
+        """
         exact = type(value) is int and name in deciding
-        if exact or value is None or isinstance(value, bool) or callable(value):
+        if exact or is_constant(value) and not is_number(value):
             return value
         if is_number(value):
             return Number(self, Node(0, False, name=name), value, name)
         if not isinstance(value, np.ndarray) or not value.ndim or not is_plain(value):
             return Traced(self, None, None, name)
         *leading, columns = (1,) * (len(self.shape) - value.ndim) + value.shape
-        rows = FULL if value.shape[:-1] == self.shape[:-1] else PART if max(leading, default=1) > 1 else 0
-        fits = (len(leading) + 1 == len(self.shape) and value.dtype.isnative and columns in (1, self.shape[-1])
-                and all(size in (1, whole) for size, whole in zip(leading, self.shape, strict=False))
-                and (value.dtype == self.dtype or value.dtype.kind in "biu") and (rows or columns == self.shape[-1]))
+        rows = (
+            FULL
+            if value.shape[:-1] == self.shape[:-1]
+            else PART
+            if max(leading, default=1) > 1
+            else 0
+        )
+        fits = (
+            len(leading) + 1 == len(self.shape)
+            and value.dtype.isnative
+            and columns in (1, self.shape[-1])
+            and all(size in (1, whole) for size, whole in zip(leading, self.shape, strict=False))
+            and (value.dtype == self.dtype or value.dtype.kind in "biu")
+            and (rows or columns == self.shape[-1])
+        )
         kind = value.dtype.kind.replace("u", "i")
         node = Node(rows, columns == self.shape[-1], kind=kind, name=name)
         like = (np.zeros if kind == "i" else np.ones)([1] * value.ndim, value.dtype)
@@ -232,12 +329,13 @@ class Trace:
         if type(value) in (int, float):
             return Node(0, False, literal(value))
         node = getattr(value, "node", None)
-        if node is None or node.reduction == "rows" or node.put:        # these are known after the loop
+        if node is None or node.reduction == "rows" or node.put:  # these are known after the loop
             raise UnfitError
         return node
 
     def combined(self, template, function, *operands):
-        """Return what a function of NumPy's makes of operands. Raises UnfitError if a loop would make something else.
+        """Return what a function of NumPy's makes of operands. Raises UnfitError if a loop would
+        make something else.
         """
         nodes = tuple(map(self.node, operands))
         kinds = [each.kind for each in nodes]
@@ -245,15 +343,29 @@ class Trace:
             raise UnfitError
         with np.errstate(all="ignore"):
             like = function(*map(like_of, operands))
-        node = Node(max(each.rows for each in nodes), any(each.columns for each in nodes), template, nodes,
-                    max(each.stage for each in nodes), "b" if like.dtype == bool else "f")
-        of_all_rows = [each for each in operands if isinstance(each, Traced) and each.node.rows == FULL]
+        node = Node(
+            max(each.rows for each in nodes),
+            any(each.columns for each in nodes),
+            template,
+            nodes,
+            max(each.stage for each in nodes),
+            "b" if like.dtype == bool else "f",
+        )
+        of_all_rows = [
+            each for each in operands if isinstance(each, Traced) and each.node.rows == FULL
+        ]
         shapes = {np.ndim(like_of(each)) for each in of_all_rows}
         flat = any(each.is_flat for each in of_all_rows)
-        if (node.is_number or like.dtype not in (self.dtype, bool) or shapes and shapes != {like.ndim}
-                or flat and any(each.rows == PART for each in nodes)):
+        if (
+            node.is_number
+            or like.dtype not in (self.dtype, bool)
+            or shapes
+            and shapes != {like.ndim}
+            or flat
+            and any(each.rows == PART for each in nodes)
+        ):
             raise UnfitError
-        if template == SQUARE:                  # its argument stands there twice
+        if template == SQUARE:  # its argument stands there twice
             nodes[0].name = nodes[0].name or "base"
         return Traced(self, node, like)
 
@@ -261,27 +373,27 @@ class Trace:
         """Run lines until one does not fit, which changes nothing. Return how many fitted."""
         for n, line in enumerate(lines):
             names = dict(self.names)
-            before = {name: (value, value.node) for name, value in names.items() if isinstance(value, Traced)}
+            before = [(value, value.node) for value in names.values() if isinstance(value, Traced)]
+            known = {(id(value), id(node)) for value, node in before}
             try:
                 exec(compile(ast.Module([line], []), "<line>", "exec"), self.module, names)
                 for name, value in names.items():
-                    if isinstance(value, Traced) and before.get(name, (0, 0))[1] is not value.node:
+                    is_new = (id(value), id(getattr(value, "node", None))) not in known
+                    if is_new and isinstance(value, Traced):
                         self.bind(name, value)
-            except Exception:               # whatever it is: NumPy's own line raises it, or does not
-                for value, node in before.values():
+            except Exception:  # whatever it is: NumPy's own line raises it, or does not
+                for value, node in before:
                     value.node = node
                 return n
             self.names = names
         return len(lines)
 
     def bind(self, name, value):
-        """Note the name of a new value. Raises UnfitError if it has another shape than the loop's arrays."""
-        node = value.node
-        if isinstance(value, Number) or node.reduction == "rows" or node.template is None and value.home:
-            fits = True
-        else:
-            fits = node.kind == "f" and node.rows == FULL and not value.is_flat
-        if not fits:
+        """Note the name of a new value. Raises UnfitError if it is no array of the loop's."""
+        node, is_array = value.node, not isinstance(value, Number)
+        given = node.template is None and value.home
+        of_loop = node.kind == "f" and node.rows == FULL and not value.is_flat
+        if is_array and not (of_loop or given or node.reduction == "rows"):
             raise UnfitError
         if node.template is not None:
             node.name = node.name or name

@@ -1,10 +1,10 @@
 """Write the source of a loop over rows from the graph of its lines.
 
-A cheap value of an earlier pass is recomputed. Another one is stored, in the row of a later result or in a row of its
-own. In a column, all values of a pass are computed before any of them is stored.
+A cheap value of an earlier pass is recomputed. Another one is stored, in the row of a later result
+or in a row of its own. In a column, all values of a pass are computed before any of them is stored.
 
-The variable of a user's name `x` is `x_` here, and what the loop derives from it `x_all`, `x_at`, `x_row` or `x_c`. No
-name of the loop's own ends with "_", so none is a user's.
+The variable of a user's name `x` is `x_` here, and what the loop derives from it `x_all`, `x_at`,
+`x_row` or `x_c`. No name of the loop's own ends with "_", so none is a user's.
 """
 
 import ast
@@ -12,34 +12,66 @@ import ast
 from npgpt.engine.loops.trace import FULL, PART, Number, Traced, UnfitError, literal
 from npgpt.engine.statements import in_user
 
-CHEAP = 3               # operations that another pass may repeat
-COSTS = {"({} / {})": 4, "exp({})": 9, "tanh({})": 9, "erf({})": 9, "np.sqrt({})": 9, "np.log({})": 9}     # others: 1
-ALONG = {"sum": ("0", "add"), "mean": ("0", "add"), "max": ("-np.inf", "maximum")}      # a row: begin and step
+CHEAP = 3  # operations that another pass may repeat
+COSTS = {
+    "({} / {})": 4,
+    "exp({})": 9,
+    "tanh({})": 9,
+    "erf({})": 9,
+    "np.sqrt({})": 9,
+    "np.log({})": 9,
+}  # others: 1
+ALONG = {
+    "sum": ("0", "add"),
+    "mean": ("0", "add"),
+    "max": ("-np.inf", "maximum"),
+}  # a row: begin and step
 FOREVER = 1 << 30
 
 
 class Loop:
     """A loop that computes some names of a trace.
 
-    needed: these names; donated: names of arrays that nobody reads later: a result may overwrite them. Raises
-    UnfitError if NumPy should run the lines.
+    needed: these names; donated: names of arrays that nobody reads later: a result may overwrite
+    them. Raises UnfitError if NumPy should run the lines.
     """
 
     def __init__(self, trace, needed, donated):
-        self.trace, self.needed, self.given = trace, needed, trace.given        # given: node -> name of an argument
-        self.homes = {each.home: each.node for each in trace.cells if each.node not in self.given}      # written to
-        values = [value for name, value in trace.names.items() if name in needed and isinstance(value, Traced)]
+        self.trace, self.needed, self.given = (
+            trace,
+            needed,
+            trace.given,
+        )  # given: node -> name of an argument
+        self.homes = {
+            each.home: each.node for each in trace.cells if each.node not in self.given
+        }  # written to
+        values = [
+            value
+            for name, value in trace.names.items()
+            if name in needed and isinstance(value, Traced)
+        ]
         self.results_of_lines = {name: trace.names[name] for name in needed}
         ends = [each.node for each in values if each.node and not isinstance(each, Number)]
         self.ends = list(dict.fromkeys([*ends, *self.homes.values()]))
-        self.nodes, self.numbers = [], []       # all that the ends need, each after its arguments; numbers, literals too
+        self.nodes, self.numbers = (
+            [],
+            [],
+        )  # all that the ends need, each after its arguments; numbers, literals too
         for node in [*self.ends, *(each.node for each in values if isinstance(each, Number))]:
             self.gather(node)
         self.sums = [node for node in self.nodes if node.reduction == "rows"]
-        self.ones = [node for node in self.ends if node not in self.given and node.rows and not node.columns]
+        self.ones = [
+            node for node in self.ends if node not in self.given and node.rows and not node.columns
+        ]
         self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
-        self.new = [node for node in map(stored_as, self.ends) if node not in self.given and node.rows and node.columns
-                    and node not in self.homes.values()]
+        self.new = [
+            node
+            for node in map(stored_as, self.ends)
+            if node not in self.given
+            and node.rows
+            and node.columns
+            and node not in self.homes.values()
+        ]
         self.choose_stored()
         self.name_nodes()
         self.choose_arrays()
@@ -53,25 +85,39 @@ class Loop:
             into.append(node)
 
     def name_nodes(self):
-        """Give each node that becomes a variable a name of its own; numbers have the code by which they are known."""
+        """Give each node that becomes a variable a name of its own; numbers have the code by which
+        they are known.
+        """
         self.names, used = {}, {*self.trace.values}
         for node in self.nodes:
             name = node.name or node.reduction or "stored" * (node in self.stored)
             if name and node not in self.given:
-                name = next(each for each in (name, *(f"{name}_{i}" for i in range(2, 999))) if each not in used)
+                name = next(
+                    each
+                    for each in (name, *(f"{name}_{i}" for i in range(2, 999)))
+                    if each not in used
+                )
                 used.add(name)
             self.names[node] = name
         for i, node in enumerate(self.numbers):
             is_literal = node.template is not None and not node.arguments
-            self.names[node] = node.template if is_literal else f"{node.name}_" if node in self.given else f"number{i}"
+            self.names[node] = (
+                node.template
+                if is_literal
+                else f"{node.name}_"
+                if node in self.given
+                else f"number{i}"
+            )
 
     # What is stored, and where.
 
     def choose_stored(self):
-        """Choose which values are stored, for passes after their own; the results of a row always are."""
+        """Choose which values are stored, for passes after their own; the results of a row always
+        are.
+        """
         results = {*self.new, *self.homes.values()}
         self.stored, self.costs, before = {*results}, {}, None
-        while before != self.stored:            # what is stored is not recomputed, so fewer values are read
+        while before != self.stored:  # what is stored is not recomputed, so fewer values are read
             before = {*self.stored}
             self.look_at_reads(may_store=True)
         while unread := self.stored - results - {*self.last_read}:
@@ -84,7 +130,9 @@ class Loop:
         for stage in self.passes:
             for node in self.nodes:
                 if node.reduction and node.stage - (node.reduction in ALONG) == stage:
-                    self.read_column(node.arguments[0], stage, may_store and node.reduction != "take")
+                    self.read_column(
+                        node.arguments[0], stage, may_store and node.reduction != "take"
+                    )
                 if node in self.stored and node.stage == stage:
                     for each in node.arguments:
                         self.read_column(each, stage, may_store)
@@ -112,38 +160,65 @@ class Loop:
         return self.costs[node]
 
     def choose_arrays(self):
-        """Choose the arrays that the loop gets: the first one is whole, and has the dtype of the loop."""
+        """Choose the arrays that the loop gets: the first one is whole, and has the dtype of the
+        loop.
+        """
         self.look_at_reads(may_store=False)
-        self.arrays = [node for node in self.nodes if node in self.given
-                       and (node in self.last_read or node.rows and not node.columns)]
+        self.arrays = [
+            node
+            for node in self.nodes
+            if node in self.given and (node in self.last_read or node.rows and not node.columns)
+        ]
         self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
         lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
-        if lead != [(FULL, True, "f")] or self.homes and any(node.kind == "i" for node in self.arrays):
+        if (
+            lead != [(FULL, True, "f")]
+            or self.homes
+            and any(node.kind == "i" for node in self.arrays)
+        ):
             raise UnfitError
         for node in self.given:
             home = self.homes.get(self.given[node])
             if home and (node not in self.arrays or self.last_read[node] > home.stage):
-                raise UnfitError                            # it would be read after it was overwritten
+                raise UnfitError  # it would be read after it was overwritten
 
     def choose_rows(self, donated):
         """Choose where each stored value is: node -> name of its row, in `rows`."""
         self.rows = {node: f"{name}_row" for name, node in self.homes.items()}
-        busy = {}                               # of a result: the values in its row, as (first pass, last pass that reads)
+        busy = {}  # of a result: the values in its row, as (first pass, last pass that reads)
         for node in self.new:
-            old = next((old for old, last in self.last_read.items() if self.given.get(old) in donated
-                        and old.rows == FULL and old.kind == "f" and old not in self.ends and last <= node.stage
-                        and f"{self.given[old]}_row" not in self.rows.values()), None)
+            old = next(
+                (
+                    old
+                    for old, last in self.last_read.items()
+                    if self.given.get(old) in donated
+                    and old.rows == FULL
+                    and old.kind == "f"
+                    and old not in self.ends
+                    and last <= node.stage
+                    and f"{self.given[old]}_row" not in self.rows.values()
+                ),
+                None,
+            )
             self.rows[node] = f"{self.names[node] if old is None else self.given[old]}_row"
             busy[node] = [(node.stage, FOREVER)]
             if old is not None:
                 busy[node].append((-1, self.last_read[old]))
         self.made = [node for node in self.new if self.rows[node] == f"{self.names[node]}_row"]
-        if len(self.made) == len(self.new) and not self.homes and sum(bool(each.arguments) for each in self.nodes) < 2:
-            raise UnfitError                                # NumPy has loops of one operation
+        if (
+            len(self.made) == len(self.new)
+            and not self.homes
+            and sum(bool(each.arguments) for each in self.nodes) < 2
+        ):
+            raise UnfitError  # NumPy has loops of one operation
         self.scratch = []
         for node in [node for node in self.nodes if node in self.stored and node not in self.rows]:
             last = self.last_read[node]
-            free = (end for end in busy if all(last <= begin or until <= node.stage for begin, until in busy[end]))
+            free = (
+                end
+                for end in busy
+                if all(last <= begin or until <= node.stage for begin, until in busy[end])
+            )
             place = next(free, None)
             if place is None:
                 self.scratch.append(node)
@@ -160,15 +235,19 @@ class Loop:
             lines += self.pass_over(stage)
         for node in self.nodes:
             if node.put:
-                index, value = node.put
-                lines.append(f"{self.rows[stored_as(node)]}[{self.variable(index)}] = {self.operand(value, 0)}")
+                index, value = self.variable(node.put[0]), self.operand(node.put[1], 0)
+                lines.append(f"{self.rows[stored_as(node)]}[{index}] = {value}")
         lines += [f"{self.names[node]}_all[n, 0] = {self.variable(node)}" for node in self.ones]
         first, then = self.parameters()
-        head = [f"def loop({', '.join(first + then + [f'{self.names[node]}_sums' for node in self.sums])}):",
-                f"    N, C = {first[0]}.shape",
-                *(f"    {self.rows[node]} = np.empty(C, real)" for node in self.scratch), "    for n in range(N):"]
+        sums = [f"{self.names[node]}_sums" for node in self.sums]
+        head = [
+            f"def loop({', '.join(first + then + sums)}):",
+            f"    N, C = {first[0]}.shape",
+            *(f"    {self.rows[node]} = np.empty(C, real)" for node in self.scratch),
+            "    for n in range(N):",
+        ]
         text = "\n".join(head + ["        " + line for line in lines])
-        return ast.unparse(ast.parse(text))                 # without needless parentheses
+        return ast.unparse(ast.parse(text))  # without needless parentheses
 
     def variable(self, node):
         return f"{self.names[node]}_"
@@ -186,36 +265,56 @@ class Loop:
             elif node.rows:
                 lines.append(f"{self.variable(node)} = {name}_all[{at}, 0]")
             if node.kind == "i":
-                lines += [f"if {self.variable(node)} < 0: {self.variable(node)} += C",
-                          f"if not 0 <= {self.variable(node)} < C: raise IndexError"]
+                lines += [
+                    f"if {self.variable(node)} < 0: {self.variable(node)} += C",
+                    f"if not 0 <= {self.variable(node)} < C: raise IndexError",
+                ]
         return lines + [f"{self.rows[node]} = {self.names[node]}_all[n]" for node in self.made]
 
     def pass_over(self, stage):
-        """Return the lines of a pass: the values of the whole row that are known before it, then its columns."""
-        self.known, self.lines = {}, []                     # what has been computed in this pass; the lines so far
+        """Return the lines of a pass: the values of the whole row that are known before it, then
+        its columns.
+        """
+        self.known, self.lines = {}, []  # what has been computed in this pass; the lines so far
         for node in self.nodes:
             name = self.names[node]
-            if node.stage != stage or node in self.given or node.columns or not node.rows or not name:
+            if node.stage != stage or node in self.given or node.columns or not name:
                 continue
             if node.reduction == "mean":
                 self.lines.append(f"{name}_ = {name}_ / real(C)")
             elif node.reduction == "take":
-                self.lines.append(f"{name}_ = {self.code(node.arguments[0], stage, self.variable(node.arguments[1]))}")
+                x, index = node.arguments
+                self.lines.append(f"{name}_ = {self.code(x, stage, self.variable(index))}")
             elif not node.reduction:
                 self.lines.append(f"{name}_ = {self.filled(node, stage)}")
         along = [node for node in self.nodes if node.stage == stage + 1 and node.reduction in ALONG]
-        before = self.lines + [f"{self.variable(node)} = real({ALONG[node.reduction][0]})" for node in along]
+        before = self.lines + [
+            f"{self.variable(node)} = real({ALONG[node.reduction][0]})" for node in along
+        ]
         self.lines, ends = [], []
         for node in along:
             name, step = self.variable(node), ALONG[node.reduction][1]
             ends.append(f"{name} = {step}({name}, {self.code(node.arguments[0], stage)})")
-        ends += [f"{self.names[node]}_sums[c] += {self.code(node.arguments[0], stage)}" for node in self.sums
-                 if node.stage == stage]
-        ends += [f"{self.rows[node]}[c] = {self.code(node, stage)}" for node in self.rows if node.stage == stage]
-        return before + ["for c in range(np.uint64(C)):"] * bool(ends) + ["    " + line for line in self.lines + ends]
+        ends += [
+            f"{self.names[node]}_sums[c] += {self.code(node.arguments[0], stage)}"
+            for node in self.sums
+            if node.stage == stage
+        ]
+        ends += [
+            f"{self.rows[node]}[c] = {self.code(node, stage)}"
+            for node in self.rows
+            if node.stage == stage
+        ]
+        return (
+            before
+            + ["for c in range(np.uint64(C)):"] * bool(ends)
+            + ["    " + line for line in self.lines + ends]
+        )
 
     def code(self, node, stage, at="c"):
-        """Return the expression of a value in a column; one that has a name becomes a line, once in a pass."""
+        """Return the expression of a value in a column; one that has a name becomes a line, once in
+        a pass.
+        """
         name = self.names[node]
         if node in self.rows and node.stage < stage:
             return f"{self.rows[node]}[{at}]"
@@ -246,20 +345,34 @@ class Loop:
         columns = [self.row(node) for node in self.arrays if not node.rows]
         first = [f"{self.names[node]}_all" for node in self.arrays if node.rows == FULL]
         first += [f"{self.names[node]}_all" for node in self.made + self.ones]
-        return first + [f"{name}_at" for name in parts], [f"{name}_all" for name in parts] + columns + self.read_numbers()
+        return first + [f"{name}_at" for name in parts], [
+            f"{name}_all" for name in parts
+        ] + columns + self.read_numbers()
 
     def read_numbers(self):
         """Return the names of the numbers that the loop reads, without literals."""
-        read = {each for node in self.nodes for each in (*node.arguments, *node.put) if each.is_number}
-        return [self.names[node] for node in self.numbers if node in read and (node.arguments or node in self.given)]
+        read = {
+            each for node in self.nodes for each in (*node.arguments, *node.put) if each.is_number
+        }
+        return [
+            self.names[node]
+            for node in self.numbers
+            if node in read and (node.arguments or node in self.given)
+        ]
 
     def call(self):
-        """Return the statements that call the loop. If all lines are elementwise, all rows are one row."""
+        """Return the statements that call the loop. If all lines are elementwise, all rows are one
+        row.
+        """
         first, then = self.parameters()
         one_row = all(node.rows == FULL and node.columns for node in self.arrays) and not (
-            self.sums or self.ones or len(self.passes) > 1)
+            self.sums or self.ones or len(self.passes) > 1
+        )
         arrays = [f"{self.names[node]}_" for node in self.arrays]
-        lines, plain = [f"shape = {arrays[0]}.shape"], f"    return plain({', '.join(in_user(self.trace.values))})"
+        lines, plain = (
+            [f"shape = {arrays[0]}.shape"],
+            f"    return plain({', '.join(in_user(self.trace.values))})",
+        )
         for node in self.numbers:
             if node.arguments:
                 made = node.template.format(*(self.names[each] for each in node.arguments))
@@ -268,13 +381,21 @@ class Loop:
         if len(self.trace.shape) > 1:
             lines += [f"if not in_order({', '.join(whole)}):", plain]
         if self.homes:
-            lines += [f"if not alone([{', '.join(in_user(self.homes))}], [{', '.join(arrays)}]):", plain]
+            lines += [
+                f"if not alone([{', '.join(in_user(self.homes))}], [{', '.join(arrays)}]):",
+                plain,
+            ]
         for node, array in zip(self.arrays, arrays, strict=True):
-            name, view = self.names[node], "-1" if not node.rows else "1, -1" if one_row else f"-1, {array}.shape[-1]"
+            name, view = (
+                self.names[node],
+                "-1" if not node.rows else "1, -1" if one_row else f"-1, {array}.shape[-1]",
+            )
             lines += [f"{name}_at = row_numbers({array}.shape, shape)"] if node.rows == PART else []
             lines.append(f"{name}_{'all' if node.rows else 'row'} = contiguous({array}, {view})")
         lines += [f"{self.names[node]}_all = np.empty_like({first[0]})" for node in self.made]
-        lines += [f"{self.names[node]}_all = np.empty_like({first[0]}[:, :1])" for node in self.ones]
+        lines += [
+            f"{self.names[node]}_all = np.empty_like({first[0]}[:, :1])" for node in self.ones
+        ]
         numbers = self.read_numbers()
         then = [f"float({each})" if each in numbers else each for each in then]
         others = "".join(f"{each}, " for each in then)
@@ -283,7 +404,7 @@ class Loop:
             run = f"{', '.join(f'{self.names[node]}_sums' for node in self.sums)}, = {run}"
         else:
             run = f"loop({', '.join(first + then)}) if free_cores() == 1 else {run}"
-        if any(node.kind == "i" for node in self.arrays):   # NumPy raises its own error
+        if any(node.kind == "i" for node in self.arrays):  # NumPy raises its own error
             return [*lines, "try:", f"    {run}", "except IndexError:", plain]
         return [*lines, run]
 
@@ -294,7 +415,11 @@ class Loop:
         """Return the expression of a result, after the call."""
         if isinstance(value, Number):
             return self.names[value.node]
-        if value is None or type(value) in (bool, int, float):      # the same in each call, as the loop's key has it
+        if value is None or type(value) in (
+            bool,
+            int,
+            float,
+        ):  # the same in each call, as the loop's key has it
             return literal(value)
         if not isinstance(value, Traced):
             for name, given in self.trace.values.items():
@@ -312,5 +437,7 @@ class Loop:
 
 
 def stored_as(node):
-    """Return the node whose row holds a value: where one column is replaced, that is the row of all others."""
+    """Return the node whose row holds a value: where one column is replaced, that is the row of all
+    others.
+    """
     return node.arguments[0] if node.put else node
