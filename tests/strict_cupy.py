@@ -241,18 +241,6 @@ class Generator:
         return on_gpu(self._rng.random(size, dtype))
 
 
-def fuse(function):
-    """Return a function that records the kernel. CuPy fuses only its own arrays and numbers."""
-    @functools.wraps(function)
-    def kernel(*values):
-        if not all(isinstance(each, ndarray | int | float) for each in values):
-            raise TypeError("Invalid argument type")
-        gpu.kernels.append(function.__name__)
-        return function(*values)
-
-    return kernel
-
-
 def asarray(a, dtype=None):
     """A copy from the host does not wait; an array of another device is copied to the current one."""
     if not isinstance(a, ndarray):
@@ -267,7 +255,7 @@ random = SimpleNamespace(Generator=Generator, Philox4x3210=lambda seed=None, *, 
     seed=seed, device=gpu.current))
 cupy = ModuleType("cupy")
 vars(cupy).update(
-    ndarray=ndarray, cuda=cuda, random=random, asarray=asarray, fuse=fuse,
+    ndarray=ndarray, cuda=cuda, random=random, asarray=asarray,
     may_share_memory=lambda a, b: np.may_share_memory(a._array, b._array),      # of the bounds alone: nothing waits
     **{name: functools.partial(call, name) for name in ("zeros", "ones", "empty", "full", "arange")},
     **{name: getattr(np, name) for name in UFUNCS})

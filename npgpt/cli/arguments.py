@@ -70,8 +70,8 @@ def add_device_arguments(parser):
     parser.add_argument("--kernels", choices=KERNELS, default="auto",
                         help="how the layers run. auto (default): CuPy on a GPU; on a CPU numba if it is installed, "
                              "else numpy. numpy: NumPy in threads; numba: also compiled loops (extra fast); mkl: also "
-                             "Intel's matmuls (extra mkl); fused: CuPy with fused lines (not yet measured); "
-                             "reference: the lines as written, in one thread; xla: compiled by XLA (extra xla)")
+                             "Intel's matmuls (extra mkl); reference: the lines as written, in one thread; xla: "
+                             "compiled by XLA (extra xla)")
 
 
 def add_block_argument(parser):

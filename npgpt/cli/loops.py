@@ -14,7 +14,8 @@ WIDTH = 64      # of a lesson's line
 def show_loops(name):
     """Print a layer's forward and backward, each line beside the loop that it became, or NumPy. Raises UserError."""
     cpu_kernels("numba")            # or it says what to install
-    from npgpt.engine.loops.lines import Segment, compile_lines
+    from npgpt.engine.loops.lines import compile_lines
+    from npgpt.engine.loops.segment import Segment
     from npgpt.study.lessons.table import chosen_lessons
 
     lesson, = chosen_lessons(name)

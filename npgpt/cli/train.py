@@ -278,9 +278,8 @@ def kernels_of_run(args, state):
     saved = state.get("kernels", "reference" if state["threads"] == 1 else "numpy")
     if args.kernels != "auto" or args.backward:
         return args.kernels
-    on_gpu = saved != "xla" and array_module(args.device) is not np
-    if on_gpu or saved == "fused":
-        return saved if on_gpu and saved == "fused" else "auto"
+    if saved == "fused" or saved != "xla" and array_module(args.device) is not np:
+        return "auto"           # "fused" was CuPy's, in an earlier version
     if saved not in KERNELS:
         raise UserError(f"{args.out_dir} was trained with the kernels {shown(saved)}, which this npgpt does not have: "
                         f"choose --kernels {', '.join(KERNELS)}")

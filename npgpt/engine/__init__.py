@@ -1,12 +1,13 @@
 """Engines run the model's lines, which know nothing about them.
 
-`reference` calls each line once on whole arrays; `gpu` does so by CuPy, if asked with kernels that `fused` makes of
-them; `cpu` runs them on parts that fit the cache, on several threads, as loops that `loops` compiles from them, and
-with the matmuls of `few_rows` and `matmul`, if these are installed; `xla` compiles them for any device of JAX;
-`distributed` runs one of these in each of many processes. Only `reference` and `cpu` are needed: the other rooms may be
-deleted. `activations` runs the lines with hooks that record arrays. If an edited function would be replaced or run on
-parts, `sources` notices, and its own lines run. An engine's `config` has the `block` (`Block` in npgpt/model/block.py)
-whose forward and backward `gpt_forward` calls; an engine may put compiled ones there. All engines have one interface:
+`reference` calls each line once on whole arrays; `gpu` does so by CuPy; `cpu` runs them on parts
+that fit the cache, on several threads, as loops that `loops` compiles from them, and with the
+matmuls of `few_rows` and `matmul`, if these are installed; `xla` compiles them for any device of
+JAX; `distributed` runs one of these in each of many processes. Only `reference` and `cpu` are
+needed: the other rooms may be deleted. `activations` runs the lines with hooks that record arrays.
+If an edited function would be replaced or run on parts, `sources` notices, and its own lines run.
+An engine's `config` has the `block` (`Block` in npgpt/model/block.py) whose forward and backward
+`gpt_forward` calls; an engine may put compiled ones there. All engines have one interface:
 
     step(batches, rngs, count, moments, step) -> loss, norm             loss(idx, targets) -> loss
     loss_and_grads(idx, targets, rng, count) -> loss, grads             moments() -> AdamW's m, v

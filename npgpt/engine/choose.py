@@ -14,7 +14,7 @@ from npgpt.model.block import GPT2
 from npgpt.model.config import GPTConfig
 from npgpt.model.parameters import Parameters, parameter_shapes
 
-KERNELS = ("auto", "numpy", "numba", "mkl", "fused", "reference", "xla")
+KERNELS = ("auto", "numpy", "numba", "mkl", "reference", "xla")
 
 
 def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernels: str,
@@ -27,8 +27,6 @@ def make_engine(config: GPTConfig, dtype: str, device: str, threads: int, kernel
         raise UserError("dtype tf32 needs a GPU: use --dtype float32")
     if xp is not np and kernels in ("numpy", "numba", "mkl"):
         raise UserError(f"--kernels {kernels} runs on a CPU: leave it out, or use --device cpu")
-    if xp is np and kernels == "fused":
-        raise UserError("--kernels fused is for a GPU: add --device gpu, or leave it out")
     if xp is np:
         values = sum(map(math.prod, parameter_shapes(config).values()))
         check_memory(values * np.dtype(DTYPES[dtype]).itemsize, "the model")

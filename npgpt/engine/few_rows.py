@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from npgpt.engine.loops.jit import jit
-from npgpt.engine.loops.lines import contiguous
+from npgpt.engine.loops.segment import contiguous
 from npgpt.engine.row_blocks import BLOCK_BYTES
 from npgpt.engine.threads import even_parts, free_cores, spread
 

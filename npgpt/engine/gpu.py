@@ -3,12 +3,9 @@
 Two operators are not CuPy's: a batched `@`, before which it copies all strided matrices, and a sum over the rows of a
 matrix, for which it starts too few thread blocks. The embedding's gradient is replaced, because np.add.at adds in any
 order on a GPU.
-
-kernels "fused" makes one kernel of successive elementwise lines. No GPU has measured it yet, so it is not the default.
 """
 
 import contextlib
-import functools
 import math
 
 import numpy as np
@@ -16,7 +13,6 @@ import numpy as np
 from npgpt import layers
 from npgpt.arrays import DTYPES
 from npgpt.devices import check_tf32, number_of
-from npgpt.engine import update
 from npgpt.engine.blas import blas_matrices, layout
 from npgpt.engine.embedding import sorted_embedding_backward
 from npgpt.engine.ops import seen_as, table, with_lora
@@ -39,7 +35,7 @@ def on_gpu(config, dtype, device, kernels, frozen):
 class GPUEngine(ReferenceEngine):
     """Runs the model by CuPy, on the GPU that has its parameters. Equal arguments give equal bits.
 
-    kernels: "auto", "fused", or "reference", which replaces nothing. tf32: whether matmuls round their factors to 10
+    kernels: "auto", or "reference", which replaces nothing. tf32: whether matmuls round their factors to 10
     bits of mantissa. Raises UserError if the GPU cannot do that.
     """
 
@@ -54,22 +50,14 @@ class GPUEngine(ReferenceEngine):
             check_tf32(self.name, f"{''.join(major)}.{minor}")
         if kernels == "reference":
             return
-        lesson, array = layers, array_type()
-        if kernels == "fused":
-            from cupyx.scipy.special import erf
-
-            from npgpt.engine.fused import fuse_lines
-            fused = functools.partial(fuse_lines, fuse=params.xp.fuse, np=params.xp, erf=erf)
-            lesson = table(**{name: fused(getattr(layers, name)) for name in layers.__all__ if name.islower()})
-            self.adamw_update, block = fused(update.adamw_update), params.config.block
-            self.config = params.config.with_block(fused(block.forward), fused(block.backward))
-        pairs = {name: seen_as(array, getattr(lesson, f"{name}_forward"), getattr(lesson, f"{name}_backward"))
+        array = array_type()
+        pairs = {name: seen_as(array, getattr(layers, f"{name}_forward"), getattr(layers, f"{name}_backward"))
                  for name in ("attention", "head", "layernorm", "linear")}
         replaced = {f"{name}_{way}": function for name, pair in pairs.items()
                     for way, function in zip(("forward", "backward"), pair, strict=True)}
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = sorted_embedding_backward
-        self.ops = with_lora(table(lesson, **replaced), params.config)
+        self.ops = with_lora(table(layers, **replaced), params.config)
 
     @property
     def name(self):

@@ -11,7 +11,8 @@ from tests.helpers.lines import assert_alike, defined
 
 pytest.importorskip("numba", reason="compiles the loops; it is in the extras fast and test")
 from npgpt.engine.loops.check import CALLS, Checked
-from npgpt.engine.loops.lines import compile_lines, kernel
+from npgpt.engine.loops.lines import compile_lines
+from npgpt.engine.loops.segment import kernel
 from npgpt.engine.loops.write import Loop
 
 LINES = """def f(x, w):

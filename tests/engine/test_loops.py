@@ -25,8 +25,9 @@ pytest.importorskip("numba", reason="compiles the loops; it is in the extras fas
 from numba.core import compiler
 from scipy.special import erf
 
-from npgpt.engine.loops import lines, vectors
-from npgpt.engine.loops.lines import compile_lines, kernel
+from npgpt.engine.loops import segment, vectors
+from npgpt.engine.loops.lines import compile_lines
+from npgpt.engine.loops.segment import kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")       # the mean of nothing
 BY = pytest.mark.parametrize(("by", "n"), [("python", 24), ("numba", 1),
@@ -44,7 +45,7 @@ def loops_by(what):
             stack.callback(each.cache_clear)
         if what == "python":
             stack.enter_context(mock.patch.multiple(vectors, **in_python))
-            stack.enter_context(mock.patch.object(lines, "jit", lambda function, source: function))
+            stack.enter_context(mock.patch.object(segment, "jit", lambda function, source: function))
         yield
 
 

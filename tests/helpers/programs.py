@@ -352,7 +352,8 @@ def main():
         "--show", type=int, default=3, help="how many programs that differ are printed"
     )
     args = parser.parse_args()
-    from npgpt.engine.loops.lines import compile_lines, kernel
+    from npgpt.engine.loops.lines import compile_lines
+    from npgpt.engine.loops.segment import kernel
     from tests.engine.test_loops import loops_by
 
     kinds, loops = collections.Counter(), 0

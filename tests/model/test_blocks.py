@@ -144,11 +144,10 @@ def test_gradcheck_checks_the_block_as_a_whole(npgpt, tmp_path):
     assert code == 1 and [line.split()[0] for line in out.splitlines() if "WRONG" in line] == ["x"]
 
 
-@pytest.mark.parametrize("kernels", ["auto", "reference", "fused"])
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
 def test_a_block_stays_on_the_gpu(monkeypatch, kernels):
     strict_cupy.install(monkeypatch)
     loss, grads = model_of(device="gpu", kernels=kernels).loss_and_grads(IDX, TARGETS)
-    assert ("fused_sigmoid_silu_y" in strict_cupy.gpu.kernels) == (kernels == "fused")          # its own SwiGLU
     expected, gradients = model_of().loss_and_grads(IDX, TARGETS)
     assert float(loss.get()) == pytest.approx(expected, rel=1e-12) and grads.keys() == gradients.keys()
     for name, gradient in grads.items():

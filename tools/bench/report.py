@@ -6,7 +6,7 @@ import os
 from shapes import PEERS
 
 LABELS = {"npgpt": "npgpt", "fast": "npgpt, fast", "mkl": "npgpt, mkl", "xla": "npgpt, XLA",
-          "cupy": "npgpt, CuPy", "fused": "npgpt, fused", "reference": "npgpt, reference lines", "old": "npgpt, older",
+          "cupy": "npgpt, CuPy", "reference": "npgpt, reference lines", "old": "npgpt, older",
           "torch": "PyTorch", "compile": "torch.compile", "transformers": "transformers"}
 HEADER = ("row", "what", "side", "time", "times the first's", "PyTorch's time / this", "tokens/s", "memory")
 RATIO = "{median:.2f} ({low:.2f} to {high:.2f})"

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 import numpy as np
 
 # In the order of their turns, each with the package that it needs. Those of KERNELS are npgpt.
-SIDES = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "jax", "cupy": "cupy", "fused": "cupy",
+SIDES = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "jax", "cupy": "cupy",
          "reference": "cupy", "old": "numpy", "torch": "torch", "compile": "torch", "transformers": "transformers"}
-KERNELS = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "xla", "cupy": "auto", "fused": "fused",
+KERNELS = {"npgpt": "numpy", "fast": "numba", "mkl": "mkl", "xla": "xla", "cupy": "auto",
            "reference": "reference", "old": "numpy"}
 PEERS = ("torch", "transformers")       # of training and of generation
 SEED = 0            # of the weights, batches and prompts: every side has the same
@@ -58,7 +58,7 @@ class Shape:
     def sides(self):
         """Return the sides that can run this row. The other times are given as multiples of the first's, npgpt's."""
         if self.device == "gpu":
-            return ("xla", *(["cupy", "fused", "reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
+            return ("xla", *(["cupy", "reference"] if self.dtype != "bfloat16" else []), "torch", "compile")
         return ("npgpt", "fast", "mkl", "xla", "old", *(["transformers"] if self.new_tokens else ["torch", "compile"]))
 
     @property

@@ -8,13 +8,14 @@ compared, and a difference is an error; with =never none is.
 
 import itertools
 import os
+import threading
 
 import numpy as np
 from numba.core.errors import NumbaError
 
 from npgpt.engine.sources import say_once
-from npgpt.engine.statements import LOCK
 
+LOCK = threading.Lock()
 CALLS = 1, 2, 100  # that are compared
 TOLERANCE = {4: 1e-4, 8: 1e-9}  # bytes of a float: of the largest number
 WIDER = {4: np.float64, 8: np.longdouble}
@@ -22,7 +23,7 @@ NOISE = 16  # times NumPy's own error: a difference of two nearly equal numbers
 
 
 class Checked:
-    """A compiled function of a part of a function's lines, called like it. part: a `Part`."""
+    """A compiled function of a part of a function's lines, called like it. part: a `Segment`."""
 
     def __init__(self, part, function):
         self.part, self.function, self.calls = part, function, 0

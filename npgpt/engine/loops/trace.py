@@ -10,12 +10,11 @@ from numbers alone, Python computes.
 """
 
 import ast
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partialmethod
 
 import numpy as np
-
-from npgpt.engine.statements import is_constant
 
 try:
     from scipy.special import erf
@@ -242,6 +241,13 @@ for name, sign in OPERATORS.items():
     setattr(Number, f"__r{name}__", partialmethod(Number.computed, f"({{1}} {sign} {{0}})"))
 for name, text in (("neg", "(-{})"), ("abs", "abs({})")):
     setattr(Number, f"__{name}__", partialmethod(Number.computed, text))
+
+
+def is_constant(value):
+    """Return whether the code of a loop depends on the value: None, a flag, an integer, a function.
+    """
+    is_function = callable(value) and isinstance(value, Hashable)
+    return value is None or isinstance(value, int) or is_function
 
 
 def is_number(value):

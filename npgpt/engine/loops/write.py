@@ -9,8 +9,8 @@ The variable of a user's name `x` is `x_` here, and what the loop derives from i
 
 import ast
 
+from npgpt.engine.loops.statements import in_user
 from npgpt.engine.loops.trace import FULL, PART, Number, Traced, UnfitError, literal
-from npgpt.engine.statements import in_user
 
 CHEAP = 3  # operations that another pass may repeat
 COSTS = {
