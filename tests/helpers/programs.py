@@ -58,6 +58,7 @@ EXPRESSIONS = [
     "({a} + {s} * {n})",
     "(({a}) ** 2) ** {n}",
 ]
+COMMON = [*["{y} = {e}"] * 4, *["{a} {op}= {e}"] * 2, "{y} = {a} @ {square}"]
 STATEMENTS = [
     *["{y} = {e}"] * 6,
     *["{a} {op}= {e}"] * 3,
@@ -153,14 +154,14 @@ class Program:
             elif role == "index":
                 array = rng.integers(0, max(1, resized(self.shapes["w"][0])), shape)
             else:
-                array = LAYOUTS[rng.integers(len(LAYOUTS) if call % 2 else 1)](
+                array = LAYOUTS[rng.integers(len(LAYOUTS) if call in (1, 2) else 1)](
                     rng.standard_normal(shape)
                 )
             made[role] = array.astype(self.dtype) if array.dtype.kind == "f" else array
         if self.same:
             made["z"] = made["x"]
         constants = self.constants | (
-            {"layer": (self.constants["layer"] + call) % 4, "s": 0.4} if call else {}
+            {"layer": (self.constants["layer"] + 2 * call) % 7, "s": 0.4} if call else {}
         )
         if call in (2, 4):
             constants |= {"flag": not constants["flag"], "n": 4, "none": made["z"] * 2.0}
@@ -238,7 +239,7 @@ class Program:
         )
         return self.pick(
             f"{layer} > 0",
-            f"{layer} > 1",
+            f"{layer} > {self.pick(1, 2, 3, 4)}",
             flag,
             f"not {flag}",
             f"{none} is None",
@@ -264,7 +265,7 @@ class Program:
             self.expression(self.pick(1, 2, 3)),
             *(self.called[role] for role in ("layer", "s", "n")),
         )
-        form = self.pick(*(["{y} = {e}"] if self.rng.random() < self.fitting else STATEMENTS))
+        form = self.pick(*(COMMON if self.rng.random() < self.fitting else STATEMENTS))
         if form == "if" and not nested:
             branches = [
                 [f"    {line}" for _ in range(self.pick(1, 2)) for line in self.statement(True)]

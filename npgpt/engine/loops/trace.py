@@ -105,9 +105,8 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
     def undecided(self, *_):
         raise UnfitError
 
-    __bool__ = __str__ = __format__ = (
-        undecided  # what else could decide something raises a TypeError
-    )
+    # What else could decide something raises a TypeError by itself.
+    __bool__ = __str__ = __format__ = undecided
 
     @property
     def is_flat(self):
