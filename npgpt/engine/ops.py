@@ -26,10 +26,13 @@ def with_lora(ops, config, all_gradients=False):
     """Return the table for a model: linear layers with LoRA's matrices become `lora`.
 
     The gradients of A and B take the place of the weight's, as a dict: the transformer's lines know nothing of LoRA.
-    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients; a head computes dx = dy W^T.
+    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients, or edited lines may read them;
+    a head computes dx = dy W^T.
     """
     if not config.lora_rank:
         return ops
+    all_gradients = all_gradients or not as_tested("gpt_backward", "block_backward", "mlp_backward",
+                                                   "self_attention_backward")
     by_head, by_linear = as_tested("linear_backward", "head_forward"), as_tested("head_backward", "linear_forward")
 
     def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
@@ -58,15 +61,21 @@ def with_lora(ops, config, all_gradients=False):
 
 
 def headless(ops):
-    """Return the table without the head: the model's output is the last hidden state, the head's gradients are 0."""
+    """Return the table without the head, and a dict of what the head would read, "x", whose gradient is set as "dx".
+
+    The head's gradients are 0. So are the logits; they have no tokens, unless edited lines may read them.
+    """
+    kept, edited = {}, not as_tested("gpt_forward", "gpt_backward")
+
     def head_forward(x, weight, bias):
-        return x, (weight, bias)
+        kept["x"] = x
+        return np.zeros_like(x, shape=(*x.shape[:-1], edited * len(weight))), (weight, bias)
 
-    def head_backward(dx, cache):
+    def head_backward(dlogits, cache):
         weight, bias = cache
-        return dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
+        return kept["dx"], np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
 
-    return table(ops, head_forward=head_forward, head_backward=head_backward)
+    return table(ops, head_forward=head_forward, head_backward=head_backward), kept
 
 
 def seen_as(kind, forward, backward):

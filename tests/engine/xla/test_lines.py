@@ -33,14 +33,13 @@ def assert_equal(ours, expected, rtol=1e-9):
 
 
 def table_of(config):
-    """Return XLA's operations, but with the lesson's head, which XLA runs in the loss; attention takes keywords too."""
+    """Return XLA's operations; attention takes keywords too."""
     from npgpt.engine.ops import table
     from npgpt.engine.xla.lines import lines
     from npgpt.engine.xla.replaced import replaced, with_sorted_embedding
     ops, *_ = lines("float64", config.block)
-    xla = replaced(with_sorted_embedding(ops, 1), False, "float64")
-    return table(xla, head_forward=ops.head_forward, head_backward=ops.head_backward,
-                 attention_forward=lambda q, k, v, **others: xla.attention_forward(q, k, v, *others.values()))
+    xla = replaced(with_sorted_embedding(ops, 1), GPTConfig(causal=False), "float64")
+    return table(xla, attention_forward=lambda q, k, v, **others: xla.attention_forward(q, k, v, *others.values()))
 
 
 LESSON = {case.name: case for case in layer_cases()}
