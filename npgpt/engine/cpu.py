@@ -102,9 +102,8 @@ class CPUEngine(ReferenceEngine):
                     for way, function in zip(("forward", "backward"), both, strict=True)}
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = fast_embedding_backward
-            config = params.config
-            large = config.vocab_size > ONE_HOT_LIMIT and not config.lora_rank
-            if config.tie_word_embeddings and large and as_tested("gpt_backward"):
+            large, lora = params.config.vocab_size > ONE_HOT_LIMIT, params.config.lora_rank
+            if params.config.tie_word_embeddings and large and not lora and as_tested("gpt_backward"):
                 self.gpt_backward = tied_gpt_backward
         self.in_place = as_tested("gpt_forward", "head_forward")        # edited lines may keep the logits
         self.ops = with_lora(table(lesson, **replaced), params.config)

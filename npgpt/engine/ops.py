@@ -52,7 +52,7 @@ def with_lora(ops, config, all_gradients=False):
 
     def head_backward(dlogits, cache):
         dx = ops.linear_forward(dlogits, cache[1])[0] if by_linear else ops.head_backward(dlogits, cache)[0]
-        return dx, 0.0, 0.0 if cache[2] else None
+        return dx, 0.0, None
 
     adapted = table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
     if all_gradients:

@@ -204,7 +204,8 @@ class XLAEngine(ReferenceEngine):
             if not gradient:
                 return jax.tree.map(jnp.add, total, (loss,)), None
             dx, *sums = self.lesson.head_backward(dlogits, head)
-            return jax.tree.map(jnp.add, total, (loss, *sums)), dx
+            more = loss, *sums                                                      # LoRA's table skips the bias's
+            return tuple(a if b is None else a + b for a, b in zip(total, more, strict=True)), dx
 
         zeros = jnp.zeros((), x.dtype), jnp.zeros_like(weight), None if bias is None else jnp.zeros_like(bias)
         zeros, parts = zeros if gradient else zeros[:1], (x.reshape(B, n, T // n, C), targets.reshape(B, n, T // n))
