@@ -201,10 +201,10 @@ class GPT:
         `backward(dhidden)` then returns the gradients. Arguments and errors are those of `forward`.
         """
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
-        ops, head = headless(self.ops)
-        head["logits"], gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = (gpt, None, head, gpt_backward, ops)
-        return head["x"]
+        ops = headless(self.ops)
+        logits, gpt = self._run_forward(idx, rng, mask, ops)
+        self._cache = (gpt, None, np.zeros_like(logits), gpt_backward, ops)
+        return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
         """Compute the log-probability of each token given those before it, in nats: idx (B, T) -> (B, T - 1).
@@ -239,18 +239,16 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
-        gpt, cross_entropy, head, backward, ops = self._cache
-        if head:
-            shape = head["x"].shape
-            what = f"an array of shape {shape}, like the result of hidden"
+        gpt, cross_entropy, dlogits, backward, ops = self._cache
+        if cross_entropy is None:
+            what = f"an array of shape {ops.x.shape}, like the result of hidden"
             require("dhidden", dhidden, dhidden is not None, what)
         else:
             require("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
         with self.engine.running():
-            if head:
-                head["dx"] = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
-                require("dhidden", dhidden, head["dx"].shape == shape, what)
-                dlogits = np.zeros_like(head["logits"])
+            if cross_entropy is None:
+                ops.dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
+                require("dhidden", dhidden, ops.dx.shape == ops.x.shape, what)
             else:
                 dlogits = cross_entropy_backward(1.0, cross_entropy)
             return self.params.flatten(backward(dlogits, gpt, ops))

@@ -31,9 +31,9 @@ def with_lora(ops, config, all_gradients=False):
     """
     if not config.lora_rank:
         return ops
-    all_gradients = all_gradients or not as_tested("gpt_backward", "block_backward", "mlp_backward",
-                                                   "self_attention_backward")
-    by_head, by_linear = as_tested("linear_backward", "head_forward"), as_tested("head_backward", "linear_forward")
+    all_gradients = all_gradients or not as_tested(
+        "gpt_backward", "block_backward", "mlp_backward", "self_attention_backward", "linear_forward",
+        "linear_backward", "head_forward", "head_backward")
 
     def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
         adapted = lora_a is not None
@@ -44,15 +44,12 @@ def with_lora(ops, config, all_gradients=False):
     def linear_backward(dy, cache):
         adapted, cache = cache
         if not adapted:
-            if all_gradients or not by_head:
-                return ops.linear_backward(dy, cache)
-            return ops.head_forward(dy, cache[1])[0], None, None
+            return ops.linear_backward(dy, cache) if all_gradients else (ops.head_forward(dy, cache[1])[0], None, None)
         dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
         return dx, {"lora_a": dlora_a, "lora_b": config.lora_scaled(dlora_b)}, None
 
     def head_backward(dlogits, cache):
-        dx = ops.linear_forward(dlogits, cache[1])[0] if by_linear else ops.head_backward(dlogits, cache)[0]
-        return dx, 0.0, None
+        return ops.linear_forward(dlogits, cache[1])[0], 0.0, None
 
     adapted = table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
     if all_gradients:
@@ -61,21 +58,22 @@ def with_lora(ops, config, all_gradients=False):
 
 
 def headless(ops):
-    """Return the table without the head, and a dict of what the head would read, "x", whose gradient is set as "dx".
+    """Return the table without the head: it has what the head would read, x, and is given the gradient of that, dx.
 
     The head's gradients are 0. So are the logits; they have no tokens, unless edited lines may read them.
     """
-    kept, edited = {}, not as_tested("gpt_forward", "gpt_backward")
+    edited = not as_tested("gpt_forward", "gpt_backward")
 
     def head_forward(x, weight, bias):
-        kept["x"] = x
+        found.x = x
         return np.zeros_like(x, shape=(*x.shape[:-1], edited * len(weight))), (weight, bias)
 
     def head_backward(dlogits, cache):
         weight, bias = cache
-        return kept["dx"], np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
+        return found.dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
 
-    return table(ops, head_forward=head_forward, head_backward=head_backward), kept
+    found = table(ops, head_forward=head_forward, head_backward=head_backward)
+    return found
 
 
 def seen_as(kind, forward, backward):

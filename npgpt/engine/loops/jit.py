@@ -53,7 +53,8 @@ class Cache(caching.NullCache):
         cache = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         key = COMPILER, self.source, numba.__version__, sys.version, types, context.codegen().magic_tuple()
         for folder in (Path(cache, "npgpt"), Path(cache, "npgpt", "loops")):
-            if os.path.lexists(folder) and not is_private(os.lstat(folder)):
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            if not is_private(os.lstat(folder)):
                 say_once(f"{folder} is not private, so loops are compiled anew: give it to yourself alone (chown, "
                          "chmod go-w), or set NUMBA_CACHE_DIR to a folder of your own")
                 raise PermissionError
@@ -76,8 +77,6 @@ class Cache(caching.NullCache):
     def save_overload(self, types, result):
         try:
             path, data = self.path(types, result.target_context), caching.dumps(result._reduce())
-            for folder in (path.parent.parent, path.parent):
-                folder.mkdir(0o700, parents=True, exist_ok=True)
             write_atomically(path, self.digest(path, data) + data)
             path.chmod(0o600)
             for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:

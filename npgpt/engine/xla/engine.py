@@ -140,7 +140,7 @@ class XLAEngine(ReferenceEngine):
             ops = without_caches(self.ops)
             masks = draw_masks(self.config, *idx[0].shape, self.params.dtype)
             logits, _ = self.transformer.gpt_forward(idx[0], nest(p), self.config, masks, ops, mask)
-            return self.loss_of(logits, targets[0], numbers[0], gradient=False)[0]
+            return self.loss_of(logits, targets[0], numbers[0])[0]         # JAX drops the gradients, which nobody reads
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
                      self._numbers([count or counted(targets)]))
@@ -179,17 +179,17 @@ class XLAEngine(ReferenceEngine):
         rng = None if words is None else Draws(words, micro_batch)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
         logits, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
-        loss, dlogits = self.loss_of(logits, targets, count, gradient=True)
+        loss, dlogits = self.loss_of(logits, targets, count)
         return loss, self.params.flatten(self.transformer.gpt_backward(dlogits, gpt, self.ops))
 
-    def _loss(self, logits, targets, count, gradient):
-        """Return the summed losses divided by `count`, and dlogits if `gradient`."""
+    def _loss(self, logits, targets, count):
+        """Return the summed losses divided by `count`, and dlogits."""
         loss, cross_entropy = self.lesson.cross_entropy_forward(logits, targets)
         share = (targets != IGNORE_INDEX).sum() / count
         loss = jnp.where(share > 0, loss * share, 0.0)                              # the mean of no loss is NaN
-        return loss, self.ops.cross_entropy_backward(share, cross_entropy) if gradient else None
+        return loss, self.ops.cross_entropy_backward(share, cross_entropy)
 
-    def _loss_in_blocks(self, head, targets, count, gradient):
+    def _loss_in_blocks(self, head, targets, count):
         """As `_loss`, in blocks of positions. head: the head's arguments; its gradients are in place of dlogits."""
         x, weight, bias = head
         B, T, C = x.shape
@@ -200,20 +200,17 @@ class XLAEngine(ReferenceEngine):
         def block(total, part):
             x, targets = part                                                       # (B, T / n, C), (B, T / n)
             logits, head = self.lesson.head_forward(x, read_weight, bias)           # (B, T / n, V)
-            loss, dlogits = self._loss(logits, targets, count, gradient)
-            if not gradient:
-                return jax.tree.map(jnp.add, total, (loss,)), None
+            loss, dlogits = self._loss(logits, targets, count)
             dx, *sums = self.lesson.head_backward(dlogits, head)
-            more = loss, *sums                                                      # LoRA's table skips the bias's
-            return tuple(a if b is None else a + b for a, b in zip(total, more, strict=True)), dx
+            return jax.tree.map(jnp.add, total, (loss, *sums)), dx
 
         zeros = jnp.zeros((), x.dtype), jnp.zeros_like(weight), None if bias is None else jnp.zeros_like(bias)
-        zeros, parts = zeros if gradient else zeros[:1], (x.reshape(B, n, T // n, C), targets.reshape(B, n, T // n))
+        parts = x.reshape(B, n, T // n, C), targets.reshape(B, n, T // n)
         if n == 1:
             (loss, *sums), dx = block(zeros, (x, targets))
         else:
             (loss, *sums), dx = jax.lax.scan(block, zeros, [part.swapaxes(0, 1) for part in parts])
-            dx = dx.swapaxes(0, 1).reshape(B, T, C) if gradient else None
+            dx = dx.swapaxes(0, 1).reshape(B, T, C)
         return loss, (dx, *sums)
 
     # Calls and compilation.
