@@ -24,7 +24,8 @@ def open_regular(path, flags=0):
     """Open a regular file to read bytes. Raises UserError for anything else, such as a pipe, and OSError."""
     if "\0" in os.fspath(path):
         raise UserError(f"{path!r} is not a valid file name")
-    descriptor = os.open(path, flags | os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UserError(f"{path} is not a regular file")

@@ -103,9 +103,10 @@ class CPUEngine(ReferenceEngine):
         if as_tested("embedding_backward"):
             replaced["embedding_backward"] = fast_embedding_backward
             large, lora = params.config.vocab_size > ONE_HOT_LIMIT, params.config.lora_rank
-            if params.config.tie_word_embeddings and large and not lora and as_tested("gpt_backward"):
+            tied = params.config.tie_word_embeddings and large and not lora
+            if tied and as_tested("gpt_backward"):
                 self.gpt_backward = tied_gpt_backward
-        self.in_place = as_tested("gpt_forward", "head_forward")        # edited lines may keep the logits
+        self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits
         self.ops = with_lora(table(lesson, **replaced), params.config)
 
     @property
@@ -136,7 +137,8 @@ class CPUEngine(ReferenceEngine):
             logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
             dlogits = logits if self.in_place else logits.copy()
             total += self.cross_entropy(dlogits, targets, count, gradient=True)     # in place
-            grads = self.added(self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops)), grads)
+            new = self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
+            grads = self.added(new, grads)
         return total, grads
 
     def loss(self, idx, targets, mask=None, count=None):

@@ -35,22 +35,20 @@ def fast_embedding_backward(dx, cache, dwte=None):
 def tied_gpt_backward(dlogits, cache, ops):
     """Compute `gpt_backward` of a tied head, for a vocabulary above the limit.
 
-    Adding two dense matrices is slow. So the tokens' rows are added to the head's gradient, in place.
+    Adding two dense matrices is slow. So the tokens' rows are added to the head's gradient.
     """
-    *caches, config = cache
-    dhead_weight = None
+    (*caches, config), head = cache, []
 
     def head_backward(dlogits, cache):
-        nonlocal dhead_weight
-        dx, dhead_weight, dhead_bias = ops.head_backward(dlogits, cache)
-        return dx, dhead_weight, dhead_bias
+        head.extend(ops.head_backward(dlogits, cache))          # dx, dhead_weight, dhead_bias
+        return head
 
     def embedding_backward(dx, cache):
-        return fast_embedding_backward(dx, cache, dhead_weight)
+        return fast_embedding_backward(dx, cache, head[1])
 
-    untied = dataclasses.replace(config, tie_word_embeddings=False)         # nothing more is added to dwte
-    return gpt_backward(dlogits, (*caches, untied),
-                        table(ops, head_backward=head_backward, embedding_backward=embedding_backward))
+    untied = dataclasses.replace(config, tie_word_embeddings=False)     # dwte has the head's part
+    own = table(ops, head_backward=head_backward, embedding_backward=embedding_backward)
+    return gpt_backward(dlogits, (*caches, untied), own)
 
 
 def sorted_embedding_backward(dx, cache):

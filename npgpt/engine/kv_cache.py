@@ -91,7 +91,8 @@ def reading(ops, positions, attention_forward, last):
     """Return the table with which a model reads tokens at some positions, (B, T) integers.
 
     attention_forward: has the earlier keys, too. last: a function of x (B, T, C) that returns its last token's,
-    (B, 1, C): the head, which is the largest matmul, computes its logits only, unless edited lines read them.
+    (B, 1, C): the head, which is the largest matmul, computes its logits only, or all of them if
+    edited lines may read them.
     """
     def embedding_forward(idx, wte, wpe):           # as one row, because each token has its own position
         x, cache = ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])

@@ -26,14 +26,14 @@ def with_lora(ops, config, all_gradients=False):
     """Return the table for a model: linear layers with LoRA's matrices become `lora`.
 
     The gradients of A and B take the place of the weight's, as a dict: the transformer's lines know nothing of LoRA.
-    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients, or edited lines may read them;
-    a head computes dx = dy W^T.
+    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients, or edited
+    lines may read them; a head computes dx = dy W^T.
     """
     if not config.lora_rank:
         return ops
     all_gradients = all_gradients or not as_tested(
-        "gpt_backward", "block_backward", "mlp_backward", "self_attention_backward", "linear_forward",
-        "linear_backward", "head_forward", "head_backward")
+        "gpt_backward", "block_backward", "mlp_backward", "self_attention_backward",
+        "linear_forward", "linear_backward", "head_forward", "head_backward")
 
     def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
         adapted = lora_a is not None
@@ -43,8 +43,10 @@ def with_lora(ops, config, all_gradients=False):
 
     def linear_backward(dy, cache):
         adapted, cache = cache
+        if not adapted and all_gradients:
+            return ops.linear_backward(dy, cache)
         if not adapted:
-            return ops.linear_backward(dy, cache) if all_gradients else (ops.head_forward(dy, cache[1])[0], None, None)
+            return ops.head_forward(dy, cache[1])[0], None, None
         dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
         return dx, {"lora_a": dlora_a, "lora_b": config.lora_scaled(dlora_b)}, None
 
@@ -58,9 +60,10 @@ def with_lora(ops, config, all_gradients=False):
 
 
 def headless(ops):
-    """Return the table without the head: it has what the head would read, x, and is given the gradient of that, dx.
+    """Return the table without the head: it has what the head reads, x, and gets its gradient, dx.
 
-    The head's gradients are 0. So are the logits; they have no tokens, unless edited lines may read them.
+    The head's gradients are 0. So are the logits; they have no tokens, unless edited lines may read
+    them.
     """
     edited = not as_tested("gpt_forward", "gpt_backward")
 

@@ -105,9 +105,9 @@ def test_the_lesson_has_the_code_that_its_replacements_were_tested_with():
     assert found == sources.TESTED, f"TESTED = {found}"
 
 
-# Edits of the transformer, in one process: for each of them the package is imported anew from the edited copy.
-SIZES = {"vocab_size": 600, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8, "lm_head_bias": True,
-         "embedding_layer_norm": True, "initializer_range": 0.3}
+# Edits of the transformer in one process: for each the package is imported anew from an edited copy.
+SIZES = {"vocab_size": 600, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8,
+         "lm_head_bias": True, "embedding_layer_norm": True, "initializer_range": 0.3}
 IN_TURN = """
 import json, linecache, sys
 from pathlib import Path
@@ -141,27 +141,30 @@ TRANSFORMER = Path(transformer.__file__).read_text()
 
 
 def assert_engines_agree(edits, folder):
-    """Train with each of the edits, pairs of a config's fields and a source; return the reference's figures of each.
+    """Train with each of the edits, pairs of a config's fields and a source; compare the engines.
 
-    The figures: the loss after four steps, of an evaluation, the size of the logits of a prompt and of the token after
-    it; before training, the size of the hidden state, and of a gradient through it. Also returns standard error.
+    Returns the reference's figures of each edit, and standard error. The figures: the loss after
+    four steps, that of an evaluation, the size of the logits of a prompt, and of the token after it;
+    before training, the size of the hidden state, and that of a gradient through it.
     """
     shutil.copytree(ROOT, folder / "npgpt", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "edits.json").write_text(json.dumps(edits))
     engines = [each for each in ENGINES if each in ("reference", "numpy", "numba", "xla")]
-    done = subprocess.run([sys.executable, "-c", IN_TURN, *engines], cwd=folder, check=False, capture_output=True,
-                          text=True, env={**os.environ, "PYTHONPATH": str(folder)})
+    variables = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, "-c", IN_TURN, *engines], cwd=folder, env=variables,
+                          capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "found.json").read_text())
     for (fields, source), figures in zip(edits, found, strict=True):
         changes = "\n".join({*source.splitlines()} - {*TRANSFORMER.splitlines()})
+        expected = pytest.approx(figures["reference"], abs=2e-4)
         for engine in engines:
-            assert figures[engine] == pytest.approx(figures["reference"], abs=2e-4), f"{engine}, {fields}: {changes}"
+            assert figures[engine] == expected, f"{engine}, {fields}: {changes}"
     return [each["reference"] for each in found], done.stderr
 
 
 def changed(*replacements):
-    """Return the transformer's source with lines replaced: old, new, old, new, …; \\n is a line of the same depth."""
+    """Return the transformer's source with some texts replaced: old, new, old, new, …"""
     source = TRANSFORMER
     for old, new in zip(replacements[::2], replacements[1::2], strict=True):
         assert source.count(old) == 1
@@ -169,32 +172,35 @@ def changed(*replacements):
     return source
 
 
-SUM, LAST = "dwte = dwte + dhead_weight ", "    return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)"
 FIRST = "    dx, dhead_weight, dhead_bias = ops.head_backward(dlogits, head)"
+LAST = "    return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)"
+DWTE = "dwte, dwpe = ops.embedding_backward(dx, embedding)"
+SUM = "dwte = dwte + dhead_weight "
 
 
 def test_lines_that_meet_what_engines_replace(tmp_path):
-    """A gradient of which few rows are not 0, logits that XLA has in parts, frozen weights' gradients, hidden states.
+    """The embedding's gradient, LoRA's frozen gradients, logits; the hidden state has no logits.
 
-    The logits are edited without and with a gradient of their own, which reads them; the hidden state is not theirs.
+    The last edit keeps the logits for a gradient of its own.
     """
-    capped = changed(LAST, "    logits = np.tanh(logits)\n" + LAST.replace("head,", "(head, logits),").lstrip(),
-                     FIRST, "    head, capped = head\ndlogits = dlogits * (1.0 - capped * capped)\n" + FIRST.lstrip())
-    printed = changed("dwte, dwpe = ops.embedding_backward(dx, embedding)",
-                      "dwte, dwpe = ops.embedding_backward(dx, embedding)\nprint(dwte.shape, dhead_weight.shape)",
+    printed = changed(DWTE, f"{DWTE}\nprint(dwte.shape, dhead_weight.shape)",
                       "return dx, {\"c_fc\"", "print(dc_fc_weight.shape)\nreturn dx, {\"c_fc\"")
+    gate = "gate = np.tanh(x[..., 0]).reshape(*logits.shape[:2], 1)"
+    kept = LAST.replace("head,", "(head, logits),").lstrip()
+    undone = f"    head, capped = head\ndlogits = dlogits * (1.0 - capped * capped)\n{FIRST.lstrip()}"
+    capped = changed(LAST, f"    logits = np.tanh(logits)\n{kept}", FIRST, undone)
     edits = [(SIZES, TRANSFORMER), ({**SIZES, "lora_rank": 2, "lm_head_bias": False}, printed),
              (SIZES, changed(SUM, "dwte = dhead_weight + dwte ")),
              (SIZES, changed(SUM, "dwte = 0.5 * dwte + dhead_weight ")),
-             (SIZES, changed(LAST, "    logits = 0.5 * logits - head_bias\n" + LAST.lstrip())),
-             (SIZES, changed(LAST, "    gate = np.tanh(x[..., 0]).reshape(*logits.shape[:2], 1)\n"
-                                  "logits = gate * logits\n" + LAST.lstrip())),
+             (SIZES, changed(LAST, f"    logits = 0.5 * logits - head_bias\n{LAST.lstrip()}")),
+             (SIZES, changed(LAST, f"    {gate}\nlogits = gate * logits\n{LAST.lstrip()}")),
              (SIZES, capped)]
     (plain, _, alike, *others), told = assert_engines_agree(edits, tmp_path)
     assert alike == pytest.approx(plain, abs=2e-4)
     assert all(abs(other[0] - plain[0]) > 1e-3 for other in others)
     assert [other[4:] for other in others[1:]] == [pytest.approx(plain[4:], rel=1e-5)] * 3
-    assert told.count("npgpt: gpt_backward was edited") == 4 and told.count("npgpt: gpt_forward was edited") == 3
+    assert told.count("npgpt: gpt_backward was edited") == 4
+    assert told.count("npgpt: gpt_forward was edited") == 3
 
 
 class After(ast.NodeTransformer):
@@ -225,30 +231,34 @@ def arrays_of(name):
 
 
 def statements(name):
-    """Return the edits of a function, as sources: a print after each statement, then each array changed after it.
+    """Return the edits of a function, as sources: each statement printed, then each array changed.
 
-    A scale alone is not seen by Adam, nor by a LayerNorm, so values of the same row are mixed. A mask stays the same: 0
-    or minus infinity.
+    A scale alone is not seen by Adam, nor by a LayerNorm, so values of the same row are mixed. A
+    mask is left out: scaled, its 0 and minus infinity stay the same.
     """
-    tree = ast.parse(TRANSFORMER)
-    function = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == name)
-    arrays = arrays_of(name) - {"mask"}
+    tree, arrays = ast.parse(TRANSFORMER), arrays_of(name) - {"mask"}
+    function, = (each for each in tree.body if getattr(each, "name", "") == name)
     prints, changes = {}, []
     for node in ast.walk(function):
-        stored = [each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-        names = [each.id for each in stored if isinstance(node, ast.Assign) and each.id in arrays]
-        prints |= {node: "\n".join(f"print({each}.shape)" for each in names)} if names else {}
+        inside = ast.walk(node) if isinstance(node, ast.Assign) else ()
+        names = [each.id for each in inside if isinstance(each, ast.Name)
+                 and isinstance(each.ctx, ast.Store) and each.id in arrays]
+        if names:
+            prints[node] = "\n".join(f"print({each}.shape)" for each in names)
         changes += [{node: f"{each} = 0.5 * {each} + 0.9 * {each}[..., ::-1]"} for each in names]
     return [ast.unparse(After(lines).visit(copy.deepcopy(tree, {id(node): node for node in lines})))
             for lines in (prints, *changes)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt_forward", "gpt_backward", "block_forward", "block_backward", "mlp_forward",
-                                  "mlp_backward", "self_attention_forward", "self_attention_backward"])
+@pytest.mark.parametrize("name", ["gpt_forward", "gpt_backward", "block_forward", "block_backward",
+                                  "mlp_forward", "mlp_backward", "self_attention_forward",
+                                  "self_attention_backward"])
 def test_every_engine_trains_with_each_edited_statement_of(name, tmp_path):
-    texts = statements(name)
-    (plain, printed, *others), _ = assert_engines_agree([(SIZES, each) for each in (TRANSFORMER, *texts)], tmp_path)
+    texts = [TRANSFORMER, *statements(name)]
+    found, _ = assert_engines_agree([(SIZES, each) for each in texts], tmp_path)
+    plain, printed, *others = found
     assert printed == plain and len(others) > 1
-    for text, other in zip(texts[1:], others, strict=True):
-        assert abs(other[0] - plain[0]) > 1e-3, {*text.splitlines()} - {*texts[0].splitlines()}
+    for text, other in zip(texts[2:], others, strict=True):
+        lines = {*text.splitlines()} - {*texts[1].splitlines()}
+        assert abs(other[0] - plain[0]) > 1e-3, lines

@@ -404,8 +404,8 @@ def test_the_cache_is_private_whatever_the_umask_is(tmp_path, monkeypatch):
     finally:
         os.umask(before)
     loops = tmp_path / "shared" / "npgpt" / "loops"
-    assert [oct(each.stat().st_mode & 0o777) for each in (loops.parent, loops, *loops.iterdir())] == [
-        "0o700", "0o700", "0o600"]
+    modes = [each.stat().st_mode & 0o777 for each in (loops.parent, loops, *loops.iterdir())]
+    assert modes == [0o700, 0o700, 0o600]
     assert fresh_result() == 0
 
 
@@ -418,7 +418,9 @@ def given_away(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no modes")
-@pytest.mark.parametrize("change", [given_away, lambda path: path.chmod(0o720), lambda path: path.chmod(0o702)])
+@pytest.mark.parametrize("change", [given_away, lambda path: path.chmod(0o720),
+                                    lambda path: path.chmod(0o702)],
+                         ids=["another user's", "the group writes", "others write"])
 @pytest.mark.parametrize("which", ["npgpt", "npgpt/loops"])
 def test_a_folder_that_others_may_write_to_is_not_used(which, change, cache, capfd):
     """Nothing is read or written there, and one line says why."""
@@ -438,7 +440,8 @@ def linked(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no modes")
-@pytest.mark.parametrize("change", [given_away, linked, lambda path: path.chmod(0o620)])
+@pytest.mark.parametrize("change", [given_away, linked, lambda path: path.chmod(0o620)],
+                         ids=["another user's", "a link", "the group writes"])
 def test_a_file_that_others_may_write_to_is_replaced(change, cache):
     [path] = cache.iterdir()
     change(path)

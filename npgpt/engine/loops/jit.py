@@ -34,7 +34,7 @@ def jit(function, source, fastmath=frozenset()):
 
 
 def is_private(status):
-    """Return whether a file or folder is this user's, and nobody else may write to it. Windows does not say."""
+    """Return whether a file or folder is this user's alone to write to; Windows does not say."""
     return not hasattr(os, "getuid") or status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
@@ -42,8 +42,8 @@ class Cache(caching.NullCache):
     """One file for each loop and types of arguments: a digest, then what Numba stores. A damaged file is not used.
 
     Its name is a digest of all that the code depends on. The folder is npgpt/loops, in NUMBA_CACHE_DIR or the user's
-    cache. Numba unpickles the files, which runs what is in them: only files of this user in folders of this user are
-    read, and others may not write to them.
+    cache. Numba unpickles the files, which can run any code. So nothing is read that others may
+    write to.
     """
 
     def __init__(self, source):
@@ -55,8 +55,8 @@ class Cache(caching.NullCache):
         for folder in (Path(cache, "npgpt"), Path(cache, "npgpt", "loops")):
             folder.mkdir(0o700, parents=True, exist_ok=True)
             if not is_private(os.lstat(folder)):
-                say_once(f"{folder} is not private, so loops are compiled anew: give it to yourself alone (chown, "
-                         "chmod go-w), or set NUMBA_CACHE_DIR to a folder of your own")
+                say_once(f"{folder} is not private, so loops are compiled anew: make it yours alone "
+                         "(chown, chmod go-w), or set NUMBA_CACHE_DIR to a folder of your own")
                 raise PermissionError
         return folder / hashlib.sha256(repr(key).encode()).hexdigest()
 

@@ -92,8 +92,8 @@ class XLAEngine(ReferenceEngine):
         self.ops, self.loss_of = replaced(self.lesson, self.config, dtype), self._loss
         if params.config.block != GPT2:
             check_alike(params.config, self.config, self.ops, dtype)
-        if as_tested("gpt_forward", "gpt_backward", "head_forward", "head_backward", "cross_entropy_forward",
-                     "cross_entropy_backward"):
+        if as_tested("gpt_forward", "gpt_backward", "head_forward", "head_backward",
+                     "cross_entropy_forward", "cross_entropy_backward"):
             self.ops, self.loss_of = with_head_in_loss(self.ops), self._loss_in_blocks
         self._executables = {}      # by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -140,7 +140,7 @@ class XLAEngine(ReferenceEngine):
             ops = without_caches(self.ops)
             masks = draw_masks(self.config, *idx[0].shape, self.params.dtype)
             logits, _ = self.transformer.gpt_forward(idx[0], nest(p), self.config, masks, ops, mask)
-            return self.loss_of(logits, targets[0], numbers[0])[0]         # JAX drops the gradients, which nobody reads
+            return self.loss_of(logits, targets[0], numbers[0])[0]      # JAX drops unread gradients
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
                      self._numbers([count or counted(targets)]))
@@ -186,11 +186,11 @@ class XLAEngine(ReferenceEngine):
         """Return the summed losses divided by `count`, and dlogits."""
         loss, cross_entropy = self.lesson.cross_entropy_forward(logits, targets)
         share = (targets != IGNORE_INDEX).sum() / count
-        loss = jnp.where(share > 0, loss * share, 0.0)                              # the mean of no loss is NaN
+        loss = jnp.where(share > 0, loss * share, 0.0)          # the mean of no loss is NaN
         return loss, self.ops.cross_entropy_backward(share, cross_entropy)
 
     def _loss_in_blocks(self, head, targets, count):
-        """As `_loss`, in blocks of positions. head: the head's arguments; its gradients are in place of dlogits."""
+        """As `_loss`, in blocks of positions. head: its arguments; its gradients replace dlogits."""
         x, weight, bias = head
         B, T, C = x.shape
         logits_bytes = B * T * len(weight) * x.dtype.itemsize

@@ -54,9 +54,10 @@ class Reader:
             return layer_ops.attention_forward(q, *now_kept[-1], scale, seen.astype(q.dtype), dropout_mask)
 
         def of_last(x):
-            return jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)         # x itself if it has one token
+            return jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)     # x itself, if of one token
 
         ops = reading(layer_ops, positions, attention_forward, of_last)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
         logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config.at(positions), masks, ops)
-        return of_last(logits)[:, 0], [*now_kept, *layers_left]     # those of blocks without attention
+        kept = [*now_kept, *layers_left]        # those of blocks without attention
+        return of_last(logits)[:, 0], kept

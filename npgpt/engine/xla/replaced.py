@@ -1,6 +1,6 @@
 """How layers run to save memory: attention on blocks of queries, GELU is recomputed in its backward.
 
-The head runs in the loss, block by block (engine.py), unless lines that would meet its logits were edited. The
+The head runs in the loss, block by block (engine.py), unless edited lines may read its logits. The
 embedding's gradient runs without a scatter-add.
 """
 
@@ -31,7 +31,7 @@ def replaced(ops, config, dtype):
 
 
 def with_head_in_loss(ops):
-    """Return the table whose logits are the head's arguments, for a loss that returns the head's gradients."""
+    """Return the table whose logits are the head's arguments, and whose dlogits its gradients."""
     return table(ops, head_forward=lambda x, weight, bias: ((x, weight, bias), None),
                  head_backward=lambda gradients, cache: gradients)
 
