@@ -191,7 +191,7 @@ class GPT:
             return logits, None
         with self.engine.running():
             loss, cross_entropy = cross_entropy_forward(logits, *self.engine.on_device(targets))
-        self._cache = (gpt, cross_entropy, logits.shape, backward, ops)
+        self._cache = (gpt, cross_entropy, None, backward, ops)
         return logits, float(loss)
 
     def hidden(self, idx: ArrayLike, rng: Rng | None = None, mask: ArrayLike | None = None) -> np.ndarray:
@@ -201,9 +201,9 @@ class GPT:
         """
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
         ops = headless(self.ops)
-        hidden, gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = (gpt, None, hidden.shape, gpt_backward, ops)
-        return hidden
+        logits, gpt = self._run_forward(idx, rng, mask, ops)
+        self._cache = (gpt, None, np.zeros_like(logits), gpt_backward, ops)
+        return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
         """Compute the log-probability of each token given those before it, in nats: idx (B, T) -> (B, T - 1).
@@ -238,19 +238,19 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
-        gpt, cross_entropy, shape, backward, ops = self._cache
+        gpt, cross_entropy, dlogits, backward, ops = self._cache
         if cross_entropy is None:
-            what = f"an array of shape {shape}, like the result of hidden"
+            what = f"an array of shape {ops.x.shape}, like the result of hidden"
             require("dhidden", dhidden, dhidden is not None, what)
         else:
             require("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
         with self.engine.running():
             if cross_entropy is None:
-                dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
-                require("dhidden", dhidden, dx.shape == shape, what)
+                ops.dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
+                require("dhidden", dhidden, ops.dx.shape == ops.x.shape, what)
             else:
-                dx = cross_entropy_backward(1.0, cross_entropy)
-            return self.params.flatten(backward(dx, gpt, ops))
+                dlogits = cross_entropy_backward(1.0, cross_entropy)
+            return self.params.flatten(backward(dlogits, gpt, ops))
 
     def loss_and_grads(self, idx: ArrayLike, targets: ArrayLike, rng: Rng | None = None, count: int | None = None,
                        mask: ArrayLike | None = None) -> tuple[float, dict[str, np.ndarray]]:

@@ -22,11 +22,12 @@ from npgpt.errors import UserError, describe, raised_at
 MOST_BYTES = 1 << 20        # in a JSON or TOML file
 
 
-def open_regular(path):
+def open_regular(path, flags=0):
     """Open a regular file to read bytes. Raises UserError for anything else, such as a pipe, and OSError."""
     if "\0" in os.fspath(path):
         raise UserError(f"{path!r} is not a valid file name")
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    flags |= os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UserError(f"{path} is not a regular file")

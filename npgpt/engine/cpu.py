@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from npgpt import layers
-from npgpt.engine.embedding import fast_embedding_backward
+from npgpt.engine.embedding import ONE_HOT_LIMIT, fast_embedding_backward, tied_gpt_backward
 from npgpt.engine.memory import number_of_shards
 from npgpt.engine.ops import seen_as, table, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine, counted
@@ -25,7 +25,7 @@ from npgpt.engine.update import adamw_update
 from npgpt.errors import UserError
 from npgpt.layers.loss import cross_entropy_backward, cross_entropy_forward
 from npgpt.model.masks import draw_masks
-from npgpt.model.transformer import gpt_backward, gpt_forward
+from npgpt.model.transformer import gpt_forward
 
 BY = {"numpy": "", "numba": ", loops by Numba", "mkl": ", loops by Numba, matmuls by MKL"}
 
@@ -101,8 +101,12 @@ class CPUEngine(ReferenceEngine):
         replaced = {f"{name}_{way}": function for name, both in pairs.items()
                     for way, function in zip(("forward", "backward"), both, strict=True)}
         if as_tested("embedding_backward"):
-            replaced["embedding_backward"] = functools.partial(fast_embedding_backward,
-                                                               tied=params.config.tie_word_embeddings)
+            replaced["embedding_backward"] = fast_embedding_backward
+            large, lora = params.config.vocab_size > ONE_HOT_LIMIT, params.config.lora_rank
+            tied = params.config.tie_word_embeddings and large and not lora
+            if tied and as_tested("gpt_backward"):
+                self.gpt_backward = tied_gpt_backward
+        self.in_place = as_tested("gpt_forward", "head_forward")    # edited lines may keep logits
         self.ops = with_lora(table(lesson, **replaced), params.config)
 
     @property
@@ -139,8 +143,10 @@ class CPUEngine(ReferenceEngine):
         for (idx, targets), rng in zip(batches, rngs, strict=True):
             masks = draw_masks(config, *idx.shape, self.params.dtype, rng)
             logits, gpt = gpt_forward(idx, self.params.tree, config, masks, self.ops, mask)
-            total += self.cross_entropy(logits, targets, count, gradient=True)      # in place: dlogits
-            grads = self.added(self.params.flatten(gpt_backward(logits, gpt, self.ops)), grads)
+            dlogits = logits if self.in_place else logits.copy()
+            total += self.cross_entropy(dlogits, targets, count, gradient=True)     # in place
+            new = self.params.flatten(self.gpt_backward(dlogits, gpt, self.ops))
+            grads = self.added(new, grads)
         return total, grads
 
     def loss(self, idx, targets, mask=None, count=None):

@@ -1,26 +1,20 @@
 """The embedding's gradient without np.add.at: on a CPU it is four times slower than a matmul or a sort, and on a GPU
 it adds in any order."""
 
+import dataclasses
+
 import numpy as np
+
+from npgpt.engine.ops import table
+from npgpt.model.transformer import gpt_backward
 
 ONE_HOT_LIMIT = 512     # up to this vocabulary a matmul with a one-hot matrix is faster than sorting
 
 
-class TokenRows:
-    """A gradient (V, C), zero except in the rows of some tokens. `rows + dense` adds them to dense, in place."""
-
-    def __init__(self, tokens, rows):
-        self.tokens, self.rows = tokens, rows
-
-    def __add__(self, dense):
-        dense[self.tokens] += self.rows
-        return dense
-
-
-def fast_embedding_backward(dx, cache, tied):
+def fast_embedding_backward(dx, cache, dwte=None):
     """Compute `embedding_backward`, in a fixed order of summation.
 
-    tied: dwte may be a `TokenRows`, because it is added to the head's gradient; adding two dense matrices is slow.
+    dwte: for a vocabulary above the limit, an array (V, C) to which the gradient is added in place.
     """
     idx, vocab_size, block_size = cache
     B, T, C = dx.shape
@@ -33,8 +27,28 @@ def fast_embedding_backward(dx, cache, tied):
     order = np.argsort(index, kind="stable")                        # (B T,) equal tokens become neighbours
     in_order = index[order]                                         # (B T,)
     starts = np.flatnonzero(np.diff(in_order, prepend=-1))          # where each run of equal tokens begins
-    sums = TokenRows(in_order[starts], np.add.reduceat(rows[order], starts, axis=0))
-    return sums if tied else sums + np.zeros((vocab_size, C), dtype=dx.dtype), dwpe
+    dwte = np.zeros((vocab_size, C), dtype=dx.dtype) if dwte is None else dwte
+    dwte[in_order[starts]] += np.add.reduceat(rows[order], starts, axis=0)
+    return dwte, dwpe
+
+
+def tied_gpt_backward(dlogits, cache, ops):
+    """Compute `gpt_backward` of a tied head, for a vocabulary above the limit.
+
+    Adding two dense matrices is slow. So the tokens' rows are added to the head's gradient.
+    """
+    (*caches, config), head = cache, []
+
+    def head_backward(dlogits, cache):
+        head.extend(ops.head_backward(dlogits, cache))          # dx, dhead_weight, dhead_bias
+        return head
+
+    def embedding_backward(dx, cache):
+        return fast_embedding_backward(dx, cache, head[1])
+
+    untied = dataclasses.replace(config, tie_word_embeddings=False)     # dwte has the head's part
+    own = table(ops, head_backward=head_backward, embedding_backward=embedding_backward)
+    return gpt_backward(dlogits, (*caches, untied), own)
 
 
 def sorted_embedding_backward(dx, cache):

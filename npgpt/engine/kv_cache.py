@@ -7,6 +7,7 @@ import numpy as np
 from npgpt.arrays import on_device_of, to_host
 from npgpt.checks import check_memory
 from npgpt.engine.ops import table, with_lora, without_caches
+from npgpt.engine.sources import as_tested
 from npgpt.model.masks import draw_masks
 from npgpt.model.transformer import gpt_forward
 
@@ -83,14 +84,15 @@ class KVCache:
             idx, positions = self.engine.on_device(idx, positions)
             ops = reading(self.ops, positions, attention_forward, last=lambda x: x[:, -1:])
             logits, _ = self.gpt_forward(idx, self.params.tree, self.config.at(positions), masks, ops)
-        return to_host(logits[:, 0])
+        return to_host(logits[:, -1])
 
 
 def reading(ops, positions, attention_forward, last):
     """Return the table with which a model reads tokens at some positions, (B, T) integers.
 
     attention_forward: has the earlier keys, too. last: a function of x (B, T, C) that returns its last token's,
-    (B, 1, C): the head, which is the largest matmul, computes its logits only.
+    (B, 1, C): the head, which is the largest matmul, computes its logits only, or all of them if
+    edited lines may read them.
     """
     def embedding_forward(idx, wte, wpe):           # as one row, because each token has its own position
         x, cache = ops.embedding_forward(idx.reshape(1, -1), wte, wpe[positions.reshape(-1)])
@@ -100,7 +102,7 @@ def reading(ops, positions, attention_forward, last):
         return ops.head_forward(last(x), weight, bias)
 
     return table(ops, embedding_forward=embedding_forward, attention_forward=attention_forward,
-                 head_forward=head_forward)
+                 head_forward=head_forward if as_tested("gpt_forward") else ops.head_forward)
 
 
 def is_padding(key, query, pads):

@@ -26,11 +26,14 @@ def with_lora(ops, config, all_gradients=False):
     """Return the table for a model: linear layers with LoRA's matrices become `lora`.
 
     The gradients of A and B take the place of the weight's, as a dict: the transformer's lines know nothing of LoRA.
-    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients; a head computes dx = dy W^T.
+    Other weights are frozen: their gradients' matmuls are skipped unless all_gradients, or edited
+    lines may read them; a head computes dx = dy W^T.
     """
     if not config.lora_rank:
         return ops
-    by_head, by_linear = as_tested("linear_backward", "head_forward"), as_tested("head_backward", "linear_forward")
+    all_gradients = all_gradients or not as_tested(
+        "gpt_backward", "block_backward", "mlp_backward", "self_attention_backward",
+        "linear_forward", "linear_backward", "head_forward", "head_backward")
 
     def linear_forward(x, weight, bias=None, lora_a=None, lora_b=None):
         adapted = lora_a is not None
@@ -40,16 +43,15 @@ def with_lora(ops, config, all_gradients=False):
 
     def linear_backward(dy, cache):
         adapted, cache = cache
+        if not adapted and all_gradients:
+            return ops.linear_backward(dy, cache)
         if not adapted:
-            if all_gradients or not by_head:
-                return ops.linear_backward(dy, cache)
             return ops.head_forward(dy, cache[1])[0], None, None
         dx, dlora_a, dlora_b = ops.lora_backward(dy, cache)
         return dx, {"lora_a": dlora_a, "lora_b": config.lora_scaled(dlora_b)}, None
 
     def head_backward(dlogits, cache):
-        dx = ops.linear_forward(dlogits, cache[1])[0] if by_linear else ops.head_backward(dlogits, cache)[0]
-        return dx, 0.0, None
+        return ops.linear_forward(dlogits, cache[1])[0], 0.0, None
 
     adapted = table(ops, linear_forward=linear_forward, linear_backward=linear_backward)
     if all_gradients:
@@ -58,15 +60,23 @@ def with_lora(ops, config, all_gradients=False):
 
 
 def headless(ops):
-    """Return the table without the head: the model's output is the last hidden state, the head's gradients are 0."""
+    """Return the table without the head: it has what the head reads, x, and gets its gradient, dx.
+
+    The head's gradients are 0. So are the logits; they have no tokens, unless edited lines may read
+    them.
+    """
+    edited = not as_tested("gpt_forward", "gpt_backward")
+
     def head_forward(x, weight, bias):
-        return x, (weight, bias)
+        found.x = x
+        return np.zeros_like(x, shape=(*x.shape[:-1], edited * len(weight))), (weight, bias)
 
-    def head_backward(dx, cache):
+    def head_backward(dlogits, cache):
         weight, bias = cache
-        return dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
+        return found.dx, np.zeros_like(weight), None if bias is None else np.zeros_like(bias)
 
-    return table(ops, head_forward=head_forward, head_backward=head_backward)
+    found = table(ops, head_forward=head_forward, head_backward=head_backward)
+    return found
 
 
 def seen_as(kind, forward, backward):

@@ -1,6 +1,7 @@
 """The line you study is the line that trains: each function of the lesson is edited, and each engine trains with it."""
 
 import ast
+import copy
 import functools
 import json
 import os
@@ -10,12 +11,14 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import npgpt
-from npgpt import layers
+from npgpt import GPT, GPTConfig, layers
 from npgpt.engine import sources
 from npgpt.engine.cpu import is_installed
+from npgpt.model import transformer
 
 ROOT = Path(npgpt.__file__).parent
 IN_USE = "".join(path.read_text() for room in ("model", "engine") for path in (ROOT / room).rglob("*.py"))
@@ -97,5 +100,165 @@ def test_every_engine_trains_with_an_edited_line(name, tmp_path):
 
 def test_the_lesson_has_the_code_that_its_replacements_were_tested_with():
     """After a change on purpose, when the tests of engine/ have passed: copy what this prints to engine/sources.py."""
-    found = {name: sources.digest(getattr(layers, name).__code__) for name in sources.TESTED}
+    functions = vars(layers) | vars(transformer)
+    found = {name: sources.digest(functions[name].__code__) for name in sources.TESTED}
     assert found == sources.TESTED, f"TESTED = {found}"
+
+
+# Edits of the transformer in one process: for each the package is imported anew from an edited copy.
+SIZES = {"vocab_size": 600, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 8,
+         "lm_head_bias": True, "embedding_layer_norm": True, "initializer_range": 0.3}
+IN_TURN = """
+import json, linecache, sys
+from pathlib import Path
+import numpy as np
+
+def figures(kernels):
+    from npgpt import GPT, AdamW, GPTConfig
+    model = GPT(GPTConfig(**fields), threads=2, kernels=kernels)
+    hidden = float(abs(model.hidden(idx)).mean())
+    through = float(np.mean([abs(grad).mean() for grad in model.backward(dhidden).values()]))
+    optimizer = AdamW(model.params, lr=0.1, engine=model.engine)
+    for _ in range(4):
+        loss, _ = optimizer.train_step([(idx, targets)], [None], targets.size, max_norm=1.0)
+    reader = model.engine.reader(4)
+    read = [float(abs(reader(part)).mean()) for part in (idx[:, :5], idx[:, 5:6])]
+    return [float(loss), float(model.evaluate(idx, targets)), *read, hidden, through]
+
+sys.dont_write_bytecode, found = True, []
+rng = np.random.default_rng(0)
+idx, targets = rng.integers(0, 600, (2, 4, 8))
+dhidden = rng.standard_normal((4, 8, 8))
+for fields, source in json.loads(Path("edits.json").read_text()):
+    Path("npgpt/model/transformer.py").write_text(source)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "npgpt"]:
+        del sys.modules[name]
+    linecache.clearcache()
+    found.append({kernels: figures(kernels) for kernels in sys.argv[1:]})
+Path("found.json").write_text(json.dumps(found))
+"""
+TRANSFORMER = Path(transformer.__file__).read_text()
+
+
+def assert_engines_agree(edits, folder):
+    """Train with each of the edits, pairs of a config's fields and a source; compare the engines.
+
+    Returns the reference's figures of each edit, and standard error. The figures: the loss after
+    four steps, that of an evaluation, the size of the logits of a prompt, and of the token after it;
+    before training, the size of the hidden state, and that of a gradient through it.
+    """
+    shutil.copytree(ROOT, folder / "npgpt", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "edits.json").write_text(json.dumps(edits))
+    engines = [each for each in ENGINES if each in ("reference", "numpy", "numba", "xla")]
+    variables = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, "-c", IN_TURN, *engines], cwd=folder, env=variables,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((folder / "found.json").read_text())
+    for (fields, source), figures in zip(edits, found, strict=True):
+        changes = "\n".join({*source.splitlines()} - {*TRANSFORMER.splitlines()})
+        expected = pytest.approx(figures["reference"], abs=2e-4)
+        for engine in engines:
+            assert figures[engine] == expected, f"{engine}, {fields}: {changes}"
+    return [each["reference"] for each in found], done.stderr
+
+
+def changed(*replacements):
+    """Return the transformer's source with some texts replaced: old, new, old, new, …"""
+    source = TRANSFORMER
+    for old, new in zip(replacements[::2], replacements[1::2], strict=True):
+        assert source.count(old) == 1
+        source = source.replace(old, new.replace("\n", "\n    "))
+    return source
+
+
+FIRST = "    dx, dhead_weight, dhead_bias = ops.head_backward(dlogits, head)"
+LAST = "    return logits, (embedding, ln_e, drop, blocks, ln_f, head, config)"
+DWTE = "dwte, dwpe = ops.embedding_backward(dx, embedding)"
+SUM = "dwte = dwte + dhead_weight "
+
+
+def test_lines_that_meet_what_engines_replace(tmp_path):
+    """The embedding's gradient, LoRA's frozen gradients, logits; the hidden state has no logits.
+
+    The last edit keeps the logits for a gradient of its own.
+    """
+    printed = changed(DWTE, f"{DWTE}\nprint(dwte.shape, dhead_weight.shape)",
+                      "return dx, {\"c_fc\"", "print(dc_fc_weight.shape)\nreturn dx, {\"c_fc\"")
+    gate = "gate = np.tanh(x[..., 0]).reshape(*logits.shape[:2], 1)"
+    kept = LAST.replace("head,", "(head, logits),").lstrip()
+    undone = f"    head, capped = head\ndlogits = dlogits * (1.0 - capped * capped)\n{FIRST.lstrip()}"
+    capped = changed(LAST, f"    logits = np.tanh(logits)\n{kept}", FIRST, undone)
+    edits = [(SIZES, TRANSFORMER), ({**SIZES, "lora_rank": 2, "lm_head_bias": False}, printed),
+             (SIZES, changed(SUM, "dwte = dhead_weight + dwte ")),
+             (SIZES, changed(SUM, "dwte = 0.5 * dwte + dhead_weight ")),
+             (SIZES, changed(LAST, f"    logits = 0.5 * logits - head_bias\n{LAST.lstrip()}")),
+             (SIZES, changed(LAST, f"    {gate}\nlogits = gate * logits\n{LAST.lstrip()}")),
+             (SIZES, capped)]
+    (plain, _, alike, *others), told = assert_engines_agree(edits, tmp_path)
+    assert alike == pytest.approx(plain, abs=2e-4)
+    assert all(abs(other[0] - plain[0]) > 1e-3 for other in others)
+    assert [other[4:] for other in others[1:]] == [pytest.approx(plain[4:], rel=1e-5)] * 3
+    assert told.count("npgpt: gpt_backward was edited") == 4
+    assert told.count("npgpt: gpt_forward was edited") == 3
+
+
+class After(ast.NodeTransformer):
+    """Inserts lines after assignments: a dict of these."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def visit_Assign(self, node):
+        return [node, *ast.parse(self.lines.get(node, "")).body]
+
+
+def arrays_of(name):
+    """Return the names of a function's variables that are arrays."""
+    code, found = getattr(transformer, name).__code__, set()
+
+    def notice(frame, event, _):
+        if event == "return" and frame.f_code is code:
+            found.update(key for key, value in frame.f_locals.items() if getattr(value, "ndim", 0))
+
+    model = GPT(GPTConfig(**SIZES), kernels="reference")
+    sys.setprofile(notice)
+    try:
+        model.loss_and_grads(*np.zeros((2, 1, 8), int))
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def statements(name):
+    """Return the edits of a function, as sources: each statement printed, then each array changed.
+
+    A scale alone is not seen by Adam, nor by a LayerNorm, so values of the same row are mixed. A
+    mask is left out: scaled, its 0 and minus infinity stay the same.
+    """
+    tree, arrays = ast.parse(TRANSFORMER), arrays_of(name) - {"mask"}
+    function, = (each for each in tree.body if getattr(each, "name", "") == name)
+    prints, changes = {}, []
+    for node in ast.walk(function):
+        inside = ast.walk(node) if isinstance(node, ast.Assign) else ()
+        names = [each.id for each in inside if isinstance(each, ast.Name)
+                 and isinstance(each.ctx, ast.Store) and each.id in arrays]
+        if names:
+            prints[node] = "\n".join(f"print({each}.shape)" for each in names)
+        changes += [{node: f"{each} = 0.5 * {each} + 0.9 * {each}[..., ::-1]"} for each in names]
+    return [ast.unparse(After(lines).visit(copy.deepcopy(tree, {id(node): node for node in lines})))
+            for lines in (prints, *changes)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt_forward", "gpt_backward", "block_forward", "block_backward",
+                                  "mlp_forward", "mlp_backward", "self_attention_forward",
+                                  "self_attention_backward"])
+def test_every_engine_trains_with_each_edited_statement_of(name, tmp_path):
+    texts = [TRANSFORMER, *statements(name)]
+    found, _ = assert_engines_agree([(SIZES, each) for each in texts], tmp_path)
+    plain, printed, *others = found
+    assert printed == plain and len(others) > 1
+    for text, other in zip(texts[2:], others, strict=True):
+        lines = {*text.splitlines()} - {*texts[1].splitlines()}
+        assert abs(other[0] - plain[0]) > 1e-3, lines

@@ -28,6 +28,7 @@ from scipy.special import erf
 from npgpt.engine.loops import segment, vectors
 from npgpt.engine.loops.lines import compile_lines
 from npgpt.engine.loops.segment import kernel
+from npgpt.engine.sources import say_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")       # the mean of nothing
 BY = pytest.mark.parametrize(("by", "n"), [("python", 24), ("numba", 1),
@@ -395,6 +396,59 @@ def test_a_damaged_file_is_compiled_again(damage, cache):
     DAMAGES[damage](path, path.read_bytes())
     assert fresh_result() > 0
     assert path.is_dir() or fresh_result() == 0         # it was replaced
+
+
+def test_the_cache_is_private_whatever_the_umask_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared"))
+    before = os.umask(0o002)
+    try:
+        assert fresh_result() > 0
+    finally:
+        os.umask(before)
+    loops = tmp_path / "shared" / "npgpt" / "loops"
+    modes = [each.stat().st_mode & 0o777 for each in (loops.parent, loops, *loops.iterdir())]
+    assert modes == [0o700, 0o700, 0o600]
+    assert fresh_result() == 0
+
+
+def given_away(path):
+    """Make a file or folder another user's; without the right to do so, let others write to it."""
+    if os.getuid() == 0:
+        os.chown(path, 65534, 65534)
+    else:
+        path.chmod(0o777)
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no modes")
+@pytest.mark.parametrize("change", [given_away, lambda path: path.chmod(0o720),
+                                    lambda path: path.chmod(0o702)],
+                         ids=["another user's", "the group writes", "others write"])
+@pytest.mark.parametrize("which", ["npgpt", "npgpt/loops"])
+def test_a_folder_that_others_may_write_to_is_not_used(which, change, cache, capfd):
+    """Nothing is read or written there, and one line says why."""
+    change(cache.parent.parent / which)
+    before = {each: each.stat().st_mtime_ns for each in (cache, *cache.iterdir())}
+    say_once.cache_clear()
+    for source in (TINY, TINY, OTHER):
+        assert fresh_result(source) > 0
+    assert before == {each: each.stat().st_mtime_ns for each in (cache, *cache.iterdir())}
+    told = f"npgpt: {cache.parent.parent / which} is not private, so loops are compiled anew: "
+    assert capfd.readouterr().err.count(told) == 1
+
+
+def linked(path):
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to("../elsewhere")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no modes")
+@pytest.mark.parametrize("change", [given_away, linked, lambda path: path.chmod(0o620)],
+                         ids=["another user's", "a link", "the group writes"])
+def test_a_file_that_others_may_write_to_is_replaced(change, cache):
+    [path] = cache.iterdir()
+    change(path)
+    assert fresh_result() > 0
+    assert fresh_result() == 0
 
 
 def test_without_a_folder_each_process_compiles(tmp_path, monkeypatch):

@@ -9,7 +9,8 @@ import numba
 from numba.core import caching
 from numba.core.compiler import CompileResult
 
-from npgpt.files import read_bytes, write_atomically
+from npgpt.engine.sources import say_once
+from npgpt.files import open_regular, write_atomically
 
 COMPILER = [Path(__file__).with_name(name).read_bytes() for name in ("jit.py", "vectors.py")]
 MOST_BYTES, MOST_FILES = 1 << 26, 500       # of a file, and in the folder
@@ -32,11 +33,17 @@ def jit(function, source, fastmath=frozenset()):
     return loop
 
 
+def is_private(status):
+    """Return whether a file or folder is this user's alone to write to; Windows does not say."""
+    return not hasattr(os, "getuid") or status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
 class Cache(caching.NullCache):
     """One file for each loop and types of arguments: a digest, then what Numba stores. A damaged file is not used.
 
     Its name is a digest of all that the code depends on. The folder is npgpt/loops, in NUMBA_CACHE_DIR or the user's
-    cache.
+    cache. Numba unpickles the files, which can run any code. So nothing is read that others may
+    write to.
     """
 
     def __init__(self, source):
@@ -45,7 +52,13 @@ class Cache(caching.NullCache):
     def path(self, types, context):
         cache = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         key = COMPILER, self.source, numba.__version__, sys.version, types, context.codegen().magic_tuple()
-        return Path(cache, "npgpt", "loops", hashlib.sha256(repr(key).encode()).hexdigest())
+        for folder in (Path(cache, "npgpt"), Path(cache, "npgpt", "loops")):
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            if not is_private(os.lstat(folder)):
+                say_once(f"{folder} is not private, so loops are compiled anew: make it yours alone "
+                         "(chown, chmod go-w), or set NUMBA_CACHE_DIR to a folder of your own")
+                raise PermissionError
+        return folder / hashlib.sha256(repr(key).encode()).hexdigest()
 
     def digest(self, path, data):
         return hashlib.sha256(path.name.encode() + data).digest()
@@ -54,8 +67,9 @@ class Cache(caching.NullCache):
         context.refresh()
         try:
             path = self.path(types, context)
-            data = read_bytes(path, MOST_BYTES)
-            if self.digest(path, data[32:]) == data[:32]:
+            with open_regular(path, getattr(os, "O_NOFOLLOW", 0)) as file:
+                private, data = is_private(os.fstat(file.fileno())), file.read(MOST_BYTES)
+            if private and self.digest(path, data[32:]) == data[:32]:
                 return CompileResult._rebuild(context, *caching.pickle.loads(data[32:]))
         except Exception:       # missing, not readable, or not of this Numba: compile
             return None
@@ -63,8 +77,8 @@ class Cache(caching.NullCache):
     def save_overload(self, types, result):
         try:
             path, data = self.path(types, result.target_context), caching.dumps(result._reduce())
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, self.digest(path, data) + data)
+            path.chmod(0o600)
             for old in sorted(path.parent.iterdir(), key=os.path.getmtime)[:-MOST_FILES]:
                 old.unlink()
         except (OSError, RuntimeError):     # not writable, full, or no home: each process compiles

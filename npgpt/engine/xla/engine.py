@@ -20,7 +20,7 @@ from npgpt.engine.threads import available_cores
 from npgpt.engine.xla.devices import DeviceParameters, Devices, available_memory, find_devices
 from npgpt.engine.xla.lines import lines, rounded
 from npgpt.engine.xla.reader import Reader
-from npgpt.engine.xla.replaced import replaced, with_sorted_embedding
+from npgpt.engine.xla.replaced import replaced, with_head_in_loss, with_sorted_embedding
 from npgpt.errors import UserError
 from npgpt.layers.loss import IGNORE_INDEX
 from npgpt.model.block import GPT2
@@ -89,10 +89,12 @@ class XLAEngine(ReferenceEngine):
         lesson, self.transformer, block, self.update = lines(dtype, params.config.block)
         self.config = params.config.with_block(*block)
         self.lesson = with_lora(with_sorted_embedding(lesson, self.devices.n), self.config)
-        self.ops = replaced(self.lesson, self.config.causal, dtype)
+        self.ops, self.loss_of = replaced(self.lesson, self.config, dtype), self._loss
         if params.config.block != GPT2:
             check_alike(params.config, self.config, self.ops, dtype)
-        self.in_blocks = as_tested("head_forward", "head_backward", "cross_entropy_forward", "cross_entropy_backward")
+        if as_tested("gpt_forward", "gpt_backward", "head_forward", "head_backward",
+                     "cross_entropy_forward", "cross_entropy_backward"):
+            self.ops, self.loss_of = with_head_in_loss(self.ops), self._loss_in_blocks
         self._executables = {}      # by name, options and shapes
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         if jax.config.jax_compilation_cache_dir is None and cache[0] != "~":    # without a home, each process compiles
@@ -137,8 +139,8 @@ class XLAEngine(ReferenceEngine):
         def program(p, idx, targets, mask, numbers):
             ops = without_caches(self.ops)
             masks = draw_masks(self.config, *idx[0].shape, self.params.dtype)
-            head, _ = self.transformer.gpt_forward(idx[0], nest(p), self.config, masks, ops, mask)
-            return self._loss(*head, targets[0], numbers[0], gradient=False)[0]
+            logits, _ = self.transformer.gpt_forward(idx[0], nest(p), self.config, masks, ops, mask)
+            return self.loss_of(logits, targets[0], numbers[0])[0]      # JAX drops unread gradients
 
         arguments = (self.params.on_device(), *self._batch([(idx, targets)]), self._mask(mask),
                      self._numbers([count or counted(targets)]))
@@ -176,38 +178,39 @@ class XLAEngine(ReferenceEngine):
         """Return the loss of a micro-batch times its share of `count`, and gradients. words: None without dropout."""
         rng = None if words is None else Draws(words, micro_batch)
         masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
-        head, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
-        loss, dhead = self._loss(*head, targets, count, gradient=True)
-        return loss, self.params.flatten(self.transformer.gpt_backward(dhead, gpt, self.ops))
+        logits, gpt = self.transformer.gpt_forward(idx, nest(p), self.config, masks, self.ops, mask)
+        loss, dlogits = self.loss_of(logits, targets, count)
+        return loss, self.params.flatten(self.transformer.gpt_backward(dlogits, gpt, self.ops))
 
-    def _loss(self, x, weight, bias, targets, count, gradient):
-        """Return the summed losses divided by `count`, and the head's gradients, in blocks of positions."""
+    def _loss(self, logits, targets, count):
+        """Return the summed losses divided by `count`, and dlogits."""
+        loss, cross_entropy = self.lesson.cross_entropy_forward(logits, targets)
+        share = (targets != IGNORE_INDEX).sum() / count
+        loss = jnp.where(share > 0, loss * share, 0.0)          # the mean of no loss is NaN
+        return loss, self.ops.cross_entropy_backward(share, cross_entropy)
+
+    def _loss_in_blocks(self, head, targets, count):
+        """As `_loss`, in blocks of positions. head: its arguments; its gradients replace dlogits."""
+        x, weight, bias = head
         B, T, C = x.shape
         logits_bytes = B * T * len(weight) * x.dtype.itemsize
         n = next(n for n in range(1, T + 1) if T % n == 0 and (logits_bytes <= n * LOGITS_BYTES or n == T))
-        n = n if self.in_blocks else 1
-
         read_weight = rounded(self.dtype, weight)       # once, not in each block
 
         def block(total, part):
             x, targets = part                                                       # (B, T / n, C), (B, T / n)
             logits, head = self.lesson.head_forward(x, read_weight, bias)           # (B, T / n, V)
-            loss, cross_entropy = self.lesson.cross_entropy_forward(logits, targets)
-            share = (targets != IGNORE_INDEX).sum() / count
-            loss = jnp.where(share > 0, loss * share, 0.0)                          # the mean of no loss is NaN
-            if not gradient:
-                return jax.tree.map(jnp.add, total, (loss,)), None
-            dlogits = self.ops.cross_entropy_backward(share, cross_entropy)
+            loss, dlogits = self._loss(logits, targets, count)
             dx, *sums = self.lesson.head_backward(dlogits, head)
             return jax.tree.map(jnp.add, total, (loss, *sums)), dx
 
         zeros = jnp.zeros((), x.dtype), jnp.zeros_like(weight), None if bias is None else jnp.zeros_like(bias)
-        zeros, parts = zeros if gradient else zeros[:1], (x.reshape(B, n, T // n, C), targets.reshape(B, n, T // n))
+        parts = x.reshape(B, n, T // n, C), targets.reshape(B, n, T // n)
         if n == 1:
             (loss, *sums), dx = block(zeros, (x, targets))
         else:
             (loss, *sums), dx = jax.lax.scan(block, zeros, [part.swapaxes(0, 1) for part in parts])
-            dx = dx.swapaxes(0, 1).reshape(B, T, C) if gradient else None
+            dx = dx.swapaxes(0, 1).reshape(B, T, C)
         return loss, (dx, *sums)
 
     # Calls and compilation.

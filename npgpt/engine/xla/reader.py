@@ -53,8 +53,11 @@ class Reader:
                              for old, new in zip(next(layers_left), (k, v), strict=True)])
             return layer_ops.attention_forward(q, *now_kept[-1], scale, seen.astype(q.dtype), dropout_mask)
 
-        ops = reading(layer_ops, positions, attention_forward,
-                      last=lambda x: jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1))
+        def of_last(x):
+            return jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)     # x itself, if of one token
+
+        ops = reading(layer_ops, positions, attention_forward, of_last)
         masks = draw_masks(self.config, *idx.shape, self.engine.params.dtype)
         logits, _ = self.engine.transformer.gpt_forward(idx, nest(p), self.config.at(positions), masks, ops)
-        return logits[:, 0], [*now_kept, *layers_left]      # those of blocks without attention
+        kept = [*now_kept, *layers_left]        # those of blocks without attention
+        return of_last(logits)[:, 0], kept

@@ -1,6 +1,7 @@
 """How layers run to save memory: attention on blocks of queries, GELU is recomputed in its backward.
 
-The head runs in the loss, block by block (engine.py). The embedding's gradient runs without a scatter-add.
+The head runs in the loss, block by block (engine.py), unless edited lines may read its logits. The
+embedding's gradient runs without a scatter-add.
 """
 
 import jax
@@ -15,17 +16,23 @@ from npgpt.engine.xla.lines import loaded_again, rounded
 QUERIES = 256       # attention runs on this many queries at a time, if there are more than KEPT
 
 
-def replaced(ops, causal, dtype):
+def replaced(ops, config, dtype):
     """Return the table of operations to compile. ops: the lesson's for XLA; dtype: what matmuls read."""
     attention = ops.attention_forward, ops.attention_backward
     if as_tested("attention_forward", "attention_backward"):
+        causal = config.causal and config.block_size > KEPT and as_tested(
+            "causal_mask", "gpt_forward", "block_forward", "self_attention_forward")
         attention = attention_in_blocks(*attention, causal, dtype)
     gelu_tanh = recomputed(ops.gelu_tanh_forward, ops.gelu_tanh_backward, dtype)
     gelu_exact = recomputed(ops.gelu_exact_forward, ops.gelu_exact_backward, dtype)
     return table(ops, attention_forward=attention[0], attention_backward=attention[1],
                  gelu_tanh_forward=gelu_tanh[0], gelu_tanh_backward=gelu_tanh[1],
-                 gelu_exact_forward=gelu_exact[0], gelu_exact_backward=gelu_exact[1],
-                 head_forward=lambda x, weight, bias: ((x, weight, bias), None),
+                 gelu_exact_forward=gelu_exact[0], gelu_exact_backward=gelu_exact[1])
+
+
+def with_head_in_loss(ops):
+    """Return the table whose logits are the head's arguments, and whose dlogits its gradients."""
+    return table(ops, head_forward=lambda x, weight, bias: ((x, weight, bias), None),
                  head_backward=lambda gradients, cache: gradients)
 
 

@@ -33,14 +33,17 @@ def assert_equal(ours, expected, rtol=1e-9):
 
 
 def table_of(config):
-    """Return XLA's operations, but with the lesson's head, which XLA runs in the loss; attention takes keywords too."""
+    """Return XLA's operations; attention takes keywords too."""
     from npgpt.engine.ops import table
     from npgpt.engine.xla.lines import lines
     from npgpt.engine.xla.replaced import replaced, with_sorted_embedding
     ops, *_ = lines("float64", config.block)
-    xla = replaced(with_sorted_embedding(ops, 1), False, "float64")
-    return table(xla, head_forward=ops.head_forward, head_backward=ops.head_backward,
-                 attention_forward=lambda q, k, v, **others: xla.attention_forward(q, k, v, *others.values()))
+    xla = replaced(with_sorted_embedding(ops, 1), GPTConfig(causal=False), "float64")
+
+    def attention_forward(q, k, v, **others):
+        return xla.attention_forward(q, k, v, *others.values())
+
+    return table(xla, attention_forward=attention_forward)
 
 
 LESSON = {case.name: case for case in layer_cases()}
@@ -105,6 +108,23 @@ def test_an_edited_lesson_and_lora_have_their_own_gradient_of_the_embedding(monk
     monkeypatch.setitem(sources.TESTED, "embedding_backward", "another")
     assert with_sorted_embedding(ops, 1) is ops
     assert "embedding_backward was edited" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("edited", [None, "causal_mask", "gpt_forward", "block_forward",
+                                    "self_attention_forward"])
+def test_queries_skip_later_keys_unless_lines_were_edited(edited, monkeypatch, small_blocks, jax):
+    from npgpt import layers
+    from npgpt.engine import sources
+    from npgpt.engine.xla.lines import lines
+    from npgpt.engine.xla.replaced import replaced
+    if edited:
+        monkeypatch.setitem(sources.TESTED, edited, "another")
+    ops, *_ = lines("float64", GPTConfig().block)
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 8, 3))
+    with jax.enable_x64(True):
+        mix, _ = replaced(ops, GPTConfig(), "float64").attention_forward(q, k, v, 0.5)
+    expected, _ = layers.attention_forward(q, k, v, 0.5)
+    assert np.allclose(mix, expected) == bool(edited)
 
 
 def assert_the_lessons(xla, lesson, *given, **options):
