@@ -34,6 +34,8 @@ ODD = {
     "one array by two names": "y = x * 2.0 + 1.0 if x is z else x * 3.0 + 1.0\n    return y",
     "a number of two names": "n = 2 if k > 1 else 3\n    y = x * n + k\n    return y, n, k",
     "a flat view twice": "y = x.reshape(-1, C).reshape(-1, C) * 2.0 + 1.0\n    return y",
+    "a flat view of a column": "m = x.mean(axis=-1, keepdims=True)\n    y = m.reshape(-1, C) + 1.0\n"
+                               "    return y * 2.0",
     "read after it is overwritten": "u = x.max(axis=-1, keepdims=True) * z\n    z *= 0.5\n    return u, z",
     "another order in memory": "y = x * 2.0 + 1.0\n    r = y.reshape(-1)\n    r *= 0.5\n    return y, r",
     "a product that is read again": "y = x @ np.eye(C)\n    h = np.tanh(y)\n"

@@ -187,7 +187,7 @@ class Traced(np.lib.mixins.NDArrayOperatorsMixin):
             or len(shape) != 2
         ):
             raise UnfitError
-        if self.is_flat:
+        if self.is_flat or self.node.rows != FULL or not self.node.columns:
             raise UnfitError
         return (
             self
