@@ -1,6 +1,6 @@
 """Compiled loops (extra `fast`): lesson lines, compiled by Numba.
 
-    lines.py    `compile_lines(function)`: the function with segments in place of lines that may be loops
+    lines.py    `compile_lines(function)`: the function with segments, lines that may be loops
     statements.py   which lines may be loops, what they read and write
     segment.py  lines that may be loops: the loop for each kind of arguments, and how it is called
     check.py    a loop's first calls are compared with NumPy

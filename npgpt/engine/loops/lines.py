@@ -1,4 +1,4 @@
-"""Compile lesson lines: lines that treat all rows alike become a loop, and NumPy runs the others."""
+"""Compile lines of a function that treat all rows alike as loops; NumPy runs the others."""
 
 import ast
 import functools
@@ -82,10 +82,11 @@ def driver_of(function, donated, helpers):
         match line:
             case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
                 unshared.add(name)
-    names = {f".part_{i}": each for i, each in enumerate(parts) if isinstance(each, Segment)}
-    body = [
-        each.call(f"part_{i}") if isinstance(each, Segment) else each for i, each in enumerate(parts)
-    ]
+    names, body = {}, []
+    for i, each in enumerate(parts):
+        if isinstance(each, Segment):
+            names[f".part_{i}"] = each
+        body.append(each.call(f"part_{i}") if isinstance(each, Segment) else each)
     names |= {name: compile_lines(each) for name, each in helpers.items()}
     if not names:
         return function

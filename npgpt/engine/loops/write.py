@@ -8,6 +8,7 @@ The variable of a user's name `x` is `x_` here, and what the loop derives from i
 """
 
 import ast
+import itertools
 
 from npgpt.engine.loops.statements import in_user
 from npgpt.engine.loops.trace import FULL, PART, Number, Traced, UnfitError, literal
@@ -21,11 +22,12 @@ COSTS = {
     "np.sqrt({})": 9,
     "np.log({})": 9,
 }  # others: 1
+# A reduction along a row: its begin and its step.
 ALONG = {
     "sum": ("0", "add"),
     "mean": ("0", "add"),
     "max": ("-np.inf", "maximum"),
-}  # a row: begin and step
+}
 FOREVER = 1 << 30
 
 
@@ -37,41 +39,25 @@ class Loop:
     """
 
     def __init__(self, trace, needed, donated):
-        self.trace, self.needed, self.given = (
-            trace,
-            needed,
-            trace.given,
-        )  # given: node -> name of an argument
-        self.homes = {
-            each.home: each.node for each in trace.cells if each.node not in self.given
-        }  # written to
-        values = [
-            value
-            for name, value in trace.names.items()
-            if name in needed and isinstance(value, Traced)
-        ]
-        self.results_of_lines = {name: trace.names[name] for name in needed}
-        ends = [each.node for each in values if each.node and not isinstance(each, Number)]
+        self.trace, self.given = trace, trace.given         # given: node -> name of an argument
+        written = [each for each in trace.cells if each.node not in self.given]
+        self.homes = {each.home: each.node for each in written}     # arguments that are written to
+        self.needed = {name: trace.names[name] for name in needed}
+        values = [each for each in self.needed.values() if isinstance(each, Traced) and each.node]
+        ends = [each.node for each in values if not each.node.is_number]
         self.ends = list(dict.fromkeys([*ends, *self.homes.values()]))
-        self.nodes, self.numbers = (
-            [],
-            [],
-        )  # all that the ends need, each after its arguments; numbers, literals too
-        for node in [*self.ends, *(each.node for each in values if isinstance(each, Number))]:
+        self.nodes = []         # all that the results need, each after its arguments
+        self.numbers = []       # of these, what is computed from numbers alone, and literals
+        for node in [*self.ends, *(each.node for each in values)]:
             self.gather(node)
         self.sums = [node for node in self.nodes if node.reduction == "rows"]
         self.ones = [
             node for node in self.ends if node not in self.given and node.rows and not node.columns
         ]
         self.passes = range(1 + max((node.stage for node in self.nodes), default=0))
-        self.new = [
-            node
-            for node in map(stored_as, self.ends)
-            if node not in self.given
-            and node.rows
-            and node.columns
-            and node not in self.homes.values()
-        ]
+        others = {*self.given, *self.homes.values()}
+        rows = [node for node in map(stored_as, self.ends) if node.rows and node.columns]
+        self.new = [node for node in rows if node not in others]
         self.choose_stored()
         self.name_nodes()
         self.choose_arrays()
@@ -85,36 +71,26 @@ class Loop:
             into.append(node)
 
     def name_nodes(self):
-        """Give each node that becomes a variable a name of its own; numbers have the code by which
-        they are known.
+        """Give each node that becomes a variable a name of its own; a number, its variable or code.
         """
         self.names, used = {}, {*self.trace.values}
         for node in self.nodes:
             name = node.name or node.reduction or "stored" * (node in self.stored)
             if name and node not in self.given:
-                name = next(
-                    each
-                    for each in (name, *(f"{name}_{i}" for i in range(2, 999)))
-                    if each not in used
-                )
+                others = (f"{name}_{i}" for i in itertools.count(2))
+                name = next(each for each in itertools.chain([name], others) if each not in used)
                 used.add(name)
             self.names[node] = name
         for i, node in enumerate(self.numbers):
-            is_literal = node.template is not None and not node.arguments
-            self.names[node] = (
-                node.template
-                if is_literal
-                else f"{node.name}_"
-                if node in self.given
-                else f"number{i}"
-            )
+            if node in self.given:
+                self.names[node] = f"{node.name}_"
+            else:
+                self.names[node] = f"number{i}" if node.arguments else node.template
 
     # What is stored, and where.
 
     def choose_stored(self):
-        """Choose which values are stored, for passes after their own; the results of a row always
-        are.
-        """
+        """Choose which values are stored, for passes after their own. Results always are."""
         results = {*self.new, *self.homes.values()}
         self.stored, self.costs, before = {*results}, {}, None
         while before != self.stored:  # what is stored is not recomputed, so fewer values are read
@@ -130,9 +106,8 @@ class Loop:
         for stage in self.passes:
             for node in self.nodes:
                 if node.reduction and node.stage - (node.reduction in ALONG) == stage:
-                    self.read_column(
-                        node.arguments[0], stage, may_store and node.reduction != "take"
-                    )
+                    store = may_store and node.reduction != "take"
+                    self.read_column(node.arguments[0], stage, store)
                 if node in self.stored and node.stage == stage:
                     for each in node.arguments:
                         self.read_column(each, stage, may_store)
@@ -160,22 +135,14 @@ class Loop:
         return self.costs[node]
 
     def choose_arrays(self):
-        """Choose the arrays that the loop gets: the first one is whole, and has the dtype of the
-        loop.
-        """
+        """Choose the arrays that the loop gets: the first is whole, and has the loop's dtype."""
         self.look_at_reads(may_store=False)
-        self.arrays = [
-            node
-            for node in self.nodes
-            if node in self.given and (node in self.last_read or node.rows and not node.columns)
-        ]
+        given = [node for node in self.nodes if node in self.given]
+        self.arrays = [each for each in given if each in self.last_read or not each.columns]
         self.arrays.sort(key=lambda node: (node.kind != "f", -node.rows - node.columns))
         lead = [(node.rows, node.columns, node.kind) for node in self.arrays[:1]]
-        if (
-            lead != [(FULL, True, "f")]
-            or self.homes
-            and any(node.kind == "i" for node in self.arrays)
-        ):
+        with_index = any(node.kind == "i" for node in self.arrays)
+        if lead != [(FULL, True, "f")] or self.homes and with_index:
             raise UnfitError
         for node in self.given:
             home = self.homes.get(self.given[node])
@@ -187,45 +154,30 @@ class Loop:
         self.rows = {node: f"{name}_row" for name, node in self.homes.items()}
         busy = {}  # of a result: the values in its row, as (first pass, last pass that reads)
         for node in self.new:
-            old = next(
-                (
-                    old
-                    for old, last in self.last_read.items()
-                    if self.given.get(old) in donated
-                    and old.rows == FULL
-                    and old.kind == "f"
-                    and old not in self.ends
-                    and last <= node.stage
-                    and f"{self.given[old]}_row" not in self.rows.values()
-                ),
-                None,
-            )
+            free = [old for old in self.last_read if self.given.get(old) in donated
+                    and old.rows == FULL and old.kind == "f" and old not in self.ends
+                    and self.last_read[old] <= node.stage
+                    and f"{self.given[old]}_row" not in self.rows.values()]
+            old = free[0] if free else None
             self.rows[node] = f"{self.names[node] if old is None else self.given[old]}_row"
             busy[node] = [(node.stage, FOREVER)]
             if old is not None:
                 busy[node].append((-1, self.last_read[old]))
         self.made = [node for node in self.new if self.rows[node] == f"{self.names[node]}_row"]
-        if (
-            len(self.made) == len(self.new)
-            and not self.homes
-            and sum(bool(each.arguments) for each in self.nodes) < 2
-        ):
-            raise UnfitError  # NumPy has loops of one operation
+        operations = sum(bool(each.arguments) for each in self.nodes)
+        if len(self.made) == len(self.new) and not self.homes and operations < 2:
+            raise UnfitError                            # NumPy has loops of one operation
         self.scratch = []
         for node in [node for node in self.nodes if node in self.stored and node not in self.rows]:
             last = self.last_read[node]
-            free = (
-                end
-                for end in busy
-                if all(last <= begin or until <= node.stage for begin, until in busy[end])
-            )
-            place = next(free, None)
-            if place is None:
-                self.scratch.append(node)
-                self.rows[node] = f"{self.names[node]}_row"
+            self.rows[node] = f"{self.names[node]}_row"
+            for end, used in busy.items():
+                if all(last <= begin or until <= node.stage for begin, until in used):
+                    used.append((node.stage, last))
+                    self.rows[node] = self.rows[end]
+                    break
             else:
-                busy[place].append((node.stage, last))
-                self.rows[node] = self.rows[place]
+                self.scratch.append(node)
 
     # The source.
 
@@ -409,17 +361,13 @@ class Loop:
         return [*lines, run]
 
     def results(self):
-        return {name: self.result(value) for name, value in self.results_of_lines.items()}
+        return {name: self.result(value) for name, value in self.needed.items()}
 
     def result(self, value):
         """Return the expression of a result, after the call."""
         if isinstance(value, Number):
             return self.names[value.node]
-        if value is None or type(value) in (
-            bool,
-            int,
-            float,
-        ):  # the same in each call, as the loop's key has it
+        if value is None or type(value) in (bool, int, float):      # the loop's key has it
             return literal(value)
         if not isinstance(value, Traced):
             for name, given in self.trace.values.items():
@@ -437,7 +385,5 @@ class Loop:
 
 
 def stored_as(node):
-    """Return the node whose row holds a value: where one column is replaced, that is the row of all
-    others.
-    """
+    """Return the node whose row holds a value: if a column is replaced, that of the others."""
     return node.arguments[0] if node.put else node
