@@ -40,7 +40,7 @@ def compile_lines(function, donated=()):
                 driver, code = driver_of(function, donated, helpers), function.__code__
         return driver(*arguments, **named)
 
-    call.parts = lambda: getattr(driver, "parts", [])
+    call.pieces = lambda: getattr(driver, "pieces", [])
     return call
 
 
@@ -55,7 +55,7 @@ def helpers_of(function):
 
 
 def driver_of(function, donated, helpers):
-    """Return the function with parts for the lines that fit; `parts` of it: these, and other lines.
+    """Return the function with parts for the lines that fit; its `pieces` are these, and other lines.
     """
     code, module, tree = function.__code__, function.__globals__, tree_of(function.__code__)
     if tree is None or not isinstance(function, FunctionType) or not can_move(tree, code, module):
@@ -95,5 +95,5 @@ def driver_of(function, donated, helpers):
     driver = ast.FunctionDef(tree.name, tree.args, [*never, *body], [])
     driver = with_names(driver, module, names, code.co_filename)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-    driver.parts = parts
+    driver.pieces = parts
     return driver
