@@ -34,7 +34,7 @@ def show_loops(name):
 
     for function in (forward, backward):
         print(f"{function.__name__}:")
-        for lines, loop in parts(function.pieces()):
+        for lines, loop in parts(function.segments()):
             lines = [text for line in lines if not is_docstring(line) for text in ast.unparse(line).splitlines()]
             beside = loop.splitlines() if loop else ["NumPy"] * len(lines)
             for left, right in itertools.zip_longest(lines, beside, fillvalue=""):

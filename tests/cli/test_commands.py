@@ -172,6 +172,6 @@ def test_info_shows_lines_beside_their_loops(npgpt):
     code, out, _ = npgpt("info", "--loops", "layernorm")
     lines = {left.strip(): right.strip() for left, bar, right in (line.partition(" | ") for line in out.splitlines())}
     assert code == 0 and lines["mean = x.mean(axis=-1, keepdims=True)"].startswith("def loop(x_all,")
-    assert lines["xhat, rstd, weight, has_bias = cache"] == "NumPy" and "mean = add(mean, x[c])" in out
+    assert lines["xhat, rstd, weight, has_bias = cache"] == "NumPy" and "mean_ = add(mean_, x_row[c])" in out
     refused(npgpt("info", "--loops", "block"), "calls other layers")
     refused(npgpt("info", "--loops", "nothing"), 'no layer "nothing"')

@@ -118,7 +118,7 @@ def test_loops_are_compiled_from_the_functions_of_the_file():
     (model := model_of(kernels="numba")).loss_and_grads(IDX, TARGETS)
     names = inspect.unwrap(model.engine.config.block.forward).__globals__
     for name in ("rmsnorm", "swiglu"):
-        runs = [each for way in ("forward", "backward") for each in compile_lines(names[f"{name}_{way}"]).parts()]
+        runs = [each for way in ("forward", "backward") for each in compile_lines(names[f"{name}_{way}"]).segments()]
         assert sum("for c in range" in str(getattr(run, "parts", "")) for run in runs) == 2
 
 

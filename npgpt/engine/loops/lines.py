@@ -40,7 +40,7 @@ def compile_lines(function, donated=()):
                 driver, code = driver_of(function, donated, helpers), function.__code__
         return driver(*arguments, **named)
 
-    call.pieces = lambda: getattr(driver, "pieces", [])
+    call.segments = lambda: getattr(driver, "segments", [])
     return call
 
 
@@ -55,8 +55,7 @@ def helpers_of(function):
 
 
 def driver_of(function, donated, helpers):
-    """Return the function with parts for the lines that fit; its `pieces` are these, and other lines.
-    """
+    """Return the function with segments; its `segments` are these and the other lines."""
     code, module, tree = function.__code__, function.__globals__, tree_of(function.__code__)
     if tree is None or not isinstance(function, FunctionType) or not can_move(tree, code, module):
         return function
@@ -95,5 +94,5 @@ def driver_of(function, donated, helpers):
     driver = ast.FunctionDef(tree.name, tree.args, [*never, *body], [])
     driver = with_names(driver, module, names, code.co_filename)
     driver.__defaults__, driver.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-    driver.pieces = parts
+    driver.segments = parts
     return driver
