@@ -33,8 +33,7 @@ def compile_lines(function, donated=()):
     @functools.wraps(function)
     def call(*arguments, **named):
         nonlocal code, driver, helpers
-        other = any(function.__globals__.get(name) is not each for name, each in helpers.items())
-        if function.__code__ is not code or other:
+        if function.__code__ is not code or helpers and helpers != helpers_of(function):
             with LOCK:
                 helpers = helpers_of(function)
                 driver, code = driver_of(function, donated, helpers), function.__code__

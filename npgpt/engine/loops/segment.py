@@ -45,7 +45,7 @@ class Segment:
         self.plain = self.function(lines, self.returned())
 
     def __call__(self, *values):
-        key = tuple([(each.shape, each.dtype, np.ndarray) if type(each) is np.ndarray
+        key = tuple([(each.shape, each.dtype) if type(each) is np.ndarray
                      else float if type(each) is float else kind(each) for each in values])
         function = self.known.get(key)
         if function is None:
@@ -138,7 +138,8 @@ def kind(value):
     Of everything else it is the type.
     """
     if hasattr(value, "shape"):                 # of NumPy or CuPy
-        return value.shape, value.dtype, type(value)
+        more = () if type(value) is np.ndarray else (type(value),)
+        return value.shape, value.dtype, *more
     return (type(value), value) if is_constant(value) else type(value)
 
 
