@@ -67,6 +67,17 @@ def test_odd_lines(text, shape):
                 assert_alike(*map(tuple, given), 1e-12)
 
 
+def test_annotations_and_defaults_are_not_evaluated_again():
+    source = ("from __future__ import annotations\ncalls = []\n"
+              "def f(x: Missing, s=calls.append(1) or 2.0, *, eps: Missing = calls.append(2) or 0.1) -> Missing:\n"
+              "    y: Missing = x * s\n    z = y * y + eps\n    u = z.mean(axis=-1, keepdims=True) + z\n"
+              "    return u\n")
+    function, x = defined(source), np.random.default_rng(0).standard_normal((3, 4))
+    with loops_by("python"):
+        assert_alike(compile_lines(function)(x), function(x), 1e-12)
+        assert kernel.cache_info().misses == 1 and function.__globals__["calls"] == [1, 2]
+
+
 def test_a_function_of_the_same_file_that_gets_another_one_by_its_name_is_called():
     function = defined("def g(x):\n    y = x * 2.0\n    z = y + 1.0\n    return z\n\n"
                        "def f(x):\n    y = g(x)\n    z = y * y + 1.0\n    return z\n")

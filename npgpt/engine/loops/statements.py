@@ -98,7 +98,7 @@ def bound_by(statement):
     """Return the names that a statement always assigns."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {each.asname or each.name for each in statement.names}
-    surely = isinstance(statement, ast.Assign | ast.AugAssign)
+    surely = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
     return names_in([statement], ast.Store) if surely else set()
 
 
