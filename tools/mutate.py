@@ -34,7 +34,8 @@ MODULES = ["layers.linear", "layers.gelu", "layers.layernorm", "layers.loss", "l
            "layers.attention", "layers.lora", "model.transformer", "engine.embedding"]
 OF_LOOPS = "tests/engine/test_few_rows.py"
 TESTS = ["tests/layers/test_gradients.py", "tests/layers/test_extremes.py", "tests/engine/test_cpu.py",
-         "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py", "tests/test_on_a_gpu.py::test_a_step_waits_for_nothing",
+         "tests/engine/test_tiles.py", OF_LOOPS, "tests/training/test_adamw.py",
+         "tests/test_on_a_gpu.py::test_a_step_waits_for_nothing",
          "tests/test_api.py::test_every_gradient_equals_torch",
          "tests/test_api.py::test_the_cpu_engine_equals_the_reference_engine"]
 TIME_LIMIT = 60         # seconds; a mutant may loop forever, which counts as caught

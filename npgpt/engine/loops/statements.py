@@ -98,8 +98,8 @@ def bound_by(statement):
     """Return the names that a statement always assigns."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {each.asname or each.name for each in statement.names}
-    surely = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
-    return names_in([statement], ast.Store) if surely else set()
+    assigns = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign)
+    return names_in([statement], ast.Store) if assigns and statement.value else set()
 
 
 class Spelled(ast.NodeTransformer):
