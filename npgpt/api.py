@@ -228,7 +228,8 @@ class GPT:
         with self.engine.running():
             masks = draw_masks(self.config, *idx.shape, self.params.dtype, rng)
             idx, mask = self.engine.on_device(idx, mask)
-            return forward(idx, self.params.tree, config or self.config.with_block(), masks, ops, mask)
+            config = config or self.config.with_block()
+            return forward(idx, self.params.tree, config, masks, ops, mask)
 
     def backward(self, dhidden: ArrayLike | None = None) -> dict[str, np.ndarray]:
         """Compute the gradients of the last `forward`'s loss: a new dict name -> array, without frozen parameters.

@@ -89,13 +89,15 @@ def read_python(path):
 
 
 def run_python(path):
-    """Run a Python file. Return its syntax tree and its names. Raises UserError, with the line, if it cannot be run.
+    """Run a Python file. Return its syntax tree and its names.
+
+    Raises UserError, with the line, if it cannot be run.
 
     `linecache`, and so `inspect`, has the text that has run, also when the file has changed.
     """
     text, tree = read_python(path)
     lines = io.StringIO(text + "\n" * (text[-1:] not in ("", "\n", "\r")), newline=None).readlines()
-    linecache.cache[str(path)] = len(text), None, lines, str(path)      # None: it stays what has run
+    linecache.cache[str(path)] = len(text), None, lines, str(path)  # None: it stays what has run
     names = {"__name__": Path(path).stem, "__file__": str(path)}
     try:
         exec(compile(text, str(path), "exec"), names)

@@ -130,10 +130,10 @@ class CPUEngine(ReferenceEngine):
         return sum(loss for loss, _ in results), grads
 
     def parts(self, B, shards):
-        """Return the slices of a batch's shards; one, and say so, if its texts depend on each other."""
+        """Return the slices of a batch's shards; one, with a note, if its texts are dependent."""
         if self.mixes_texts:
-            say_once(f"the texts of a batch depend on each other in {self.params.config.block}, so batches "
-                     "are not divided among threads, which work inside the layers instead")
+            say_once(f"the texts of a batch depend on each other in {self.params.config.block}, so "
+                     "batches are not divided among threads, which work inside the layers instead")
             shards = 1
         return even_parts(B, shards)
 

@@ -51,8 +51,10 @@ class GPUEngine(ReferenceEngine):
         if kernels == "reference":
             return
         array = array_type()
-        pairs = {name: seen_as(array, getattr(layers, f"{name}_forward"), getattr(layers, f"{name}_backward"))
-                 for name in ("attention", "head", "layernorm", "linear")}
+        pairs = {}
+        for name in ("attention", "head", "layernorm", "linear"):
+            pair = (getattr(layers, f"{name}_{way}") for way in ("forward", "backward"))
+            pairs[name] = seen_as(array, *pair)
         replaced = {f"{name}_{way}": function for name, pair in pairs.items()
                     for way, function in zip(("forward", "backward"), pair, strict=True)}
         if as_tested("embedding_backward"):

@@ -45,7 +45,7 @@ class ReferenceEngine:
 
     @functools.cached_property
     def mixes_texts(self) -> bool:
-        """Whether the texts of a batch depend on each other in the block: then no batch may be divided."""
+        """Whether the texts of a batch depend on each other: then no batch may be divided."""
         return self.params.config.block.mixes_texts(self.params.config)
 
     @property

@@ -35,7 +35,7 @@ class Block:
     parameters(config) -> {name: (shape, init)} of one block, with names such as "attn.c_attn.weight". Matrices are
     (in, out), and decay. init: a number, or how `initialize` draws: "linear", the matrix of a linear layer; "residual",
     of one whose result is added to the residual stream; "bias", of either; "normal". forward, backward: called as
-    `block_forward` and `block_backward` in npgpt/model/transformer.py; each call returns new arrays.
+    `block_forward` and `block_backward` in npgpt/model/transformer.py. Each call returns new arrays.
     If the texts of a batch depend on each other, as in a batch norm, no engine divides a batch.
     To continue texts, the forward reads new tokens alone: others are seen only in `ops.attention_forward`, called once,
     with GPT-2's mask. An argument `positions` gets the tokens' positions then, (B, T) integers; otherwise it is None.
@@ -75,9 +75,10 @@ class Block:
             for name, (shape, init) in found.items():
                 longer = any(other.startswith(f"{name}.") for other in found)
                 if longer or not re.fullmatch(NAME, name):
-                    raise UserError(f"{name or 'an empty name'} in parameters(config) of {self} cannot be "
-                                    "nested: join words by dots, as in mlp.c_fc.weight; what is before "
-                                    "a dot is no other name, and not weight")
+                    name = name or "an empty name"
+                    raise UserError(f"{name} in parameters(config) of {self} cannot be nested: join "
+                                    "words by dots, as in mlp.c_fc.weight; what is before a dot is "
+                                    "no other name, and not weight")
                 right = ((is_real(init) or init in INITS) and shape and isinstance(shape, tuple)
                          and all(type(size) is int and size > 0 for size in shape))
                 require(f"{name} in parameters(config) of {self}", (shape, init), right,
@@ -87,14 +88,16 @@ class Block:
     def trial(self, config):
         """Return x and dx_out (2, T, C), the parameters p of one block, and a mask.
 
-        The numbers are random, of unit scale, in float32. Nothing can be written to x, dx_out and p,
-        because others need what they hold.
+        The numbers are random, of unit scale, in float32. Nothing can be written to x, dx_out and
+        p, because others need what they hold.
         """
         rng, T = np.random.default_rng(0), min(3, config.block_size)
         x, dx_out = rng.standard_normal((2, 2, T, config.n_embd), np.float32)
         facts = self.parameters_of(config).items()
-        p = {name: rng.standard_normal(shape, np.float32)
-                   / np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1) for name, (shape, _) in facts}
+        p = {}
+        for name, (shape, _) in facts:
+            scale = np.float32(shape[0] ** 0.5 if len(shape) > 1 else 1)
+            p[name] = rng.standard_normal(shape, np.float32) / scale
         for array in (x, dx_out, *p.values()):
             array.flags.writeable = False
         return x, dx_out, nest(p), transformer.causal_mask(None, x) if config.causal else None
@@ -124,20 +127,21 @@ class Block:
     def validate(self, config):
         """Raise UserError unless both functions run, and their results fit and stay what they are.
 
-        Others are added to the gradients: none may share memory with another one or with a parameter.
+        Others are added to the gradients: none may share memory with another or with a parameter.
         """
         results, = self.tried(config)
         grads = {name: array for name, array in results.items() if name not in ("x_out", "dx")}
         for (name, one), (other, two) in itertools.product(grads.items(), repeat=2):
             if not one.flags.writeable or name != other and np.shares_memory(one, two):
-                raise UserError(f"{self}: {name} must have memory of its own, because others are added to "
-                                "it: return a copy")
+                raise UserError(f"{self}: {name} must have memory of its own, because others are "
+                                "added to it: return a copy")
         first, = self.tried(config, texts=ALONE[:1])
         before = copy.deepcopy(first)
         again, _ = self.tried(config, texts=ALONE)
         if changed := differing(before, first) + differing(before, again):
-            raise UserError(f"{self}: {changed[0]} differs after the block has been called for another "
-                            "text: return new arrays and a new cache each time, draw no random numbers")
+            raise UserError(f"{self}: {changed[0]} differs after the block has been called for "
+                            "another text: return new arrays and a new cache each time, draw no "
+                            "random numbers")
 
     def mixes_texts(self, config):
         """Return whether the results for a text of a batch depend on the other texts."""
@@ -173,8 +177,8 @@ class Block:
                 dx, dp = backward(dx_out, cache, ops)
                 self.check_kind("dx", dx, dx_out)
                 grads = flatten(dp)
-                complete = grads.keys() == p.keys()
-                require(f"the gradients of {self}", [*grads], complete, "those of parameters(config)")
+                complete, what = grads.keys() == p.keys(), "those of parameters(config)"
+                require(f"the gradients of {self}", [*grads], complete, what)
                 for name, each in grads.items():
                     self.check_kind(f"the gradient of {name}", each, p[name])
             return dx, dp
@@ -185,7 +189,8 @@ class Block:
         """Raise UserError unless a result is an array with the shape and dtype of another one."""
         shape, dtype = getattr(array, "shape", ""), getattr(array, "dtype", type(array).__name__)
         if shape != like.shape or dtype != like.dtype:
-            raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, not {shape} {dtype}")
+            raise UserError(f"{name} of {self} must be an array {like.shape} {like.dtype}, "
+                            f"not {shape} {dtype}")
 
     def check_continuing(self, config):
         """Raise UserError unless reading token by token, with cached keys and values, equals reading all at once."""
@@ -219,8 +224,8 @@ class Block:
         except (UserError, KeyboardInterrupt, MemoryError, BrokenPipeError):
             raise
         except BaseException as error:          # also SystemExit
-            if isinstance(error, RuntimeError) and hasattr(error, "status"):    # CUDA's: see `out_of_memory`
-                raise
+            if isinstance(error, RuntimeError) and hasattr(error, "status"):
+                raise                           # CUDA's: see `out_of_memory`
             number = raised_at(error, self.file)
             line = f", line {number}" if number else ""
             raise UserError(f"{self}{line}{when}: {describe(error)}") from error
@@ -228,7 +233,8 @@ class Block:
 
 def differing(results, others):
     """Return the names of the arrays of two dicts that differ by more than rounding."""
-    scales = {name: abs(array[np.isfinite(array)]).max(initial=0.0) for name, array in results.items()}
+    finite = {name: array[np.isfinite(array)] for name, array in results.items()}
+    scales = {name: abs(array).max(initial=0.0) for name, array in finite.items()}
     rounding = 1e-5 * max(scales.values())          # of a gradient that is 0, but for rounding
 
     return [name for name, scale in scales.items() if not np.allclose(

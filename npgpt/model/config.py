@@ -103,7 +103,7 @@ class GPTConfig:
         return dataclasses.replace(self, **dict.fromkeys(alike))
 
     def with_block(self, forward=None, backward=None):
-        """Return the same config with a guarded block, which runs an engine's functions or its own."""
+        """Return the config with a guarded block, which runs an engine's functions or its own."""
         block = self.block.guarded(forward or self.block.forward, backward or self.block.backward)
         return dataclasses.replace(self, block=block)
 

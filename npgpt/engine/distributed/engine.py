@@ -27,8 +27,9 @@ class Distributed:
     def __init__(self, engine, world):
         self.engine, self.world, self.params = engine, world, engine.params
         if engine.mixes_texts:
-            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, so "
-                            "ranks cannot divide it: train in one process")
+            block = self.params.config.block
+            raise UserError(f"the texts of a batch depend on each other in {block}, so ranks cannot "
+                            "divide it: train in one process")
         self.ranks = world.size, world.local_size       # in all, and on this machine
         self.threads = engine.threads * world.size
         self.description = f"{world.size} ranks, each {engine.description}"

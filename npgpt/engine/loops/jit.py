@@ -55,8 +55,8 @@ class Cache(caching.NullCache):
         for folder in (Path(cache, "npgpt"), Path(cache, "npgpt", "loops")):
             folder.mkdir(0o700, parents=True, exist_ok=True)
             if not is_private(os.lstat(folder)):
-                say_once(f"{folder} is not private, so loops are compiled anew: make it yours alone "
-                         "(chown, chmod go-w), or set NUMBA_CACHE_DIR to a folder of your own")
+                say_once(f"{folder} is not private, so loops are compiled anew: make it yours "
+                         "alone (chown, chmod go-w), or set NUMBA_CACHE_DIR to a folder of yours")
                 raise PermissionError
         return folder / hashlib.sha256(repr(key).encode()).hexdigest()
 

@@ -190,7 +190,7 @@ class XLAEngine(ReferenceEngine):
         return loss, self.ops.cross_entropy_backward(share, cross_entropy)
 
     def _loss_in_blocks(self, head, targets, count):
-        """As `_loss`, in blocks of positions. head: its arguments; its gradients replace dlogits."""
+        """As `_loss`, in blocks of positions. head: its arguments; its gradients are dlogits."""
         x, weight, bias = head
         B, T, C = x.shape
         logits_bytes = B * T * len(weight) * x.dtype.itemsize
@@ -220,9 +220,9 @@ class XLAEngine(ReferenceEngine):
         idx, targets = np.array([list(batch) for batch in batches], np.int32).swapaxes(0, 1)
         more = ((0, 0), (0, -idx.shape[1] % self.devices.n), (0, 0))
         if idx.shape[1] % self.devices.n and self.mixes_texts:
-            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, so "
-                            f"none can be added to these {idx.shape[1]}: choose a batch size divisible by "
-                            f"the {self.devices.n} devices")
+            raise UserError(f"the texts of a batch depend on each other in {self.params.config.block}, "
+                            f"so none can be added to these {idx.shape[1]}: choose a batch size "
+                            f"divisible by the {self.devices.n} devices")
         return [self.devices.put(np.pad(array, more, constant_values=fill), None, "batch")
                 for array, fill in ((idx, 0), (targets, IGNORE_INDEX))]
 
