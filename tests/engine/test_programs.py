@@ -40,6 +40,7 @@ ODD = {
     "another order in memory": "y = x * 2.0 + 1.0\n    r = y.reshape(-1)\n    r *= 0.5\n    return y, r",
     "a product that is read again": "y = x @ np.eye(C)\n    h = np.tanh(y)\n"
                                     "    t = y - h.mean(axis=-1, keepdims=True)\n    return h, t",
+    "a power of numbers": "s = (1.5 - k) ** 0.5\n    y = x * s + 1.0\n    return y * y",
     "a number called by an array's name": "x_c = x * k\n    x_row = x_c + x_c.mean(axis=-1, keepdims=True)\n"
                                           "    return x_row, x_c",
 }

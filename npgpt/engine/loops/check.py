@@ -34,12 +34,8 @@ class Checked:
         if when == "always" or self.calls in CALLS and when != "never":
             return self.compared(values, when == "always")
         if self.calls > CALLS[-1]:  # from now on it is called without this
-            self.replaced_by(self.function)
+            self.part.replace(self, self.function)
         return self.function(*values)
-
-    def replaced_by(self, function):
-        for known in (self.part.known, self.part.patterns):
-            known.update({key: function for key, each in list(known.items()) if each is self})
 
     def compared(self, values, always):
         """Call the function, and return its results, or NumPy's if they differ."""
@@ -91,7 +87,7 @@ class Checked:
         with LOCK:  # another thread may be here, too
             say_once(line)
         self.function = self.part.plain
-        self.replaced_by(self.function)
+        self.part.replace(self, self.function)
         pairs = zip(values, twins, strict=True)
         arrays = [(each, twin) for each, twin in pairs if isinstance(each, np.ndarray)]
         for each, twin in arrays:

@@ -54,8 +54,13 @@ class Segment:
         try:
             return function(*values)
         except NumbaError:                      # it cannot be compiled
-            self.known[key] = self.plain
+            self.replace(function, self.plain)
             return self.plain(*values)
+
+    def replace(self, function, by):
+        """Call another function from now on for the kinds of arguments that have this one."""
+        for each in (self.known, self.patterns):
+            each.update({key: by for key, value in list(each.items()) if value is function})
 
     def function_for(self, key, values):
         """Return the function for values of these kinds. Other sizes, if equal ones stay equal and

@@ -51,15 +51,7 @@ KNOWN = {
     for function in (*TEMPLATES, *REDUCTIONS, np.where, np.take_along_axis, np.put_along_axis)
     if function
 } | {"abs"}
-OPERATORS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "pow": "**",
-}
+OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
 
 
 class UnfitError(Exception):
