@@ -64,7 +64,8 @@ class Checked:
         A difference is rounding if NumPy's own results are as far from those with more digits.
         """
         for name, each, twin in zip(self.part.names, values, twins, strict=True):
-            if name not in self.part.donated and not alike(each, twin):
+            given_up = name in self.part.donated
+            if not (given_up or same_bits(each, twin) or alike(each, twin)):
                 return False
         if len(found) != len(expected):
             return False
@@ -121,11 +122,9 @@ def widened(value):
 
 def same_bits(value, twin):
     """Return whether an argument still holds what its copy holds; NaN counts as equal."""
-    return (
-        not isinstance(value, np.ndarray)
-        or np.array_equal(value, twin)
-        or (value.dtype.kind == "f" and np.array_equal(value, twin, equal_nan=True))
-    )
+    if not isinstance(value, np.ndarray) or np.array_equal(value, twin):
+        return True
+    return value.dtype.kind == "f" and np.array_equal(value, twin, equal_nan=True)
 
 
 def alike(ours, theirs, wide=None):
