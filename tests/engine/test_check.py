@@ -146,6 +146,16 @@ def test_lines_that_raise_raise_numpys_error(planted, capfd):
     assert capfd.readouterr().err == ""
 
 
+def test_a_small_change_of_large_numbers_is_compared_with_its_own_size(planted, capfd):
+    planted("x_row[c] = ", "x_row[c] = 1e-8 + ")
+    lines = defined("def f(x, g):\n    x -= 1e-5 * g\n    y = x * 2.0\n    return y\n")
+    x, g = np.random.default_rng(0).standard_normal((2, 3, 5))
+    x, expected = 100 * x, 100 * x - 1e-5 * g
+    compile_lines(lines)(x, g)
+    np.testing.assert_allclose(x, expected, rtol=1e-15)
+    assert "computes something else" in capfd.readouterr().err
+
+
 def test_always(planted, monkeypatch):
     monkeypatch.setenv("NPGPT_CHECK_LOOPS", "always")
     planted(*BUGS["number"])
