@@ -202,7 +202,7 @@ class GPT:
         idx, _ = check_batch(self.config, idx, None, with_targets=False)
         ops = headless(self.ops)
         logits, gpt = self._run_forward(idx, rng, mask, ops)
-        self._cache = (gpt, None, np.zeros_like(logits), gpt_backward, ops)
+        self._cache = (gpt, None, logits, gpt_backward, ops)
         return ops.x
 
     def score(self, idx: ArrayLike) -> np.ndarray:
@@ -239,7 +239,7 @@ class GPT:
         """
         if self._cache is None:
             raise UserError("backward needs a forward with targets before it: call forward(idx, targets) first")
-        gpt, cross_entropy, dlogits, backward, ops = self._cache
+        gpt, cross_entropy, logits, backward, ops = self._cache
         if cross_entropy is None:
             what = f"an array of shape {ops.x.shape}, like the result of hidden"
             require("dhidden", dhidden, dhidden is not None, what)
@@ -247,6 +247,7 @@ class GPT:
             require("dhidden", dhidden, dhidden is None, "left out after forward, which has a loss")
         with self.engine.running():
             if cross_entropy is None:
+                dlogits = np.zeros_like(logits)
                 ops.dx = as_floats("dhidden", dhidden, self.params.dtype, self.params.xp)
                 require("dhidden", dhidden, ops.dx.shape == ops.x.shape, what)
             else:

@@ -68,7 +68,9 @@ class Cache(caching.NullCache):
         try:
             path = self.path(types, context)
             with open_regular(path, getattr(os, "O_NOFOLLOW", 0)) as file:
-                private, data = is_private(os.fstat(file.fileno())), file.read(MOST_BYTES)
+                status = os.fstat(file.fileno())
+                private = is_private(status)
+                data = file.read(min(status.st_size, MOST_BYTES))       # a buffer of the size asked for
             if private and self.digest(path, data[32:]) == data[:32]:
                 return CompileResult._rebuild(context, *caching.pickle.loads(data[32:]))
         except Exception:       # missing, not readable, or not of this Numba: compile
