@@ -41,6 +41,8 @@ ODD = {
     "a product that is read again": "y = x @ np.eye(C)\n    h = np.tanh(y)\n"
                                     "    t = y - h.mean(axis=-1, keepdims=True)\n    return h, t",
     "a power of numbers": "s = (1.5 - k) ** 0.5\n    y = x * s + 1.0\n    return y * y",
+    "a product's name for another array": "m = x @ np.eye(C)\n    z, m = z, x\n"
+                                          "    y = np.tanh(m) * 2.0 + z\n    return y",
     "a number called by an array's name": "x_c = x * k\n    x_row = x_c + x_c.mean(axis=-1, keepdims=True)\n"
                                           "    return x_row, x_c",
 }

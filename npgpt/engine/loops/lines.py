@@ -12,6 +12,7 @@ from npgpt.engine.loops.statements import (
     bound_by,
     can_move,
     is_simple,
+    names_in,
     reads,
     stored,
     with_names,
@@ -91,7 +92,8 @@ def driver_of(function, donated, helpers):
             given_up = unshared - (later - written)
             lines = [Segment(lines, names, results, given_up, module, code.co_filename)]
         parts += [*lines, line]
-        unshared -= read | reads([line])
+        # A name that gets another value may stand for an array of another name.
+        unshared -= read | written | reads([line]) | names_in([line], ast.Store)
         known |= written | bound_by(line)
         match line:
             case ast.Assign([ast.Name(name)], ast.BinOp(_, ast.MatMult())):
