@@ -1,7 +1,6 @@
 """npgpt: GPT-2 from scratch in NumPy, with every gradient written by hand."""
 
 import importlib
-import os
 from typing import TYPE_CHECKING
 
 import npgpt.interrupts  # noqa: F401 (before anything that takes long)
@@ -19,13 +18,6 @@ __version__ = "0.2.0"
 __all__ = ["GPT", "AdamW", "GPTConfig", "TrainOptions", "Trainer", "UserError", "load"]
 MODULES = {"GPT": "api", "AdamW": "training.adamw", "GPTConfig": "model.config", "TrainOptions": "training.options",
            "Trainer": "training.trainer", "UserError": "errors", "load": "loading"}
-
-# After each matmul OpenBLAS's threads spin for about a tenth of a second, waiting for work, and keep the cores from our
-# threads: between two matmuls, two threads are then no faster than one (GELU at 1024 x 3072: 3.3 ms instead of 2.2).
-# With this they spin for 2^18 cycles, a tenth of a millisecond, which is enough for the small matmuls of generation.
-# OpenBLAS reads it when NumPy is loaded: if that was before npgpt, nothing changes.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
-
 
 if not TYPE_CHECKING:       # for mypy, a name that is not imported above is an error
     def __getattr__(name):

@@ -18,7 +18,6 @@ from npgpt.data.tokenizer_base import Tokenizer
 from npgpt.engine.activations import Activations, Looking
 from npgpt.engine.choose import KERNELS, make_engine
 from npgpt.engine.kv_cache import KVCache
-from npgpt.engine.memory import keep_freed_memory
 from npgpt.engine.ops import headless, with_lora, without_caches
 from npgpt.engine.reference import ReferenceEngine
 from npgpt.engine.threads import available_cores
@@ -79,7 +78,6 @@ class GPT:
         if block is not None:
             config = dataclasses.replace(config, block=read_block(block))
         frozen = frozen_names(config, freeze)
-        keep_freed_memory()
         self.params, self.engine = make_engine(config, dtype, device, threads or available_cores(), kernels, frozen)
         self.config, self.dtype = config, dtype
         self.ops = with_lora(layers, config)

@@ -71,8 +71,9 @@ def main(arguments=None):
         args = None if follows else parse(arguments)
         if world and not follows and args.command != "train":
             raise UserError(f"npgpt {args.command} runs in one process: start it without mpiexec or srun")
-        from npgpt.engine.memory import out_of_memory
+        from npgpt.engine.memory import keep_freed_memory, out_of_memory
 
+        keep_freed_memory()
         with out_of_memory(LESS_MEMORY), interruptible():
             warnings.filterwarnings("ignore", category=RuntimeWarning)  # a model that overflows is reported in one line
             code = follow(world) if follows else args.function(args)      # None, or 1 if a check failed

@@ -16,8 +16,11 @@ from importlib import metadata
 from pathlib import Path
 
 if sys.argv[1] not in ("machine", "torch", "compile", "transformers"):
-    import npgpt  # before NumPy: it makes OpenBLAS's idle threads sleep sooner
+    import npgpt.cli  # before NumPy: what the command sets, so that OpenBLAS's idle threads sleep sooner
     from npgpt import GPT, AdamW, GPTConfig
+    from npgpt.engine.memory import keep_freed_memory
+
+    keep_freed_memory()     # as the command
 
 import threadpoolctl
 from shapes import KERNELS, LR, ROWS, SEED, SIDES, Work
