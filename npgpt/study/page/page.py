@@ -73,7 +73,8 @@ def studied_layer(lesson):
         "verdict": verdict, "right": not wrong, "ways": backwards, "introduction": introduction, "sections": sections,
         "lines": lines, "checks": checks,
         "data": {"name": lesson.name, "inputs": list(lesson.inputs), "loss": loss_of(lesson),
-                 "levels": levels_on_path(lesson), "typed": typed, "planted": planted(lesson, backwards[0]["steps"]),
+                 "levels": levels_on_path(lesson), "typed": typed,
+                 "planted": {} if wrong or lesson.is_own else planted(lesson, entries),
                  "ways": [{"lines": way["entries"]} | way["steps"].data for way in backwards]}}
 
 

@@ -240,8 +240,7 @@ class Editor {
     const trio = make("div", "trio");
     if (!this.isPending && !found.length) trio.append(make("p", "caption", "This line has no wrong array to show."));
     else for (const name of names) {
-      const one = found.find((each) => each.name === name), known = one?.true, number = line.slice(1);
-      const given = typeof one?.given === "number" ? layer.data.arrays[one.given] : one?.given;     // of a planted mistake
+      const one = found.find((each) => each.name === name), known = one?.true, given = one?.given, number = line.slice(1);
       const right = known ?? layer.array(step, name) ?? null, largest = right && largestOf(right.values);
       const comparable = given && right && String(given.shape) === String(right.shape);
       const difference = comparable && {shape: right.shape, values: right.values.map((value, i) => given.values[i] - value)};
