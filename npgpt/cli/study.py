@@ -1,7 +1,7 @@
 """Write the study page: every layer's forward beside its backward (needs the extra "study").
 
 The page is one HTML file that needs no network. It shows the arrays of every line, the derivation of its gradient, and
-the gradient check. With --open a local server shows the page, and its lines, numbers and text can be edited.
+the gradient check. With --open a local server shows the page, and its lines and text can be edited.
 
 The page of a file my_layer.py has the pairs of functions x_forward and x_backward in it (see npgpt gradcheck --help).
 They are checked in a process with limits, and then run in this one, too. That is no sandbox: the code can do what you
@@ -21,8 +21,6 @@ from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.loading import load
-from npgpt.study.exercises.exercise import FOLDER
-from npgpt.study.exercises.progress import Progress
 from npgpt.study.judge.child import SPARE
 from npgpt.study.lessons.table import chosen_lessons, is_file
 from npgpt.study.page.live import Live
@@ -46,8 +44,6 @@ def add_arguments(parser):
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
     parser.add_argument("--open", action="store_true",
                         help="write no file; show the page in the browser, where its lines can be edited")
-    parser.add_argument("--exercises", default=FOLDER, metavar="FOLDER",
-                        help=f"the folder of exercises and their progress, for --open; by default {FOLDER}")
 
 
 def run(args):
@@ -61,8 +57,7 @@ def run(args):
     study = study_model(model, tokenizer, args.prompt, description)         # may fail, so before the layers are checked
     if not args.open:
         return write_page(out, study_page(lessons, study), follow=bool(args.out))
-    Progress(args.exercises)                # a damaged file is reported before the page is made
-    server = Server(Live(args.exercises, model, tokenizer, description, lessons).actions)
+    server = Server(Live(lessons, model, tokenizer, description).actions)
     page = study_page(lessons, study, {"token": server.token})
     print(f"{server.address} (press Ctrl-C to stop)", flush=True)
     for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:      # Windows has no SIGHUP

@@ -27,14 +27,10 @@ if not importlib.util.find_spec("npgpt"):
     %pip install -q "{WHERE}[notebook]"
 
 import inspect
-import shutil
 
 from IPython.display import Code
 
-from npgpt.study import case, check, train
-
-if shutil.which("nvidia-smi"):
-    print("This machine has a GPU: npgpt notebook gpu writes a notebook that trains on it.")"""
+from npgpt.study import case, check, train"""
 TASKS = {"long way": "The long way: a gradient for each line of the forward", "level 1": "Level 1: one line",
          "level 2": "Level 2: each gradient", "level 3": "Level 3: the whole function"}
 START = """\

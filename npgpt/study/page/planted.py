@@ -12,7 +12,7 @@ from npgpt.study.exercises.exercise import key_of, statements
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import read_notes
 from npgpt.study.exercises.repairs import mistakes
-from npgpt.study.exercises.walk import RESULT, changed_names, made_at, package_walk
+from npgpt.study.exercises.walk import RESULT, changed_names, made_at, package_walk, stored_names
 from npgpt.study.gradcheck.check import WRONG, relative_error
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.trace import is_floating
@@ -30,33 +30,33 @@ KINDS = ["factor", "term", "division", "reduction", *SHAPES, "uses", "swapped", 
          "axis", "call", "instead", "term sign", "uses part", "sign", "results order", "part sign"]
 
 
-def planted(lesson, entries):
+def planted(lesson):
     """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and answers as those of `Live.judge_edit`.
 
-    Only the first is planted: the others are choices in "Predict". entries: of the page's lines. The lesson's backward
-    must be right.
+    Only the first is planted; the others are choices in "Predict", and have only words. The backward must be right.
     """
-    walk, found, tries = package_walk(Case(lesson.key, PLAIN)), {}, collections.Counter()
+    walk, found, tries = package_walk(Case(lesson.key, PLAIN)), collections.defaultdict(dict), collections.Counter()
     for i, line, kind, sentence, new in candidates(lesson, walk):
-        key = key_at(lesson, line)
-        made = found.setdefault(key, {})        # the last of what is said -> {"text", "said", "answer"}
-        has_enough = len(made) >= MOST and any(each["answer"] for each in made.values())
-        if has_enough or tries[key, kind] >= TRIES:
+        made = found[line]                      # the last of what is said -> {"text", "answer"}
+        has_enough = len(made) >= MOST and any("first" in each["answer"] for each in made.values())
+        if has_enough or tries[line, kind] >= TRIES:
             continue
-        tries[key, kind] += 1
-        answer = answer_to(lesson, walk, entries, i, line, new, sentence)
+        tries[line, kind] += 1
+        answer = answer_to(lesson, walk, i, line, new)
         if answer or kind in SHAPES:
-            said = answer["lines"][0]["said"] if answer else [sentence]
-            made.setdefault(said[-1], {"text": text_of(made_at(new, line)), "said": said, "answer": answer})
-            tries[key, kind] = TRIES
-    return {key: chosen(made.values()) for key, made in found.items() if any(each["answer"] for each in made.values())}
+            answer = answer or {"lines": [{"said": []}]}
+            said = answer["lines"][0]["said"] = [*filter(None, [sentence]), *answer["lines"][0]["said"]]
+            made.setdefault(said[-1], {"text": text_of(made_at(new, line)), "answer": answer})
+            tries[line, kind] = TRIES
+    return {key_at(lesson, line): chosen for line, made in found.items() if (chosen := best(made.values()))}
 
 
-def chosen(made):
-    """Return the mistakes that the page stores for a line: of the first the whole answer, of the others the words."""
-    first, *others = sorted(made, key=lambda each: not each["answer"])[:MOST]
-    return [{"text": first["text"], "answer": first["answer"]},
-            *({"text": each["text"], "answer": {"text": "; ".join(each["said"])}} for each in others)]
+def best(made):
+    """Return the mistakes that a line gets, the one to be planted first, which has a whole answer; or []."""
+    first, *others = sorted(made, key=lambda each: "first" not in each["answer"])[:MOST] or [{"answer": {}}]
+    words = [{"text": each["text"], "answer": {"text": "; ".join(each["answer"]["lines"][0]["said"])}}
+             for each in others]
+    return [first, *words] if "first" in first["answer"] else []
 
 
 def candidates(lesson, walk):
@@ -64,16 +64,13 @@ def candidates(lesson, walk):
     small = sorted(small_edits(walk), key=lambda each: KINDS.index(each[2]))
     notes = read_notes(lesson)
     for i, statement in enumerate(walk.statements):
-        note = notes.get(key_of(statement))
-        if note is None:
-            continue
-        sentences = {text_of(new): said for number, _, _, said, new in reversed(small) if number == i}
-        known = [(text, said) for text, said in note.known if key_of(ast.parse(text).body[0]) == key_of(statement)]
-        for text, said in [(note.mistake, ""), *known] if note.mistake else known:
-            new, *more = ast.parse(text).body
-            if not more:
-                ast.copy_location(new, statement)
-                yield i, statement.lineno, text, said or sentences.get(text_of(new), ""), new
+        if note := notes.get(key_of(statement)):
+            sentences = {text_of(new): said for number, _, _, said, new in reversed(small) if number == i}
+            for text, said in [(note.mistake or "", ""), *note.known]:
+                new, *more = ast.parse(text).body or [None]
+                if new and not more and (text == note.mistake or key_of(new) == key_of(statement)):
+                    ast.copy_location(new, statement)
+                    yield i, statement.lineno, text, said or sentences.get(text_of(new), ""), new
     yield from small
 
 
@@ -82,56 +79,48 @@ def small_edits(walk):
     for i, line, finding, new in mistakes(walk):
         of_part = finding.kind == "uses" and not finding.operands[1].isidentifier()
         kind = "uses part" if of_part else finding.kind
-        if kind in KINDS and targets(new, line) == targets(walk.statements[i], line):
+        keys = [sorted(key_of(made_at(each, line)).split(", ")) for each in (new, walk.statements[i])]
+        if kind in KINDS and keys[0] == keys[1]:
             yield i, line, kind, str(finding), new
 
 
-def targets(statement, line):
-    """Return what a line of a statement assigns, sorted texts."""
-    return sorted(key_of(made_at(statement, line)).split(", "))
-
-
-def answer_to(lesson, walk, entries, i, line, new, said):
+def answer_to(lesson, walk, i, line, new):
     """Return the answer to a new statement i, or None if no returned gradient has the right shape and wrong numbers."""
     known, ran = known_truth(lesson.key), []
     after = walk.run(i, {i: new}, ran)
     given = lesson.named(after[RESULT]) if after else {}
-    errors = [relative_error(given.get(f"d{name}"), true) for name, true in known.inputs.items()]
-    if not SEEN < max(errors) < np.inf:
+    measured = {f"d{name}": true for name, true in known.inputs.items()}
+    if not SEEN < max(relative_error(given.get(name), true) for name, true in measured.items()) < np.inf:
         return None
-    own, wrong, arrays = key_at(lesson, line), {}, []
-    for statement, now, true in zip([new, *walk.statements[i + 1:]], ran, walk.before[i + 1:], strict=False):
-        for each in statements(statement):
-            key = key_at(lesson, each.lineno)
-            checked = [entry["name"] for entry in entries.get(key, ()) if entry["verdict"]]
-            for name in sorted(changed_names(each) - {RESULT}):
-                if not is_floating(now.get(name)) or relative_error(now[name], true.get(name)) <= CLOSE:
-                    continue
-                if key == own:
-                    arrays.append({"name": name, "given": summary(now[name])})
-                if name in checked:
-                    wrong[key, name] = now[name]
-    lines = [{"line": key, "name": name, "verdict": WRONG, "said": []} for key, name in wrong]
-    if own not in {key for key, _ in wrong}:        # it computes no gradient
-        lines.insert(0, {"line": own, "name": key_of(made_at(new, line)), "verdict": WRONG, "said": []})
-    worst = worst_number(known, [*((name, value) for (_, name), value in wrong.items()), *given.items()])
-    lines[0]["said"] = [*filter(None, [said]), str(worst)]
+    # Of a variable that is assigned several times, the last gradient is that of the first value.
+    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
+    measured = {f"d{each.name}": true for each, true in pairs if true is not None} | measured
+    below = [each for statement in walk.statements[i:] for each in statements(statement)]
+    wrong = [(each.lineno, name) for each in below for name in stored_names(each)
+             if differs(after, measured, name) and not differs(walk.after, measured, name)]
+    values = [(name, after[name]) for _, name in wrong] + [*given.items()]
+    own, made = key_at(lesson, line), made_at(new, line)
+    names = [name for name in sorted(changed_names(made) - {RESULT}) if differs(ran[0], walk.before[i + 1], name)]
+    said = str(worst_number(values, measured))
+    lines = [{"line": own, "name": (names or [key_of(made)])[0], "verdict": WRONG, "said": [said]}]
+    lines += [{"line": key_at(lesson, at), "name": name, "verdict": WRONG, "said": []}
+              for at, name in wrong if at != line]
     return {"verdict": "wrong", "text": f"the first wrong line is {own[1:]}", "first": own, "lines": lines,
-            "arrays": {own: arrays}}
+            "arrays": {own: [{"name": name, "given": summary(ran[0][name])} for name in names]}}
 
 
-def worst_number(known, given):
-    """Return a `Finding` of the worst number of the first wrong gradient whose central differences are known.
+def differs(names, true, name):
+    """Return whether the array of a name is not the true one; False if there is none."""
+    return name in true and is_floating(names.get(name)) and relative_error(names[name], true[name]) > CLOSE
 
-    given: (name, value) of gradients; one of them is wrong.
+
+def worst_number(values, measured):
+    """Return a `Finding` of the worst number of the first wrong gradient, beside its central difference.
+
+    values: (name, value) in the order of the lines; measured: name -> central differences.
     """
-    count = collections.Counter(each.name for each in known.variables)
-    pairs = zip(known.variables, known.gradients, strict=True)
-    measured = {f"d{each.name}": true for each, true in pairs if count[each.name] == 1 and true is not None}
-    measured |= {f"d{name}": true for name, true in known.inputs.items()}
-    name, value = next((name, value) for name, value in given if name in measured
-                       and SEEN < relative_error(value, measured[name]) < np.inf)
-    true = measured[name]
+    name, value, true = next((name, value, measured[name]) for name, value in values if name in measured
+                             and SEEN < relative_error(value, measured[name]) < np.inf)
     at = np.unravel_index(np.abs(value - true).argmax(), np.shape(true))
     place = f"{name}[{', '.join(map(str, at))}]" if at else name
     ratio = f", ratio {value[at] / true[at] + 0.0:.5g}" if true[at] else ""         # + 0.0: no "-0"

@@ -1,7 +1,6 @@
 """A forward and a backward in steps: the line, its arrays, and the partner of each array in the other function."""
 
 import ast
-import dataclasses
 import functools
 import textwrap
 
@@ -25,13 +24,6 @@ def known_truth(key):
 def gradients_of(lesson, *arguments):
     """Return {"dx": …} of a lesson's backward, which may write to its arguments if it is one's own."""
     return lesson.run_backward(*map_arrays(np.copy, arguments))
-
-
-def ways(lesson):
-    """Return a lesson with each backward that the page shows: the package's, and the long way of layernorm."""
-    if lesson.key != "layernorm":       # with the others' long ways, the page is larger than 1 MB
-        return [lesson]
-    return [lesson, dataclasses.replace(lesson, backward=lesson.long_way)]
 
 
 def traced_pass(lesson, known, lines):
@@ -95,11 +87,6 @@ class Steps:
         for i, gradient in matched(*([each for each, _ in made[side]] for side in "fb")).items():
             (variable, here), there = made["f"][i], step_of[id(gradient)]
             self.steps[here]["partners"].setdefault(variable.name, there)
-
-    @property
-    def data(self):
-        """The data for the page's script."""
-        return {"steps": self.steps, "arrays": self.arrays, "parts": self.parts}
 
     def key(self, side, line):
         """Return the page's name for a line: its side, and the first line of its statement."""

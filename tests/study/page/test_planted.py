@@ -25,7 +25,8 @@ NUMBER = re.compile(r"(d[\w.]+)(?:\[([\d, ]+)\])? is (\S+), the central differen
 def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
     """The edited function is made as for the judge, and runs as a whole."""
     lesson, known = LESSONS[name], known_truth(name)
-    measured = {f"d{each.name}": true for each, true in zip(known.variables, known.gradients, strict=True)}
+    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])     # the last gradient is the first value's
+    measured = {f"d{each.name}": true for each, true in pairs}
     measured |= {f"d{each}": true for each, true in known.inputs.items()}
     planted = studied_layer(lesson)["data"]["planted"]
     assert planted.keys() <= typed_statements(lesson).keys()

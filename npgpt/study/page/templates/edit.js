@@ -1,8 +1,8 @@
 /* A backward with editable lines. A unit of its rows has the class "hidden" while its line is a question, and "typed" while
-   it shows the learner's text. Without a server a line takes only its planted mistakes, whose verdicts are stored; in the
-   long way lines can only be hidden and revealed. planted: line -> [{text, answer}, …]. */
+   it shows the learner's text. Without a server a line takes only its planted mistakes, whose verdicts come
+   with the page. planted: line -> [{text, answer}, …]. */
 class Editor {
-  constructor(layer, list, typed, planted = {}) {
+  constructor(layer, list, typed, planted) {
     Object.assign(this, {layer, list, typed, planted});
     this.units = [...list.querySelectorAll(".backward [data-line]")];
     this.state = this.checked = {level: 0, texts: {}, shown: []};     // texts: line -> the learner's; never changed in place
@@ -49,7 +49,7 @@ class Editor {
     this.check();
   }
 
-  /* Show the package's line. The level can then no longer be solved. */
+  /* Show the package's line. */
   reveal(line) {
     const {texts: {[line]: _, ...texts}, shown} = this.state;
     this.change({texts, shown: [...shown, line]});
@@ -101,7 +101,6 @@ class Editor {
     this.answer = answer;
     this.isWaiting = Boolean(this.requests.next);
     announce(answer.text);
-    if (answer.solved) this.layer.solved([answer.solved]);
     this.update();
   }
 
@@ -209,7 +208,7 @@ class Editor {
 
   /* The verdict in words. It is inserted as text, never as markup. */
   verdictElements(line) {
-    const {answer} = this, {shown} = this.state, box = make("div", "said");
+    const {answer} = this, box = make("div", "said");
     const say = (className, text) => box.appendChild(make("p", className, text));
     if (this.isPending || !answer) {
       say("verdict pending", "Checking …");
@@ -225,10 +224,6 @@ class Editor {
       box.append(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong line`,
         () => this.layer.reach(answer.first).scrollIntoView({block: "nearest"})));
     }
-    if (answer.verdict === "right" && shown.length) {
-      say("evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so this level does not count as solved.`);
-    }
-    if (answer.solved) say("solved", `✓ Solved: ${answer.solved}`);
     if (answer.output) say("evidence", "Your code printed:").after(make("pre", "", answer.output));
     return [box];
   }
@@ -240,8 +235,8 @@ class Editor {
     const trio = make("div", "trio");
     if (!this.isPending && !found.length) trio.append(make("p", "caption", "This line has no wrong array to show."));
     else for (const name of names) {
-      const one = found.find((each) => each.name === name), known = one?.true, given = one?.given, number = line.slice(1);
-      const right = known ?? layer.array(step, name) ?? null, largest = right && largestOf(right.values);
+      const given = found.find((each) => each.name === name)?.given, number = line.slice(1);
+      const right = layer.array(step, name) ?? null, largest = right && largestOf(right.values);
       const comparable = given && right && String(given.shape) === String(right.shape);
       const difference = comparable && {shape: right.shape, values: right.values.map((value, i) => given.values[i] - value)};
       const off = difference ? difference.values.map((value) => Number.isFinite(value) ? Math.abs(value) : Infinity) : [];

@@ -2,12 +2,9 @@ const layers = [...document.querySelectorAll(".layer")].map((section) => new Lay
 const map = document.getElementById("map-play") && new GradientMap(document.getElementById("map"));
 if (DATA.layers.length && !DATA.own) {
   new First(document.querySelector(".first"), () => map?.play());
-  if (LIVE) new Training(document.getElementById("training"));
 }
 map?.show(DATA.model);
 if (!DATA.own) whenSeen(document.getElementById("model"), () => new Model((data) => map?.show(data)));
-/* post shows an error itself */
-if (LIVE) post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});
 
 /* A click elsewhere, Escape, or a choice closes a menu. */
 for (const menu of document.querySelectorAll(".menu")) {
@@ -19,7 +16,7 @@ for (const menu of document.querySelectorAll(".menu")) {
 }
 document.addEventListener("click", ({target}) => {
   for (const menu of document.querySelectorAll(".menu[open]")) {
-    if (!menu.contains(target) || target.closest("nav a, .level, [data-choose]")) menu.open = false;
+    if (!menu.contains(target) || target.closest("nav a, .level")) menu.open = false;
   }
 });
 
@@ -29,8 +26,8 @@ function openAddress() {
   const [, name, line, predict] = location.hash.match(/^#(\w+):([fb]\d+)(:predict)?$/) ?? [];
   const layer = layers.find((layer) => layer.name === name);
   if (!layer) return;
-  const [editor] = layer.editors, highest = layer.levels.at(-1);
-  if (predict && editor.state.level !== highest) editor.choose(highest);
+  const {editor, data: {levels}} = layer;
+  if (predict && editor.state.level !== levels.at(-1)) editor.choose(levels.at(-1));
   layer.open(line);
 }
 
