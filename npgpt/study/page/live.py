@@ -47,11 +47,8 @@ class Live:
                     report = renumbered(run_child(read_exercise(path), SECONDS), own_lines)
             except UserError as error:
                 said = str(error).removeprefix(str(path)).replace(" (--time-limit gives it longer)", "")    # not here
-                number, text = re.fullmatch(r"(?:, line (\d+))?:? ?(.*)", said).groups()
-                line = own_lines.get(int(number or 0))
-                text = (f"line {line}: " if line else "") + renumbered(text, own_lines)
-                return {"verdict": "error", "text": text, "first": key(line), "lines": [], "arrays": {},
-                        "output": output.getvalue()}
+                return {"verdict": "error", "text": renumbered(said.lstrip(":, "), own_lines), "first": None,
+                        "lines": [], "arrays": {}, "output": output.getvalue()}
         given = {(each.line, each.name): each.value for each in report.record}
         messages = [str(each) for fault in report.faults for each in (fault.what, *fault.mistakes)]
         return {

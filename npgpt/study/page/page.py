@@ -5,14 +5,12 @@ import dataclasses
 import importlib.util
 import re
 import shlex
-from html import escape
 
 import npgpt
 from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import beginning, key_of, notes_of
 from npgpt.study.exercises.mathematics import parse_derivation, read_text
 from npgpt.study.gradcheck.check import CONSTANT, OTHER, WRONG, check_lesson
-from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.lessons.table import LESSON_0
 from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
@@ -60,8 +58,7 @@ def studied_layer(lesson):
     steps = Steps(lesson, known, of_gradients)
     entries = line_entries(checks, steps, sections)
     forward = code_units(read_source(lesson.forward), "f")
-    quotes = {*Flow(lesson.forward, lesson.backward).code.values()}
-    backward = code_units(read_source(lesson.backward), "b", entries, notes_of(lesson), typed, quotes)
+    backward = code_units(read_source(lesson.backward), "b", entries, notes_of(lesson), typed)
     wrong = sum(each.verdict == WRONG for each in checks)
     largest = max([each.relative for each in checks if each.relative is not None], default=0.0)
     verified = sum(each.verdict not in (CONSTANT, OTHER) for each in checks)
@@ -80,11 +77,12 @@ def studied_layer(lesson):
                  "lines": entries, "steps": steps.steps, "arrays": steps.arrays, "parts": steps.parts}}
 
 
-def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
+def code_units(source, side, entries=None, notes=None, typed=()):
     """Return a dict for each statement of a function, for its docstring, and for each other line.
 
     key: "b57" of a statement or the `def`, else None; question: see `question_about`; level: the lowest that hides it.
-    notes, typed, quotes: for a backward; typed: its statements; quotes: the forward's lines of code.
+    notes, typed: for a backward; typed: its statements. There a comment on a line of its own is left out: it quotes a
+    line of the forward, which is beside it.
     """
     from markupsafe import Markup
     from pygments import highlight
@@ -101,35 +99,15 @@ def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
         key, question = f"{side}{number}" if number in ends else None, None
         if notes is not None and key in typed:
             question = question_about(source, number, [entry["name"] for entry in entries.get(key, ())], notes)
-        rows = [(i, Markup(with_comment(html[i - source.first].removeprefix("    "), source.lines[i - source.first],
-                                        quotes))) for i in range(number, end + 1)]
-        if any(row for _, row in rows):
+        texts = [html[i - source.first].removeprefix("    ") for i in range(number, end + 1)]
+        rows = [(number + i, Markup(re.sub(' +(?=<span class="c1">)', "  ", text))) for i, text in enumerate(texts)]
+        quotes = side == "b" and source.lines[number - source.first].lstrip().startswith("#")
+        if any(texts) and not quotes:
             level = typed[key]["level"] if question else None
             units.append({"lines": rows, "line": number, "doc": number in doc[:1], "question": question, "level": level,
                           "key": key, "returns": source.lines[number - source.first].lstrip().startswith("return")})
         number = end + 1
     return units
-
-
-def with_comment(html, line, quotes):
-    """Move a line's comment next to its code, and mark what would reveal the answer: all but a shape.
-
-    A comment on a line of its own quotes a line of the forward, which is left out: it is in the same row.
-    """
-    code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
-    if comment is None:
-        return html
-    if (text := line.strip()).startswith("#"):
-        quoted = max((each for each in quotes if text.lstrip("# ").startswith(each)), key=len, default="")
-        told = text[text.index(quoted) + len(quoted):].lstrip(",: ")
-        return told and span("c1 tells", escape(("# " if quoted else "") + told, False))
-    sizes, told = re.match(r"(# (?:\d x )?\([^()]*\))?(.*)", comment).groups(default="")
-    return re.sub("(?<=</span>) +$", "  ", code) + span("c1", sizes) + span("c1 tells", told)
-
-
-def span(kind, html):
-    """Return a span of HTML, or nothing."""
-    return f'<span class="{kind}">{html}</span>' if html else ""
 
 
 def question_about(source, line, names, notes):

@@ -146,7 +146,7 @@ class Layer {
     if (isTyped) item.append(editor.judgedFigures(line, row));
     else if (step) item.append(this.equation(row, step, isHidden));
     if (turns.length > 1) words.append("turn of the loop: ", this.tabs(row, "turn", turns.map((_, i) => i + 1)));
-    words.append(...isTyped ? editor.verdictElements(line) : isHidden ? editor.question(line) : this.explained(row, line));
+    words.append(...isTyped ? editor.verdictElements(line) : isHidden ? editor.question(line) : this.explained(line));
     const tools = editor.tools(line);
     if (tools.childElementCount) words.append(tools);
     item.append(words);
@@ -217,15 +217,12 @@ class Layer {
     return tabs;
   }
 
-  /* The result of the check of each gradient that a line makes, and its derivation; that of a helper, if the row has no
-     line with the gradient itself. */
-  explained(row, line) {
-    const checked = (each) => (this.data.lines[each] ?? []).filter(({verdict}) => verdict);
-    const elsewhere = linesOf(row).filter((each) => each[0] === "b" && each !== line).flatMap(checked).map(({section}) => section);
+  /* The result of the check of each gradient that a line makes, and its derivation. */
+  explained(line) {
+    const checked = this.data.lines[line] ?? [], sections = new Set(checked.map(({section}) => section));
     const {guesses, typed} = this.editor, right = line in guesses && guesses[line] === typed[line].text;
     const words = right ? [make("p", "verdict right", "✓ right")] : [];
-    words.push(...checked(line).slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding)));
-    const sections = new Set((this.data.lines[line] ?? []).filter(({verdict, section}) => verdict || !elsewhere.includes(section)).map(({section}) => section));
+    words.push(...checked.slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding)));
     const found = [...this.section.querySelectorAll(".derivation section")].filter(({dataset}) => sections.has(dataset.variable));
     return [...words, ...found.flatMap((each) => [...each.cloneNode(true).childNodes])];
   }
