@@ -72,27 +72,22 @@ def test_the_keyboard(visit):
 
 
 @pytest.mark.parametrize(("line", "what"), [
-    ("x @ dy", "3 columns do not fit 2 rows"), ("dy.T @ x", "it is transposed"), ("x.T @ dy", None),
-    ("x.T @ y", "WRONG, 2.9 times too large"), ("2 * x.T @ dy", "WRONG, 2.0 times too large")])
+    ("dy.T @ x", "it is transposed"), ("x.T @ dy", None), ("x.T @ y", "WRONG, 2.9 times too large")])
 def test_a_wrong_line_is_called_wrong(visit, line, what):
     page = visit("live")
     page.focus("[data-of=x] span")
     page.get_by_role("radio", name=line, exact=True).check()
     expect(page.locator(".says")).to_contain_text(what or "✓ right")
     expect(page.locator(".mark")).to_have_text("✗ WRONG" if what else "✓ right")
-    lines = [page.locator(f".slope .{each}").count() for each in ("tangent", "measured", "wrong")]
-    assert lines == ([0, 1, int("times" in what)] if what else [1, 0, 0])
-    assert page.evaluate("document.querySelector('.first').innerText.match(/\\d+\\.\\d+|–/g).length") <= 60
 
 
-@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
-def test_the_backward_is_played_through_the_whole_model(visit, motion):
-    page = visit("live", reduced_motion=motion)
+def test_the_backward_is_played_through_the_whole_model(visit):
+    page = visit("live", reduced_motion="reduce")
     page.evaluate(WATCH)
     page.click("#play")
     assert page.locator(".arrays .gone").count() == 6                # dy, dweight, dx and their arrows
     path = page.locator(".arrow.now path").first
-    assert path.evaluate("(path) => getComputedStyle(path).animationName") == ("none" if motion == "reduce" else "flow")
+    assert path.evaluate("(path) => getComputedStyle(path).animationName") == "none"
     play(page, [("js", "seen.at(-1)?.startsWith('embedding') && seen.length", len(STAGES))])
     for (n, stage), seen in zip(reversed([*enumerate(STAGES)]), page.evaluate("seen"), strict=True):
         block = next((each["layer"] for each in STAGES[n:] if each["layer"] is not None), 0)
@@ -109,7 +104,3 @@ def test_a_token_and_a_block_are_chosen_on_a_phone(visit):
             float(f"{norm:.2g}") for norm, stage in zip(STUDY["flow"][token - 1], STAGES, strict=True)
             if stage["layer"] in (None, block)]
     assert page.locator("#map-tokens :disabled").count() == 1         # the first
-    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    for name in ("x", "weight", "y"):
-        above, below = (page.locator(f".array[data-of={each}]").bounding_box() for each in (name, f"d{name}"))
-        assert above["x"] == below["x"] and above["y"] + above["height"] < below["y"]

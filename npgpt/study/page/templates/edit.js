@@ -243,7 +243,7 @@ class Editor {
       const most = Math.max(...off, 0), isEqual = most <= 1e-3 * largest;
       const worst = isEqual ? null : indexOf(off.findIndex((value) => value >= most * (1 - 1e-9)), right.shape);
       for (const [title, array, missing, scale] of [
-        [`${name} of this line`, given, found.length ? "This line computes no such array." : "", largest],
+        [`${name} of this line`, given, "", largest],
         [`the true ${name}`, right, "The page's line has no array of this name.", undefined],
         ["difference", isEqual ? null : difference, comparable ? "none in four digits" : given && right ? `The shapes differ: ${shapeText(given.shape)}, not ${shapeText(right.shape)}.` : "", undefined],
       ]) {
