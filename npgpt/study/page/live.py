@@ -35,12 +35,12 @@ class Live:
         self.actions = {"/check": self.judge_edit, "/text": self.text}
 
     def judge_edit(self, request):
-        """Judge a backward with edited lines. shown: the lines of the level that the learner has asked to see."""
-        lesson, level, shown = lesson_named(self.keys[request["layer"]]), request["level"], request["shown"]
+        """Judge a backward with edited lines."""
+        lesson = lesson_named(self.keys[request["layer"]])
         edits = {int(line[1:]): text for line, text in request["edits"].items()}
         with self.checking, tempfile.TemporaryDirectory() as folder:
             path, output = Path(folder) / f"{lesson.name}.py", io.StringIO()
-            text, own_lines = edited(lesson, level, edits, path, [int(line[1:]) for line in shown])
+            text, own_lines = edited(lesson, edits, path)
             write_atomically(path, text.encode("utf-8", "replace"))
             try:
                 with contextlib.redirect_stderr(output):

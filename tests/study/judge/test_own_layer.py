@@ -85,6 +85,6 @@ def test_the_page_of_each_pair(own, npgpt, file):
     live = Live([Step(f"{file}:{name}", "").lesson], *load("tiny"), "a model")
     [layer] = data["layers"]
     line, typed = next((line, typed) for line, typed in layer["typed"].items() if typed["level"] == 1)
-    request = {"layer": name, "level": 1, "shown": [], "edits": {line: typed["text"]}}
+    request = {"layer": name, "edits": {line: typed["text"]}}
     assert live.judge_edit(request)["verdict"] == "right"
     assert live.judge_edit(request | {"edits": {line: typed["text"] + " * 2"}})["first"] == line

@@ -48,16 +48,14 @@ def files(tmp_path_factory):
 
 
 def judged(body):
-    """An answer to /check: a line with a 1 is right, any other is wrong; a level with lines left is unfinished."""
-    lines, level = list(body["edits"]), body["level"]
-    left = level == 2 and len(lines + body["shown"]) < 3
-    wrong = not left and "1" not in str(body["edits"].values()) and not level
-    true = truth(LESSONS["layernorm"]).inputs["x"]
-    given = true[0] if "shape" in str(body) else None if "None" in str(body) else true + 0.5
-    arrays = [] if given is None else [{"name": "dx", "given": summary(given)}]
-    return {"verdict": "unfinished" if left else "wrong" if wrong else "right",
-            "text": "A line is left." if left else f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
-            "first": lines[0] if wrong else None, "output": "printed", "arrays": {lines[0]: arrays},
+    """An answer to /check: a line with a 1 is right, any other is wrong."""
+    lines, true = list(body["edits"]), truth(LESSONS["layernorm"]).inputs["x"]
+    wrong = "1" not in str(body["edits"].values())
+    given = true[0] if "shape" in str(body) else true + 0.5
+    return {"verdict": "wrong" if wrong else "right",
+            "text": f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
+            "first": lines[0] if wrong else None, "output": "printed",
+            "arrays": {lines[0]: [] if "None" in str(body) else [{"name": "dx", "given": summary(given)}]},
             "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok",
                        "said": ["All entries are 0.5 too large."] if wrong else []} for line in lines]}
 

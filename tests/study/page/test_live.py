@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from npgpt import load
-from npgpt.study.exercises.exercise import level_text, levels_of, read_exercise
+from npgpt.study.exercises.exercise import read_exercise, statements
 from npgpt.study.gradcheck.source import backward_tree, read_source
 from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page import live
-from npgpt.study.page.edits import asked_lines, edited
+from npgpt.study.page.edits import edited, typed_statements
 from npgpt.study.page.live import Live
 
 LESSONS = {each.name: each for each in chosen_lessons("all")}
@@ -27,9 +27,9 @@ def page():
 
 @pytest.fixture
 def check(page):
-    """check(text, level, shown) -> the answer on an edited line of LayerNorm, through JSON."""
-    return lambda text, level=0, shown=(): json.loads(json.dumps(page.judge_edit(
-        {"layer": "layernorm", "level": level, "edits": {f"b{DX}": text}, "shown": [*shown]}), allow_nan=False))
+    """check(text) -> the answer on an edited line of LayerNorm, through JSON."""
+    return lambda text: json.loads(json.dumps(
+        page.judge_edit({"layer": "layernorm", "edits": {f"b{DX}": text}}), allow_nan=False))
 
 
 def test_a_right_edit(check):
@@ -51,7 +51,7 @@ def test_a_wrong_edit_of_several_lines(check):
 def test_an_edited_line_shows_its_own_arrays(page):
     """gpt_backward assigns dx five times. A line that is named is one of the page's, also of an `if`."""
     line = next(each.first for each in read_source(LESSONS["gpt"].backward).statements if "head_backward" in each.text)
-    half, swapped = (page.judge_edit({"layer": "gpt", "level": 0, "shown": [], "edits": edits}) for edits in (
+    half, swapped = (page.judge_edit({"layer": "gpt", "edits": edits}) for edits in (
         {f"b{line}": "dx, dhead_weight, dhead_bias = ops.head_backward(0.5 * dlogits, head)"},
         {f"b{line - 3}": "embedding, ln_f, drop, blocks, ln_e, head, config = cache"}))
     assert {each["name"] for each in half["arrays"][f"b{line}"]} == {"dx", "dhead_weight", "dhead_bias"}
@@ -62,7 +62,6 @@ def test_an_edited_line_shows_its_own_arrays(page):
 @pytest.mark.parametrize("text, first, says", [
     ("pass\ndx = )", None, f"line {DX}: "),
     ("dx = nothing", DX, "NameError: name 'nothing' is not defined"),
-    ("import os; os._exit(3)", None, "ended its process"),
     ("", DX + 1, "dx"),                     # the statement is deleted
     ("dx = 'é\ud800'", None, "dx is a str"),
 ])
@@ -84,24 +83,15 @@ def test_one_check_at_a_time(page, check, monkeypatch):
     assert check(RIGHT)["verdict"] == "right" and not page.checking.locked()
 
 
-def test_a_line_of_a_level_is_still_to_be_written(check):
-    answer = check("...", 1)
-    assert answer["verdict"] == "unfinished" and str(DX) in answer["text"]
-    assert check(RIGHT, 1)["verdict"] == "right" and check("dx = dxhat", 1, [f"b{DX}"])["verdict"] == "wrong"
-
-
 @pytest.mark.parametrize("name", LESSONS)
-def test_each_level_of_each_layer_is_the_exercise(name, tmp_path):
-    """The file has the same `...` as that of learn, and the package's own lines in them solve it."""
+def test_edited_lines_are_in_their_places(name, tmp_path):
+    """The package's own lines, put in their places, are its backward."""
     lesson, path = LESSONS[name], tmp_path / "file.py"
-    source = read_source(lesson.backward)
-    for level in (int(what[-1]) for what in levels_of(name) if what != "long way"):
-        lines = asked_lines(lesson, level)
-        begun, _ = edited(lesson, level, {}, path)
-        assert (begun == level_text(lesson, level, path) or level == 3) and begun.count("= ...") >= len(lines) - 1
-        done, places = edited(lesson, level, {line: source.statement_at(line).text for line in lines}, path)
-        path.write_text(done)
-        assert ast.unparse(read_exercise(path).function.body[1:]) == ast.unparse(backward_tree(lesson).body[1:])
-        for number, text in enumerate(done.split("\n"), 1):
-            if places.get(number) in lines:
-                assert text.strip().split("(")[0] in source.statement_at(places[number]).text
+    source, typed = read_source(lesson.backward), typed_statements(lesson)
+    done, places = edited(lesson, {int(line[1:]): each["text"] for line, each in typed.items()}, path)
+    path.write_text(done)
+    mine, own = map(statements, (read_exercise(path).function, backward_tree(lesson)))
+    assert [*map(ast.unparse, mine)] == [*map(ast.unparse, own)]
+    for number, text in enumerate(done.split("\n"), 1):
+        if number in places and places[number] != source.first:
+            assert text.strip().split("(")[0] in source.statement_at(places[number]).text

@@ -23,12 +23,6 @@ def edit(line, text, *more):
     return [("dblclick", line), ("fill", f"{line} >> textarea", text), *more]
 
 
-def answer(name, value):
-    """Type a hidden line of linear, whose beginning is there."""
-    question = f"#linear .unit.hidden:has-text('What is {name} here?')"
-    return [("dblclick", question), ("value", "#linear textarea", f"{name} = "), ("type", value), ("keys", "Enter")]
-
-
 def predict(layer, level):
     return [("click", f"#{layer} .menu:has(.level) summary"), ("click", f"#{layer} .level[data-level='{level}']")]
 
@@ -49,7 +43,7 @@ SCENES = {
         ("click", "@layernorm f centred = "), ("has", "#layernorm .row.open", "centred", "in one step"),
         ("focus", "#layernorm .row.open .toggle"), ("keys", "ArrowDown ArrowDown Enter"),
         ("count", "#layernorm .row.open", 2), ("has", "#layernorm .row.open >> nth=1", "rstd = "),
-        ("js", "document.querySelectorAll('#layernorm .rows:not([hidden]) .toggle[tabindex=\"0\"]').length", 1), FITS]),
+        FITS]),
     "the value under the pointer is read out, matrix by matrix": ({}, [         # of (B, H, T, D)
         ("click", "@attention f def attention_forward"), ("has", "#attention .slices", "[0, 0] of 4 × 2"),
         ("hover", "#attention .panel .heat >> nth=1 >> i >> nth=2"),
@@ -114,7 +108,7 @@ SCENES = {
     "a line is edited in place": ({"name": "live"}, [
         *edit("@layernorm b dx = ", "dx = rstd * dxhat", ("is", "#layernorm .verdict", "Checking …")),
         ("has", "#layernorm .verdict.wrong", f"✗ WRONG dx is wrong. {PLANTED}"), ("count", "#layernorm img", 0),
-        ("asked", "/check", {"layer": "layernorm", "level": 0, "edits": {DX_LINE: "dx = rstd * dxhat"}, "shown": []}),
+        ("asked", "/check", {"layer": "layernorm", "edits": {DX_LINE: "dx = rstd * dxhat"}}),
         ("has", "#layernorm .evidence >> nth=0", "0.5 too large"), ("has", "#status", "dx is wrong"),
         ("count", "#layernorm .trio i", 90), ("has", "#layernorm .trio figure >> nth=2", "at most 0.5"),
         ("keys", "Enter"), ("count", "#layernorm textarea", 0),
@@ -128,8 +122,7 @@ SCENES = {
         ("do", "window.setTimeout = () => {}"), ("focus", "#layernorm .row:has([data-line=b61]) .toggle"),
         ("keys", "e Control+A"), ("type", "a = 2"), ("keys", "Shift+Enter"), ("type", "mean_dxhat = a"),
         ("keys", "Enter"), ("visible", "#layernorm .verdict.wrong"),
-        ("asked", "/check", {"layer": "layernorm", "level": 0, "edits": {"b59": "a = 2\nmean_dxhat = a"},
-                             "shown": []})]),
+        ("asked", "/check", {"layer": "layernorm", "edits": {"b59": "a = 2\nmean_dxhat = a"}})]),
     "undo and repair": ({"name": "live"}, [
         *edit("@layernorm b dx = ", "dx = 2", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
         *edit("@layernorm b dxhat = ", "dxhat = 3", ("keys", "Enter"), ("count", "#layernorm .verdict.pending", 0)),
@@ -139,13 +132,10 @@ SCENES = {
         *edit("@layernorm b dxhat = ", "dxhat = 3", ("keys", "Enter")), ("click", "#layernorm .repair"),
         ("count", "#layernorm .typed", 0), ("dblclick", "@layernorm b dx = "), ("type", "xx"), ("keys", "Escape"),
         ("count", "#layernorm .typed", 0), ("count", "#layernorm textarea", 0)]),
-    "a level is solved by typing its lines": ({"name": "live"}, [
-        *predict("linear", 2), ("count", "#linear .hidden", 3), *answer("dbias", "1"),
-        ("visible", "#linear .verdict.unfinished"), *answer("dweight", "2"),
-        *answer("drows", "3"), ("visible", "#linear .verdict.right >> nth=0"), ("asked", "/check", {
-            "layer": "linear", "level": 2, "edits": {"b37": "dbias = 1", "b39": "dweight = 2", "b40": "drows = 3"},
-            "shown": []}),
-        ("count", "#linear .hidden", 0), ("is", "#linear pre >> nth=0", "printed")]),
+    "a hidden line is typed": ({"name": "live"}, [
+        *predict("linear", 2), ("count", "#linear .hidden", 3), ("dblclick", "#linear .unit.hidden >> nth=0"),
+        ("keys", "End"), ("type", "1"), ("keys", "Enter"), ("visible", "#linear .verdict.right"),
+        ("count", "#linear .hidden", 2), ("is", "#linear pre >> nth=0", "printed")]),
     "your text": ({"name": "live"}, [
         ("do", TO_MODEL), ("count", "#model-tokens .token", 5), ("count", "#model-bars li", 10),
         ("fill", "#model-text", "Hi!"), ("count", "#model-tokens .token", 3),

@@ -34,7 +34,7 @@ def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
         assert mistakes[0]["answer"]["first"] == line and len({each["text"] for each in mistakes}) == len(mistakes)
         for i, each in enumerate(mistakes):
             path = tmp_path / f"{line}_{i}.py"
-            path.write_text(edited(lesson, 0, {int(line[1:]): each["text"]}, path)[0])
+            path.write_text(edited(lesson, {int(line[1:]): each["text"]}, path)[0])
             function = load_solution(lesson, path).function
             with recording([function]) as record, np.errstate(all="ignore"):
                 try:

@@ -119,7 +119,7 @@ def test_the_command(tmp_path):
         connection = http.client.HTTPConnection(host, timeout=PATIENCE)
         connection.request("GET", f"/?code={code}")
         assert f'"live":{{"token":"{token}"}}' in connection.getresponse().read().decode()
-        solution = json.dumps({"layer": "chain", "level": 1, "edits": {"b29": "du = dv * np.cos(u)"}, "shown": []})
+        solution = json.dumps({"layer": "chain", "edits": {"b29": "du = dv * np.cos(u)"}})
         connection.request("POST", "/check", solution, {"X-Npgpt-Token": token, "Content-Type": "application/json"})
         assert json.loads(connection.getresponse().read())["verdict"] == "right"
         process.send_signal(signal.SIGINT)

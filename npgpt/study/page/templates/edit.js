@@ -80,9 +80,9 @@ class Editor {
   }
 
   send() {
-    const {level, texts: edits, shown} = this.state;
+    const {texts: edits} = this.state;
     this.isWaiting = LIVE !== null && Object.keys(edits).length > 0;
-    if (this.isWaiting) this.requests.send({layer: this.layer.name, level, edits, shown});
+    if (this.isWaiting) this.requests.send({layer: this.layer.name, edits});
     else {
       const [[line, text] = []] = Object.entries(edits);
       this.answer = line ? this.planted[line].find((each) => each.text === text).answer : null;
