@@ -12,15 +12,14 @@ import re
 import numpy as np
 import pytest
 
-from npgpt import GPT, GPTConfig, load
-from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
+from npgpt import GPT, GPTConfig
+from npgpt.data.tokenizers import CharTokenizer
 from npgpt.errors import UserError
-from npgpt.layers import attention_forward, gelu_exact_backward
+from npgpt.layers import gelu_exact_backward
 from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.gradcheck.trace import recording
 from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page import page, whole_model
 from npgpt.study.page.whole_model import study_model
@@ -170,13 +169,11 @@ def test_the_losses_pulls_and_maps_are_the_models(model):
     best = np.argsort(-chances)[:10]
     assert [text for text, _ in found["next"]] == list(tokenizer.decode(best).replace(" ", "·"))
     np.testing.assert_allclose([chance for _, chance in found["next"]], (chances / chances.sum())[best], rtol=1e-3)
-    with recording([attention_forward]) as record:
-        gpt.forward(ids[:, :-1])
-    att = [each.value[0] for each in record if each.name == "att"]
-    assert [(layer, head) for layer, head, _ in found["maps"]] == [(i, j) for i in range(2) for j in range(3)]
+    _, activations = gpt.run_with_cache(ids[:, :-1])
+    assert len(found["maps"]) == 6
     for layer, head, data in found["maps"]:
         weights = np.frombuffer(base64.b64decode(data), np.uint8).reshape(len(text) - 1, -1) / 255
-        np.testing.assert_allclose(weights, att[layer][head], atol=0.5 / 255 + 1e-6)
+        np.testing.assert_allclose(weights, activations[f"h.{layer}.attn.att"][0, head], atol=0.5 / 255 + 1e-6)
 
 
 def test_the_flow_is_the_gradient_for_each_output():
@@ -201,13 +198,6 @@ def test_the_flow_is_the_gradient_for_each_output():
     assert {row[-1] for row in found["flow"]} == {1.0} and len(found["flow"]) == len(found["pulls"]) == 3
 
 
-def test_boxes_that_a_model_lacks_are_left_out_of_the_flow():
-    config = GPTConfig(vocab_size=3, block_size=4, n_layer=1, n_head=1, n_embd=4, final_layer_norm=False)
-    gpt = GPT(config, block=MODERN)
-    found = study_model(gpt, CharTokenizer("abc"), "abca", "")
-    assert [each["box"] for each in found["stages"]] == ["embedding", "head", "loss"] and len(found["flow"][0]) == 3
-
-
 def test_the_logit_lens_is_the_model_without_its_last_blocks(model):
     """An edit that gives ln_f and the head an earlier state of the residual stream makes the same predictions."""
     gpt, tokenizer, text, found = model
@@ -225,16 +215,6 @@ def test_the_logit_lens_is_the_model_without_its_last_blocks(model):
     np.testing.assert_allclose(found["norms"][:-1], norms, rtol=1e-3)
 
 
-def test_a_page_of_one_model_and_no_lessons(npgpt, model, tmp_path):
-    gpt, tokenizer, text, found = model
-    gpt.save_pretrained(tmp_path / "mine")
-    save_tokenizer(tokenizer, tmp_path / "mine" / TOKENIZER_FILE)
-    assert npgpt("look", "mine", "--prompt", text)[0] == 0
-    page = (tmp_path / "look.html").read_text()
-    assert data_of(page)["layers"] == [] and data_of(page)["model"]["tokens"] == found["tokens"]
-    assert all(f'id="{name}"' in page for name in re.findall(r'href="#(\w+)"', page))
-
-
 def test_a_large_model_leaves_out_gradients(model, monkeypatch):
     gpt, tokenizer, text, found = model
     monkeypatch.setattr(whole_model, "MOST_WORK", 6 * gpt.params.flat.size * 10)
@@ -243,39 +223,36 @@ def test_a_large_model_leaves_out_gradients(model, monkeypatch):
     assert found["left_out"] == [] and "first 4 of 11" in less["left_out"][0]
 
 
-def test_markup_and_odd_characters_are_text():
-    planted = "<script>alert(1)</script>"
-    found = study_model(*load("tiny"), "ab", '<img src="x">')
-    found["tokens"][0] = planted
-    text = page.study_page([LESSONS["dropout"]], found).decode()
-    assert "<script>alert" not in text and "<img" not in text and "\\u003cscript\\u003ealert" in text
+def test_odd_characters_are_shown():
     assert [whole_model.shown(CharTokenizer(each), 0) for each in " \n\té\u202e"] == ["·", "⏎", "\\t", "é", "\\u202e"]
-    assert [whole_model.shown(ByteTokenizer(), each) for each in "é".encode()] == ["\\xc3", "\\xa9"]
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (["softmax"], 'no layer "softmax"'),
-    (["--prompt", "a"], "1 tokens"),
-    (["--prompt", "a" * 65], "65 tokens"),
-    (["--out", "no/such/folder/page.html"], "no/such/folder/page.html cannot be written"),
-    (["--open", "--out", "page.html"], "--open writes no file"),
-])
-def test_it_refuses_in_one_line(npgpt, tmp_path, arguments, says):
-    refused(npgpt("study", *arguments), says)
+def test_it_refuses_in_one_line(npgpt, tmp_path, monkeypatch):
+    refused(npgpt("study", "softmax"), 'no layer "softmax"')
+    refused(npgpt("study", "--prompt", "a"), "1 tokens")
+    refused(npgpt("study", "--prompt", "a" * 65), "65 tokens")
+    refused(npgpt("study", "--open", "--out", "page.html"), "--open writes no file")
     assert not (tmp_path / "study.html").exists()
-
-
-def test_a_missing_library_is_named_with_its_extra(npgpt, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refused(npgpt("study"), "pygments", 'pip install "npgpt[study]"')
 
 
-def test_an_encoder_and_a_model_that_is_not_finite(model):
+def test_a_model_that_is_not_finite(model):
     tokenizer, text = model[1:3]
-    config = GPTConfig(vocab_size=tokenizer.vocab_size, block_size=16, n_layer=1, n_head=1, n_embd=8, causal=False)
-    encoder = GPT(config, 0)
-    pulls = study_model(encoder, tokenizer, text, "")["pulls"]
-    assert {len(row) for row in pulls} == {len(text) - 1} and pulls[0][-1] > 0.0       # each token sees all others
-    encoder.params["ln_f.weight"][0] = np.nan
+    broken = GPT(model[0].config, 0)
+    broken.params["ln_f.weight"][0] = np.nan
     with pytest.raises(UserError, match="not finite"), np.errstate(invalid="ignore"):
-        study_model(encoder, tokenizer, text, "")
+        study_model(broken, tokenizer, text, "")
+
+
+def test_a_block_of_ones_own_has_fewer_boxes():
+    config = GPTConfig(vocab_size=3, block_size=4, n_layer=1, n_head=1, n_embd=4, final_layer_norm=False)
+    found = study_model(GPT(config, block=MODERN), CharTokenizer("abc"), "abca", "")
+    assert [each["box"] for each in found["stages"]] == ["embedding", "head", "loss"] and len(found["flow"][0]) == 3
+
+
+def test_a_page_without_lessons(npgpt, tmp_path):
+    assert npgpt("look", "tiny", "--prompt", "To be")[0] == 0
+    page = (tmp_path / "look.html").read_text()
+    assert data_of(page)["model"]["tokens"] == [*"To·be"] and data_of(page)["layers"] == []
+    assert all(f'id="{name}"' in page for name in re.findall(r'href="#(\w+)"', page))

@@ -6,7 +6,6 @@ class Editor {
     Object.assign(this, {layer, list, typed, planted});
     this.units = [...list.querySelectorAll(".backward [data-line]")];
     this.state = this.checked = {level: 0, texts: {}, shown: []};     // texts: line -> the learner's; never changed in place
-    this.history = [];
     this.guesses = {};          // hidden line -> the last choice
     this.answer = null;
     this.requests = new Requests("/check", (answer) => this.judged(answer),
@@ -62,18 +61,10 @@ class Editor {
     this.check();
   }
 
-  /* Return to the previously checked state. */
-  undo() {
-    this.state = this.checked = this.state === this.checked ? this.history.pop() : this.checked;
-    this.send();
-    this.update();
-  }
-
   /* The judge */
 
   check() {
     if (this.state === this.checked) return;
-    this.history.push(this.checked);
     this.checked = this.state;
     this.send();
     this.update();
@@ -180,7 +171,6 @@ class Editor {
     if (LIVE && this.typed[line]) add(isHidden ? "Type it" : "Edit", () => this.open(line));
     if (!isTyped && !isHidden && this.planted[line]) add("Break it", () => this.break(line));
     if (isTyped) add("Repair", () => this.reset(line));
-    if (isTyped && LIVE) add("Undo", () => this.undo());
     if (isHidden) add("Show me", () => this.reveal(line));
     return tools;
   }

@@ -20,15 +20,11 @@ document.addEventListener("click", ({target}) => {
   }
 });
 
-/* The address of a line: study.html#layernorm:b102; #layernorm:b102:predict also hides the backward */
+/* The address of a line: study.html#layernorm:b102 */
 
 function openAddress() {
-  const [, name, line, predict] = location.hash.match(/^#(\w+):([fb]\d+)(:predict)?$/) ?? [];
-  const layer = layers.find((layer) => layer.name === name);
-  if (!layer) return;
-  const {editor, data: {levels}} = layer;
-  if (predict && editor.state.level !== levels.at(-1)) editor.choose(levels.at(-1));
-  layer.open(line);
+  const [, name, line] = location.hash.match(/^#(\w+):([fb]\d+)$/) ?? [];
+  layers.find((layer) => layer.name === name)?.open(line);
 }
 
 addEventListener("hashchange", openAddress);
