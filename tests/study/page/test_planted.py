@@ -53,10 +53,9 @@ def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
 
 
 def test_the_common_mistakes_of_the_derivation_come_first():
-    planted = {name: studied_layer(LESSONS[name])["data"]["planted"] for name in ("chain", "embedding", "layernorm")}
-    firsts = {name: [texts[0]["text"] for texts in lines.values()] for name, lines in planted.items()}
-    assert "du = dv * np.sin(u)" in firsts["chain"] and "dwte[idx] += dtoken" in firsts["embedding"]
-    [answer] = [texts[0]["answer"] for texts in planted["layernorm"].values()
-                if texts[0]["text"] == "dx = rstd * (dxhat - mean_dxhat)"]
-    assert answer["lines"][0]["said"][0] == "the term xhat * mean_dxhat_xhat is missing"
-    assert all(len(planted["layernorm"][f"b{line}"]) == 3 for line in (50, 52, 53, 59, 60, 61))
+    planted = [texts for name in ("chain", "embedding", "layernorm")
+               for texts in studied_layer(LESSONS[name])["data"]["planted"].values()]
+    first = {texts[0]["text"]: texts[0]["answer"]["lines"][0]["said"] for texts in planted}
+    assert "du = dv * np.sin(u)" in first and "dwte[idx] += dtoken" in first
+    assert first["dx = rstd * (dxhat - mean_dxhat)"][0] == "the term xhat * mean_dxhat_xhat is missing"
+    assert sum(len(texts) == 3 for texts in planted) >= 12       # choices for "Predict"

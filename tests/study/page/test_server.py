@@ -117,7 +117,7 @@ def test_the_command(tmp_path):
         solution = json.dumps({"layer": "chain", "edits": {"b29": "du = dv * np.cos(u)"}})
         connection.request("POST", "/check", solution, {"X-Npgpt-Token": token, "Content-Type": "application/json"})
         assert json.loads(connection.getresponse().read())["verdict"] == "right"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGHUP)
         out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
