@@ -114,9 +114,7 @@ def box_outputs(config, grads):
 def token_gradients(model, idx, targets, names, left_out):
     """Return `pulls` and `flow` of `study_model`. names: of the stages' outputs."""
     T = idx.shape[1]
-    n = T
-    while n > 1 and 6 * model.params.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:
-        n -= 1
+    n = max(1, min(T, math.isqrt(int(MOST_WORK / (3 * model.params.size)))))        # 6 for each parameter and token
     if n < T:
         left_out.append(f"Token gradients are shown for the first {n} of {T} losses: "
                         "the others would take too long with a model of this size.")
