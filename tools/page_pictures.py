@@ -16,7 +16,7 @@ from npgpt.cli.main import main as npgpt
 ROOT = Path(__file__).resolve().parents[1]
 ANIMATION = ROOT / "npgpt/study/page/page.webp"
 NUMBER, ANSWER = ".first [data-of=weight] span >> nth=2", ".first label:has(input) >> nth={}"
-ROW = "#gelu_tanh .rows:not([hidden]) .row:has-text('dinner = ')"
+ROW = "#gelu_tanh .rows .row:has-text('dinner = ')"
 # What to do, with which element, and for how many seconds to show it.
 STEPS = [("wait", ".first", 0.4), ("drag", NUMBER, 1.0), ("click", ANSWER.format(1), 0.9),
          ("click", ANSWER.format(2), 0.4), ("scroll", ROW, 0.4), ("click", f"{ROW} >> .toggle", 0.6),

@@ -18,7 +18,7 @@ DRAW_ALL = """async () => {
   }
 }"""
 OPEN_ROWS = """(where) => {
-  for (const each of document.querySelectorAll(`${where} .rows:not([hidden]) .toggle`)) each.click();
+  for (const each of document.querySelectorAll(`${where} .rows .toggle`)) each.click();
 }"""
 FOUND = """async () => (await axe.run(document, {resultTypes: ["violations"], rules: {"target-size": {enabled: true}}}))
     .violations.flatMap(({id, nodes}) => nodes.map(({target, failureSummary}) =>

@@ -96,8 +96,7 @@ def test_a_reload_has_no_token(server):
 @pytest.mark.usefixtures("ctrl_c")
 def test_the_command(tmp_path):
     """It answers at the address that it prints. The browser's argument is a private file, deleted at the end."""
-    for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
-        pytest.importorskip(module, reason="makes the study page")
+    pytest.importorskip("jinja2", reason="makes the study page")
     (tmp_path / "home").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(npgpt.__file__).parents[1]), "BROWSER": "echo %s",
                    "HOME": str(tmp_path / "home")}
@@ -107,10 +106,9 @@ def test_the_command(tmp_path):
         address, _, how = process.stdout.readline().strip().partition(" ")
         host, token = address.removeprefix("http://").split("/?token=")
         file = Path(process.stdout.readline().strip().removeprefix("file://"))          # what the browser, echo, got
-        assert file.parent.parent == tmp_path / "home" and file.suffix == ".html"
         assert [oct(path.stat().st_mode) for path in (file, file.parent)] == ["0o100600", "0o40700"]
         code = file.read_text().partition(f"http://{host}/?code=")[2].partition('"')[0]
-        assert len(code) > 40 and code not in str(file) and token not in f"{file} {file.read_text()}"
+        assert len(code) > 40 and code not in str(file) and token not in file.read_text()
         connection = http.client.HTTPConnection(host, timeout=PATIENCE)
         connection.request("GET", f"/?code={code}")
         assert f'"live":{{"token":"{token}"}}' in connection.getresponse().read().decode()
