@@ -46,10 +46,15 @@ class Live:
                 with contextlib.redirect_stderr(output):
                     report = renumbered(run_child(read_exercise(path), SECONDS), own_lines)
             except UserError as error:
-                said = str(error).removeprefix(str(path)).replace(" (--time-limit gives it longer)", "")    # not here
-                return {"verdict": "error", "text": renumbered(said.lstrip(":, "), own_lines), "first": None,
+                said = str(error).removeprefix(str(path)).lstrip(":, ")
+                said = said.replace(" (--time-limit gives it longer)", "")          # not here
+                return {"verdict": "error", "text": renumbered(said, own_lines), "first": None,
                         "lines": [], "arrays": {}, "output": output.getvalue()}
         given = {(each.line, each.name): each.value for each in report.record}
+        arrays = {key(line): [] for line in edits}
+        for (line, name), value in given.items():
+            if line in edits:
+                arrays[key(line)].append({"name": name, "given": summary(value)})
         messages = [str(each) for fault in report.faults for each in (fault.what, *fault.mistakes)]
         return {
             "verdict": "right" if report.right else "unfinished" if report.sound else "wrong",
@@ -57,8 +62,7 @@ class Live:
             "first": key(report.first), "output": output.getvalue(),
             "lines": [{"line": key(each.line), "name": each.name, "verdict": each.verdict,
                        "said": [*map(str, [*each.mistakes, *each.evidence])]} for each in report.lines],
-            "arrays": {key(line): [{"name": name, "given": summary(value)} for (at, name), value in given.items()
-                                   if at == line] for line in edits}}
+            "arrays": arrays}
 
     def text(self, request):
         """Run the model on a text: see `study_model`."""

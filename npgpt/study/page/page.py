@@ -48,13 +48,17 @@ def study_page(lessons, model, live=None):
 
 
 def studied_layer(lesson):
-    """Check a lesson; return a dict for the template. lines: section -> line of the backward; data: for the script."""
+    """Check a lesson; return a dict for the template.
+
+    lines: section -> line of the backward; data: for the script.
+    """
     known, typed = known_truth(lesson.key), typed_statements(lesson)
     introduction, sections = parse_derivation(read_text(lesson))
     checks = check_lesson(lesson, known=known)
     of_gradients = {each.variable: each.backward_line for each in checks}
-    checks = [dataclasses.replace(each, backward_line=of_gradients[each.through[1:]]) if each.through else each
-              for each in checks]
+    for i, each in enumerate(checks):
+        if each.through:
+            checks[i] = dataclasses.replace(each, backward_line=of_gradients[each.through[1:]])
     steps = Steps(lesson, known, of_gradients)
     entries = line_entries(checks, steps, sections)
     forward = code_units(read_source(lesson.forward), "f")
@@ -65,16 +69,17 @@ def studied_layer(lesson):
     verdict = f"{wrong} gradients WRONG" if wrong else (
         f"{verified} gradients verified, largest relative error {largest:.1e}")
     lines = {entry["section"]: line for line in sorted(entries, key=lambda line: -int(line[1:]))
-             for entry in entries[line] if entry["name"] == f"d{entry['section']}"}         # the first of several
-    return {
-        "name": lesson.name, "title": lesson.title,
-        "exercise": shlex.join([str(lesson.file), lesson.name]) if lesson.is_own else lesson.name,
-        "file": lesson.file.name if lesson.is_own else f"{lesson.forward.__module__.replace('.', '/')}.py",
-        "verdict": verdict, "right": not wrong, "rows": rows_of(lesson, forward, backward, checks),
-        "introduction": introduction, "sections": sections, "lines": lines, "checks": checks, "entries": entries,
-        "data": {"name": lesson.name, "levels": levels_on_path(lesson), "typed": typed,
-                 "planted": {} if wrong or lesson.is_own else planted(lesson),
-                 "lines": entries, "steps": steps.steps, "arrays": steps.arrays, "parts": steps.parts}}
+             for entry in entries[line] if entry["name"] == f"d{entry['section']}"}     # the first
+    exercise, file = lesson.name, f"{lesson.forward.__module__.replace('.', '/')}.py"
+    if lesson.is_own:
+        exercise, file = shlex.join([str(lesson.file), lesson.name]), lesson.file.name
+    data = {"name": lesson.name, "levels": levels_on_path(lesson), "typed": typed, "lines": entries,
+            "planted": {} if wrong or lesson.is_own else planted(lesson),
+            "steps": steps.steps, "arrays": steps.arrays, "parts": steps.parts}
+    return {"name": lesson.name, "title": lesson.title, "exercise": exercise, "file": file,
+            "verdict": verdict, "right": not wrong, "rows": rows_of(lesson, forward, backward, checks),
+            "introduction": introduction, "sections": sections, "lines": lines, "checks": checks,
+            "entries": entries, "data": data}
 
 
 def code_units(source, side, entries=None, notes=None, typed=()):
@@ -89,7 +94,8 @@ def code_units(source, side, entries=None, notes=None, typed=()):
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
 
-    html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
+    html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True))
+    html = html.removesuffix("\n").split("\n")
     doc = [number for number, row in enumerate(html, source.first) if 'class="sd"' in row]
     header = source.first + beginning(source.lines)[2] - 1
     ends = {source.first: header} | {each.first: each.last for each in source.statements}     # first line -> last line
@@ -98,14 +104,16 @@ def code_units(source, side, entries=None, notes=None, typed=()):
         end = doc[-1] if number in doc[:1] else ends.get(number, number)
         key, question = f"{side}{number}" if number in ends else None, None
         if notes is not None and key in typed:
-            question = question_about(source, number, [entry["name"] for entry in entries.get(key, ())], notes)
+            names = [entry["name"] for entry in entries.get(key, ())]
+            question = question_about(source, number, names, notes)
         texts = [html[i - source.first].removeprefix("    ") for i in range(number, end + 1)]
-        rows = [(number + i, Markup(re.sub(' +(?=<span class="c1">)', "  ", text))) for i, text in enumerate(texts)]
-        quotes = side == "b" and source.lines[number - source.first].lstrip().startswith("#")
-        if any(texts) and not quotes:
+        texts = [Markup(re.sub(' +(?=<span class="c1">)', "  ", text)) for text in texts]
+        begin = source.lines[number - source.first].lstrip()
+        if any(texts) and not (side == "b" and begin.startswith("#")):
             level = typed[key]["level"] if question else None
-            units.append({"lines": rows, "line": number, "doc": number in doc[:1], "question": question, "level": level,
-                          "key": key, "returns": source.lines[number - source.first].lstrip().startswith("return")})
+            units.append({"lines": [*enumerate(texts, number)], "line": number, "doc": number in doc[:1],
+                          "question": question, "level": level, "key": key,
+                          "returns": begin.startswith("return")})
         number = end + 1
     return units
 

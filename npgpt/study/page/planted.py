@@ -1,6 +1,7 @@
-"""The mistakes that the page plants in a backward: those of the derivation's notes, then small edits of its lines.
+"""The mistakes that the page plants in a backward.
 
-Each is run when the page is built, and planted if a gradient that the backward returns then has wrong numbers.
+They are those of the derivation's notes, and small edits of its lines. Each is run when the page is
+built, and planted if a gradient that the backward returns then has wrong numbers.
 """
 
 import ast
@@ -21,23 +22,27 @@ from npgpt.study.judge.shapes import CLOSE
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.page.steps import known_truth, summary
 
-MOST = 3                # mistakes for a line: one to plant, and two more to choose from in "Predict"
-TRIES = 10              # edits of a kind that are tried for a line; the first that fits is taken
-SEEN = 0.01             # relative: a smaller error is not seen in the pictures
-# The kinds of small edits, the most instructive first. Those of SHAPES may also give a wrong shape, or fail.
+MOST = 3        # mistakes for a line: one to plant, and two more to choose from in "Predict"
+TRIES = 10      # edits of a kind that are tried for a line; the first that fits is taken
+SEEN = 0.01     # relative: a smaller error is not seen in the pictures
+# The kinds of small edits, the most instructive first. SHAPES may also give a wrong shape, or fail.
 SHAPES = ["matmul order", "transposed", "not transposed"]
-KINDS = ["factor", "term", "division", "reduction", *SHAPES, "uses", "swapped", "power", "multiplied", "divided",
-         "axis", "call", "instead", "term sign", "uses part", "sign", "results order", "part sign"]
+KINDS = ["factor", "term", "division", "reduction", *SHAPES, "uses", "swapped", "power",
+         "multiplied", "divided", "axis", "call", "instead", "term sign", "uses part", "sign",
+         "results order", "part sign"]
 
 
 def planted(lesson):
-    """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and answers as those of `Live.judge_edit`.
+    """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and what is said of them.
 
-    Only the first is planted; the others are choices in "Predict", and have only words. The backward must be right.
+    An answer is that of `Live.judge_edit`. Only the first is planted; the others are choices in
+    "Predict", and have only words. The backward must be right.
     """
-    walk, found, tries = package_walk(Case(lesson.key, PLAIN)), collections.defaultdict(dict), collections.Counter()
+    walk = package_walk(Case(lesson.key, PLAIN))
+    found = collections.defaultdict(dict)       # line -> the last of what is said -> {"text", "answer"}
+    tries = collections.Counter()
     for i, line, kind, sentence, new in candidates(lesson, walk):
-        made = found[line]                      # the last of what is said -> {"text", "answer"}
+        made = found[line]
         has_enough = len(made) >= MOST and any("first" in each["answer"] for each in made.values())
         if has_enough or tries[line, kind] >= TRIES:
             continue
@@ -45,30 +50,36 @@ def planted(lesson):
         answer = answer_to(lesson, walk, i, line, new)
         if answer or kind in SHAPES:
             answer = answer or {"lines": [{"said": []}]}
-            said = answer["lines"][0]["said"] = [*filter(None, [sentence]), *answer["lines"][0]["said"]]
+            said = answer["lines"][0]["said"]
+            said[:0] = [sentence] if sentence else []
             made.setdefault(said[-1], {"text": text_of(made_at(new, line)), "answer": answer})
             tries[line, kind] = TRIES
-    return {key_at(lesson, line): chosen for line, made in found.items() if (chosen := best(made.values()))}
+    chosen = {key_at(lesson, line): best(made.values()) for line, made in found.items()}
+    return {key: texts for key, texts in chosen.items() if texts}
 
 
 def best(made):
-    """Return the mistakes that a line gets, the one to be planted first, which has a whole answer; or []."""
-    first, *others = sorted(made, key=lambda each: "first" not in each["answer"])[:MOST] or [{"answer": {}}]
-    words = [{"text": each["text"], "answer": {"text": "; ".join(each["answer"]["lines"][0]["said"])}}
-             for each in others]
-    return [first, *words] if "first" in first["answer"] else []
+    """Return the mistakes that a line gets, first the one to be planted, with a whole answer; or []."""
+    in_order = sorted(made, key=lambda each: "first" not in each["answer"])[:MOST]
+    if not in_order or "first" not in in_order[0]["answer"]:
+        return []
+    for each in in_order[1:]:
+        each["answer"] = {"text": "; ".join(each["answer"]["lines"][0]["said"])}
+    return in_order
 
 
 def candidates(lesson, walk):
-    """Yield (number of the statement, line, kind, sentence or "", new statement) for each mistake in a `Walk`."""
+    """Yield (number of the statement, line, kind, sentence or "", new statement) of mistakes."""
     small = sorted(small_edits(walk), key=lambda each: KINDS.index(each[2]))
     notes = read_notes(lesson)
     for i, statement in enumerate(walk.statements):
         if note := notes.get(key_of(statement)):
-            sentences = {text_of(new): said for number, _, _, said, new in reversed(small) if number == i}
+            sentences = {text_of(new): said for number, _, _, said, new in reversed(small)
+                         if number == i}
             for text, said in [(note.mistake or "", ""), *note.known]:
                 new, *more = ast.parse(text).body or [None]
-                if new and not more and (text == note.mistake or key_of(new) == key_of(statement)):
+                is_of_line = new and (text == note.mistake or key_of(new) == key_of(statement))
+                if is_of_line and not more:
                     ast.copy_location(new, statement)
                     yield i, statement.lineno, text, said or sentences.get(text_of(new), ""), new
     yield from small
@@ -79,18 +90,19 @@ def small_edits(walk):
     for i, line, finding, new in mistakes(walk):
         of_part = finding.kind == "uses" and not finding.operands[1].isidentifier()
         kind = "uses part" if of_part else finding.kind
-        keys = [sorted(key_of(made_at(each, line)).split(", ")) for each in (new, walk.statements[i])]
-        if kind in KINDS and keys[0] == keys[1]:
+        now, before = (key_of(made_at(each, line)) for each in (new, walk.statements[i]))
+        if kind in KINDS and sorted(now.split(", ")) == sorted(before.split(", ")):
             yield i, line, kind, str(finding), new
 
 
 def answer_to(lesson, walk, i, line, new):
-    """Return the answer to a new statement i, or None if no returned gradient has the right shape and wrong numbers."""
+    """Return the answer to a new statement i; None if the numbers of no returned gradient are wrong."""
     known, ran = known_truth(lesson.key), []
     after = walk.run(i, {i: new}, ran)
     given = lesson.named(after[RESULT]) if after else {}
     measured = {f"d{name}": true for name, true in known.inputs.items()}
-    if not SEEN < max(relative_error(given.get(name), true) for name, true in measured.items()) < np.inf:
+    errors = [relative_error(given.get(name), true) for name, true in measured.items()]
+    if not SEEN < max(errors) < np.inf:         # infinite: it failed, or a shape is wrong
         return None
     # Of a variable that is assigned several times, the last gradient is that of the first value.
     pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
@@ -100,30 +112,34 @@ def answer_to(lesson, walk, i, line, new):
              if differs(after, measured, name) and not differs(walk.after, measured, name)]
     values = [(name, after[name]) for _, name in wrong] + [*given.items()]
     own, made = key_at(lesson, line), made_at(new, line)
-    names = [name for name in sorted(changed_names(made) - {RESULT}) if differs(ran[0], walk.before[i + 1], name)]
+    names = [name for name in sorted(changed_names(made) - {RESULT})
+             if differs(ran[0], walk.before[i + 1], name)]
     said = str(worst_number(values, measured))
     lines = [{"line": own, "name": (names or [key_of(made)])[0], "verdict": WRONG, "said": [said]}]
     lines += [{"line": key_at(lesson, at), "name": name, "verdict": WRONG, "said": []}
               for at, name in wrong if at != line]
-    return {"verdict": "wrong", "text": f"the first wrong line is {own[1:]}", "first": own, "lines": lines,
-            "arrays": {own: [{"name": name, "given": summary(ran[0][name])} for name in names]}}
+    arrays = [{"name": name, "given": summary(ran[0][name])} for name in names]
+    return {"verdict": "wrong", "text": f"the first wrong line is {own[1:]}", "first": own,
+            "lines": lines, "arrays": {own: arrays}}
 
 
 def differs(names, true, name):
     """Return whether the array of a name is not the true one; False if there is none."""
-    return name in true and is_floating(names.get(name)) and relative_error(names[name], true[name]) > CLOSE
+    is_known = name in true and is_floating(names.get(name))
+    return is_known and relative_error(names[name], true[name]) > CLOSE
 
 
 def worst_number(values, measured):
-    """Return a `Finding` of the worst number of the first wrong gradient, beside its central difference.
+    """Return a `Finding` of the worst number of the first wrong gradient, and its central difference.
 
     values: (name, value) in the order of the lines; measured: name -> central differences.
     """
-    name, value, true = next((name, value, measured[name]) for name, value in values if name in measured
-                             and SEEN < relative_error(value, measured[name]) < np.inf)
+    name, value = next((name, value) for name, value in values if name in measured
+                       and SEEN < relative_error(value, measured[name]) < np.inf)
+    true = measured[name]
     at = np.unravel_index(np.abs(value - true).argmax(), np.shape(true))
     place = f"{name}[{', '.join(map(str, at))}]" if at else name
-    ratio = f", ratio {value[at] / true[at] + 0.0:.5g}" if true[at] else ""         # + 0.0: no "-0"
+    ratio = f", ratio {value[at] / true[at] + 0.0:.5g}" if true[at] else ""     # + 0.0: no "-0"
     return Finding("worst", [place, f"{value[at] + 0.0:.5g}", f"{true[at]:.5g}", ratio])
 
 

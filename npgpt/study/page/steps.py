@@ -14,7 +14,8 @@ from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
 
 # A name in a line whose values it uses: no attribute, text or `x.shape`; perhaps transposed.
-NAME = re.compile(r"""(?<![\w."'])(?<!like=)([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)(\.T\b|\.swapaxes\(-1, -2\))?""")
+NAME = re.compile(r"""(?<![\w."'])(?<!like=)([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)"""
+                  r"(\.T\b|\.swapaxes\(-1, -2\))?")
 
 
 @functools.cache
@@ -113,10 +114,11 @@ def parts_of(function, names):
         parts, end = [], 0
         for match in NAME.finditer(code):
             name, flipped = match.groups()
-            is_keyword = node is not tree and code.startswith("=", match.end())     # eps in `eps=eps`
+            is_keyword = node is not tree and code.startswith("=", match.end())     # `eps=eps`
             if name in names and not is_keyword:
                 made = match.start() < right
-                parts += [code[end:match.start()], [name, made, f"{name}.T"] if flipped else [name, made]]
+                parts.append(code[end:match.start()])
+                parts.append([name, made, f"{name}.T"] if flipped else [name, made])
                 end = match.end()
         found[node.lineno] = [part for part in [*parts, code[end:]] if part]
     return found
