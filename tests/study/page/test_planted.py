@@ -25,24 +25,27 @@ NUMBER = re.compile(r"(d[\w.]+)(?:\[([\d, ]+)\])? is (\S+), the central differen
 def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
     """The edited function is made as for the judge, and runs as a whole."""
     lesson, known = LESSONS[name], known_truth(name)
-    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])     # the last gradient is the first value's
+    # the last gradient of a name is that of its first value
+    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
     measured = {f"d{each.name}": true for each, true in pairs}
     measured |= {f"d{each}": true for each, true in known.inputs.items()}
     planted = studied_layer(lesson)["data"]["planted"]
     assert planted.keys() <= typed_statements(lesson).keys()
     for line, mistakes in planted.items():
-        assert mistakes[0]["answer"]["first"] == line and len({each["text"] for each in mistakes}) == len(mistakes)
+        assert mistakes[0]["answer"]["first"] == line
         for i, each in enumerate(mistakes):
             path = tmp_path / f"{line}_{i}.py"
             path.write_text(edited(lesson, {int(line[1:]): each["text"]}, path)[0])
             function = load_solution(lesson, path).function
             with recording([function]) as record, np.errstate(all="ignore"):
                 try:
-                    given = lesson.run_backward(*map_arrays(np.copy, (known.dy, known.cache)), function)
+                    arguments = map_arrays(np.copy, (known.dy, known.cache))
+                    given = lesson.run_backward(*arguments, function)
                 except (ValueError, IndexError):        # of a choice: its shapes do not fit
                     assert i > 0
                     continue
-            errors = [relative_error(given.get(f"d{key}"), true) for key, true in known.inputs.items()]
+            errors = [relative_error(given.get(f"d{key}"), true)
+                      for key, true in known.inputs.items()]
             assert max(errors) > 0.01, each["text"]
             values = {assigned.name: assigned.value for assigned in record} | given
             says = mistakes[0]["answer"]["lines"][0]["said"] if i == 0 else [each["answer"]["text"]]
