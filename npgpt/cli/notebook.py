@@ -1,8 +1,8 @@
 """Write the lessons as Jupyter notebooks (needs the extra "notebook").
 
 Without an argument it writes one for each lesson, in the order of npgpt learn, and 00-start-here.ipynb; with a file
-my_layer.py one for each pair in it (see npgpt gradcheck --help); gpu is one for a machine with a GPU. They run
-in JupyterLab, VS Code and hosted notebooks, where your code has no limits.
+my_layer.py one for each pair in it (see npgpt gradcheck --help). They run in JupyterLab, VS Code and hosted notebooks,
+where your code has no limits.
 """
 
 import os
@@ -12,25 +12,23 @@ from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError
 from npgpt.files import read_bytes, write_atomically
 from npgpt.study.exercises.exercise import FOLDER
-from npgpt.study.lessons.table import LESSONS, is_file, lesson_named
-from npgpt.study.notebooks.gpu import CELLS
+from npgpt.study.lessons.table import LESSONS, chosen_lessons, is_file
 from npgpt.study.notebooks.write import as_bytes, file_of, lesson_cells, start_cells
 
 
 def add_arguments(parser):
-    parser.add_argument("layer", nargs="*", metavar="LAYER",
-                        help=f"layers (all by default): {', '.join(LESSONS)}; a file my_layer.py; or gpu")
+    parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
+                        help=f"{', '.join(LESSONS)}, or a file my_layer.py; by default all")
     parser.add_argument("--out", metavar="FOLDER", default=FOLDER,
                         help=f"the folder to write to, by default {FOLDER}, where npgpt learn keeps the progress")
 
 
 def run(args):
-    layers, out = [] if args.layer == ["all"] else args.layer, Path(args.out)
-    files = {} if layers else {"00-start-here.ipynb": start_cells()}
-    for each in layers or LESSONS:
-        lessons = own_pairs(each, right=True) if is_file(each) else [] if each == "gpu" else [lesson_named(each)]
-        files |= {file_of(lesson): lesson_cells(lesson, out) for lesson in lessons} or {"gpu.ipynb": CELLS}
-    texts = {name: as_bytes(cells) for name, cells in files.items()}
+    out = Path(args.out)
+    lessons = own_pairs(args.layer, right=True) if is_file(args.layer) else chosen_lessons(args.layer)
+    texts = {file_of(lesson): as_bytes(lesson_cells(lesson, out)) for lesson in lessons}
+    if args.layer == "all":
+        texts["00-start-here.ipynb"] = as_bytes(start_cells())
     there = [out / name for name in texts if os.path.lexists(out / name)]
     if changed := [path for path in there if read_bytes(path) != texts[path.name]]:
         raise UserError(f"{changed[0]} exists and has changed: choose another folder with --out, or delete it")

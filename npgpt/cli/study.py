@@ -1,7 +1,7 @@
 """Write the study page: every layer's forward beside its backward (needs the extra "study").
 
 The page is one HTML file that needs no network. It shows the arrays of every line, the derivation of its gradient, and
-the gradient check. With --open a local server shows the page, and its lines, numbers and text can be edited.
+the gradient check. With --open a local server shows the page, and its lines and text can be edited.
 
 The page of a file my_layer.py has the pairs of functions x_forward and x_backward in it (see npgpt gradcheck --help).
 They are checked in a process with limits, and then run in this one, too. That is no sandbox: the code can do what you
@@ -11,18 +11,14 @@ can, so use only files that you trust.
 import signal
 import threading
 import webbrowser
-from pathlib import Path
 
 from npgpt.checkpoints.load import TINY
-from npgpt.checkpoints.run import step_folders
 from npgpt.checks import writable_file
 from npgpt.cli.arguments import add_block_argument
 from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.loading import load
-from npgpt.study.exercises.exercise import FOLDER
-from npgpt.study.exercises.progress import Progress
 from npgpt.study.judge.child import SPARE
 from npgpt.study.lessons.table import chosen_lessons, is_file
 from npgpt.study.page.live import Live
@@ -30,7 +26,7 @@ from npgpt.study.page.page import require_extra, study_page
 from npgpt.study.page.server import Server
 from npgpt.study.page.whole_model import MOST_TOKENS, study_model
 
-FILE, RUN = "study.html", "out"
+FILE = "study.html"
 PROMPT = "To be, or not to be, that is the question"
 
 
@@ -38,16 +34,13 @@ def add_arguments(parser):
     parser.add_argument("layer", nargs="?", default="all", metavar="LAYER",
                         help="linear, attention, …, or a file my_layer.py; by default all")
     parser.add_argument("--checkpoint", help="a run, a folder or .safetensors file of a model, or a model of the hub; "
-                                             "by default tiny, which comes with npgpt, or with --open the run in "
-                                             f"{RUN}, if it exists")
+                                             "by default tiny, which comes with npgpt")
     add_block_argument(parser)
     parser.add_argument("--prompt", default=PROMPT,
                         help=f"the text that the model reads, 2 to {MOST_TOKENS} tokens; by default a line of Hamlet")
     parser.add_argument("--out", help=f"the file to write; by default {FILE}")
     parser.add_argument("--open", action="store_true",
                         help="write no file; show the page in the browser, where its lines can be edited")
-    parser.add_argument("--exercises", default=FOLDER, metavar="FOLDER",
-                        help=f"the folder of exercises and their progress, for --open; by default {FOLDER}")
 
 
 def run(args):
@@ -57,17 +50,15 @@ def run(args):
         out = writable_file("--out", args.out or FILE)
     elif args.out:
         raise UserError("--open writes no file: use either --open or --out")
-    model, tokenizer, description = chosen_model(args.checkpoint, args.block, or_run=args.open)
+    model, tokenizer, description = chosen_model(args.checkpoint, args.block)
     study = study_model(model, tokenizer, args.prompt, description)         # may fail, so before the layers are checked
     if not args.open:
         return write_page(out, study_page(lessons, study), follow=bool(args.out))
-    Progress(args.exercises)                # a damaged file is reported before the page is made
-    server = Server(Live(args.exercises, model, tokenizer, description, lessons).actions)
+    server = Server(Live(lessons, model, tokenizer, description).actions)
     page = study_page(lessons, study, {"token": server.token})
     print(f"{server.address} (press Ctrl-C to stop)", flush=True)
     for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:      # Windows has no SIGHUP
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)       # as Ctrl-C, so that the file is deleted
+        signal.signal(number, signal.default_int_handler)       # as Ctrl-C, so that the file is deleted
     with server.opener() as url:
         threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()       # a text browser would block
         SPARE.keep()
@@ -81,10 +72,8 @@ def write_page(out, page, follow):
     print(f"{out}: {len(page) / 1e6:.2f} MB")
 
 
-def chosen_model(checkpoint, block, or_run):
-    """Return a model, its tokenizer, and what the page calls it; without a checkpoint the run in RUN, or tiny."""
-    if checkpoint is None and or_run and Path(RUN).is_dir() and step_folders(RUN):
-        checkpoint = RUN
+def chosen_model(checkpoint, block):
+    """Return a model, its tokenizer, and what the page calls it; by default tiny."""
     if checkpoint is None:
         # BLAS with two threads takes five times as long for matrices as small as these.
         return *load(TINY, threads=1, block=block), "tiny, which npgpt trained on Shakespeare's plays"

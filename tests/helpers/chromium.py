@@ -16,7 +16,7 @@ def located(page, where):
     line, *inside = where.split(" >> ")
     layer, side, begin = line[1:].split(" ", 2)
     code = page.locator("code", has_text=re.compile(rf"^\s*{re.escape(begin)}"))
-    unit = page.locator(f"#{layer} .rows:not([hidden]) [data-line^={side}]", has=code).first
+    unit = page.locator(f"#{layer} .rows [data-line^={side}]", has=code).first
     return unit.locator(*inside) if inside else unit
 
 

@@ -10,11 +10,10 @@ import os
 import shlex
 
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import blanked, key_of, left_out, notes_of, preamble, without_explanations
+from npgpt.study.exercises.exercise import blanked, preamble, without_explanations
 from npgpt.study.exercises.mathematics import FIELD, blocks, read_text
 from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.judge.hints import hints
 from npgpt.study.judge.own_backward import TRAINED
 from npgpt.study.lessons.table import LESSONS
 
@@ -27,14 +26,10 @@ if not importlib.util.find_spec("npgpt"):
     %pip install -q "{WHERE}[notebook]"
 
 import inspect
-import shutil
 
 from IPython.display import Code
 
-from npgpt.study import case, check, train
-
-if shutil.which("nvidia-smi"):
-    print("This machine has a GPU: npgpt notebook gpu writes a notebook that trains on it.")"""
+from npgpt.study import case, check, train"""
 TASKS = {"long way": "The long way: a gradient for each line of the forward", "level 1": "Level 1: one line",
          "level 2": "Level 2: each gradient", "level 3": "Level 3: the whole function"}
 START = """\
@@ -43,7 +38,7 @@ START = """\
 Each notebook is about one pair of functions: a forward that GPT-2 runs, and the backward that you write. Replace each
 `...` with code, run the cell, then run the check below it: it names the first wrong line. Write it as you like; only
 the returned gradients count. Stuck? `checked.hint()` says a little more at each call, `checked.show("dx")` draws your
-gradient beside the true one, and the hints and solutions are folded under each check.
+gradient beside the true one, and the solution is folded under each check.
 
 What you have solved is noted in `progress.json`, where `npgpt learn`, the same path in a terminal, notes it too.
 
@@ -110,8 +105,8 @@ def lesson_cells(lesson, out):
             yield CODE, "\n".join(without_explanations(step.lesson, blanked(step.lesson, step.level)))
             yield CODE, (f"checked = check({name}, {backward}, level={json.dumps(step.level or 'long')})\n"
                          'checked             # stuck? checked.hint(); in pictures: checked.show("dx")')
-            yield MARKDOWN, "\n\n".join([*hints_of(step), folded("Solution", python(without_explanations(
-                step.lesson, read_source(step.lesson.backward).lines)))])
+            solution = "\n".join(without_explanations(step.lesson, read_source(step.lesson.backward).lines))
+            yield MARKDOWN, folded("Solution", f"```python\n{solution}\n```")
     if lesson.key in TRAINED:
         yield MARKDOWN, ("## Train GPT-2 with your function\n\nThe last function that you ran, and npgpt's own: equal "
                          "gradients give equal losses.")
@@ -129,21 +124,6 @@ def mathematics_of(lesson):
         yield folded(f"The gradient of {heading}", text) if heading else text
 
 
-def hints_of(step):
-    """Yield the folded hints on the lines that a level leaves out, but the level below does not."""
-    above, below = ([key_of(each) for each in left_out(step.lesson, level)] for level in (step.level, step.level - 1))
-    for key in above:
-        if key in notes_of(step.lesson) and key not in below:
-            where, rule, _ = hints(step.lesson, key)
-            what, _, lines = where.partition(": ")
-            yield folded(f"Hint: {key}", f"{rule}\n\nSo {what}" + f":\n{python(lines.split('; '))}" * bool(lines))
-
-
 def folded(summary, text):
     """Return a part of a Markdown cell that opens at a click."""
     return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
-
-
-def python(lines):
-    """Return lines of code in Markdown."""
-    return "\n".join(["```python", *lines, "```"])

@@ -3,18 +3,18 @@
 import ast
 import textwrap
 
-from npgpt.study.exercises.exercise import left_out, level_text, placeholder, statements
+from npgpt.study.exercises.exercise import left_out, level_text, statements
 from npgpt.study.exercises.path import path_of
 from npgpt.study.gradcheck.source import backward_tree, read_source
 
 
-def edited(lesson, level, edits, path, shown=()):
+def edited(lesson, edits, path):
     """Return the text of an exercise file with edited lines, and {its line: the package's}. path: as in `level_text`.
 
-    edits: line of the package's -> new text. What the level asks for and is not in `shown` is `...`; 0 asks nothing.
+    edits: line of the package's -> new text.
     """
-    source, asked = read_source(lesson.backward), asked_lines(lesson, level) if level else []
-    rows = level_text(lesson, level or 3, path, list(source.lines)).split("\n")
+    source = read_source(lesson.backward)
+    rows = level_text(lesson, 3, path, list(source.lines)).split("\n")
     function = ast.parse("\n".join(rows)).body[-1]
     origins = [None] * len(rows)
     origins[function.lineno - 1] = source.first
@@ -24,16 +24,8 @@ def edited(lesson, level, edits, path, shown=()):
         new = rows[its_rows]
         if first in edits:
             new = textwrap.indent(textwrap.dedent(edits[first].strip("\n")), " " * mine.col_offset).split("\n")
-        elif first in asked and first not in shown:
-            new = placeholder(rows, mine)
         rows[its_rows], origins[its_rows] = new, [first] * len(new)
     return "\n".join(rows), {i: line for i, line in enumerate(origins, 1) if line}
-
-
-def asked_lines(lesson, level):
-    """Return the first lines, in the package's file, of the statements that a level asks for on the page."""
-    first = read_source(lesson.backward).first
-    return [each.lineno + first - 1 for each in left_out(lesson, level) if not is_given(each)]
 
 
 def is_given(statement):
@@ -49,11 +41,12 @@ def levels_on_path(lesson):
 def typed_statements(lesson):
     """Return {"b57": {…}} for each statement of a backward: its text, its left side, the lowest level that asks it."""
     source, found = read_source(lesson.backward), {}
-    asked = {level: asked_lines(lesson, level) for level in levels_on_path(lesson)}
+    asked = {level: [each.lineno for each in left_out(lesson, level) if not is_given(each)]
+             for level in levels_on_path(lesson)}
     for node in left_out(lesson, 3):        # all statements
         line = source.first + node.lineno - 1
         text = ast.get_source_segment("\n".join(source.lines), node, padded=True)
         found[f"b{line}"] = {"text": textwrap.dedent(text),
                              "stub": source.lines[node.lineno - 1][node.col_offset:node.value.col_offset],
-                             "level": next((level for level, lines in asked.items() if line in lines), None)}
+                             "level": next((level for level, lines in asked.items() if node.lineno in lines), None)}
     return found

@@ -3,25 +3,20 @@
 import ast
 import dataclasses
 import importlib.util
-import inspect
 import re
 import shlex
-from html import escape
 
 import npgpt
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import LEVELS, beginning, key_of, notes_of
+from npgpt.study.exercises.exercise import beginning, key_of, notes_of
 from npgpt.study.exercises.mathematics import parse_derivation, read_text
 from npgpt.study.gradcheck.check import CONSTANT, OTHER, WRONG, check_lesson
-from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.lessons.table import LESSON_0
 from npgpt.study.page.edits import is_given, levels_on_path, typed_statements
 from npgpt.study.page.planted import planted
 from npgpt.study.page.rows import line_entries, rows_of
-from npgpt.study.page.steps import Steps, known_truth, ways
-
-RARE = ("gelu_exact", "lora")         # folded away at the end of the page
+from npgpt.study.page.steps import Steps, known_truth
 
 
 def require_extra():
@@ -48,67 +43,59 @@ def study_page(lessons, model, live=None):
     page = environment.get_template("page.html").render(
         rules=[layer for name, layer in studied.items() if name in LESSON_0],
         layers=[layer for name, layer in studied.items() if name not in LESSON_0],
-        RARE=RARE, model=model, data=data, names=set(studied), version=npgpt.__version__, own=own, subject=subject)
+        model=model, data=data, names=set(studied), version=npgpt.__version__, own=own, subject=subject)
     return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
 
 
 def studied_layer(lesson):
-    """Check a lesson; return a dict for the template. lines: section -> line of the backward; data: for the script."""
+    """Check a lesson; return a dict for the template.
+
+    lines: section -> line of the backward; data: for the script.
+    """
     known, typed = known_truth(lesson.key), typed_statements(lesson)
     introduction, sections = parse_derivation(read_text(lesson))
-    backwards = [studied_way(each, known, sections, notes_of(each), {} if i else typed)
-                 for i, each in enumerate(ways(lesson))]        # the long way is not edited here
-    checks, entries = (backwards[0][key] for key in ("checks", "entries"))
+    checks = check_lesson(lesson, known=known)
+    of_gradients = {each.variable: each.backward_line for each in checks}
+    for i, each in enumerate(checks):
+        if each.through:
+            checks[i] = dataclasses.replace(each, backward_line=of_gradients[each.through[1:]])
+    steps = Steps(lesson, known, of_gradients)
+    entries = line_entries(checks, steps, sections)
+    forward = code_units(read_source(lesson.forward), "f")
+    backward = code_units(read_source(lesson.backward), "b", entries, notes_of(lesson), typed)
     wrong = sum(each.verdict == WRONG for each in checks)
     largest = max([each.relative for each in checks if each.relative is not None], default=0.0)
     verified = sum(each.verdict not in (CONSTANT, OTHER) for each in checks)
     verdict = f"{wrong} gradients WRONG" if wrong else (
         f"{verified} gradients verified, largest relative error {largest:.1e}")
     lines = {entry["section"]: line for line in sorted(entries, key=lambda line: -int(line[1:]))
-             for entry in entries[line] if entry["name"] == f"d{entry['section']}"}         # the first of several
-    exercise = shlex.join([str(lesson.file), lesson.name]) if lesson.is_own else lesson.name
-    return {
-        "name": lesson.name, "title": lesson.title, "exercise": exercise,
-        "file": lesson.file.name if lesson.is_own else f"{lesson.forward.__module__.replace('.', '/')}.py",
-        "verdict": verdict, "right": not wrong, "ways": backwards, "introduction": introduction, "sections": sections,
-        "lines": lines, "checks": checks,
-        "data": {"name": lesson.name, "inputs": list(lesson.inputs), "loss": loss_of(lesson),
-                 "levels": levels_on_path(lesson), "typed": typed, "planted": planted(lesson, backwards[0]["steps"]),
-                 "ways": [{"lines": way["entries"]} | way["steps"].data for way in backwards]}}
+             for entry in entries[line] if entry["name"] == f"d{entry['section']}"}     # the first
+    exercise, file = lesson.name, f"{lesson.forward.__module__.replace('.', '/')}.py"
+    if lesson.is_own:
+        exercise, file = shlex.join([str(lesson.file), lesson.name]), lesson.file.name
+    data = {"name": lesson.name, "levels": levels_on_path(lesson), "typed": typed, "lines": entries,
+            "planted": {} if wrong or lesson.is_own else planted(lesson),
+            "steps": steps.steps, "arrays": steps.arrays, "parts": steps.parts}
+    return {"name": lesson.name, "title": lesson.title, "exercise": exercise, "file": file,
+            "verdict": verdict, "right": not wrong, "rows": rows_of(lesson, forward, backward, checks),
+            "introduction": introduction, "sections": sections, "lines": lines, "checks": checks,
+            "entries": entries, "data": data}
 
 
-def studied_way(lesson, known, sections, notes, typed):
-    """Return a dict for a lesson's backward; typed: the statements that can be edited."""
-    checks = check_lesson(lesson, known=known)
-    lines = {each.variable: each.backward_line for each in checks}
-    checks = [dataclasses.replace(each, backward_line=lines[each.through[1:]]) if each.through else each
-              for each in checks]
-    steps = Steps(lesson, known, lines)
-    entries = line_entries(checks, steps, sections)
-    rows = rows_of(lesson, code_units(read_source(lesson.forward), "f"),
-                   code_units(read_source(lesson.backward), "b", entries, notes, typed,
-                              {*Flow(lesson.forward, lesson.backward).code.values()}), checks)
-    return {"checks": checks, "steps": steps, "entries": entries, "rows": rows}
-
-
-def loss_of(lesson):
-    """Return the loss whose gradients the page shows: "sum(dy * y)"."""
-    given = inspect.getargs(lesson.backward.__code__).args[:-1] if lesson.is_own else [lesson.upstream]
-    return " + ".join(f"sum({each} * {each[1:] if each[0] == 'd' else 'y'})" for each in given)
-
-
-def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
+def code_units(source, side, entries=None, notes=None, typed=()):
     """Return a dict for each statement of a function, for its docstring, and for each other line.
 
     key: "b57" of a statement or the `def`, else None; question: see `question_about`; level: the lowest that hides it.
-    notes, typed, quotes: for a backward; quotes: the forward's lines of code.
+    notes, typed: for a backward; typed: its statements. There a comment on a line of its own is left out: it quotes a
+    line of the forward, which is beside it.
     """
     from markupsafe import Markup
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
 
-    html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True)).removesuffix("\n").split("\n")
+    html = highlight("\n".join(source.lines), PythonLexer(), HtmlFormatter(nowrap=True))
+    html = html.removesuffix("\n").split("\n")
     doc = [number for number, row in enumerate(html, source.first) if 'class="sd"' in row]
     header = source.first + beginning(source.lines)[2] - 1
     ends = {source.first: header} | {each.first: each.last for each in source.statements}     # first line -> last line
@@ -116,38 +103,19 @@ def code_units(source, side, entries=None, notes=None, typed=(), quotes=()):
     while number < source.first + len(html):
         end = doc[-1] if number in doc[:1] else ends.get(number, number)
         key, question = f"{side}{number}" if number in ends else None, None
-        if notes is not None and key in {*entries, *typed} and number != source.first:
-            question = question_about(source, number, [entry["name"] for entry in entries.get(key, ())], notes)
-        rows = [(i, Markup(with_comment(html[i - source.first].removeprefix("    "), source.lines[i - source.first],
-                                        quotes))) for i in range(number, end + 1)]
-        if any(row for _, row in rows):
-            # In a backward that cannot be edited, each level hides all lines.
-            level = (typed[key]["level"] if typed else LEVELS[0]) if question else None
-            units.append({"lines": rows, "line": number, "doc": number in doc[:1], "question": question, "level": level,
-                          "key": key, "returns": source.lines[number - source.first].lstrip().startswith("return")})
+        if notes is not None and key in typed:
+            names = [entry["name"] for entry in entries.get(key, ())]
+            question = question_about(source, number, names, notes)
+        texts = [html[i - source.first].removeprefix("    ") for i in range(number, end + 1)]
+        texts = [Markup(re.sub(' +(?=<span class="c1">)', "  ", text)) for text in texts]
+        begin = source.lines[number - source.first].lstrip()
+        if any(texts) and not (side == "b" and begin.startswith("#")):
+            level = typed[key]["level"] if question else None
+            units.append({"lines": [*enumerate(texts, number)], "line": number, "doc": number in doc[:1],
+                          "question": question, "level": level, "key": key,
+                          "returns": begin.startswith("return")})
         number = end + 1
     return units
-
-
-def with_comment(html, line, quotes):
-    """Move a line's comment next to its code, and mark what would reveal the answer: all but a shape.
-
-    A comment on a line of its own quotes a line of the forward, which is left out: it is in the same row.
-    """
-    code, comment = re.fullmatch(r'(.*?)(?:<span class="c1">(.*)</span>)?', html).groups()
-    if comment is None:
-        return html
-    if (text := line.strip()).startswith("#"):
-        quoted = max((each for each in quotes if text.lstrip("# ").startswith(each)), key=len, default="")
-        told = text[text.index(quoted) + len(quoted):].lstrip(",: ")
-        return told and span("c1 tells", escape(("# " if quoted else "") + told, False))
-    sizes, told = re.match(r"(# (?:\d x )?\([^()]*\))?(.*)", comment).groups(default="")
-    return re.sub("(?<=</span>) +$", "  ", code) + span("c1", sizes) + span("c1 tells", told)
-
-
-def span(kind, html):
-    """Return a span of HTML, or nothing."""
-    return f'<span class="{kind}">{html}</span>' if html else ""
 
 
 def question_about(source, line, names, notes):

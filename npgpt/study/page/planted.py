@@ -1,42 +1,153 @@
-"""The mistakes that the page can plant without a server, and what the judge says of them; tools/plant.py makes them."""
+"""The mistakes that the page plants in a backward.
 
-import hashlib
-import inspect
-import json
-from pathlib import Path
+They are those of the derivation's notes, and small edits of its lines. Each is run when the page is
+built, and planted if a gradient that the backward returns then has wrong numbers.
+"""
 
-from npgpt import layers
-from npgpt.model import transformer
-from npgpt.study.gradcheck.check import WRONG
+import ast
+import collections
+
+import numpy as np
+
+from npgpt.study.exercises.exercise import key_of, statements
+from npgpt.study.exercises.findings import Finding
+from npgpt.study.exercises.mathematics import read_notes
+from npgpt.study.exercises.repairs import mistakes
+from npgpt.study.exercises.walk import RESULT, changed_names, made_at, package_walk, stored_names
+from npgpt.study.gradcheck.check import WRONG, relative_error
 from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import is_floating
+from npgpt.study.gradcheck.truth import Case
+from npgpt.study.judge.shapes import CLOSE
+from npgpt.study.lessons.setting import PLAIN
+from npgpt.study.page.steps import known_truth, summary
 
-FILE = Path(__file__).with_name("planted.json")
+MOST = 3        # mistakes for a line: one to plant, and two more to choose from in "Predict"
+TRIES = 10      # edits of a kind that are tried for a line; the first that fits is taken
+SEEN = 0.01     # relative: a smaller error is not seen in the pictures
+# The kinds of small edits, the most instructive first. SHAPES may also give a wrong shape, or fail.
+SHAPES = ["matmul order", "transposed", "not transposed"]
+KINDS = ["factor", "term", "division", "reduction", *SHAPES, "uses", "swapped", "power",
+         "multiplied", "divided", "axis", "call", "instead", "term sign", "uses part", "sign",
+         "results order", "part sign"]
 
 
-def planted(lesson, steps):
-    """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and the answers of `Live.judge_edit`.
+def planted(lesson):
+    """Return line, "b57" -> [{"text", "answer"}, …]: wrong texts for it, and what is said of them.
 
-    {} if the lesson's code is not the code that was judged. An array that is in `steps` is given by its index there.
+    An answer is that of `Live.judge_edit`. Only the first is planted; the others are choices in
+    "Predict", and have only words. The backward must be right.
     """
-    found = json.loads(FILE.read_text(encoding="utf-8")).get(lesson.key, {"digest": ""})
-    if found["digest"] != digest(lesson):
-        return {}
-    empty, places = {"verdict": "wrong", "first": None, "lines": [], "arrays": {}}, places_in(steps)
-    for entry in (entry for texts in found["lines"].values() for entry in texts):
-        answer = entry["answer"] = empty | entry["answer"]
-        answer["lines"] = [{"verdict": WRONG, "said": []} | each for each in answer["lines"]]
-        for array in (each for arrays in answer["arrays"].values() for each in arrays):
-            array["given"] = places[array["given"]] if isinstance(array["given"], str) else array["given"]
-    return found["lines"]
+    walk = package_walk(Case(lesson.key, PLAIN))
+    found = collections.defaultdict(dict)       # line -> the last of what is said -> {"text", "answer"}
+    tries = collections.Counter()
+    for i, line, kind, sentence, new in candidates(lesson, walk):
+        made = found[line]
+        has_enough = len(made) >= MOST and any("first" in each["answer"] for each in made.values())
+        if has_enough or tries[line, kind] >= TRIES:
+            continue
+        tries[line, kind] += 1
+        answer = answer_to(lesson, walk, i, line, new)
+        if answer or kind in SHAPES:
+            answer = answer or {"lines": [{"said": []}]}
+            said = answer["lines"][0]["said"]
+            said[:0] = [sentence] if sentence else []
+            made.setdefault(said[-1], {"text": text_of(made_at(new, line)), "answer": answer})
+            tries[line, kind] = TRIES
+    chosen = {key_at(lesson, line): best(made.values()) for line, made in found.items()}
+    return {key: texts for key, texts in chosen.items() if texts}
 
 
-def places_in(steps):
-    """Return "b57 dx" -> the index of an array on the page, that of the last time that the line ran."""
-    return {f"{step['line']} {name}": i for step in steps.steps for name, i in step["arrays"]}
+def best(made):
+    """Return the mistakes that a line gets, first the one to be planted, with a whole answer; or []."""
+    in_order = sorted(made, key=lambda each: "first" not in each["answer"])[:MOST]
+    if not in_order or "first" not in in_order[0]["answer"]:
+        return []
+    for each in in_order[1:]:
+        each["answer"] = {"text": "; ".join(each["answer"]["lines"][0]["said"])}
+    return in_order
 
 
-def digest(lesson):
-    """Return a digest of all that the answers depend on: a lesson's functions, those that they call, their lines."""
-    called = [each for module in (layers, transformer) for each in vars(module).values() if inspect.isfunction(each)]
-    sources = map(read_source, [lesson.forward, lesson.backward, *(called if lesson.is_composite else [])])
-    return hashlib.sha256(repr([(each.first, each.lines) for each in sources]).encode()).hexdigest()[:12]
+def candidates(lesson, walk):
+    """Yield (number of the statement, line, kind, sentence or "", new statement) of mistakes."""
+    small = sorted(small_edits(walk), key=lambda each: KINDS.index(each[2]))
+    notes = read_notes(lesson)
+    for i, statement in enumerate(walk.statements):
+        if note := notes.get(key_of(statement)):
+            sentences = {text_of(new): said for number, _, _, said, new in reversed(small)
+                         if number == i}
+            for text, said in [(note.mistake or "", ""), *note.known]:
+                new, *more = ast.parse(text).body or [None]
+                is_of_line = new and (text == note.mistake or key_of(new) == key_of(statement))
+                if is_of_line and not more:
+                    ast.copy_location(new, statement)
+                    yield i, statement.lineno, text, said or sentences.get(text_of(new), ""), new
+    yield from small
+
+
+def small_edits(walk):
+    """Yield the same for each small edit of a line that still assigns the same names."""
+    for i, line, finding, new in mistakes(walk):
+        of_part = finding.kind == "uses" and not finding.operands[1].isidentifier()
+        kind = "uses part" if of_part else finding.kind
+        now, before = (key_of(made_at(each, line)) for each in (new, walk.statements[i]))
+        if kind in KINDS and sorted(now.split(", ")) == sorted(before.split(", ")):
+            yield i, line, kind, str(finding), new
+
+
+def answer_to(lesson, walk, i, line, new):
+    """Return the answer to a new statement i; None if the numbers of no returned gradient are wrong."""
+    known, ran = known_truth(lesson.key), []
+    after = walk.run(i, {i: new}, ran)
+    given = lesson.named(after[RESULT]) if after else {}
+    measured = {f"d{name}": true for name, true in known.inputs.items()}
+    errors = [relative_error(given.get(name), true) for name, true in measured.items()]
+    if not SEEN < max(errors) < np.inf:         # infinite: it failed, or a shape is wrong
+        return None
+    # Of a variable that is assigned several times, the last gradient is that of the first value.
+    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
+    measured = {f"d{each.name}": true for each, true in pairs if true is not None} | measured
+    below = [each for statement in walk.statements[i:] for each in statements(statement)]
+    wrong = [(each.lineno, name) for each in below for name in stored_names(each)
+             if differs(after, measured, name) and not differs(walk.after, measured, name)]
+    values = [(name, after[name]) for _, name in wrong] + [*given.items()]
+    own, made = key_at(lesson, line), made_at(new, line)
+    names = [name for name in sorted(changed_names(made) - {RESULT})
+             if differs(ran[0], walk.before[i + 1], name)]
+    said = str(worst_number(values, measured))
+    lines = [{"line": own, "name": (names or [key_of(made)])[0], "verdict": WRONG, "said": [said]}]
+    lines += [{"line": key_at(lesson, at), "name": name, "verdict": WRONG, "said": []}
+              for at, name in wrong if at != line]
+    arrays = [{"name": name, "given": summary(ran[0][name])} for name in names]
+    return {"verdict": "wrong", "text": f"the first wrong line is {own[1:]}", "first": own,
+            "lines": lines, "arrays": {own: arrays}}
+
+
+def differs(names, true, name):
+    """Return whether the array of a name is not the true one; False if there is none."""
+    is_known = name in true and is_floating(names.get(name))
+    return is_known and relative_error(names[name], true[name]) > CLOSE
+
+
+def worst_number(values, measured):
+    """Return a `Finding` of the worst number of the first wrong gradient, and its central difference.
+
+    values: (name, value) in the order of the lines; measured: name -> central differences.
+    """
+    name, value = next((name, value) for name, value in values if name in measured
+                       and SEEN < relative_error(value, measured[name]) < np.inf)
+    true = measured[name]
+    at = np.unravel_index(np.abs(value - true).argmax(), np.shape(true))
+    place = f"{name}[{', '.join(map(str, at))}]" if at else name
+    ratio = f", ratio {value[at] / true[at] + 0.0:.5g}" if true[at] else ""     # + 0.0: no "-0"
+    return Finding("worst", [place, f"{value[at] + 0.0:.5g}", f"{true[at]:.5g}", ratio])
+
+
+def key_at(lesson, line):
+    """Return the page's name for a line of a `Walk`."""
+    return f"b{read_source(lesson.backward).first + line - 1}"
+
+
+def text_of(statement):
+    """Return the text of a statement of a `Walk`."""
+    return ast.unparse(statement).replace(f"{RESULT} = ", "return ").replace(", keepdims=False", "")

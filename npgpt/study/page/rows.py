@@ -50,21 +50,16 @@ def grouped(units):
 
 
 def line_entries(checks, steps, sections):
-    """Return line of the backward, "b51" -> a list of dicts for the script, one for each array of the line.
+    """Return line of the backward, "b51" -> a list of dicts for the script, one for each gradient that it computes.
 
-    section: of the derivation, or None; verdict, finding: None if it is no gradient. Of several the worst counts.
+    section: of the derivation, or None. Of several checks of a name the worst counts.
     """
     lines = {}
-    for step in steps.steps:
-        for name, _ in step["arrays"] if step["line"][0] == "b" else ():
-            section = helper_section(name, int(step["line"][1:]), steps.sources["b"], sections)
-            entry = {"name": name, "section": section, "verdict": None, "finding": None}
-            lines.setdefault(step["line"], {})[name] = entry
     for checked in checks:
         if checked.backward_line and checked.verdict != FUSED:
             name, section = f"d{checked.variable}", "p" if "." in checked.variable else checked.variable
             entries = lines.setdefault(steps.key("b", checked.backward_line), {})
-            if checked.verdict == WRONG or not entries.get(name, {"verdict": None})["verdict"]:
+            if checked.verdict == WRONG or name not in entries:
                 entries[name] = {"name": name, "section": section if section in sections else None,
                                  "verdict": checked.verdict, "finding": finding(checked)}
     return {line: [*entries.values()] for line, entries in lines.items()}
@@ -79,12 +74,3 @@ def finding(checked):
         return f"{gradient} is not the gradient of {checked.variable}, but all results are right."
     error = "it is missing" if checked.relative is None else f"relative error {checked.relative:.1e}"
     return f"{gradient} is WRONG: {error}."
-
-
-def helper_section(name, line, source, sections):
-    """Return the section that explains an array that is no gradient: by its name, or that of the next gradient."""
-    by_name = [v for v in sections if name == v or f"{name}_".startswith(f"d{v}_")]
-    if by_name:
-        return max(by_name, key=len)
-    later = [target[1:] for each in source.statements if each.first > line for target in each.targets]
-    return next((v for v in later if v in sections), None)

@@ -125,39 +125,33 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, "wrong Host header")
         if self.headers.get("Origin") not in [None, *(f"http://{host}" for host in self.server.hosts)]:
             raise Refused(HTTPStatus.FORBIDDEN, "the request comes from another site")
-        fields = parse_qs(query) if self.command == "GET" and path == "/" else {}
-        given = self.headers.get("X-Npgpt-Token") or fields.get("token", [""])[0], fields.get("code", [""])[0]
-        token, code = (hmac.compare_digest(each.encode(errors="replace"), secret.encode())
-                       for each, secret in zip(given, (self.server.token, self.server.code), strict=True))
-        if not token and not (code and self.server.unspent.acquire(blocking=False)):        # it can be acquired once
+        opens = self.command == "GET" and path == "/"
+        fields = parse_qs(query) if opens else {}
+        token = self.headers.get("X-Npgpt-Token") or fields.get("token", [""])[0]
+        code = fields.get("code", [""])[0]
+        has_code = is_same(code, self.server.code) and self.server.unspent.acquire(blocking=False)      # only once
+        if not is_same(token, self.server.token) and not has_code:
             raise Refused(HTTPStatus.FORBIDDEN, "wrong token, or used code: open the address that npgpt study printed")
-        methods = {"/": "GET", **dict.fromkeys(self.server.actions, "POST")}
-        if path not in methods:
+        if not opens and not (self.command == "POST" and path in self.server.actions):
             raise Refused(HTTPStatus.NOT_FOUND, "no such page")
-        if methods[path] != self.command:
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"this path accepts {methods[path]} only")
 
     def result(self):
         """Run the action that a POST asks for, and return its result."""
-        length = self.headers.get("Content-Length", "")
         if self.headers.get_content_type() != "application/json":
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON")
-        if not (length.isascii() and length.isdigit() and len(length) < 10):
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length must be a number")
-        if int(length) > MOST_BODY:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MOST_BODY:,} bytes")
         try:
-            content = parse_json(self.rfile.read(int(length)))
+            length = int(self.headers.get("Content-Length", ""))
+            content = parse_json(self.rfile.read(length)) if 0 <= length <= MOST_BODY else None
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            raise UserError("the body must be a JSON object")
-        return self.server.actions[self.path.partition("?")[0]](content)
-
-    def send_error(self, code, message=None, explain=None):
-        """Answer a request that `BaseHTTPRequestHandler` itself rejects; it calls an unknown method 501."""
-        status = HTTPStatus.METHOD_NOT_ALLOWED if code == 501 else HTTPStatus(code)
-        self.refuse(status, status.phrase)
+            raise UserError(f"the body must be a JSON object of at most {MOST_BODY:,} bytes")
+        return self.server.actions[self.path](content)
 
     def log_message(self, *arguments):
         """Log nothing."""
+
+
+def is_same(given, secret):
+    """Return whether a text is a secret, in a time that does not depend on it."""
+    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())

@@ -1,9 +1,7 @@
 """A forward and a backward in steps: the line, its arrays, and the partner of each array in the other function."""
 
-import ast
-import dataclasses
 import functools
-import textwrap
+import re
 
 import numpy as np
 
@@ -15,6 +13,10 @@ from npgpt.study.gradcheck.trace import Assignment, is_floating, recording
 from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
 
+# A name in a line whose values it uses: no attribute, text or `x.shape`; perhaps transposed.
+NAME = re.compile(r"""(?<![\w."'])(?<!like=)([a-zA-Z_]\w*)(?![\w"']|\.shape|\.dtype)"""
+                  r"(\.T\b|\.swapaxes\(-1, -2\))?")
+
 
 @functools.cache
 def known_truth(key):
@@ -25,13 +27,6 @@ def known_truth(key):
 def gradients_of(lesson, *arguments):
     """Return {"dx": …} of a lesson's backward, which may write to its arguments if it is one's own."""
     return lesson.run_backward(*map_arrays(np.copy, arguments))
-
-
-def ways(lesson):
-    """Return a lesson with each backward that the page shows: the package's, and the long way of layernorm."""
-    if lesson.key != "layernorm":       # with the others' long ways, the page is larger than 1 MB
-        return [lesson]
-    return [lesson, dataclasses.replace(lesson, backward=lesson.long_way)]
 
 
 def traced_pass(lesson, known, lines):
@@ -69,14 +64,15 @@ class Steps:
 
     def __init__(self, lesson, known, lines):
         self.sources = {"f": read_source(lesson.forward), "b": read_source(lesson.backward)}
-        self.parts = {f"{side}{line}": parts for side, function in (("f", lesson.forward), ("b", lesson.backward))
-                      for line, parts in parts_of(function).items()}
-        forward = self.sources["f"]
+        forward, record = self.sources["f"], traced_pass(lesson, known, lines)
+        names = {each.name for each in record}
+        self.parts = {f"f{line}": parts for line, parts in parts_of(lesson.forward, names).items()}
+        self.parts |= {f"b{line}": parts for line, parts in parts_of(lesson.backward, names).items()}
         self.steps, self.arrays = [], []
         seen = {}                       # type, shape and bytes of an array -> its index
         now = {"f": {}, "b": {}}        # name -> the index of its array
         made = {"f": [], "b": []}       # (assignment, index of its step)
-        for each in traced_pass(lesson, known, lines):
+        for each in record:
             side = "f" if each.function == forward.name else "b"
             line = self.key(side, each.line)
             # The names of one execution of a line are one step; the next execution of a loop's line is another.
@@ -96,48 +92,35 @@ class Steps:
             (variable, here), there = made["f"][i], step_of[id(gradient)]
             self.steps[here]["partners"].setdefault(variable.name, there)
 
-    @property
-    def data(self):
-        """The data for the page's script."""
-        return {"steps": self.steps, "arrays": self.arrays, "parts": self.parts}
-
     def key(self, side, line):
         """Return the page's name for a line: its side, and the first line of its statement."""
         statement = self.sources[side].statement_at(line)
         return f"{side}{statement.first if statement else line}"
 
 
-def parts_of(function):
+def parts_of(function, names):
     """Map the first line of each statement, and of the `def`, to its code in parts, for an equation of pictures.
 
-    A part is a text, or [name, whether the line assigns it], or ["kept", False, "kept.T"] for `kept.swapaxes(-1, -2)`.
+    A part is a text, or one of the names: [name, whether the line assigns it], or ["kept", False, "kept.T"] for
+    `kept.swapaxes(-1, -2)`.
     """
     source, tree = read_source(function), parsed(function)
-    lines = [line.encode() for line in textwrap.dedent("\n".join(source.lines)).split("\n")]
     found = {}
     for node in [tree, *statements(tree)]:
-        end = (node.body[0].lineno - 1, None) if node is tree else (node.end_lineno, node.end_col_offset)
-        names, at, parts = {}, (node.lineno, node.col_offset), []
-        for each in ast.walk(node.args if node is tree else node):
-            match each:
-                case ast.Attribute(ast.Name() as read, "shape" | "dtype") | ast.keyword("like", ast.Name() as read):
-                    names[read.lineno, read.col_offset] = (read, read.id)       # not its values
-                case ast.Attribute(ast.Name(name), "T") | ast.Call(ast.Attribute(ast.Name(name), "swapaxes")):
-                    names[each.lineno, each.col_offset] = (each, [name, False, f"{name}.T"])
-                case ast.Name(name) | ast.arg(name):
-                    made = isinstance(each, ast.arg) or isinstance(each.ctx, ast.Store)
-                    names.setdefault((each.lineno, each.col_offset), (each, [name, made]))
-
-        def text(start, stop):
-            rows = lines[start[0] - source.first:stop[0] - source.first + 1]
-            rows[-1] = rows[-1][:stop[1]]
-            rows[0] = rows[0][start[1]:]
-            return " ".join(row.decode().strip() if i else row.decode() for i, row in enumerate(rows))
-
-        for start, (each, part) in sorted(names.items(), key=lambda item: item[0]):
-            parts += [text(at, start), part]
-            at = each.end_lineno, each.end_col_offset if not isinstance(each, ast.arg) else start[1] + len(each.arg)
-        found[node.lineno] = [part for part in [*parts, text(at, end)] if part]
+        last = node.body[0].lineno - 1 if node is tree else node.end_lineno
+        lines = source.lines[node.lineno - source.first:last - source.first + 1]
+        code = " ".join(re.sub("#.*", "", line).strip() for line in lines).strip()
+        right = len(code) if node is tree else code.find("= ")      # where what is assigned ends
+        parts, end = [], 0
+        for match in NAME.finditer(code):
+            name, flipped = match.groups()
+            is_keyword = node is not tree and code.startswith("=", match.end())     # `eps=eps`
+            if name in names and not is_keyword:
+                made = match.start() < right
+                parts.append(code[end:match.start()])
+                parts.append([name, made, f"{name}.T"] if flipped else [name, made])
+                end = match.end()
+        found[node.lineno] = [part for part in [*parts, code[end:]] if part]
     return found
 
 

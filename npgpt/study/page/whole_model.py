@@ -11,7 +11,6 @@ from npgpt.study.page.steps import short
 
 MOST_TOKENS = 64        # of a text: attention maps grow with the square
 LIKELIEST = 10          # next tokens
-MOST_MAPS = 144         # attention maps on a page, all heads of GPT-2 124M: 5 kB each at 64 tokens
 MOST_WORK = 2e11        # multiplications and additions for the tokens' gradients: a few seconds on two cores
 # A box of a block on the map -> its output among the block's arrays.
 OUTPUTS = {"ln_1": "norm_1", "c_attn": "attn.qkv", "attention": "attn.mix", "c_proj": "attn.c_proj.y", "ln_2": "norm_2",
@@ -44,7 +43,7 @@ def study_model(model, tokenizer, prompt, description):
     norms = np.linalg.norm(activations.grads["embedding.x"][0], axis=-1)
     last = activations["ln_f.x" if model.config.final_layer_norm else "head.x"][0]
     streams = [*(in_block(activations, i, "x") for i in blocks), last]
-    maps = attention_maps(model.config, [in_block(activations, i, "att") for i in blocks], left_out)
+    maps = attention_maps([in_block(activations, i, "att") for i in blocks])
     outputs = box_outputs(model.config, activations.grads)
     pulls, flow = token_gradients(model, idx, targets, [*outputs.values()], left_out)
     probs = softmax(model.forward(ids[None])[0][0, -1].astype(np.float64))
@@ -82,13 +81,10 @@ def shown(tokenizer, token):
     return printable(text.replace(" ", "·").replace("\n", "⏎"))
 
 
-def attention_maps(config, weights, left_out):
+def attention_maps(weights):
     """Return (layer, head, base64) of the attention weights, one array (H, T, T) per layer; see `study_model`."""
-    heads = max(1, min(config.n_head, MOST_MAPS // config.n_layer))
-    if heads < config.n_head:
-        left_out.append(f"Attention shows the first {heads} of {config.n_head} heads per layer.")
-    return [(i, j, base64.b64encode(np.rint(255.0 * layer[j]).astype(np.uint8).tobytes()).decode())
-            for i, layer in enumerate(weights) for j in range(heads)]
+    return [(i, j, base64.b64encode(np.rint(255.0 * head).astype(np.uint8).tobytes()).decode())
+            for i, heads in enumerate(weights) for j, head in enumerate(heads)]
 
 
 def logit_lens(model, tokenizer, x, targets):
@@ -118,9 +114,7 @@ def box_outputs(config, grads):
 def token_gradients(model, idx, targets, names, left_out):
     """Return `pulls` and `flow` of `study_model`. names: of the stages' outputs."""
     T = idx.shape[1]
-    n = T
-    while n > 1 and 6 * model.params.size * (n * (n + 1) // 2 if model.config.causal else n * T) > MOST_WORK:
-        n -= 1
+    n = max(1, min(T, math.isqrt(int(MOST_WORK / (3 * model.params.size)))))        # 6 for each parameter and token
     if n < T:
         left_out.append(f"Token gradients are shown for the first {n} of {T} losses: "
                         "the others would take too long with a model of this size.")

@@ -4,11 +4,10 @@ import collections
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from npgpt import load
-from npgpt.study.exercises.progress import Progress
+from npgpt.study.gradcheck.measure import truth
 from npgpt.study.lessons.table import chosen_lessons
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import study_page
@@ -22,7 +21,7 @@ PLANTED = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 PHONE, DESK = 390, 1440
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser():
     for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
         pytest.importorskip(module, reason="makes the study page")
@@ -34,7 +33,7 @@ def browser():
             yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def files(tmp_path_factory):
     """The page of all layers, that of a model only, both with planted markup; and the live page of three layers."""
     folder, study = tmp_path_factory.mktemp("page"), study_model(*load("tiny"), PLANTED, "<b>a model</b>")
@@ -49,27 +48,22 @@ def files(tmp_path_factory):
 
 
 def judged(body):
-    """An answer to /check: a line with a 1 is right, any other is wrong; a level with lines left is unfinished."""
-    lines, level = list(body["edits"]), body["level"]
-    left = level == 2 and len(lines + body["shown"]) < 3
-    wrong = not left and "1" not in str(body["edits"].values()) and not level
-    true = np.arange(120.0).reshape(4, 5, 6) / 100
-    given = true[0] if "shape" in str(body) else None if "None" in str(body) else true + 0.5
-    array = {"name": "dx", "given": given if given is None else summary(given), "true": summary(true)}
-    return {"verdict": "unfinished" if left else "wrong" if wrong else "right",
-            "text": "A line is left." if left else f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
-            "first": lines[0] if wrong else None, "output": "printed", "arrays": {lines[0]: [array]},
-            "solved": f"{body['layer']} level {level}" if level and not left and not body["shown"] else None,
+    """An answer to /check: a line with a 1 is right, any other is wrong."""
+    lines, true = list(body["edits"]), truth(LESSONS["layernorm"]).inputs["x"]
+    wrong = "1" not in str(body["edits"].values())
+    given = true[0] if "shape" in str(body) else true + 0.5
+    return {"verdict": "wrong" if wrong else "right",
+            "text": f"dx is wrong. {PLANTED}" if wrong else "Every gradient is right.",
+            "first": lines[0] if wrong else None, "output": "printed",
+            "arrays": {lines[0]: [] if "None" in str(body) else [{"name": "dx", "given": summary(given)}]},
             "lines": [{"line": line, "name": "dx", "verdict": "WRONG" if wrong else "ok",
                        "said": ["All entries are 0.5 too large."] if wrong else []} for line in lines]}
 
 
 @pytest.fixture
-def server(tmp_path, files):
+def server(files):
     """The server with the page of three layers; /check gives prepared answers, because a judge takes seconds."""
-    for level in (1, 3):
-        Progress(tmp_path).tried(f"linear level {level}", True)
-    actions, asked = Live(tmp_path, *load("tiny"), "a model").actions, collections.defaultdict(list)
+    actions, asked = Live(LESSONS.values(), *load("tiny"), "a model").actions, collections.defaultdict(list)
     server = Server({path: lambda body, path=path, action=action: asked[path].append(body) or action(body)
                      for path, action in {**actions, "/check": judged}.items()})
     server.asked, server.token = asked, "secret"        # asked: path -> the requests

@@ -17,7 +17,7 @@ STAGES = STUDY["stages"]
 WATCH = """() => { window.seen = []; const count = (each) => document.querySelectorAll(each).length;
     new MutationObserver(() => seen.push([
         document.querySelector(".here.box").dataset.box, document.querySelector("#map-block").value,
-        count(".arrays .gone"), count(".box output:not(:empty)")].join(" ")))
+        count(".box output:not(:empty)")].join(" ")))
     .observe(document.querySelector("#map"), {attributes: true, subtree: true, attributeFilter: ["class"]}); }"""
 
 
@@ -28,7 +28,7 @@ def array(page, name):
 
 
 def assert_consistent(page, name, *place):
-    """The shown arrays, loss and slopes follow from the shown x and weight; the tangent has the slope of the curve."""
+    """The shown arrays, loss and slopes follow from the shown x and weight."""
     x, weight = given = array(page, "x"), array(page, "weight")
     dy = (x @ weight - 1) / 2
     for each, value in {"y": x @ weight, "dy": dy, "dweight": x.T @ dy, "dx": dy @ weight.T}.items():
@@ -42,20 +42,15 @@ def assert_consistent(page, name, *place):
     assert page.inner_text("#first-loss") == f"{losses[0]:.2f}"
     said = re.fullmatch(rf"d{name}\[(\d), (\d)\] says (.*); measured slope (.*): ✓ right", page.inner_text(".says"))
     np.testing.assert_allclose([*map(float, said.groups())], [*place, slope, slope], rtol=0, atol=0.00501)
-    x1, x2, y1, y2 = (float(page.locator(".tangent").get_attribute(each)) for each in ("x1", "x2", "y1", "y2"))
-    curve = np.array([each.split(",") for each in page.locator(".slope .curve").get_attribute("points").split()], float)
-    before, after = np.interp([(x1 + x2) / 2 - 5, (x1 + x2) / 2 + 5], *curve.T)
-    assert (y2 - y1) / (x2 - x1) == pytest.approx((after - before) / 10, abs=0.03)
 
 
 def test_a_number_is_dragged_and_the_rest_follows(visit):
     page = visit("live")
     assert_consistent(page, "weight", 1, 0)
-    for name, n, place in [("weight", 3, (1, 1)), ("x", 5, (1, 2))]:
-        cell, old = page.locator(f".array[data-of={name}] span").nth(n), array(page, name)[place]
-        cell.drag_to(cell, source_position={"x": 9, "y": 20}, target_position={"x": 9, "y": -40}, force=True)
-        assert array(page, name)[place] == pytest.approx(old + 1, abs=0.02)
-        assert_consistent(page, name, *place)
+    cell, old = page.locator(".array[data-of=x] span").nth(5), array(page, "x")[1, 2]
+    cell.drag_to(cell, source_position={"x": 9, "y": 20}, target_position={"x": 9, "y": -40}, force=True)
+    assert array(page, "x")[1, 2] == pytest.approx(old + 1, abs=0.02)
+    assert_consistent(page, "x", 1, 2)
 
 
 def test_the_keyboard(visit):
@@ -66,38 +61,30 @@ def test_the_keyboard(visit):
         page.keyboard.press(key)
     assert array(page, "x")[0].tolist() == [0.9, -0.4, 0.3] and page.locator(".arrays [tabindex='0']").count() == 2
     assert_consistent(page, "x", 0, 1)
-    expect(page.get_by_role("spinbutton", name="x[0, 1]")).to_have_attribute("aria-valuenow", "-0.4")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.ariaLabel") == "weight[1, 0]"
 
 
 @pytest.mark.parametrize(("line", "what"), [
-    ("x @ dy", "3 columns do not fit 2 rows"), ("dy.T @ x", "it is transposed"), ("x.T @ dy", None),
-    ("x.T @ y", "WRONG, 2.9 times too large"), ("2 * x.T @ dy", "WRONG, 2.0 times too large")])
+    ("dy.T @ x", "it is transposed"), ("x.T @ dy", None), ("x.T @ y", "WRONG, 2.9 times too large")])
 def test_a_wrong_line_is_called_wrong(visit, line, what):
     page = visit("live")
     page.focus("[data-of=x] span")
     page.get_by_role("radio", name=line, exact=True).check()
     expect(page.locator(".says")).to_contain_text(what or "✓ right")
     expect(page.locator(".mark")).to_have_text("✗ WRONG" if what else "✓ right")
-    lines = [page.locator(f".slope .{each}").count() for each in ("tangent", "measured", "wrong")]
-    assert lines == ([0, 1, int("times" in what)] if what else [1, 0, 0])
-    assert page.evaluate("document.querySelector('.first').innerText.match(/\\d+\\.\\d+|–/g).length") <= 60
 
 
-@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
-def test_the_backward_is_played_through_the_whole_model(visit, motion):
-    page = visit("live", reduced_motion=motion)
+def test_the_backward_is_played_through_the_whole_model(visit):
+    page = visit("live", reduced_motion="reduce")
     page.evaluate(WATCH)
     page.click("#play")
     assert page.locator(".arrays .gone").count() == 6                # dy, dweight, dx and their arrows
-    path = page.locator(".arrow.now path").first
-    assert path.evaluate("(path) => getComputedStyle(path).animationName") == ("none" if motion == "reduce" else "flow")
     play(page, [("js", "seen.at(-1)?.startsWith('embedding') && seen.length", len(STAGES))])
     for (n, stage), seen in zip(reversed([*enumerate(STAGES)]), page.evaluate("seen"), strict=True):
         block = next((each["layer"] for each in STAGES[n:] if each["layer"] is not None), 0)
         filled = sum(each["layer"] in (None, block) for each in STAGES[n:])
-        assert seen == f"{stage['box']} {block} 0 {filled}"
+        assert seen == f"{stage['box']} {block} {filled}"
 
 
 def test_a_token_and_a_block_are_chosen_on_a_phone(visit):
@@ -109,7 +96,3 @@ def test_a_token_and_a_block_are_chosen_on_a_phone(visit):
             float(f"{norm:.2g}") for norm, stage in zip(STUDY["flow"][token - 1], STAGES, strict=True)
             if stage["layer"] in (None, block)]
     assert page.locator("#map-tokens :disabled").count() == 1         # the first
-    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    for name in ("x", "weight", "y"):
-        above, below = (page.locator(f".array[data-of={each}]").bounding_box() for each in (name, f"d{name}"))
-        assert above["x"] == below["x"] and above["y"] + above["height"] < below["y"]

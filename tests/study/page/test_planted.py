@@ -1,68 +1,64 @@
-"""The stored mistakes: they are current, really wrong, and what the judge says of them."""
+"""The planted mistakes: each really is wrong, and what is said of its numbers is true."""
 
-import ast
-import dataclasses
-import functools
-import json
 import re
-import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
 
-from npgpt.layers import gelu_exact_backward
-from npgpt.study.lessons import basics
-from npgpt.study.lessons.table import chosen_lessons, lesson_named
-from npgpt.study.page.edits import typed_statements
+from npgpt.study.gradcheck.check import relative_error
+from npgpt.study.gradcheck.trace import recording
+from npgpt.study.judge.outcome import load_solution
+from npgpt.study.lessons.lesson import map_arrays
+from npgpt.study.lessons.table import chosen_lessons
+from npgpt.study.page.edits import edited, typed_statements
 from npgpt.study.page.page import studied_layer
-from npgpt.study.page.planted import FILE
+from npgpt.study.page.steps import known_truth
 
 for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
     pytest.importorskip(module, reason="makes the study page")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
-import plant  # noqa: E402
-
 LESSONS = {each.name: each for each in chosen_lessons("all")}
+NUMBER = re.compile(r"(d[\w.]+)(?:\[([\d, ]+)\])? is (\S+), the central difference ([^\s,;]+)")
 
 
-@functools.cache
-def data_of(name):
-    """Return what the page's script gets of a lesson."""
-    return studied_layer(LESSONS[name])["data"]
+@pytest.mark.parametrize("name", LESSONS)
+def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
+    """The edited function is made as for the judge, and runs as a whole."""
+    lesson, known = LESSONS[name], known_truth(name)
+    # the last gradient of a name is that of its first value
+    pairs = reversed([*zip(known.variables, known.gradients, strict=True)])
+    measured = {f"d{each.name}": true for each, true in pairs}
+    measured |= {f"d{each}": true for each, true in known.inputs.items()}
+    planted = studied_layer(lesson)["data"]["planted"]
+    assert planted.keys() <= typed_statements(lesson).keys()
+    for line, mistakes in planted.items():
+        assert mistakes[0]["answer"]["first"] == line
+        for i, each in enumerate(mistakes):
+            path = tmp_path / f"{line}_{i}.py"
+            path.write_text(edited(lesson, {int(line[1:]): each["text"]}, path)[0])
+            function = load_solution(lesson, path).function
+            with recording([function]) as record, np.errstate(all="ignore"):
+                try:
+                    arguments = map_arrays(np.copy, (known.dy, known.cache))
+                    given = lesson.run_backward(*arguments, function)
+                except (ValueError, IndexError):        # of a choice: its shapes do not fit
+                    assert i > 0
+                    continue
+            errors = [relative_error(given.get(f"d{key}"), true)
+                      for key, true in known.inputs.items()]
+            assert max(errors) > 0.01, each["text"]
+            values = {assigned.name: assigned.value for assigned in record} | given
+            says = mistakes[0]["answer"]["lines"][0]["said"] if i == 0 else [each["answer"]["text"]]
+            for named, index, value, difference in NUMBER.findall("; ".join(says)):
+                at = tuple(map(int, index.split(", "))) if index else ()
+                assert float(value) == pytest.approx(values[named][at], rel=1e-4, abs=1e-12)
+                assert float(difference) == pytest.approx(measured[named][at], rel=1e-4, abs=1e-12)
 
 
-def test_it_is_current_and_small():
-    """Nearly every line has three wrong texts: all 144 lines that run in the plain case."""
-    stale = [name for name in LESSONS if not data_of(name)["planted"]]
-    assert not stale, f"the code of these lessons has changed: run python tools/plant.py {' '.join(stale)}"
-    text = FILE.read_text(encoding="utf-8")
-    assert len(text.encode()) <= 150_000 and list(json.loads(text)) == sorted(LESSONS)
-    assert not re.search(r"seed|/tmp|\.py\b|line None|or None", text)
-    typed = {(name, line) for name, lesson in LESSONS.items() for line in typed_statements(lesson)}
-    found = {(name, line): texts for name in LESSONS for line, texts in data_of(name)["planted"].items()}
-    assert found.keys() <= typed and len(found) == len(typed) - 1
-    for (name, line), texts in found.items():
-        right = ast.unparse(ast.parse(typed_statements(LESSONS[name])[line]["text"]))
-        assert len({right, *(ast.unparse(ast.parse(each["text"])) for each in texts)}) == 4, (name, line)
-        assert all(each["answer"]["verdict"] == "wrong" and each["answer"]["text"] for each in texts)
-        assert not any(each["answer"]["arrays"] for each in texts[1:])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("i", "name"), [*enumerate(LESSONS)])
-def test_the_judge_still_says_so(i, name):
-    lesson, places = LESSONS[name], plant.places_of(LESSONS[name])
-    texts = json.loads(FILE.read_text(encoding="utf-8"))[name]["lines"]
-    line = list(texts)[(i + 2) % len(texts)]
-    for is_first, each in zip((True, False, False), texts[line], strict=True):
-        answer = plant.answer(lesson, line, each["text"])
-        assert plant.stored(answer, line, places, is_first) == each["answer"], each["text"]
-
-
-def test_other_code_has_none(tmp_path):
-    other = dataclasses.replace(LESSONS["gelu_tanh"], backward=gelu_exact_backward)
-    assert studied_layer(other)["data"]["planted"] == {}
-    (tmp_path / "mine.py").write_text(Path(basics.__file__).read_text(encoding="utf-8"))
-    own = lesson_named(f"{tmp_path / 'mine.py'}:broadcast")
-    assert own.name == "broadcast" and studied_layer(own)["data"]["planted"] == {}
+def test_the_common_mistakes_of_the_derivation_come_first():
+    planted = [texts for name in ("chain", "embedding", "layernorm")
+               for texts in studied_layer(LESSONS[name])["data"]["planted"].values()]
+    first = {texts[0]["text"]: texts[0]["answer"]["lines"][0]["said"] for texts in planted}
+    assert "du = dv * np.sin(u)" in first and "dwte[idx] += dtoken" in first
+    assert first["dx = rstd * (dxhat - mean_dxhat)"][0] == "the term xhat * mean_dxhat_xhat is missing"
+    assert sum(len(texts) == 3 for texts in planted) >= 12       # choices for "Predict"

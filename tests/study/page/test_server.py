@@ -1,12 +1,10 @@
 """The server of the live page: whose requests it answers, what it rejects, and how it stops."""
 
 import contextlib
-import errno
 import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,7 +31,6 @@ def server():
     server.thread.start()
     yield server
     server.shutdown()
-    server.thread.join(PATIENCE)
 
 
 def ask(server, method="POST", path="/echo", body=b"{}", left_out=(), **more):
@@ -56,42 +53,25 @@ def test_the_page_and_an_answer(server):
     status, headers, body = ask(server, "GET", "/?token={token}", b"", ["X_Npgpt_Token"])
     assert (status, body) == (200, b"<p>the page</p>") and server.address.endswith(f"/?token={server.token}")
     assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
-    assert headers["Referrer-Policy"] == "no-referrer" and "Python" not in headers["Server"]
-    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-    for more in ({}, {"Origin": f"http://{server.hosts[0]}"}, {"Host": server.hosts[1]},
-                 {"Content_Type": "application/json; charset=utf-8"}):
+    assert headers["Referrer-Policy"] == "no-referrer" and "frame-ancestors" in headers["Content-Security-Policy"]
+    for more in ({}, {"Origin": f"http://{server.hosts[0]}"}, {"Host": server.hosts[1]}):
         assert ask(server, body=b'{"a": [1, "\xc3\xa9"]}', **more)[::2] == (200, b'{"a": [1, "\\u00e9"]}')
-    assert ask(server, body=json.dumps({"a": "x" * (MOST_BODY - 9)}).encode())[0] == 200
     with Server({}) as other:
         assert len({server.token, server.code, other.token, other.code}) == 4 and len(server.token) > 40
 
 
 @pytest.mark.parametrize("status, request_", [
     (403, {"left_out": ["X_Npgpt_Token"]}),
-    (403, {"X_Npgpt_Token": "wrong"}),
     (403, {"X_Npgpt_Token": "\xff"}),
     (403, {"path": "/echo?token={token}", "left_out": ["X_Npgpt_Token"]}),          # the page only
-    (403, {"path": "/echo?code={code}", "left_out": ["X_Npgpt_Token"]}),
-    (403, {"method": "GET", "path": "/?token=wrong", "left_out": ["X_Npgpt_Token"]}),
-    (403, {"method": "GET", "path": "/?code={code}", "left_out": ["X_Npgpt_Token"], "Host": "evil.example:{port}"}),
-    (403, {"left_out": ["Host"]}),
     (403, {"Host": "evil.example:{port}"}),         # DNS rebinding
     (403, {"Host": ["127.0.0.1:{port}", "evil.example"]}),
     (403, {"Origin": "https://evil.example"}),
-    (403, {"Origin": "https://127.0.0.1:{port}"}),
     (415, {"Content_Type": "application/x-www-form-urlencoded", "body": b"layer=chain"}),       # a form
-    (415, {"left_out": ["Content_Type"]}),
     (404, {"path": "/../../etc/passwd"}),
-    (405, {"path": "/"}),
-    (405, {"method": "BREW"}),
-    (411, {"left_out": ["Content_Length"]}),
-    (411, {"Content_Length": "-1"}),
-    (411, {"Content_Length": "9" * 5000}),
-    (413, {"Content_Length": MOST_BODY + 1}),
+    (400, {"Content_Length": "-1"}),
+    (400, {"Content_Length": MOST_BODY + 1}),
     (400, {"body": b"[]"}),
-    (400, {"body": b"\xff"}),
-    (400, {"body": b'{"a": NaN}'}),
-    (400, {"body": b"[" * 100000}),
     (400, {"path": "/refuse"}),
     (500, {"path": "/fail"}),
 ])
@@ -101,7 +81,7 @@ def test_requests_that_are_rejected(server, capfd, status, request_):
     error = json.loads(body)["error"]
     assert error and "secret" not in error and "\n" not in error
     assert ask(server)[0] == 200                    # the server is still there, and the code unused
-    assert [ask(server, "GET", "/?code={code}", b"", ["X_Npgpt_Token"])[0] for _ in range(3)] == [200, 403, 403]
+    assert [ask(server, "GET", "/?code={code}", b"", ["X_Npgpt_Token"])[0] for _ in range(2)] == [200, 403]
     assert capfd.readouterr() == ("", "")
 
 
@@ -113,46 +93,31 @@ def test_a_reload_has_no_token(server):
     assert ask(server, "GET", "/", b"")[::2] == (200, b"<p>the page</p>")
 
 
-def test_requests_that_are_not_http(server, capfd):
-    for data in (b"", b"\x16\x03\x01", b"GET /\r\n\r\n", b"x" * 100_000 + b"\r\n"):
-        with socket.create_connection(server.server_address, timeout=PATIENCE) as client:
-            try:
-                client.sendall(data)
-                client.shutdown(socket.SHUT_WR)
-                assert b"the page" not in client.makefile("rb").read()
-            except OSError as error:                # it closed before it had read everything
-                assert error.errno in (errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE)
-    assert ask(server)[0] == 200 and capfd.readouterr() == ("", "")
-
-
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize(("number", "folder"), [("SIGINT", "home"), ("SIGTERM", "home"), ("SIGHUP", "folder")])
-def test_the_command(tmp_path, number, folder):
+def test_the_command(tmp_path):
     """It answers at the address that it prints. The browser's argument is a private file, deleted at the end."""
-    for module in ("jinja2", "pygments", "latex2mathml", "scipy"):
-        pytest.importorskip(module, reason="makes the study page")
-    (tmp_path / folder).mkdir()
+    pytest.importorskip("jinja2", reason="makes the study page")
+    (tmp_path / "home").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(npgpt.__file__).parents[1]), "BROWSER": "echo %s",
-                   "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "folder")}
-    process = subprocess.Popen([sys.executable, "-m", "npgpt", "study", "chain", "--open", "--exercises", "mine"],
+                   "HOME": str(tmp_path / "home")}
+    process = subprocess.Popen([sys.executable, "-m", "npgpt", "study", "chain", "--open"],
                                cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         address, _, how = process.stdout.readline().strip().partition(" ")
         host, token = address.removeprefix("http://").split("/?token=")
         file = Path(process.stdout.readline().strip().removeprefix("file://"))          # what the browser, echo, got
-        assert file.parent.parent == tmp_path / folder and file.suffix == ".html"
         assert [oct(path.stat().st_mode) for path in (file, file.parent)] == ["0o100600", "0o40700"]
         code = file.read_text().partition(f"http://{host}/?code=")[2].partition('"')[0]
-        assert len(code) > 40 and code not in str(file) and token not in f"{file} {file.read_text()}"
+        assert len(code) > 40 and code not in str(file) and token not in file.read_text()
         connection = http.client.HTTPConnection(host, timeout=PATIENCE)
         connection.request("GET", f"/?code={code}")
         assert f'"live":{{"token":"{token}"}}' in connection.getresponse().read().decode()
-        solution = json.dumps({"layer": "chain", "level": 1, "edits": {"b29": "du = dv * np.cos(u)"}, "shown": []})
+        solution = json.dumps({"layer": "chain", "edits": {"b29": "du = dv * np.cos(u)"}})
         connection.request("POST", "/check", solution, {"X-Npgpt-Token": token, "Content-Type": "application/json"})
-        assert json.loads(connection.getresponse().read())["solved"] == "chain level 1"
-        process.send_signal(getattr(signal, number))
+        assert json.loads(connection.getresponse().read())["verdict"] == "right"
+        process.send_signal(signal.SIGHUP)
         out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert (process.returncode, how, out, err) == (0, "(press Ctrl-C to stop)", "stopped\n", "")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["chain-level1.py", folder, "mine", "progress.json"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["home"]

@@ -1,12 +1,11 @@
 /* A backward with editable lines. A unit of its rows has the class "hidden" while its line is a question, and "typed" while
-   it shows the learner's text. Without a server a line takes only its planted mistakes, whose verdicts are stored; in the
-   long way lines can only be hidden and revealed. planted: line -> [{text, answer}, …]. */
+   it shows the learner's text. Without a server a line takes only its planted mistakes, whose verdicts come
+   with the page. planted: line -> [{text, answer}, …]. */
 class Editor {
-  constructor(layer, list, typed, planted = {}) {
+  constructor(layer, list, typed, planted) {
     Object.assign(this, {layer, list, typed, planted});
     this.units = [...list.querySelectorAll(".backward [data-line]")];
     this.state = this.checked = {level: 0, texts: {}, shown: []};     // texts: line -> the learner's; never changed in place
-    this.history = [];
     this.guesses = {};          // hidden line -> the last choice
     this.answer = null;
     this.requests = new Requests("/check", (answer) => this.judged(answer),
@@ -49,7 +48,7 @@ class Editor {
     this.check();
   }
 
-  /* Show the package's line. The level can then no longer be solved. */
+  /* Show the package's line. */
   reveal(line) {
     const {texts: {[line]: _, ...texts}, shown} = this.state;
     this.change({texts, shown: [...shown, line]});
@@ -62,27 +61,19 @@ class Editor {
     this.check();
   }
 
-  /* Return to the previously checked state. */
-  undo() {
-    this.state = this.checked = this.state === this.checked ? this.history.pop() : this.checked;
-    this.send();
-    this.update();
-  }
-
   /* The judge */
 
   check() {
     if (this.state === this.checked) return;
-    this.history.push(this.checked);
     this.checked = this.state;
     this.send();
     this.update();
   }
 
   send() {
-    const {level, texts: edits, shown} = this.state;
+    const {texts: edits} = this.state;
     this.isWaiting = LIVE !== null && Object.keys(edits).length > 0;
-    if (this.isWaiting) this.requests.send({layer: this.layer.name, level, edits, shown});
+    if (this.isWaiting) this.requests.send({layer: this.layer.name, edits});
     else {
       const [[line, text] = []] = Object.entries(edits);
       this.answer = line ? this.planted[line].find((each) => each.text === text).answer : null;
@@ -101,7 +92,6 @@ class Editor {
     this.answer = answer;
     this.isWaiting = Boolean(this.requests.next);
     announce(answer.text);
-    if (answer.solved) this.layer.solved([answer.solved]);
     this.update();
   }
 
@@ -181,7 +171,6 @@ class Editor {
     if (LIVE && this.typed[line]) add(isHidden ? "Type it" : "Edit", () => this.open(line));
     if (!isTyped && !isHidden && this.planted[line]) add("Break it", () => this.break(line));
     if (isTyped) add("Repair", () => this.reset(line));
-    if (isTyped && LIVE) add("Undo", () => this.undo());
     if (isHidden) add("Show me", () => this.reveal(line));
     return tools;
   }
@@ -209,7 +198,7 @@ class Editor {
 
   /* The verdict in words. It is inserted as text, never as markup. */
   verdictElements(line) {
-    const {answer} = this, {shown} = this.state, box = make("div", "said");
+    const {answer} = this, box = make("div", "said");
     const say = (className, text) => box.appendChild(make("p", className, text));
     if (this.isPending || !answer) {
       say("verdict pending", "Checking …");
@@ -225,10 +214,6 @@ class Editor {
       box.append(makeButton("reveal", `Go to line ${answer.first.slice(1)}, the first wrong line`,
         () => this.layer.reach(answer.first).scrollIntoView({block: "nearest"})));
     }
-    if (answer.verdict === "right" && shown.length) {
-      say("evidence", `${shown.length === 1 ? "One line was" : `${shown.length} lines were`} shown to you, so this level does not count as solved.`);
-    }
-    if (answer.solved) say("solved", `✓ Solved: ${answer.solved}`);
     if (answer.output) say("evidence", "Your code printed:").after(make("pre", "", answer.output));
     return [box];
   }
@@ -240,16 +225,15 @@ class Editor {
     const trio = make("div", "trio");
     if (!this.isPending && !found.length) trio.append(make("p", "caption", "This line has no wrong array to show."));
     else for (const name of names) {
-      const one = found.find((each) => each.name === name), known = one?.true, number = line.slice(1);
-      const given = typeof one?.given === "number" ? layer.data.arrays[one.given] : one?.given;     // of a planted mistake
-      const right = known ?? layer.array(step, name) ?? null, largest = right && largestOf(right.values);
+      const given = found.find((each) => each.name === name)?.given, number = line.slice(1);
+      const right = layer.array(step, name) ?? null, largest = right && largestOf(right.values);
       const comparable = given && right && String(given.shape) === String(right.shape);
       const difference = comparable && {shape: right.shape, values: right.values.map((value, i) => given.values[i] - value)};
       const off = difference ? difference.values.map((value) => Number.isFinite(value) ? Math.abs(value) : Infinity) : [];
       const most = Math.max(...off, 0), isEqual = most <= 1e-3 * largest;
       const worst = isEqual ? null : indexOf(off.findIndex((value) => value >= most * (1 - 1e-9)), right.shape);
       for (const [title, array, missing, scale] of [
-        [`${name} of this line`, given, found.length ? "This line computes no such array." : "", largest],
+        [`${name} of this line`, given, "", largest],
         [`the true ${name}`, right, "The page's line has no array of this name.", undefined],
         ["difference", isEqual ? null : difference, comparable ? "none in four digits" : given && right ? `The shapes differ: ${shapeText(given.shape)}, not ${shapeText(right.shape)}.` : "", undefined],
       ]) {

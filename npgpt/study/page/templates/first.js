@@ -126,3 +126,20 @@ class First {
     else this.onPlayed();
   }
 }
+
+/* Plot the loss against a number, and lines through its value with these slopes, {className: slope}. */
+function plotLoss(plot, label, curve, value, loss, slopes) {
+  const [values, losses] = [0, 1].map((i) => curve.map((pair) => pair[i])), [left, right] = [values[0], values.at(-1)];
+  const x = scaled([left, right], [8, 292]), y = scaled([Math.min(...losses), Math.max(...losses)], [100, 12]);
+  plot.replaceChildren();
+  plot.setAttribute("aria-label", `The loss for ${label} from ${brief(left)} to ${brief(right)}, and its slope at ${brief(value)}`);
+  svg("polyline", {points: curve.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), class: "curve"}, plot);
+  for (const [name, slope] of Object.entries(slopes)) {
+    const [a, b] = [-0.2, 0.2].map((part) => part * (right - left));
+    svg("line", {x1: x(value + a), y1: y(loss + slope * a), x2: x(value + b), y2: y(loss + slope * b), class: name}, plot);
+  }
+  svg("circle", {cx: x(value), cy: y(loss), r: 4.5}, plot);
+  for (const [at, anchor, text] of [[8, "start", brief(left)], [150, "middle", `loss against ${label}`], [292, "end", brief(right)]]) {
+    svg("text", {x: at, y: 122, "text-anchor": anchor}, plot).textContent = text;
+  }
+}

@@ -58,7 +58,7 @@ const LEAST = 26, MOST = 46;       // the width of a cell with a number, in pixe
 /* A heat map in a figure, read with the pointer or the arrow keys. It shows {rows, columns, axes, part(r, c), label(r, c),
    number(r, c)}: axes: {row, column, rows: [text], columns: [text]}; part is from -1 to 1, null for no cell; number: what
    is written into a cell if it is wide enough, by default nothing.
-   onPoint(place) is called with [row, column], or null; onPress(place, event) when a cell is pressed or entered. */
+   onPoint(place) is called with [row, column], or null. */
 class Heat {
   constructor(figure, label) {
     this.figure = figure;
@@ -69,13 +69,8 @@ class Heat {
     this.output = figure.appendChild(make("output", "", "\u00a0"));
     this.cells.addEventListener("pointerover", (event) => event.target.place && hasMoved(event) && this.point(event.target.place));
     for (const event of ["pointerleave", "blur"]) this.cells.addEventListener(event, () => this.point(null));
-    this.cells.addEventListener("pointerdown", (event) => {
-      if (!event.target.place) return;
-      this.point(event.target.place);
-      this.onPress?.(event.target.place, event);
-    });
+    this.cells.addEventListener("pointerdown", ({target}) => target.place && this.point(target.place));
     this.cells.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && this.at) this.onPress?.(this.at, event);
       const move = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]}[event.key];
       if (!move) return;
       event.preventDefault();
@@ -95,23 +90,15 @@ class Heat {
       const cell = block.appendChild(make("i"));
       cell.style.gridArea = `${r + 1} / ${c + 1}`;
       cell.place = [r, c];
+      cell.classList.toggle("negative", part(r, c) < 0);
+      cell.style.setProperty("--part", Math.abs(part(r, c)));
       return cell;
     }));
     this.all = this.grid.flat().filter(Boolean);
     if (axes) this.cells.append(this.axis("down", axes.row, axes.rows), this.axis("column", axes.column, axes.columns));
     if (number) new ResizeObserver(() => this.fit()).observe(this.figure);
-    this.paint();
     this.fit();
     this.point(null);
-  }
-
-  /* Colour the cells. */
-  paint() {
-    for (const cell of this.all) {
-      const value = this.content.part(...cell.place);
-      cell.classList.toggle("negative", value < 0);
-      cell.style.setProperty("--part", Math.abs(value));
-    }
   }
 
   /* Write the numbers, if there is room for them. */
@@ -139,16 +126,12 @@ class Heat {
     this.cell(this.at)?.classList.remove("at");
     this.at = place;
     this.cell(place)?.classList.add("at");
-    this.rest();
+    this.output.textContent = place ? this.content.label(...place) : this.idle ?? "\u00a0";
     this.onPoint?.(place);
-  }
-
-  /* Show the label of the selected cell, or the figure's own text. */
-  rest() {
-    this.output.textContent = this.at ? this.content.label(...this.at) : this.idle ?? "\u00a0";
   }
 }
 
+const brief = (number) => typeof number === "number" ? String(Number(number.toPrecision(3))) : number;
 const largestOf = (values) => Math.max(...values.filter(Number.isFinite).map(Math.abs), 0);
 
 /* The heat map of the last two axes of an array, at an `index` of those before them (see `leadingIndex`). A value that is
@@ -158,9 +141,12 @@ class ArrayHeat extends Heat {
   constructor(figure, name, array, {label = name, scale, index = []} = {}) {
     super(figure, `Values of ${label}`);
     const {shape} = array, columns = shape.at(-1) ?? 1, rows = shape.length > 1 ? shape.at(-2) : 1;
-    Object.assign(this, {name, shape, scale});
+    Object.assign(this, {name, shape});
     this.start = [...index, ...shape.slice(-2).map(() => 0)].reduce((flat, i, axis) => flat * shape[axis] + i, 0);
-    this.take(array);
+    this.values = array.values;
+    this.isWhole = this.values.every(Number.isInteger);
+    this.largest = scale || largestOf(this.values) || 1;
+    this.power = !this.isWhole && (this.largest < 0.1 || this.largest >= 1000) ? Math.floor(Math.log10(this.largest)) : 0;
     this.show({
       rows, columns, part: (r, c) => this.part(this.value(r, c)),
       label: (r, c) => `${name}[${this.index([r, c]).join(", ")}] = ${this.value(r, c)}`,
@@ -169,22 +155,7 @@ class ArrayHeat extends Heat {
   }
 
   get idle() {
-    return [this.power ? `numbers × 10^${this.power}` : "", this.invite].filter(Boolean).join("; ") || "\u00a0";
-  }
-
-  /* Take the values of another array of the same shape. */
-  take({values}) {
-    this.values = values;
-    this.isWhole = values.every(Number.isInteger);
-    this.largest = this.scale || largestOf(values) || 1;
-    this.power = !this.isWhole && (this.largest < 0.1 || this.largest >= 1000) ? Math.floor(Math.log10(this.largest)) : 0;
-  }
-
-  update(array) {
-    this.take(array);
-    this.paint();
-    this.fit();
-    this.rest();
+    return this.power ? `numbers × 10^${this.power}` : "\u00a0";
   }
 
   part(value) {

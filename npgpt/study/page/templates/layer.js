@@ -2,37 +2,22 @@
 class Layer {
   constructor(section) {
     const {typed, planted, ...data} = DATA.layers.find(({name}) => name === section.id);
-    Object.assign(this, data, {section, done: new Set()});         // name, inputs, loss, levels, ways
-    this.lists = [...section.querySelectorAll(".rows")];
-    this.mover = new Mover(this);
-    this.editors = this.lists.map((list, i) => new Editor(this, list, i ? {} : typed, i ? {} : planted));
-    for (const list of this.lists) this.listen(list);
+    Object.assign(this, {section, name: data.name, data});
+    const list = section.querySelector(".rows");
+    this.rows = [...list.children];
+    this.editor = new Editor(this, list, typed, planted);
+    this.listen(list);
     for (const button of section.querySelectorAll(".level")) {
       button.addEventListener("click", () => this.editor.choose(Number(button.dataset.level)));
     }
     section.querySelector(".full").addEventListener("toggle", ({target}) => letScroll(target));
     section.querySelector(".reveal-all").addEventListener("click", () => this.editor.choose(0));
-    for (const button of section.querySelectorAll("[data-choose]")) {
-      button.addEventListener("click", () => this.way(Number(button.dataset.choose)));
-    }
-    this.way(0);
+    this.editor.update();
+    this.draw();
     whenSeen(section, () => {
       this.isSeen = true;
       this.draw();
     });
-  }
-
-  /* Switch to one of the layer's backwards: the one used in training, or the long way. */
-  way(i) {
-    this.lists.forEach((list, j) => list.hidden = j !== i);
-    for (const button of this.section.querySelectorAll("[data-choose]")) {
-      button.setAttribute("aria-pressed", Number(button.dataset.choose) === i);
-    }
-    this.data = this.ways[i];
-    this.editor = this.editors[i];
-    this.rows = [...this.lists[i].children];
-    this.editor.update();
-    this.draw();
   }
 
   listen(list) {
@@ -66,10 +51,8 @@ class Layer {
 
   /* Go to the line of an address, "b102", or to the nearest one above it. */
   open(address) {
-    this.way(0);
     const before = (line) => line[0] === address[0] && Number(line.slice(1)) <= Number(address.slice(1));
     const line = this.rows.flatMap(linesOf).filter(before).sort((a, b) => a.slice(1) - b.slice(1)).at(-1);
-    for (let at = this.section; at = at.parentElement.closest("details");) at.open = true;
     this.reach(line).scrollIntoView({block: "start"});
   }
 
@@ -78,18 +61,6 @@ class Layer {
     const row = this.rows.find((row) => linesOf(row).includes(line)) ?? this.rows[0];
     if (!row.matches(".open")) this.toggle(row, true);
     return row;
-  }
-
-  /* Mark solved levels, given names such as "linear level 1". */
-  solved(names) {
-    for (const name of names) this.done.add(name);
-    const done = this.levels.filter((level) => this.done.has(`${this.name} level ${level}`));
-    for (const button of this.section.querySelectorAll(".level")) {
-      button.classList.toggle("done", done.includes(Number(button.dataset.level)));
-    }
-    const mark = this.section.querySelector(".badge.solved");
-    mark.hidden = !done.length;
-    mark.textContent = `✓ solved: level ${done.join(", ")}`;
   }
 
   /* Arrays */
@@ -130,12 +101,6 @@ class Layer {
     }
   }
 
-  /* A number has moved: show the arrays of the new pass. */
-  moved() {
-    this.draw();
-    for (const row of this.rows) for (const update of row.heats ?? []) update();
-  }
-
   /* The panel of an open row */
 
   refresh() {
@@ -143,7 +108,6 @@ class Layer {
   }
 
   render(row) {
-    row.heats = [];
     const panel = row.querySelector(".panel");
     if (!panel) return;
     const buttons = () => [...panel.querySelectorAll("button")], at = buttons().indexOf(document.activeElement);
@@ -152,7 +116,6 @@ class Layer {
     const leads = shapes.map((shape) => shape.slice(0, -2)).sort((a, b) => b.length - a.length || sizeOf(b) - sizeOf(a));
     row.leads = leads[0] ?? [];         // the axes before the last two, of the array that has the most
     panel.replaceChildren(...this.slices(row), ...linesOf(row).map((line) => this.item(row, line)).filter(Boolean));
-    if (row === this.mover.row) panel.append(this.mover.element);
     letScroll(panel);
     buttons()[at]?.focus({preventScroll: true});
   }
@@ -183,7 +146,7 @@ class Layer {
     if (isTyped) item.append(editor.judgedFigures(line, row));
     else if (step) item.append(this.equation(row, step, isHidden));
     if (turns.length > 1) words.append("turn of the loop: ", this.tabs(row, "turn", turns.map((_, i) => i + 1)));
-    words.append(...isTyped ? editor.verdictElements(line) : isHidden ? editor.question(line) : this.explained(row, line));
+    words.append(...isTyped ? editor.verdictElements(line) : isHidden ? editor.question(line) : this.explained(line));
     const tools = editor.tools(line);
     if (tools.childElementCount) words.append(tools);
     item.append(words);
@@ -193,8 +156,7 @@ class Layer {
   /* The line's code, with a picture for each array; onlyMade: only those that it assigns. */
   equation(row, step, onlyMade) {
     const equation = make("div", "equation"), heats = [], number = step.line.slice(1), count = {};
-    const picture = (shown, get) => {
-      const array = get();
+    const picture = (shown, array) => {
       if (!array.shape.length) {
         const one = equation.appendChild(make("span", "one", shown));
         one.append(make("small", "", brief(array.values[0])));
@@ -207,15 +169,9 @@ class Layer {
         label: `${shown}${count[shown] > 1 ? ` (${count[shown]})` : ""}, line ${number}`,
         index: leadingIndex(array.shape, row.leads, row.slice ?? 0),
       });
-      row.heats.push(() => {
-        heat.update(get());
-        this.mover.mark(heat);
-      });
-      this.mover.attach(heat, array, row);
       heats.push(heat);
     };
-    const index = this.data.steps.indexOf(step), now = () => this.data.steps[index];     /* a number may have moved */
-    const made = (name) => () => this.array(now(), name), read = (name) => () => this.data.arrays[now().at[name]];
+    const made = (name) => this.array(step, name), read = (name) => this.data.arrays[step.at[name]];
     const code = (text) => {
       const last = equation.querySelector(":scope > code:last-child");
       (last ?? equation.appendChild(make("code"))).append(text);
@@ -224,7 +180,7 @@ class Layer {
     for (const part of onlyMade ? [] : this.data.parts[step.line] ?? []) {
       const [name, isMade, flipped] = typeof part === "string" ? [] : part;
       if (isMade && this.array(step, name)) left.delete(name), picture(name, made(name));
-      else if (!isMade && name in step.at) picture(flipped ?? name, flipped ? () => withAxesSwapped(read(name)()) : read(name));
+      else if (!isMade && name in step.at) picture(flipped ?? name, flipped ? withAxesSwapped(read(name)) : read(name));
       else code(flipped ?? name ?? part);
     }
     if (left.size && !onlyMade) code(" → ");
@@ -261,15 +217,12 @@ class Layer {
     return tabs;
   }
 
-  /* The result of the check of each gradient that a line makes, and its derivation; that of a helper, if the row has no
-     line with the gradient itself. */
-  explained(row, line) {
-    const checked = (each) => (this.data.lines[each] ?? []).filter(({verdict}) => verdict);
-    const elsewhere = linesOf(row).filter((each) => each[0] === "b" && each !== line).flatMap(checked).map(({section}) => section);
+  /* The result of the check of each gradient that a line makes, and its derivation. */
+  explained(line) {
+    const checked = this.data.lines[line] ?? [], sections = new Set(checked.map(({section}) => section));
     const {guesses, typed} = this.editor, right = line in guesses && guesses[line] === typed[line].text;
     const words = right ? [make("p", "verdict right", "✓ right")] : [];
-    words.push(...checked(line).slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding)));
-    const sections = new Set((this.data.lines[line] ?? []).filter(({verdict, section}) => verdict || !elsewhere.includes(section)).map(({section}) => section));
+    words.push(...checked.slice(0, 4).map(({verdict, finding}) => make("p", `finding ${verdict}`, finding)));
     const found = [...this.section.querySelectorAll(".derivation section")].filter(({dataset}) => sections.has(dataset.variable));
     return [...words, ...found.flatMap((each) => [...each.cloneNode(true).childNodes])];
   }

@@ -2,12 +2,9 @@ const layers = [...document.querySelectorAll(".layer")].map((section) => new Lay
 const map = document.getElementById("map-play") && new GradientMap(document.getElementById("map"));
 if (DATA.layers.length && !DATA.own) {
   new First(document.querySelector(".first"), () => map?.play());
-  if (LIVE) new Training(document.getElementById("training"));
 }
 map?.show(DATA.model);
 if (!DATA.own) whenSeen(document.getElementById("model"), () => new Model((data) => map?.show(data)));
-/* post shows an error itself */
-if (LIVE) post("/progress", {}).then(({solved}) => layers.forEach((layer) => layer.solved(solved)), () => {});
 
 /* A click elsewhere, Escape, or a choice closes a menu. */
 for (const menu of document.querySelectorAll(".menu")) {
@@ -19,19 +16,15 @@ for (const menu of document.querySelectorAll(".menu")) {
 }
 document.addEventListener("click", ({target}) => {
   for (const menu of document.querySelectorAll(".menu[open]")) {
-    if (!menu.contains(target) || target.closest("nav a, .level, [data-choose]")) menu.open = false;
+    if (!menu.contains(target) || target.closest("nav a, .level")) menu.open = false;
   }
 });
 
-/* The address of a line: study.html#layernorm:b102; #layernorm:b102:predict also hides the backward */
+/* The address of a line: study.html#layernorm:b102 */
 
 function openAddress() {
-  const [, name, line, predict] = location.hash.match(/^#(\w+):([fb]\d+)(:predict)?$/) ?? [];
-  const layer = layers.find((layer) => layer.name === name);
-  if (!layer) return;
-  const [editor] = layer.editors, highest = layer.levels.at(-1);
-  if (predict && editor.state.level !== highest) editor.choose(highest);
-  layer.open(line);
+  const [, name, line] = location.hash.match(/^#(\w+):([fb]\d+)$/) ?? [];
+  layers.find((layer) => layer.name === name)?.open(line);
 }
 
 addEventListener("hashchange", openAddress);
