@@ -46,7 +46,7 @@ def candidates(lesson):
 def answer(lesson, line, text):
     """Return what the live page answers to a line with another text; the judge runs in this process."""
     def judged(each, _):
-        return judge(each.layer, load_solution(each.lesson, each.path), SEED)
+        return judge(each.layer, load_solution(each), SEED)
 
     with mock.patch.object(live, "run_child", judged):
         return live.Live("", *[None] * 3).judge_edit(

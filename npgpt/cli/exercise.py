@@ -36,8 +36,6 @@ CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a back
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    lessons = {"metavar": "my_layer.py", "help": "the file of a teacher's lessons, also to be listed or graded"}
-    parser.add_argument("--lessons", **lessons)
     actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | reset | bug | grade | list")
     actions.add_parser("list", help="list the exercises and your progress (the default)")
     first, *others = LESSONS
@@ -72,13 +70,12 @@ def add_arguments(parser):
     question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
 
     class_ = actions.add_parser("grade", help="check the exercises of a class", description=(
-        "Check all exercise files of a class in the same random cases, each in a process of its own. That is no "
-        "sandbox: run it in a container without network, not as root."))
+        "Check all exercise files of a class in the same random cases, one after another, each in a "
+        "process of its own. That is no sandbox: grade in a container without network, not as root."))
     class_.set_defaults(action=grade_class)
     class_.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
     class_.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
     class_.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
-    class_.add_argument("--lessons", default=argparse.SUPPRESS, **lessons)      # given before `grade`, it stays
     for each in (check, class_):
         each.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
         add_time_limit_argument(each)
@@ -101,17 +98,11 @@ def run(args):
 def list_exercises(args):
     progress = Progress(folder_here())
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
-    for key in [*LESSONS, *(pair.key for pair in lessons_of(args))]:
-        layer = Path(key).name
-        cells = [status(progress.entry(f"{layer} {level}")) if level in levels_of(key) else "" for level in COLUMNS]
+    for layer in LESSONS:
+        cells = [status(progress.entry(f"{layer} {level}")) if level in levels_of(layer) else "" for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(f"{layer:<15} " + "".join(f"{each:<22}" for each in cells) + str(bugs or "-"))
     print("\nnpgpt learn leads through all of them")
-
-
-def lessons_of(args):
-    """Return the pairs in the file of --lessons, all of them right, or none."""
-    return own_pairs(args.lessons, right=True) if args.lessons else []
 
 
 def status(entry):
@@ -239,28 +230,50 @@ def is_line_of_bug(exercise, progress, line):
 
 
 def grade_class(args):
+    """Grade a class; print a table, and write it as CSV and as JSON for Gradescope."""
     seed = new_seed() if args.seed is None else args.seed
     for flag, path in {"--out": args.out, "--json": args.json}.items():
         if path is not None:
             writable_file(flag, path)
-    rows, others = grade(args.folder, lessons_of(args), seed, args.time_limit)
+    rows, others = grade(args.folder, seed, args.time_limit)
+    said = [f"all in the same random cases (--seed {seed})"]
+    said += [f"not judged: {each}" for each in others]
+    print(*class_table(rows), "", *map(one_line, said), sep="\n")
+    if args.out:
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(Row._fields)
+        table.writerows(map(plain_cells, rows))
+        write_atomically(args.out, text.getvalue().encode(), follow=True)
+    if args.json:
+        is_class = len({row.student for row in rows}) > 1
+        content = {"output": "\n".join(said), "tests": [autograder_test(row, is_class) for row in rows]}
+        write_atomically(args.json, json.dumps(content, indent=1).encode(), follow=True)
+
+
+def class_table(rows):
+    """Return the lines of a table: students by exercises, and how many of them are right."""
     table = {"": [*dict.fromkeys(row.exercise for row in rows)]}
     for row in rows:
         shown = {"missing": "-", "wrong": f"wrong {row.line or ''}".rstrip()}.get(row.verdict, row.verdict)
         table.setdefault(row.student, []).append(shown)
-    lines = [[student, *cells, str(cells.count("right")) if student else "right"] for student, cells in table.items()]
+    lines = [[student, *cells, str(cells.count("right"))] for student, cells in table.items()]
+    lines[0][-1] = "right"
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print(*("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines), sep="\n")
-    said = f"all in the same random cases (--seed {seed})" + (f"; no exercises: {', '.join(others)}" if others else "")
-    print(f"\n{one_line(said)}")
-    if args.out:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([Row._fields, *(
-            [f"'{each}" if str(each).startswith(("=", "+", "-", "@")) else each for each in row] for row in rows)])
-        write_atomically(args.out, text.getvalue().encode(), follow=True)       # no cell is a formula of a spreadsheet
-    if args.json:
-        tests = [{"name": f"{row.student}: " * (len(lines) > 2) + row.exercise, "score": int(row.verdict == "right"),
-                  "max_score": 1, "status": "passed" if row.verdict == "right" else "failed",
-                  "output": ", ".join(filter(None, [row.verdict, f"line {row.line}" * bool(row.line), *row[4:]]))}
-                 for row in rows]
-        write_atomically(args.json, json.dumps({"output": said, "tests": tests}, indent=1).encode(), follow=True)
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def plain_cells(row):
+    """Return the cells of a row, none of them a formula of a spreadsheet."""
+    cells = [*row[:-1], "; ".join(row.remarks)]
+    return [f"'{each}" if str(each).startswith(("=", "+", "-", "@")) else each for each in cells]
+
+
+def autograder_test(row, is_class):
+    """Return what Gradescope's autograder reads of a row; is_class: name the student."""
+    is_right = row.verdict == "right"
+    line = f"line {row.line}" if row.line else ""
+    said = [row.verdict, line, row.gradient, row.mistake, *row.remarks]
+    name = f"{row.student}: {row.exercise}" if is_class else row.exercise
+    return {"name": name, "score": int(is_right), "max_score": 1,
+            "status": "passed" if is_right else "failed", "output": ", ".join(filter(None, said))}

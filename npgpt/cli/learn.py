@@ -23,7 +23,6 @@ from npgpt.study.exercises.mathematics import derivation_text
 from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import WRONG
-from npgpt.study.judge.child import SPARE
 from npgpt.study.judge.hints import key_in_question, next_hint
 from npgpt.study.judge.report import Report
 from npgpt.study.lessons.table import LESSONS
@@ -71,7 +70,6 @@ def run(args):
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("learn needs a terminal, to read single keys: without one use npgpt exercise (see "
                         "npgpt exercise --help)")
-    SPARE.keep()
     with contextlib.suppress(KeyboardInterrupt), single_keys() as read_key:
         learn(Session(Path(args.folder), args.time_limit, read_key))
 
