@@ -17,7 +17,7 @@ from pathlib import Path
 from npgpt.checks import check_real, check_whole, writable_file
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
-from npgpt.study.exercises.bugs import bug_layers, bug_statement
+from npgpt.study.exercises.bugs import bug_layers
 from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
 from npgpt.study.exercises.path import reset, write_step
 from npgpt.study.exercises.progress import Progress, folder_here
@@ -36,8 +36,7 @@ CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a back
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | reset | bug | grade | list")
-    actions.add_parser("list", help="list the exercises and your progress (the default)")
+    actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | reset | bug | grade")
     first, *others = LESSONS
     write = actions.add_parser(first, aliases=others, prog="npgpt exercise LAYER",
                                help="write an exercise on the backward of one of these layers")
@@ -64,10 +63,8 @@ def add_arguments(parser):
     check = actions.add_parser("check", help="check a solution, or ask for a hint")
     check.set_defaults(action=check_file)
     check.add_argument("file", metavar="FILE")
-    question = check.add_mutually_exclusive_group()
-    question.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
-                          "itself: one hint a call")
-    question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
+    check.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
+                       "itself: one hint a call")
 
     class_ = actions.add_parser("grade", help="check the exercises of a class", description=(
         "Check all exercise files of a class in the same random cases, one after another, each in a "
@@ -161,8 +158,8 @@ def write_bug(args):
     check_whole("--seed", number)
     step = Step(args.layer or bug_layers()[number % len(bug_layers())], f"bug {number}")
     path = write_exercise(step, args.out)
-    print(f"{path}: one line of {step.lesson.backward.__name__} is wrong; answer with: "
-          f"npgpt exercise check {path} --line N")
+    print(f"{path}: one line of {step.lesson.backward.__name__} is wrong: correct it; then: "
+          f"npgpt exercise check {path}")
 
 
 def reset_file(args):
@@ -189,8 +186,6 @@ def check_file(args):
     checked_title(args.file)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
-    if args.line is not None:
-        return is_line_of_bug(exercise, progress, args.line)
     if args.hint:
         print(next_hint(exercise, progress, args.time_limit, seed=args.seed))
         return None
@@ -211,22 +206,6 @@ def judged(exercise, progress, seconds, seed=None):
     title = f"{exercise.path}: {exercise.name}"
     text = hunt_text(report, title) if exercise.is_bug else report_text(report, title, with_mistakes=False)
     return report, "\n".join([text, *filter(None, [forward_remark(exercise)])])
-
-
-def is_line_of_bug(exercise, progress, line):
-    if not exercise.is_bug:
-        raise UserError(f"{exercise.path} has no bug to be found: check it without --line")
-    bug = bug_statement(exercise)
-    if bug is None:
-        raise UserError(f"{exercise.path}: no line differs from the package's: check it without --line")
-    first, last, wrong, right = bug
-    found = first <= line <= last
-    progress.tried(exercise.name, found)
-    if found:
-        print(f"yes, line {line}:\n    {one_line(wrong)}\nin the package it is:\n    {right}")
-    else:
-        print(f"no, the bug is not in line {line}")
-    return found
 
 
 def grade_class(args):

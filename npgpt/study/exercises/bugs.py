@@ -1,6 +1,5 @@
 """Planting a bug in a backward, for the learner to find: one of the common mistakes that the derivation notes."""
 
-import ast
 import functools
 
 from npgpt.study.exercises.exercise import file_text, key_of, statements
@@ -25,9 +24,8 @@ def bug_of(lesson, seed):
 
 def bug_text(lesson, seed, path):
     """Return the text of an exercise file with a bug in the lesson's backward; the same seed plants the same bug."""
-    task = (f"One line of {lesson.backward.__name__} has a bug. Find it: answer with the number of the line (in this "
-            "file), or fix it and check the file.")
-    commands = {" --line N": "is line N the wrong one?", "": "is it fixed?", " --hint": "a hint, and the next one"}
+    task = f"One line of {lesson.backward.__name__} has a bug. Find it, fix it, and check the file."
+    commands = {"": "is it fixed?", " --hint": "a hint, and the next one"}
     statement, mistake = bug_of(lesson, seed)
     lines = list(read_source(lesson.backward).lines)
     line = lines[statement.lineno - 1]
@@ -35,11 +33,3 @@ def bug_text(lesson, seed, path):
     wrong = f"{line[:statement.col_offset]}{mistake}".ljust(len(line) - len(comment) - 2)
     lines[statement.lineno - 1] = f"{wrong}  {comment}".rstrip()        # the comment stays in its column
     return file_text(lesson, f"bug {seed}", task, commands, path, lines)
-
-
-def bug_statement(exercise):
-    """Return (first line, last line, its text, the package's text) of an exercise's bug; None if it is fixed."""
-    ours, mistake = bug_of(exercise.lesson, exercise.level)
-    wrong = ast.unparse(ast.parse(mistake))
-    found = [each for each in exercise.statements if ast.unparse(each) == wrong]
-    return (found[0].lineno, found[0].end_lineno, wrong, ast.unparse(ours)) if found else None

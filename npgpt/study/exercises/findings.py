@@ -6,7 +6,7 @@ import enum
 # How likely a kind of mistake is, the likeliest first: of several repairs the first one names the mistake. SHAPE: also
 # of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a
 # variable instead of a part of the line; FAR: often right by accident.
-Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
+Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
     MISSING_NUMBER MISSING NAME MISSING_COUNT OTHER_NAME PART MISSING_OTHER FAR""")
 
 
@@ -40,16 +40,12 @@ SENTENCES = {
     "matmul order": "the factors are in the wrong order",
     "transposed": "{0} should be transposed",
     "not transposed": "{0} should not be transposed",
-    "matmul": "`{0}` is elementwise, a matmul belongs there",
-    "power": "the power {0} instead of {1}",
     "keepdims missing": "keepdims=True is missing",
     "keepdims": "extra axis of length 1 (keepdims?)",
     "axis": "axis {0} instead of axis {1}",
     "axis missing": "axis={0} is missing",
-    "loop order": "the loop runs in the wrong order: reversed is missing",
     "results order": "the results are returned in another order",
     "overwrites": "= instead of +=: it overwrites what was there before",
-    "lines swapped": "its right side and that of line {lines} are swapped",
     "swapped": "{0} and {1} are swapped",
     "not assigned": "result {0} of `{1}` is not assigned to {2}",
     "brackets": "brackets are missing: {0}",
@@ -57,7 +53,6 @@ SENTENCES = {
     "extra division": "divided by {0}, which does not belong there",
     "extra term": "the term {0} does not belong there",
     "extra call": "{0} does not belong there",
-    "not multiplied": "{0} is {1}, not {2}",
     "no sum": "a {0} instead of a sum",
     "one entry": "{0} is only one entry: the sum over axis 0 is missing",
     "instead": "{0} instead of {1}",
@@ -72,7 +67,6 @@ SENTENCES = {
     "still": "it is still {0}, {1}",
     "zero": "it is 0 everywhere: its gradient is missing",
     "another order": "the right numbers in another order: look at the reshape, the transpose or the index",
-    "dtype": "computed in {0}, whose rounding is seen: keep the dtype of the arguments",
     "known": "{0}",             # a common mistake that the derivation names
     "as if": "the numbers are as if, in the line for {0}: {1}",
     "also": "{0} (or, in line {lines}: {1})",

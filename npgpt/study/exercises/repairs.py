@@ -27,12 +27,12 @@ FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 text = ast.unparse
 
 
-def repairs(walk, window, whole, others, is_right, terms):
+def repairs(walk, window, whole, is_right, terms):
     """Yield (rank, line, finding, edits) for each edit that makes the results of a `Walk` right, likeliest first.
 
-    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too; others: those
-    whose right sides may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text ->
-    value of the parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
+    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too;
+    is_right(names): whether the walk ended well; terms(statement): text -> value of the parts of the
+    package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
     """
     tries = []
     for nearness, i in enumerate(window):
@@ -40,7 +40,7 @@ def repairs(walk, window, whole, others, is_right, terms):
         pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i], after)
         tries += [(rank, nearness, line, finding, {i: statement})
                   for rank, line, finding, statement in edited(walk.statements[i], pieces)]
-    tries += swaps(walk, whole, others)
+    tries += swaps(walk, whole)
     tries.sort(key=lambda each: each[:2])
     for rank, _, line, finding, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
         after = None if any(map(is_trivial, edits.values())) else walk.run(min(edits), edits)
@@ -49,11 +49,7 @@ def repairs(walk, window, whole, others, is_right, terms):
 
 
 # A repair of a kind, made in right code, is a mistake of this kind; its operands are the other way round.
-MISTAKES = {"extra factor": "factor", "extra division": "division", "extra term": "term", "extra call": "call",
-            "transposed": "not transposed", "not transposed": "transposed", "keepdims": "keepdims missing",
-            "multiplied": "divided", "divided": "multiplied"} | {
-    kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition",
-                            "loop order", "reduction", "axis", "instead", "power", "uses")}
+MISTAKES = {"extra factor": "factor", "extra term": "term", "extra call": "call", "uses": "uses"}
 
 
 def mistakes(walk):
@@ -65,33 +61,15 @@ def mistakes(walk):
                 yield i, line, dataclasses.replace(finding, kind=kind, operands=finding.operands[::-1]), new
 
 
-def swaps(walk, window, others):
-    """Yield the edits that swap the right sides of two lines, or replace an array or an axis in a whole line."""
-    statements = walk.statements
-    simple = [i for i in others if isinstance(statements[i], ast.Assign) and RESULT not in stored_names(statements[i])]
-    for i, j in itertools.combinations(simple, 2):
-        a, b = statements[i], statements[j]
-        if (i in window or j in window) and type(a.value) is type(b.value):     # others are not mistaken for each other
-            yield (Rank.LINES_SWAPPED, 0, a.lineno, Finding("lines swapped", [], [b.lineno]),
-                   {i: changed(a, value=b.value), j: changed(b, value=a.value)})
-    arrays = [name for name, value in walk.before[window[0]].items()
-              if isinstance(value, np.ndarray) and name[:2] != "__"] if window else []
-    for a, b in itertools.permutations(arrays, 2):
-        users = [i for i in window if a in names_in(statements[i])]
-        for lines in [users, *([i] for i in users)]:
-            if sum(getattr(node, "id", "") == a for i in lines for node in ast.walk(statements[i])) > 1:
-                yield (Rank.OTHER_NAME, 0, statements[lines[0]].lineno, Finding("uses", [a, b]),
-                       {i: renamed(statements[i], {a: b}) for i in lines})
+def swaps(walk, window):
+    """Yield the edits that swap two arrays in a whole line."""
+    names = walk.before[window[0]] if window else {}
+    arrays = [name for name, value in names.items() if isinstance(value, np.ndarray) and name[:2] != "__"]
     for i in window:
-        for a, b in itertools.combinations([name for name in arrays if name in names_in(statements[i])], 2):
-            yield (Rank.SWAPPED, 0, statements[i].lineno, Finding("swapped", [a, b]),
-                   {i: renamed(statements[i], {a: b, b: a})})
-        for axis, other in itertools.permutations(map(str, AXES[:3]), 2):
-            spelling = text(statements[i])
-            if spelling.count(f"axis={axis}") > 1:
-                again = ast.parse(spelling.replace(f"axis={axis}", f"axis={other}")).body[0]
-                ast.copy_location(again, statements[i])
-                yield Rank.AXIS, 0, again.lineno, Finding("axis", [axis, other]), {i: again}
+        used = names_in(walk.statements[i])
+        for a, b in itertools.combinations([name for name in arrays if name in used], 2):
+            yield (Rank.SWAPPED, 0, walk.statements[i].lineno, Finding("swapped", [a, b]),
+                   {i: renamed(walk.statements[i], {a: b, b: a})})
 
 
 def renamed(statement, names):
@@ -194,27 +172,17 @@ def edits(node, pieces):
                        [f"{text(left.right)} {'/' if divided else '*'} {b}"], left.left)
             yield Rank.EXTRA, "extra factor", [a], right
             yield Rank.COUNT, "no sum", ["quotient" if divided else "product"], changed(node, op=ast.Add())
-            if not divided:
-                yield Rank.FAR, "matmul", [text(node)], changed(node, op=ast.MatMult())
-            for name in [name for name, kind in pieces.kinds.items() if kind == "number"] if divided else ():
-                yield Rank.PART, "uses", [f"1 / {b}", name], changed(node, op=ast.Mult(), right=expression(name))
         case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
             a, b, added = text(left), text(right), isinstance(op, ast.Add)
             yield Rank.SIGN, "term sign", [b], changed(node, op=ast.Sub() if added else ast.Add())
             yield Rank.EXTRA, "extra term", [b], left
             yield Rank.EXTRA, "extra term", [a], right if added else negative(right)
-            for operator, word in ((ast.Mult(), "multiplied"), (ast.Div(), "divided")):
-                yield (Rank.EXTRA, "not multiplied", [b, "added" if added else "subtracted", word],
-                       changed(node, op=operator))
         case ast.BinOp(left, ast.MatMult(), right):
             yield Rank.SHAPE, "matmul order", [], changed(node, left=right, right=left)
             for field, old in ("left", left), ("right", right):
                 if not transposed(old):
                     new = changed(expression("x.swapaxes(-1, -2)"), func=ast.Attribute(old, "swapaxes", ast.Load()))
                     yield Rank.SHAPE, "transposed", [text(old)], changed(node, **{field: new})
-        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
-            for other in (power - 1, power + 1):
-                yield Rank.SHAPE, "power", [power, other], changed(node, right=ast.Constant(other))
         case ast.Call():
             yield from call_edits(node)
         case ast.Name(name, ast.Load()):
@@ -224,16 +192,12 @@ def edits(node, pieces):
                         Rank.NAME if other in pieces.likely else Rank.OTHER_NAME
                     yield rank, "uses", [name, other], expression(other)
         case ast.Constant(float(number)):
-            for other in pieces.numbers:
-                yield Rank.COUNT, "instead", [number, other], ast.Constant(other)
             for other, kind in pieces.kinds.items():
                 yield Rank.NAME if kind == "number" else Rank.PART, "uses", [number, other], expression(other)
         case ast.Constant(int(number)) if type(number) is int:
             counts = [name for name, kind in pieces.kinds.items() if kind is int]
             for other in map(str, [*counts, number + 1, number - 1]):
                 yield Rank.COUNT, "instead", [number, other], expression(other)
-        case ast.For(_, order):
-            yield Rank.SHAPE, "loop order", [], changed(node, iter=ast.Call(expression("reversed"), [order], []))
         case ast.AugAssign():
             yield from augmented_edits(node, pieces)
         case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
@@ -281,7 +245,7 @@ def added_at(node):
 
 
 def call_edits(node):
-    """Yield the edits of a call: other reductions, other functions, another order of the arguments."""
+    """Yield the edits of a call: other reductions, other functions."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     of_module = isinstance(node.func, ast.Attribute) and text(node.func.value) == "np"
     if name in ("sum", "mean"):
@@ -291,8 +255,6 @@ def call_edits(node):
         for other in FUNCTIONS if of_module and not node.keywords else ():
             yield (Rank.MISSING, "instead", [text(node.func), f"np.{other}"],
                    changed(node, func=changed(node.func, attr=other)))
-    for names, order in exchanged(node.args[:5]):
-        yield Rank.NAME, "swapped", names, changed(node, args=order + node.args[5:])
 
 
 def reduction_edits(node, name, of_module):

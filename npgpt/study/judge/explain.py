@@ -51,7 +51,7 @@ class Explanation:
         wrong = [first.name] if first else raised[0].targets if any(raised) else ()
         key = counterpart(self.judgement, wrong) if wrong else ""
         if first:
-            names = (self.rounded(first) or self.in_another_order(first.name)
+            names = (self.in_another_order(first.name)
                      or self.search.repaired([each for each in explained if each.verdict == WRONG])
                      or self.still(first) or self.search.recognised(first))
             explained = self.named(explained, first, names)
@@ -205,14 +205,6 @@ class Explanation:
         is_free = it.finished and self.source and first not in {each.name for each in self.judgement.record}
         found = is_free and true and any(all(map(close, order, true)) for order in [*itertools.permutations(given)][1:])
         return [(it.last_return(), Finding("results order"))] if found else []
-
-    def rounded(self, first):
-        """Return [(line, finding)] if all that is wrong is the rounding of a line in a smaller dtype; else []."""
-        given, true = self.given(first)
-        low = next((each for each in self.judgement.record if each.value.dtype.itemsize < 8), None)
-        if low is None or given is None or low.line > (first.line or low.line) or relative_error(given, true) > 0.05:
-            return []
-        return [(low.line, Finding("dtype", [f"{low.value.dtype}"]))]
 
 
 def following(line, cause):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from npgpt.study.exercises.exercise import level_text
+from npgpt.study.exercises.findings import SENTENCES
 from npgpt.study.gradcheck.check import OK, WRONG, check_lesson
 from npgpt.study.gradcheck.measure import exact
 from npgpt.study.gradcheck.truth import Case, cases
@@ -15,10 +16,11 @@ from npgpt.study.lessons.random_settings import CASES, DEALT, random_settings
 from npgpt.study.lessons.setting import PLAIN, SIZES
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.study.judge.corpus import source
-from tests.study.judge.corpus.solution import UNKNOWN, wrong
+from tests.study.judge.corpus.solution import wrong
 from tests.study.judge.solutions import judge_file, solved
 
 SEED = 7
+UNKNOWN = SENTENCES["unknown"]
 
 
 def said(each):
@@ -143,7 +145,7 @@ def test_two_mistakes_are_both_named_if_their_corrections_repair_the_function(tm
 
 
 def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):
-    mistakes = wrong(UNKNOWN, ("-(dxhat", "np.sin(dxhat"), ("* 0.5", "* 0.25"), of="the longest way")
+    mistakes = wrong(("-(dxhat", "np.sin(dxhat"), ("* 0.5", "* 0.25"), of="the longest way")
     text = "import numpy as np\n" + source("layernorm", mistakes)
     report, line = judged("layernorm", text, tmp_path)
     first = next(each for each in report.lines if each.line == report.first)
