@@ -6,7 +6,7 @@ import enum
 # How likely a kind of mistake is, the likeliest first: of several repairs the first one names the mistake. SHAPE: also
 # of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a
 # variable instead of a part of the line; FAR: often right by accident.
-Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
+Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED CACHE EXTRA COUNT
     MISSING_NUMBER MISSING NAME MISSING_COUNT OTHER_NAME PART MISSING_OTHER FAR""")
 
 
@@ -44,20 +44,19 @@ SENTENCES = {
     "keepdims": "extra axis of length 1 (keepdims?)",
     "axis": "axis {0} instead of axis {1}",
     "axis missing": "axis={0} is missing",
+    "loop order": "the loop runs in the wrong order: reversed is missing",
     "results order": "the results are returned in another order",
     "overwrites": "= instead of +=: it overwrites what was there before",
+    "lines swapped": "its right side and that of line {lines} are swapped",
     "swapped": "{0} and {1} are swapped",
     "not assigned": "result {0} of `{1}` is not assigned to {2}",
-    "brackets": "brackets are missing: {0}",
     "extra factor": "the factor {0} does not belong there",
     "extra division": "divided by {0}, which does not belong there",
     "extra term": "the term {0} does not belong there",
     "extra call": "{0} does not belong there",
-    "no sum": "a {0} instead of a sum",
     "one entry": "{0} is only one entry: the sum over axis 0 is missing",
     "instead": "{0} instead of {1}",
     "uses": "uses {0} instead of {1}",
-    "condition": "the condition {0} is the wrong way round",
     "factor": "the factor {0} is missing",
     "call": "the call of {0} is missing",
     "division": "the division by {0} is missing",
@@ -67,6 +66,7 @@ SENTENCES = {
     "still": "it is still {0}, {1}",
     "zero": "it is 0 everywhere: its gradient is missing",
     "another order": "the right numbers in another order: look at the reshape, the transpose or the index",
+    "dtype": "computed in {0}, whose rounding is seen: keep the dtype of the arguments",
     "known": "{0}",             # a common mistake that the derivation names
     "as if": "the numbers are as if, in the line for {0}: {1}",
     "also": "{0} (or, in line {lines}: {1})",
@@ -96,7 +96,6 @@ SENTENCES = {
     "worst of several": "{0} is {1}, the true value {2}",
     "times": "every entry is {0} times the true one",
     "off by": "the difference from the true one is the same along axis {0}",
-    "wrong at": "it is wrong only at index {0} of axis {1}",
     "right at": "it is right only at index {0} of axis {1}",
     "here": "the mistake is in this line, or a line before it is missing",
     "above": "the mistake is in this line or in line {lines}, or a line between them is missing",

@@ -27,12 +27,13 @@ FUNCTIONS = ("exp", "log", "sqrt", "sin", "cos", "tanh")
 text = ast.unparse
 
 
-def repairs(walk, window, whole, is_right, terms):
+def repairs(walk, window, whole, others, is_right, terms):
     """Yield (rank, line, finding, edits) for each edit that makes the results of a `Walk` right, likeliest first.
 
     window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too;
-    is_right(names): whether the walk ended well; terms(statement): text -> value of the parts of the
-    package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
+    others: those whose right sides may be swapped with them; is_right(names): whether the walk ended
+    well; terms(statement): text -> value of the parts of the package's line, which may be missing in
+    the learner's; edits: as `Walk.run` takes them.
     """
     tries = []
     for nearness, i in enumerate(window):
@@ -40,7 +41,7 @@ def repairs(walk, window, whole, is_right, terms):
         pieces = Pieces(walk.before[i], walk.globals, terms(walk.statements[i]), walk.statements[i], after)
         tries += [(rank, nearness, line, finding, {i: statement})
                   for rank, line, finding, statement in edited(walk.statements[i], pieces)]
-    tries += swaps(walk, whole)
+    tries += swaps(walk, whole, others)
     tries.sort(key=lambda each: each[:2])
     for rank, _, line, finding, edits in tries[:LOOP_EDITS if walk.has_loop else EDITS]:
         after = None if any(map(is_trivial, edits.values())) else walk.run(min(edits), edits)
@@ -61,15 +62,24 @@ def mistakes(walk):
                 yield i, line, dataclasses.replace(finding, kind=kind, operands=finding.operands[::-1]), new
 
 
-def swaps(walk, window):
-    """Yield the edits that swap two arrays in a whole line."""
+def swaps(walk, window, others):
+    """Yield the edits that swap the right sides of two lines, or two arrays in a whole line."""
+    statements = walk.statements
+    simple = [i for i in others if isinstance(statements[i], ast.Assign)
+              and RESULT not in stored_names(statements[i])]
+    for i, j in itertools.combinations(simple, 2):
+        a, b = statements[i], statements[j]
+        # lines of other kinds are not mistaken for each other
+        if (i in window or j in window) and type(a.value) is type(b.value):
+            yield (Rank.LINES_SWAPPED, 0, a.lineno, Finding("lines swapped", [], [b.lineno]),
+                   {i: changed(a, value=b.value), j: changed(b, value=a.value)})
     names = walk.before[window[0]] if window else {}
     arrays = [name for name, value in names.items() if isinstance(value, np.ndarray) and name[:2] != "__"]
     for i in window:
-        used = names_in(walk.statements[i])
+        used = names_in(statements[i])
         for a, b in itertools.combinations([name for name in arrays if name in used], 2):
-            yield (Rank.SWAPPED, 0, walk.statements[i].lineno, Finding("swapped", [a, b]),
-                   {i: renamed(walk.statements[i], {a: b, b: a})})
+            yield (Rank.SWAPPED, 0, statements[i].lineno, Finding("swapped", [a, b]),
+                   {i: renamed(statements[i], {a: b, b: a})})
 
 
 def renamed(statement, names):
@@ -157,8 +167,6 @@ def located(finding, rank, node, field, part):
 
 def edits(node, pieces):
     """Yield (rank, kind, operands, replacement) for each small edit of a node itself, not of those below it."""
-    for new in rebracketed(node) if isinstance(node, ast.BinOp) else ():
-        yield Rank.BRACKETS, "brackets", [text(new)], new
     if value := transposed(node):
         yield Rank.SHAPE, "not transposed", [text(value)], value
     match node:
@@ -167,11 +175,7 @@ def edits(node, pieces):
             yield (Rank.SIGN, "divided" if divided else "multiplied", [b],
                    changed(node, op=ast.Mult() if divided else ast.Div()))
             yield Rank.EXTRA, "extra division" if divided else "extra factor", [b], left
-            if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mult | ast.Div):     # x * a / b
-                yield (Rank.EXTRA, "extra factor" if isinstance(left.op, ast.Mult) else "extra division",
-                       [f"{text(left.right)} {'/' if divided else '*'} {b}"], left.left)
             yield Rank.EXTRA, "extra factor", [a], right
-            yield Rank.COUNT, "no sum", ["quotient" if divided else "product"], changed(node, op=ast.Add())
         case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
             a, b, added = text(left), text(right), isinstance(op, ast.Add)
             yield Rank.SIGN, "term sign", [b], changed(node, op=ast.Sub() if added else ast.Add())
@@ -192,14 +196,19 @@ def edits(node, pieces):
                         Rank.NAME if other in pieces.likely else Rank.OTHER_NAME
                     yield rank, "uses", [name, other], expression(other)
         case ast.Constant(float(number)):
+            for other in pieces.numbers:
+                yield Rank.COUNT, "instead", [number, other], ast.Constant(other)
             for other, kind in pieces.kinds.items():
                 yield Rank.NAME if kind == "number" else Rank.PART, "uses", [number, other], expression(other)
         case ast.Constant(int(number)) if type(number) is int:
             counts = [name for name, kind in pieces.kinds.items() if kind is int]
             for other in map(str, [*counts, number + 1, number - 1]):
                 yield Rank.COUNT, "instead", [number, other], expression(other)
-        case ast.AugAssign():
-            yield from augmented_edits(node, pieces)
+        case ast.For(_, order):
+            backwards = ast.Call(expression("reversed"), [order], [])
+            yield Rank.SHAPE, "loop order", [], changed(node, iter=backwards)
+        case ast.AugAssign(op=ast.Add(), target=ast.Subscript()):
+            yield Rank.SIGN, "repeats", [], added_at(node)
         case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
             for order in itertools.permutations(items) if len(items) < 5 else ():
                 yield Rank.SHAPE, "results order", [], changed(node, value=ast.Tuple([*order], ast.Load()))
@@ -223,18 +232,6 @@ def edits(node, pieces):
         case ast.Dict(values=values):
             for names, order in exchanged(values):
                 yield Rank.AXIS, "swapped", names, changed(node, values=order)
-        case ast.IfExp(test) | ast.If(test):
-            yield Rank.FAR, "condition", [text(test)], changed(node, test=ast.UnaryOp(ast.Not(), test))
-
-
-def augmented_edits(node, pieces):
-    """Yield the edits of an augmented assignment, `x += y`."""
-    for rank, kind, operands, new in edits(ast.BinOp(node.target, node.op, node.value), pieces):
-        if operands == [text(node.value)]:
-            yield rank, kind, operands, ast.copy_location(ast.Pass(), node) if new is node.target else changed(
-                node, op=new.op)
-    if isinstance(node.op, ast.Add) and isinstance(node.target, ast.Subscript):
-        yield Rank.SIGN, "repeats", [], added_at(node)
 
 
 def added_at(node):
@@ -245,7 +242,7 @@ def added_at(node):
 
 
 def call_edits(node):
-    """Yield the edits of a call: other reductions, other functions."""
+    """Yield the edits of a call: other reductions, functions, another order of the arguments."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     of_module = isinstance(node.func, ast.Attribute) and text(node.func.value) == "np"
     if name in ("sum", "mean"):
@@ -255,6 +252,8 @@ def call_edits(node):
         for other in FUNCTIONS if of_module and not node.keywords else ():
             yield (Rank.MISSING, "instead", [text(node.func), f"np.{other}"],
                    changed(node, func=changed(node.func, attr=other)))
+    for names, order in exchanged(node.args[:5]):
+        yield Rank.NAME, "swapped", names, changed(node, args=order + node.args[5:])
 
 
 def reduction_edits(node, name, of_module):
@@ -303,21 +302,6 @@ def insertions(node, pieces, is_all):
         far = Rank.FAR if is_all else Rank.PART
         for name in pieces.floating:
             yield far, "uses", [text(node), name], expression(name)
-
-
-def rebracketed(node):
-    """Yield `a * (b - c)` for `a * b - c`, with the opening bracket at each possible location."""
-    lefts, inner = [], node.left
-    while isinstance(inner, ast.BinOp):
-        lefts.append(inner)
-        inner = inner.left
-    for depth, each in enumerate(lefts):
-        # `each` is x op y: what follows y up to the end of the node goes into the brackets, of y if it is a call.
-        call = each.right if isinstance(each.right, ast.Call) and len(each.right.args) == 1 else None
-        rest = call.args[0] if call else each.right
-        for outer in [*reversed(lefts[:depth]), node]:
-            rest = changed(outer, left=rest)
-        yield changed(each, right=changed(call, args=[rest]) if call else rest)
 
 
 def changed(node, **fields):

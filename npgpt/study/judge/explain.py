@@ -6,7 +6,6 @@ The proof is an edit that repairs the function in all cases, a known mistake tha
 
 import contextlib
 import dataclasses
-import itertools
 import sys
 
 import numpy as np
@@ -51,7 +50,7 @@ class Explanation:
         wrong = [first.name] if first else raised[0].targets if any(raised) else ()
         key = counterpart(self.judgement, wrong) if wrong else ""
         if first:
-            names = (self.in_another_order(first.name)
+            names = (self.rounded(first)
                      or self.search.repaired([each for each in explained if each.verdict == WRONG])
                      or self.still(first) or self.search.recognised(first))
             explained = self.named(explained, first, names)
@@ -197,14 +196,15 @@ class Explanation:
         what = "before its last step" if same == [first.name] else "the gradient of another variable"
         return [(first.line, Finding("still", [same[0], what]))] if same else []
 
-    def in_another_order(self, first):
-        """Return [(line, finding)] if no line assigns `first`, and the results are only in another order; else []."""
-        it = self.judgement
-        given, true = ([values.get(f"d{name}") for name in self.lesson.results]
-                       for values in (it.results, it.case.results))
-        is_free = it.finished and self.source and first not in {each.name for each in self.judgement.record}
-        found = is_free and true and any(all(map(close, order, true)) for order in [*itertools.permutations(given)][1:])
-        return [(it.last_return(), Finding("results order"))] if found else []
+    def rounded(self, first):
+        """Return [(line, finding)] if all that is wrong is the rounding in a smaller dtype; else []."""
+        given, true = self.given(first)
+        low = next((each for each in self.judgement.record if each.value.dtype.itemsize < 8), None)
+        if low is None or given is None or low.line > (first.line or low.line):
+            return []
+        if relative_error(given, true) > 0.05:
+            return []
+        return [(low.line, Finding("dtype", [f"{low.value.dtype}"]))]
 
 
 def following(line, cause):

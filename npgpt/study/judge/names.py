@@ -85,14 +85,14 @@ class NameSearch:
         """
         whole, found = self.window(i), {}           # line -> (finding, edits) of the likeliest edit there
         for rank, line, finding, edits in repairs(
-                self.walk, [j for j in whole if j not in tried], whole,
+                self.walk, [j for j in whole if j not in tried], whole, self.unfixed(),
                 lambda names: self.is_right(self.case, names, wanted), self.terms_for):
             if self.not_finite and rank >= Rank.EXTRA or rank == Rank.FAR and found:
                 break       # what keeps NaN away need not be the mistake
             if line not in found and all(self.is_right(case, walk.run(0, edits) or {}, wanted)
                                          for case, walk in self.walks):
                 found[line] = finding, edits
-                if len(whole) == 1:
+                if len(edits) > 1 or len(whole) == 1:
                     break
         if not found:
             return None

@@ -50,7 +50,10 @@ class Solution:
 
 
 def load_solution(exercise):
-    """Run the text of an `Exercise`; return its `Solution`. Raises UserError without one, and what running it raises."""
+    """Run the text of an `Exercise` and return its `Solution`.
+
+    Raises UserError without one, and what running it raises.
+    """
     lesson, file = exercise.lesson, str(exercise.path)
     tree = ast.parse(exercise.text, file)
     definition = find_function(tree, lesson.backward)
