@@ -6,7 +6,7 @@ import enum
 # How likely a kind of mistake is, the likeliest first: of several repairs the first one names the mistake. SHAPE: also
 # of the results; CACHE: another one; NAME, MISSING: of a variable in the package's line; COUNT: a number; PART: a
 # variable instead of a part of the line; FAR: often right by accident.
-Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED CACHE EXTRA COUNT
+Rank = enum.IntEnum("Rank", """SIGN PART_SIGN SHAPE LINES_SWAPPED AXIS SWAPPED BRACKETS CACHE EXTRA COUNT
     MISSING_NUMBER MISSING NAME MISSING_COUNT OTHER_NAME PART MISSING_OTHER FAR""")
 
 
@@ -50,6 +50,7 @@ SENTENCES = {
     "lines swapped": "its right side and that of line {lines} are swapped",
     "swapped": "{0} and {1} are swapped",
     "not assigned": "result {0} of `{1}` is not assigned to {2}",
+    "brackets": "brackets are missing: {0}",
     "extra factor": "the factor {0} does not belong there",
     "extra division": "divided by {0}, which does not belong there",
     "extra term": "the term {0} does not belong there",
@@ -57,6 +58,7 @@ SENTENCES = {
     "one entry": "{0} is only one entry: the sum over axis 0 is missing",
     "instead": "{0} instead of {1}",
     "uses": "uses {0} instead of {1}",
+    "condition": "the condition {0} is the wrong way round",
     "factor": "the factor {0} is missing",
     "call": "the call of {0} is missing",
     "division": "the division by {0} is missing",

@@ -167,6 +167,8 @@ def located(finding, rank, node, field, part):
 
 def edits(node, pieces):
     """Yield (rank, kind, operands, replacement) for each small edit of a node itself, not of those below it."""
+    for new in rebracketed(node) if isinstance(node, ast.BinOp) else ():
+        yield Rank.BRACKETS, "brackets", [text(new)], new
     if value := transposed(node):
         yield Rank.SHAPE, "not transposed", [text(value)], value
     match node:
@@ -207,8 +209,8 @@ def edits(node, pieces):
         case ast.For(_, order):
             backwards = ast.Call(expression("reversed"), [order], [])
             yield Rank.SHAPE, "loop order", [], changed(node, iter=backwards)
-        case ast.AugAssign(op=ast.Add(), target=ast.Subscript()):
-            yield Rank.SIGN, "repeats", [], added_at(node)
+        case ast.AugAssign():
+            yield from augmented_edits(node, pieces)
         case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
             for order in itertools.permutations(items) if len(items) < 5 else ():
                 yield Rank.SHAPE, "results order", [], changed(node, value=ast.Tuple([*order], ast.Load()))
@@ -232,6 +234,17 @@ def edits(node, pieces):
         case ast.Dict(values=values):
             for names, order in exchanged(values):
                 yield Rank.AXIS, "swapped", names, changed(node, values=order)
+        case ast.IfExp(test) | ast.If(test):
+            yield Rank.FAR, "condition", [text(test)], changed(node, test=ast.UnaryOp(ast.Not(), test))
+
+
+def augmented_edits(node, pieces):
+    """Yield the edits of an augmented assignment, `x += y`."""
+    for rank, kind, operands, new in edits(ast.BinOp(node.target, node.op, node.value), pieces):
+        if operands == [text(node.value)] and new is not node.target:
+            yield rank, kind, operands, changed(node, op=new.op)
+    if isinstance(node.op, ast.Add) and isinstance(node.target, ast.Subscript):
+        yield Rank.SIGN, "repeats", [], added_at(node)
 
 
 def added_at(node):
@@ -302,6 +315,21 @@ def insertions(node, pieces, is_all):
         far = Rank.FAR if is_all else Rank.PART
         for name in pieces.floating:
             yield far, "uses", [text(node), name], expression(name)
+
+
+def rebracketed(node):
+    """Yield `a * (b - c)` for `a * b - c`, with the opening bracket at each possible location."""
+    lefts, inner = [], node.left
+    while isinstance(inner, ast.BinOp):
+        lefts.append(inner)
+        inner = inner.left
+    for depth, each in enumerate(lefts):
+        # `each` is x op y: what follows y up to the end goes into the brackets, of y if it is a call.
+        is_call = isinstance(each.right, ast.Call) and len(each.right.args) == 1
+        rest = each.right.args[0] if is_call else each.right
+        for outer in [*reversed(lefts[:depth]), node]:
+            rest = changed(outer, left=rest)
+        yield changed(each, right=changed(each.right, args=[rest]) if is_call else rest)
 
 
 def changed(node, **fields):
