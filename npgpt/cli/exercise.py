@@ -1,10 +1,10 @@
 """Write the missing lines of a backward yourself, and have them checked line by line.
 
 Without an argument it lists the exercises. With a layer's name it writes an exercise file, with a file my_layer.py one
-for each pair x_forward and x_backward in it (see npgpt gradcheck --help); `check FILE` checks a solution, `reset FILE`
-starts over, and `bug` plants a bug to be found. Solutions run in their own process. So does a layer of your own, but
-once it was found to be right it runs in this one, too: that is no sandbox, so use only files that you trust. The
-progress is kept in progress.json beside the files.
+for each pair x_forward and x_backward in it (see npgpt gradcheck --help); `check FILE` checks a solution, and `bug`
+plants a bug to be found. Solutions run in their own process. So does a layer of your own, but once it was found to be
+right it runs in this one, too: that is no sandbox, so use only files that you trust. The progress is kept in
+progress.json beside the files.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
 from npgpt.study.exercises.bugs import bug_layers
 from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
-from npgpt.study.exercises.path import reset, write_step
+from npgpt.study.exercises.path import write_step
 from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.judge.child import TIME_LIMIT, check_layer, run_child
@@ -36,7 +36,7 @@ CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a back
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | reset | bug | grade")
+    actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | bug | grade")
     first, *others = LESSONS
     write = actions.add_parser(first, aliases=others, prog="npgpt exercise LAYER",
                                help="write an exercise on the backward of one of these layers")
@@ -55,10 +55,6 @@ def add_arguments(parser):
     bug.add_argument("--seed", type=int, metavar="N", help="which bug; by default any")
     for each in (write, own, bug):
         each.add_argument("--out", metavar="FILE", help=f"the file to write; by default one in {FOLDER}")
-
-    reset = actions.add_parser("reset", help="reset an exercise to its initial text; yours is kept as FILE.bak")
-    reset.set_defaults(action=reset_file)
-    reset.add_argument("file", metavar="FILE")
 
     check = actions.add_parser("check", help="check a solution, or ask for a hint")
     check.set_defaults(action=check_file)
@@ -162,28 +158,11 @@ def write_bug(args):
           f"npgpt exercise check {path}")
 
 
-def reset_file(args):
-    print(reset_text(checked_title(args.file), Path(args.file)))
-
-
-def checked_title(file):
-    """Return the `Step` of an exercise file; if it is on a layer of one's own, check that first. Raises UserError."""
-    step = read_title(file)
-    own, _, name = step.layer.rpartition(":")
-    if own:
-        own_pairs(own, name, right=True)
-    return step
-
-
-def reset_text(step, path):
-    """Reset a step's file. Return a line that says so, and where the learner's text is."""
-    copy = reset(step, path)
-    return f"{path} was reset" + (f"; your text is in {copy}" if copy else "")
-
-
 def check_file(args):
     """Judge a learner's file, or give a hint. Return whether it is solved; None after a hint."""
-    checked_title(args.file)
+    own, _, name = read_title(args.file).layer.rpartition(":")
+    if own:
+        own_pairs(own, name, right=True)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
     if args.hint:

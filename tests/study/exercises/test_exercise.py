@@ -75,17 +75,6 @@ def test_a_level_that_does_not_exist_is_refused(npgpt):
     assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
 
 
-def test_reset_keeps_the_text_of_the_learner(npgpt):
-    npgpt("exercise", "attention", "--level", "long")
-    file = Path("exercises/attention-longway.py")
-    first = file.read_text()
-    assert npgpt("exercise", "reset", file) == (0, f"{file} was reset\n", "")
-    mine = first.replace("    return", "    return (")          # need not parse
-    file.write_text(mine)
-    assert npgpt("exercise", "reset", file)[1] == f"{file} was reset; your text is in {file}.bak\n"
-    assert file.read_text() == first and Path(f"{file}.bak").read_text() == mine
-
-
 def test_from_the_list_to_the_solution_and_back(npgpt):
     def state():
         return npgpt("exercise")[1].split("\n")[1 + [*LESSONS].index("linear")].split()

@@ -14,14 +14,10 @@ import pytest
 
 from npgpt.cli import learn, screen
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import read_exercise
-from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import derivation_text, formula_text, read_notes, read_text
-from npgpt.study.exercises.path import Step, reset, unsolved, whole_path, write_step
+from npgpt.study.exercises.path import Step, reset, unsolved, whole_path
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.judge.hints import next_hint
-from npgpt.study.judge.report import Line, Report
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.helpers.runs import refused
 from tests.study.judge.solutions import solved
@@ -203,15 +199,6 @@ def test_every_derivation_becomes_text(name):
 ])
 def test_a_formula_as_text(latex, text):
     assert formula_text(latex) == text
-
-
-def test_in_a_bug_hunt_each_hint_says_more(folder):
-    write_step(BUG, folder / BUG.file)
-    report = Report("", [Line("drows", 40, "WRONG", [Finding("sign")])], [], [], [], [], "drows")
-    said = [next_hint(read_exercise(folder / BUG.file), Progress(folder), 1.0, report) for _ in range(4)]
-    for number, (hint, begin) in enumerate(zip(said, ("look at the forward's line", "The gradient of one factor",
-                                                      "its sign is wrong", "the package writes"), strict=True), 1):
-        assert hint.startswith(f"hint {number} of 4: {begin}")
 
 
 def test_what_is_kept_by_a_reset_is_not_lost_by_another(folder):
