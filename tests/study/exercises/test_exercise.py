@@ -1,6 +1,5 @@
 """`npgpt exercise`: what it writes, what `check` says of good and bad files, hints, bugs and the progress."""
 
-import ast
 import copy
 import dataclasses
 import json
@@ -44,18 +43,15 @@ def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
         backward = without_explanations(lesson, list(read_source(lesson.backward).lines))
         text = level_text(lesson, level, "file.py")
         assert text.startswith(f"# npgpt exercise: {layer}, {what}\n")
-        assert "\n".join(read_source(lesson.forward).lines) in text and "npgpt exercise check file.py --hint" in text
+        assert "\n".join(read_source(lesson.forward).lines) in text
         written = text[text.index(f"def {lesson.backward.__name__}("):]
         missing.append(len([line for line in backward if line not in written.split("\n")]))
         comments = [line for line in backward if line.strip().startswith("# ")]
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
         assert {line.strip(" #") for line in comments} <= {*Flow(lesson.forward, lesson.backward).code.values()}
-        assert not re.search("twice|derivative|both|broadcast", re.sub(r"\w+_(forward|backward)", "", written))
-        assert (layer, level) != ("layernorm", 2) or "mean_dxhat_xhat = ..." in written
     if layer in LONG_WAYS:
         assert path_of(layer)[:2] == [Step(layer, "long way"), Step(layer, "level 1")] and missing.pop(0) >= 4
     assert missing[0] == 1 and missing == sorted(set(missing))
-    assert level < 3 or len(ast.parse(text).body[-1].body) == 2
 
 
 @pytest.mark.parametrize("layer", LONG_WAYS)
@@ -67,12 +63,6 @@ def test_a_long_way_has_a_right_gradient_for_every_variable(layer):
         assert {each.variable for each in checks if each.verdict != OK} <= {"probs", "count"}
         result = long_way.run_backward(known.dy, known.cache)
         assert all(relative_error(result[f"d{name}"], true) < 1e-9 for name, true in known.inputs.items())
-
-
-def test_a_level_that_does_not_exist_is_refused(npgpt):
-    refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1")
-    refused(npgpt("exercise", "linear", "--level", "long"), "--level long: linear has level 1, level 2, level 3")
-    assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
 
 
 def test_from_the_list_to_the_solution_and_back(npgpt):
@@ -109,9 +99,6 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert found[0] == "hint 1 of 3: look at the forward's line: y_rows = y_rows + bias\n"
     assert found[1] == f"hint 2 of 3: {read_notes(LINEAR)['dbias'].hint}\n"
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
-    file.write_text(solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
-    assert "sign" not in npgpt("exercise", "check", file)[1]
-    assert npgpt("exercise", "check", file, "--hint")[1] == "hint 1 of 4: its sign is wrong\n"
     assert "tried, 4 hints" in npgpt("exercise")[1]
     file.write_text(solved(LINEAR, 2))
     assert "no hint is needed" in npgpt("exercise", "check", file, "--hint")[1]
@@ -123,7 +110,6 @@ DROWS = "drows = dy_rows @ weight.T"
 @pytest.mark.parametrize(("layer", "changes", "first", "last"), [
     ("linear", {"dbias = ...": "dbias = dy_rows.sum(axis=0) if has_bias else None"},
      "hint 1 of 3: look at the forward's line: y_rows = rows @ weight", "the package writes: dweight = "),
-    ("linear", {"dbias = ...": "dbias = dy_rows"}, "hint 1 of 4: ", "the package writes: dbias = dy_rows.sum(axis=0)"),
     ("linear", {DROWS: "drows = -(dy_rows @ weight.T)"}, "hint 1 of 4: its sign is wrong", DROWS),
     ("embedding", {"dposition = ...": "dposition = dx.sum(axis=0)", "dwpe[:T] = ...": "dwpe[:T] = 2.0 * dposition"},
      "hint 1 of 4: ", "dwpe[:T] = dposition"),      # the line that fills the array, not the one that makes it
@@ -189,6 +175,8 @@ def test_wrong_files_and_flags_are_refused(npgpt, tmp_path):
             (["check", "latin.py"], "latin.py, line 2: not UTF-8 text"),
             (["check", "deep.py"], "deep.py: it cannot be parsed"),
             (["relu"], "relu", "layernorm"),
+            (["dropout", "--level", "2"], "--level 2: dropout has level 1"),
+            (["linear", "--level", "long"], "--level long: linear has level 1, level 2, level 3"),
             (["bug", "dropout"], "invalid choice: 'dropout'")):
         refused(npgpt("exercise", *arguments), *says)
 
@@ -206,8 +194,8 @@ def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(
     assert err.endswith("aaa\n[more output left out]\n")
 
 
-@pytest.mark.parametrize("content", ["", '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'])
-def test_damaged_progress_is_refused_and_kept(npgpt, content):
+def test_damaged_progress_is_refused_and_kept(npgpt):
+    content = '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'
     Path("exercises").mkdir()
     Path("exercises/progress.json").write_text(content)
     refused(npgpt("exercise"), "exercises/progress.json is damaged", "delete it")

@@ -223,14 +223,6 @@ def test_keys_go_to_an_exercise(folder, pressed, number):
     assert ("there is no exercise" in session.body[-1]) == (pressed in ("0\n", "99999\n"))
 
 
-def test_the_list_of_exercises_fits(folder, monkeypatch, capsys):
-    for name, value in {"TERM": "dumb", "COLUMNS": "80"}.items():
-        monkeypatch.setenv(name, value)
-    played(folder, "l")
-    table = capsys.readouterr().out.split("npgpt learn  ")[-1]
-    assert table.count("\n") < 24 and max(map(len, table.split("\n"))) <= 80 and table.rstrip().endswith("q quit")
-
-
 def test_long_lines_are_wrapped():
     text = f"  a bb ccc\n\x1b[1m123 5678\x1b[0m\na\tb\nab{screen.UNBROKEN}cd 12345"
     assert screen.wrapped(text, 8) == "  a bb\n  ccc\n\x1b[1m123 5678\x1b[0m\na\nb\nab cd\n12345"

@@ -120,8 +120,8 @@ def test_the_evidence_is_the_worst_value_beside_the_central_difference(tmp_path)
     true = case.results["dx"].reshape(20, 6)
     at = np.unravel_index(np.abs(true).argmax(), true.shape)
     assert wrong.line == line("drows = 2.0") and said(wrong) == ["the factor 2.0 does not belong there"]
-    assert [*map(str, wrong.evidence)] == [f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
-                                           f"{true[at]:.5g}, ratio 2", "every entry is 2 times the true one"]
+    assert str(wrong.evidence[0]) == (f"drows[{at[0]}, {at[1]}] is {2.0 * true[at]:.5g}, the central difference "
+                                      f"{true[at]:.5g}, ratio 2")
     assert said(follows) == [f"may follow from line {wrong.line}"]
 
 
@@ -136,14 +136,6 @@ def test_a_mistake_has_a_name(layer, old, new, name, tmp_path):
     text = solved(lesson_named(layer), 3)
     report, line = judged(layer, text.replace(old, new), tmp_path)
     assert text.count(old) == 1 and report.first == line(new) and said(report.wrong[0])[0].startswith(name)
-
-
-def test_two_mistakes_are_both_named_if_their_corrections_repair_the_function(tmp_path):
-    text = solved(lesson_named("broadcast"), 3).replace("dy.sum(axis=0)", "dy.sum()")
-    text = text.replace("(dproduct * x).sum(axis=1, keepdims=True)", "(dproduct * x).sum(axis=1)")
-    report, line = judged("broadcast", text, tmp_path)
-    assert [(each.line, said(each)[0]) for each in report.lines if each.verdict == WRONG] == [
-        (line("dbias = "), "axis=0 is missing"), (line("dgain = "), "keepdims=True is missing")]
 
 
 def test_an_unknown_mistake_may_be_above_the_first_line_that_is_known_to_be_wrong(tmp_path):

@@ -62,8 +62,8 @@ def same_curve(*out_dirs):
 
 @pytest.mark.parametrize("flags", [
     [],
-    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm", "--threads", 2],
-    ["--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
+    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm", "--threads", 2,
+     "--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
 ])
 def test_with_all_the_functions_the_curve_is_the_same(train, flags, request):
     """Every variant of the model can be trained. Without flags the files are checked, and some are the long way."""
@@ -75,7 +75,6 @@ def test_with_all_the_functions_the_curve_is_the_same(train, flags, request):
         assert code == 0 and err == ""
     all_of_them = f"{len(LESSONS)} of {len(LESSONS)} functions are yours, from own ({', '.join(LESSONS)})"
     assert f"backward: {all_of_them}\n" in out
-    assert len(out.partition("the text of a model that your functions have trained:\n\n")[2]) > 300
     assert same_curve("with", "without")
 
 
@@ -154,7 +153,6 @@ def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are
 @pytest.mark.parametrize(("layer", "line", "says"), [
     ("mlp", "raise SystemExit(3)", "SystemExit: 3"),
     ("mlp", "raise FileNotFoundError(2, 'no file', 'weights.npy')", "FileNotFoundError: [Errno 2] no file"),
-    ("linear", "return None", f"{OURS}TypeError: cannot unpack non-iterable NoneType"),
     ("gpt", "return {'wte': {'weight': dlogits}}", f"{OURS}ValueError: cannot reshape array"),
 ])
 def test_whatever_goes_wrong_because_of_a_function_is_one_line(train, layer, line, says):
