@@ -14,19 +14,14 @@ def bug_layers():
     return [name for name, lesson in LESSONS.items() if any(note.mistake for note in read_notes(lesson).values())]
 
 
-def bug_of(lesson, seed):
-    """Return a statement of the lesson's backward, and the wrong text for it that the seed chooses."""
-    notes = read_notes(lesson)
-    lines = [(each, notes[key_of(each)]) for each in statements(backward_tree(lesson)) if key_of(each) in notes]
-    found = [(each, note.mistake) for each, note in lines if note.mistake]
-    return found[seed % len(found)]
-
-
 def bug_text(lesson, seed, path):
     """Return the text of an exercise file with a bug in the lesson's backward; the same seed plants the same bug."""
     task = f"One line of {lesson.backward.__name__} has a bug. Find it, fix it, and check the file."
     commands = {"": "is it fixed?", " --hint": "a hint, and the next one"}
-    statement, mistake = bug_of(lesson, seed)
+    notes = read_notes(lesson)
+    noted = [(each, notes[key_of(each)]) for each in statements(backward_tree(lesson)) if key_of(each) in notes]
+    mistakes = [(each, note.mistake) for each, note in noted if note.mistake]
+    statement, mistake = mistakes[seed % len(mistakes)]
     lines = list(read_source(lesson.backward).lines)
     line = lines[statement.lineno - 1]
     comment = line[statement.end_col_offset:].lstrip()
