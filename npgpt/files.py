@@ -107,9 +107,10 @@ def run_python(path):
 
 
 def keep_lines(path, text):
-    """Let `linecache`, and so `inspect`, have the text that runs as this file, also when the file changes."""
+    """Let `linecache`, and so `inspect`, have the text that runs, also when the file changes."""
     lines = io.StringIO(text + "\n" * (text[-1:] not in ("", "\n", "\r")), newline=None).readlines()
-    linecache.cache[str(path)] = len(text), None, lines, str(path)      # None: it is not compared with the file
+    # None: it is not compared with the file
+    linecache.cache[str(path)] = len(text), None, lines, str(path)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """Write the missing lines of a backward yourself, and have them checked line by line.
 
-Without an argument it lists the exercises. With a layer's name it writes an exercise file, with a file my_layer.py one
-for each pair x_forward and x_backward in it (see npgpt gradcheck --help); `check FILE` checks a solution, and `bug`
-plants a bug to be found. Solutions run in their own process. So does a layer of your own, but once it was found to be
-right it runs in this one, too: that is no sandbox, so use only files that you trust. The progress is kept in
-progress.json beside the files.
+Without an argument it lists the exercises. With a layer's name it writes an exercise file, with a
+file my_layer.py one for each pair x_forward and x_backward in it (see npgpt gradcheck --help);
+`check FILE` checks a solution, and `bug` plants a bug to be found. Solutions run in their own
+process. So does a layer of your own, but once it was found to be right it runs in this one, too:
+that is no sandbox, so use only files that you trust. The progress is kept in progress.json beside
+the files.
 """
 
 import argparse
@@ -36,7 +37,8 @@ CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a back
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | bug | grade")
+    forms = "LAYER | my_layer.py | check | bug | grade"
+    actions = parser.add_subparsers(dest="layer", metavar=forms)
     first, *others = LESSONS
     write = actions.add_parser(first, aliases=others, prog="npgpt exercise LAYER",
                                help="write an exercise on the backward of one of these layers")
@@ -59,12 +61,13 @@ def add_arguments(parser):
     check = actions.add_parser("check", help="check a solution, or ask for a hint")
     check.set_defaults(action=check_file)
     check.add_argument("file", metavar="FILE")
-    check.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
-                       "itself: one hint a call")
+    check.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the "
+                       "line, the line itself: one hint a call")
 
     class_ = actions.add_parser("grade", help="check the exercises of a class", description=(
-        "Check all exercise files of a class in the same random cases, one after another, each in a "
-        "process of its own. That is no sandbox: grade in a container without network, not as root."))
+        "Check all exercise files of a class in the same random cases, one after another, each in "
+        "a process of its own. That is no sandbox: grade in a container without network, not as "
+        "root."))
     class_.set_defaults(action=grade_class)
     class_.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
     class_.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
@@ -92,7 +95,9 @@ def list_exercises(args):
     progress = Progress(folder_here())
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
     for layer in LESSONS:
-        cells = [status(progress.entry(f"{layer} {level}")) if level in levels_of(layer) else "" for level in COLUMNS]
+        levels = levels_of(layer)
+        cells = [status(progress.entry(f"{layer} {level}")) if level in levels else ""
+                 for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(f"{layer:<15} " + "".join(f"{each:<22}" for each in cells) + str(bugs or "-"))
     print("\nnpgpt learn leads through all of them")
@@ -205,7 +210,8 @@ def grade_class(args):
         write_atomically(args.out, text.getvalue().encode(), follow=True)
     if args.json:
         is_class = len({row.student for row in rows}) > 1
-        content = {"output": "\n".join(said), "tests": [autograder_test(row, is_class) for row in rows]}
+        tests = [autograder_test(row, is_class) for row in rows]
+        content = {"output": "\n".join(said), "tests": tests}
         write_atomically(args.json, json.dumps(content, indent=1).encode(), follow=True)
 
 

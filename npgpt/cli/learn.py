@@ -20,7 +20,14 @@ from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.exercise import FOLDER, Step, read_exercise, read_title
 from npgpt.study.exercises.mathematics import derivation_text
-from npgpt.study.exercises.path import is_untouched, path_of, reset, unsolved, whole_path, write_step
+from npgpt.study.exercises.path import (
+    is_untouched,
+    path_of,
+    reset,
+    unsolved,
+    whole_path,
+    write_step,
+)
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.judge.hints import key_in_question, next_hint

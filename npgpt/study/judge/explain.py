@@ -66,8 +66,9 @@ class Explanation:
                                            or self.search.depends(line.line, cause.line))
 
     def named(self, lines, first, number, finding):
-        """Return the lines with a finding added to the wrong `Line` of that number, or to a new one."""
-        i = next((i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG), None)
+        """Return the lines with a finding added to the wrong `Line` of a number, or to a new one."""
+        there = (i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG)
+        i = next(there, None)
         if i is None and number > (first.line or 0):
             i = lines.index(first)      # the line that was said to be the first can be right
         if i is None:
@@ -76,7 +77,8 @@ class Explanation:
             lines = [Line(name, number, WRONG, [finding], first.evidence), *lines]
         else:
             mistakes = [finding, *(each for each in lines[i].mistakes if each.kind not in WEAK)]
-            lines = [*lines[:i], dataclasses.replace(lines[i], line=number, mistakes=mistakes), *lines[i + 1:]]
+            line = dataclasses.replace(lines[i], line=number, mistakes=mistakes)
+            lines = [*lines[:i], line, *lines[i + 1:]]
         return [following(each, number) if each.mistakes == [UNKNOWN] else each for each in lines]
 
     def with_possible_lines(self, first):
@@ -184,7 +186,7 @@ class Explanation:
         return Fault(what, line, [finding])
 
     def still(self, first):
-        """Return (line, finding) if the first wrong gradient is that of another variable in all cases, or None."""
+        """Return (line, finding) if the first wrong gradient is another variable's, or None."""
         judgements = [self.judgement, *map(self.judgement.on, self.cases[1:])]
         equal = [[name for name, values in it.case.gradients.items() if any(close(given, value) for value in values)]
                  for it in judgements for given, true in [self.given(first, it)] if given is not None
@@ -194,7 +196,7 @@ class Explanation:
         return (first.line, Finding("still", [same[0], what])) if same else None
 
     def rounded(self, first):
-        """Return (line, finding) if all that is wrong is the rounding in a smaller dtype, or None."""
+        """Return (line, finding) if only the rounding in a smaller dtype is wrong, or None."""
         given, true = self.given(first)
         low = next((each for each in self.judgement.record if each.value.dtype.itemsize < 8), None)
         if low is None or given is None or low.line > (first.line or low.line):

@@ -37,13 +37,14 @@ def judge(name, solution, seed):
 
 
 def verdict(known, solution, seed):
-    """Run a `Solution` in all `Case`s. Return the first wrong one's number or None, and a `Report`."""
+    """Run a `Solution` in all `Case`s. Return the number of the first wrong one, and a `Report`."""
     judgements = [Judgement(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
     report = judgements[wrong or 0].report()
     if report.right and any(contents(each.outcome.result) != contents(each.outcome.value) for each in judgements):
         report = dataclasses.replace(report, faults=[Fault(Finding("kept"), judgements[0].last_return())])
-    return wrong, dataclasses.replace(report, record=judgements[0].record, seed=seed, count=len(known))
+    record = judgements[0].record
+    return wrong, dataclasses.replace(report, record=record, seed=seed, count=len(known))
 
 
 def explained(solution, known, i, report):

@@ -45,14 +45,18 @@ class NameSearch:
     def walk_in(self, case):
         """Return the walk of the learner's function in a case, with the values of the package's terms."""
         terms = {hidden(text): value for terms in package_terms(case).values() for text, value in terms.items()}
-        return Walk(self.solution.tree, {**self.solution.function.__globals__, **terms}, case.arguments())
+        names = {**self.solution.function.__globals__, **terms}
+        return Walk(self.solution.tree, names, case.arguments())
 
     @functools.cached_property
     def walks(self):
         return [(case, self.walk_in(case)) for case in self.cases]
 
     def repaired(self, first):
-        """Return (line, finding) of an edit that repairs the function in all cases, or None; first: a wrong `Line`."""
+        """Return (line, finding) of an edit that repairs the function in all cases, or None.
+
+        first: the first wrong `Line`.
+        """
         if self.walk is None:
             return None
         helpers, tried = self.case.helpers, []
@@ -68,7 +72,8 @@ class NameSearch:
         return None
 
     def smallest(self, i, tried=()):
-        """Return (line, finding) of the likeliest edit in or above statement i that repairs the results, or None.
+        """Return (line, finding) of the likeliest edit in or above statement i that repairs the
+        results, or None.
 
         tried: statements to leave out.
         """
@@ -141,7 +146,8 @@ class NameSearch:
             return {}
 
     def recognised(self, first):
-        """Return (line, finding) if a mistake in the package's backward gives the same results in all cases, or None.
+        """Return (line, finding) if a mistake in the package's backward gives the same results in
+        all cases, or None.
 
         It is one that the derivation knows (`Note.known`) or, if the numbers say nothing, any small one.
         """

@@ -65,7 +65,8 @@ def load_solution(exercise):
     if not callable(function):
         raise UserError(f"there is no {lesson.backward.__name__} after the file has run: the function to write must "
                         "have that name")
-    return Solution(function, definition if is_plain(function, definition, file) else None, to_do, file)
+    tree = definition if is_plain(function, definition, file) else None
+    return Solution(function, tree, to_do, file)
 
 
 def solution_of(lesson, function):
@@ -164,7 +165,7 @@ def to_json(value):
 
 
 def from_json(value, kind):
-    """Return a value of `to_json` as its kind: a dataclass, list[kind], kind | None, an array, or a plain type."""
+    """Return a value of `to_json` as a kind: a dataclass, list[kind], kind | None, an array, str, …"""
     if isinstance(kind, types.UnionType):
         kind = typing.get_args(kind)[0]
     if value is None:

@@ -69,8 +69,8 @@ def test_what_is_no_layer_of_ones_own_is_refused_in_a_line(own, npgpt):
 
 
 @page
-@pytest.mark.parametrize("file", ["affine.py", "lstm_step.py"])
-def test_the_page_of_each_pair(own, npgpt, file):
+def test_the_page_of_a_layer(own, npgpt):
+    file = "affine.py"
     assert npgpt("study", own(file), "--out", "page.html")[0] == 0
     text, name = Path("page.html").read_text(), file[:-3]
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
