@@ -92,12 +92,9 @@ def run_python(path):
     """Run a Python file. Return its syntax tree and its names.
 
     Raises UserError, with the line, if it cannot be run.
-
-    `linecache`, and so `inspect`, has the text that has run, also when the file has changed.
     """
     text, tree = read_python(path)
-    lines = io.StringIO(text + "\n" * (text[-1:] not in ("", "\n", "\r")), newline=None).readlines()
-    linecache.cache[str(path)] = len(text), None, lines, str(path)  # None: it stays what has run
+    keep_lines(path, text)
     names = {"__name__": Path(path).stem, "__file__": str(path)}
     try:
         exec(compile(text, str(path), "exec"), names)
@@ -107,6 +104,13 @@ def run_python(path):
         line = f", line {line}" if (line := raised_at(error, path)) else ""
         raise UserError(f"{path}{line}: {describe(error)}") from None
     return tree, names
+
+
+def keep_lines(path, text):
+    """Let `linecache`, and so `inspect`, have the text that runs, also when the file changes."""
+    lines = io.StringIO(text + "\n" * (text[-1:] not in ("", "\n", "\r")), newline=None).readlines()
+    # None: it is not compared with the file
+    linecache.cache[str(path)] = len(text), None, lines, str(path)
 
 
 @contextlib.contextmanager

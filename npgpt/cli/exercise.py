@@ -1,10 +1,11 @@
 """Write the missing lines of a backward yourself, and have them checked line by line.
 
-Without an argument it lists the exercises. With a layer's name it writes an exercise file, with a file my_layer.py one
-for each pair x_forward and x_backward in it (see npgpt gradcheck --help); `check FILE` checks a solution, `reset FILE`
-starts over, and `bug` plants a bug to be found. Solutions run in their own process. So does a layer of your own, but
-once it was found to be right it runs in this one, too: that is no sandbox, so use only files that you trust. The
-progress is kept in progress.json beside the files.
+Without an argument it lists the exercises. With a layer's name it writes an exercise file, with a
+file my_layer.py one for each pair x_forward and x_backward in it (see npgpt gradcheck --help);
+`check FILE` checks a solution, and `bug` plants a bug to be found. Solutions run in their own
+process. So does a layer of your own, but once it was found to be right it runs in this one, too:
+that is no sandbox, so use only files that you trust. The progress is kept in progress.json beside
+the files.
 """
 
 import argparse
@@ -17,9 +18,9 @@ from pathlib import Path
 from npgpt.checks import check_real, check_whole, writable_file
 from npgpt.errors import UserError, one_line
 from npgpt.files import write_atomically
-from npgpt.study.exercises.bugs import bug_layers, bug_statement
+from npgpt.study.exercises.bugs import bug_layers
 from npgpt.study.exercises.exercise import FOLDER, Step, forward_remark, levels_of, read_exercise, read_title
-from npgpt.study.exercises.path import reset, write_step
+from npgpt.study.exercises.path import write_step
 from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import first_wrong
 from npgpt.study.judge.child import TIME_LIMIT, check_layer, run_child
@@ -36,10 +37,8 @@ CENTRAL_DIFFERENCE = ("The central difference measures a gradient without a back
 
 def add_arguments(parser):
     parser.set_defaults(action=list_exercises)
-    lessons = {"metavar": "my_layer.py", "help": "the file of a teacher's lessons, also to be listed or graded"}
-    parser.add_argument("--lessons", **lessons)
-    actions = parser.add_subparsers(dest="layer", metavar="LAYER | my_layer.py | check | reset | bug | grade | list")
-    actions.add_parser("list", help="list the exercises and your progress (the default)")
+    forms = "LAYER | my_layer.py | check | bug | grade"
+    actions = parser.add_subparsers(dest="layer", metavar=forms)
     first, *others = LESSONS
     write = actions.add_parser(first, aliases=others, prog="npgpt exercise LAYER",
                                help="write an exercise on the backward of one of these layers")
@@ -59,26 +58,20 @@ def add_arguments(parser):
     for each in (write, own, bug):
         each.add_argument("--out", metavar="FILE", help=f"the file to write; by default one in {FOLDER}")
 
-    reset = actions.add_parser("reset", help="reset an exercise to its initial text; yours is kept as FILE.bak")
-    reset.set_defaults(action=reset_file)
-    reset.add_argument("file", metavar="FILE")
-
     check = actions.add_parser("check", help="check a solution, or ask for a hint")
     check.set_defaults(action=check_file)
     check.add_argument("file", metavar="FILE")
-    question = check.add_mutually_exclusive_group()
-    question.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the line, the line "
-                          "itself: one hint a call")
-    question.add_argument("--line", type=int, metavar="N", help="for a bug: is it in line N?")
+    check.add_argument("--hint", action="store_true", help="what the mistake is, how to derive the "
+                       "line, the line itself: one hint a call")
 
     class_ = actions.add_parser("grade", help="check the exercises of a class", description=(
-        "Check all exercise files of a class in the same random cases, each in a process of its own. That is no "
-        "sandbox: run it in a container without network, not as root."))
+        "Check all exercise files of a class in the same random cases, one after another, each in "
+        "a process of its own. That is no sandbox: grade in a container without network, not as "
+        "root."))
     class_.set_defaults(action=grade_class)
     class_.add_argument("folder", metavar="FOLDER", help="holds a folder for each student, or is that of one")
     class_.add_argument("--out", metavar="grades.csv", help="also write a row for each student and exercise")
     class_.add_argument("--json", metavar="results.json", help="also write what an autograder of Gradescope's writes")
-    class_.add_argument("--lessons", default=argparse.SUPPRESS, **lessons)      # given before `grade`, it stays
     for each in (check, class_):
         each.add_argument("--seed", type=int, metavar="N", help="repeat the random cases of another check")
         add_time_limit_argument(each)
@@ -101,17 +94,13 @@ def run(args):
 def list_exercises(args):
     progress = Progress(folder_here())
     print(f"{'layer':<16}" + "".join(f"{level:<22}" for level in COLUMNS) + "bugs found")
-    for key in [*LESSONS, *(pair.key for pair in lessons_of(args))]:
-        layer = Path(key).name
-        cells = [status(progress.entry(f"{layer} {level}")) if level in levels_of(key) else "" for level in COLUMNS]
+    for layer in LESSONS:
+        levels = levels_of(layer)
+        cells = [status(progress.entry(f"{layer} {level}")) if level in levels else ""
+                 for level in COLUMNS]
         bugs = sum("solved" in entry for name, entry in progress.entries.items() if name.startswith(f"{layer} bug "))
         print(f"{layer:<15} " + "".join(f"{each:<22}" for each in cells) + str(bugs or "-"))
     print("\nnpgpt learn leads through all of them")
-
-
-def lessons_of(args):
-    """Return the pairs in the file of --lessons, all of them right, or none."""
-    return own_pairs(args.lessons, right=True) if args.lessons else []
 
 
 def status(entry):
@@ -170,36 +159,17 @@ def write_bug(args):
     check_whole("--seed", number)
     step = Step(args.layer or bug_layers()[number % len(bug_layers())], f"bug {number}")
     path = write_exercise(step, args.out)
-    print(f"{path}: one line of {step.lesson.backward.__name__} is wrong; answer with: "
-          f"npgpt exercise check {path} --line N")
-
-
-def reset_file(args):
-    print(reset_text(checked_title(args.file), Path(args.file)))
-
-
-def checked_title(file):
-    """Return the `Step` of an exercise file; if it is on a layer of one's own, check that first. Raises UserError."""
-    step = read_title(file)
-    own, _, name = step.layer.rpartition(":")
-    if own:
-        own_pairs(own, name, right=True)
-    return step
-
-
-def reset_text(step, path):
-    """Reset a step's file. Return a line that says so, and where the learner's text is."""
-    copy = reset(step, path)
-    return f"{path} was reset" + (f"; your text is in {copy}" if copy else "")
+    print(f"{path}: one line of {step.lesson.backward.__name__} is wrong: correct it; then: "
+          f"npgpt exercise check {path}")
 
 
 def check_file(args):
     """Judge a learner's file, or give a hint. Return whether it is solved; None after a hint."""
-    checked_title(args.file)
+    own, _, name = read_title(args.file).layer.rpartition(":")
+    if own:
+        own_pairs(own, name, right=True)
     exercise = read_exercise(args.file)
     progress = Progress(exercise.path.parent)
-    if args.line is not None:
-        return is_line_of_bug(exercise, progress, args.line)
     if args.hint:
         print(next_hint(exercise, progress, args.time_limit, seed=args.seed))
         return None
@@ -222,45 +192,52 @@ def judged(exercise, progress, seconds, seed=None):
     return report, "\n".join([text, *filter(None, [forward_remark(exercise)])])
 
 
-def is_line_of_bug(exercise, progress, line):
-    if not exercise.is_bug:
-        raise UserError(f"{exercise.path} has no bug to be found: check it without --line")
-    bug = bug_statement(exercise)
-    if bug is None:
-        raise UserError(f"{exercise.path}: no line differs from the package's: check it without --line")
-    first, last, wrong, right = bug
-    found = first <= line <= last
-    progress.tried(exercise.name, found)
-    if found:
-        print(f"yes, line {line}:\n    {one_line(wrong)}\nin the package it is:\n    {right}")
-    else:
-        print(f"no, the bug is not in line {line}")
-    return found
-
-
 def grade_class(args):
+    """Grade a class; print a table, and write it as CSV and as JSON for Gradescope."""
     seed = new_seed() if args.seed is None else args.seed
     for flag, path in {"--out": args.out, "--json": args.json}.items():
         if path is not None:
             writable_file(flag, path)
-    rows, others = grade(args.folder, lessons_of(args), seed, args.time_limit)
+    rows, others = grade(args.folder, seed, args.time_limit)
+    said = [f"all in the same random cases (--seed {seed})"]
+    said += [f"not judged: {each}" for each in others]
+    print(*class_table(rows), "", *map(one_line, said), sep="\n")
+    if args.out:
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(Row._fields)
+        table.writerows(map(plain_cells, rows))
+        write_atomically(args.out, text.getvalue().encode(), follow=True)
+    if args.json:
+        is_class = len({row.student for row in rows}) > 1
+        tests = [autograder_test(row, is_class) for row in rows]
+        content = {"output": "\n".join(said), "tests": tests}
+        write_atomically(args.json, json.dumps(content, indent=1).encode(), follow=True)
+
+
+def class_table(rows):
+    """Return the lines of a table: students by exercises, and how many of them are right."""
     table = {"": [*dict.fromkeys(row.exercise for row in rows)]}
     for row in rows:
         shown = {"missing": "-", "wrong": f"wrong {row.line or ''}".rstrip()}.get(row.verdict, row.verdict)
         table.setdefault(row.student, []).append(shown)
-    lines = [[student, *cells, str(cells.count("right")) if student else "right"] for student, cells in table.items()]
+    lines = [[student, *cells, str(cells.count("right"))] for student, cells in table.items()]
+    lines[0][-1] = "right"
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print(*("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines), sep="\n")
-    said = f"all in the same random cases (--seed {seed})" + (f"; no exercises: {', '.join(others)}" if others else "")
-    print(f"\n{one_line(said)}")
-    if args.out:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([Row._fields, *(
-            [f"'{each}" if str(each).startswith(("=", "+", "-", "@")) else each for each in row] for row in rows)])
-        write_atomically(args.out, text.getvalue().encode(), follow=True)       # no cell is a formula of a spreadsheet
-    if args.json:
-        tests = [{"name": f"{row.student}: " * (len(lines) > 2) + row.exercise, "score": int(row.verdict == "right"),
-                  "max_score": 1, "status": "passed" if row.verdict == "right" else "failed",
-                  "output": ", ".join(filter(None, [row.verdict, f"line {row.line}" * bool(row.line), *row[4:]]))}
-                 for row in rows]
-        write_atomically(args.json, json.dumps({"output": said, "tests": tests}, indent=1).encode(), follow=True)
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def plain_cells(row):
+    """Return the cells of a row, none of them a formula of a spreadsheet."""
+    cells = [*row[:-1], "; ".join(row.remarks)]
+    return [f"'{each}" if str(each).startswith(("=", "+", "-", "@")) else each for each in cells]
+
+
+def autograder_test(row, is_class):
+    """Return what Gradescope's autograder reads of a row; is_class: name the student."""
+    is_right = row.verdict == "right"
+    line = f"line {row.line}" if row.line else ""
+    said = [row.verdict, line, row.gradient, row.mistake, *row.remarks]
+    name = f"{row.student}: {row.exercise}" if is_class else row.exercise
+    return {"name": name, "score": int(is_right), "max_score": 1,
+            "status": "passed" if is_right else "failed", "output": ", ".join(filter(None, said))}

@@ -14,16 +14,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from npgpt.cli.exercise import CENTRAL_DIFFERENCE, add_time_limit_argument, judged, reset_text
+from npgpt.cli.exercise import CENTRAL_DIFFERENCE, add_time_limit_argument, judged
 from npgpt.cli.keys import ENTER, REDRAW, single_keys
 from npgpt.cli.screen import GREEN, REVERSE, UNBROKEN, show, style
 from npgpt.errors import UserError, one_line
 from npgpt.study.exercises.exercise import FOLDER, Step, read_exercise, read_title
 from npgpt.study.exercises.mathematics import derivation_text
-from npgpt.study.exercises.path import is_untouched, path_of, unsolved, whole_path, write_step
+from npgpt.study.exercises.path import (
+    is_untouched,
+    path_of,
+    reset,
+    unsolved,
+    whole_path,
+    write_step,
+)
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import WRONG
-from npgpt.study.judge.child import SPARE
 from npgpt.study.judge.hints import key_in_question, next_hint
 from npgpt.study.judge.report import Report
 from npgpt.study.lessons.table import LESSONS
@@ -71,7 +77,6 @@ def run(args):
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("learn needs a terminal, to read single keys: without one use npgpt exercise (see "
                         "npgpt exercise --help)")
-    SPARE.keep()
     with contextlib.suppress(KeyboardInterrupt), single_keys() as read_key:
         learn(Session(Path(args.folder), args.time_limit, read_key))
 
@@ -242,7 +247,8 @@ def ask_reset(session):
     if ask(session, f"reset {session.file} to its beginning? y/n") != "y":
         session.body.append("not reset")
         return
-    said = reset_text(session.step, session.file)
+    copy = reset(session.step, session.file)
+    said = f"{session.file} was reset" + (f"; your text is in {copy}" if copy else "")
     session.report, session.seen = None, file_state(session.file)
     session.body = [task(session), said]
 

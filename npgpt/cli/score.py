@@ -19,12 +19,12 @@ COLOURS, BITS = (194, 230, 223, 216, 209, 203, 197, 161), 2     # of a terminal'
 def add_arguments(parser):
     add_model_argument(parser)
     text = parser.add_mutually_exclusive_group(required=True)
-    text.add_argument("--text", help="the text; - reads standard input")
+    text.add_argument("--text", help="the text")
     text.add_argument("--file", help="a file of text in UTF-8; - reads standard input")
 
 
 def run(args):
-    if "-" in (args.text, args.file):
+    if args.file == "-":
         text = standard_input()
     else:
         text = read_text(args.file) if args.text is None else args.text

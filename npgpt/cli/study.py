@@ -19,7 +19,6 @@ from npgpt.cli.exercise import own_pairs
 from npgpt.errors import UserError
 from npgpt.files import write_atomically
 from npgpt.loading import load
-from npgpt.study.judge.child import SPARE
 from npgpt.study.lessons.table import chosen_lessons, is_file
 from npgpt.study.page.live import Live
 from npgpt.study.page.page import require_extra, study_page
@@ -61,7 +60,6 @@ def run(args):
         signal.signal(number, signal.default_int_handler)       # as Ctrl-C, so that the file is deleted
     with server.opener() as url:
         threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()       # a text browser would block
-        SPARE.keep()
         server.run(page)
     print("stopped")
 

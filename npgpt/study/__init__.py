@@ -4,7 +4,6 @@ For notebooks and scripts: `case`, a layer with arrays to try it on; `check` for
 backwards; and `verify` for a pair of functions of one's own.
 """
 
-import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import Judgement, judge, new_seed
 from npgpt.study.judge.outcome import Solution, solution_of
 from npgpt.study.judge.own_backward import train as train
-from npgpt.study.judge.report import Report, report_html, report_text
+from npgpt.study.judge.report import Report, report_text
 from npgpt.study.judge.shapes import EXACT
 from npgpt.study.lessons.own import Pair, pair_of
 from npgpt.study.lessons.setting import PLAIN
@@ -43,7 +42,7 @@ def case(layer: str) -> Case:
 
 
 class Check:
-    """The verdict on a backward: `right`, and `report` with all that was found. A notebook shows it as a table."""
+    """The verdict on a backward: `right`, and `report` with all that was found."""
 
     def __init__(self, title: str, exercise: Exercise, solution: Solution, report: Report, folder: Path | None):
         self.title, self.exercise, self.solution, self.report = title, exercise, solution, report
@@ -81,12 +80,6 @@ class Check:
 
     def __repr__(self) -> str:
         return report_text(self.report, self.title)
-
-    def _repr_html_(self) -> str:
-        def code(line):
-            return linecache.getline(self.solution.file, line).partition("  # ")[0].strip()
-
-        return report_html(self.report, self.title, code)
 
 
 def check(layer: str, backward: Callable, seed: int | None = None, level: int | str | None = None) -> Check:

@@ -1,6 +1,5 @@
 """Planting a bug in a backward, for the learner to find: one of the common mistakes that the derivation notes."""
 
-import ast
 import functools
 
 from npgpt.study.exercises.exercise import file_text, key_of, statements
@@ -15,31 +14,18 @@ def bug_layers():
     return [name for name, lesson in LESSONS.items() if any(note.mistake for note in read_notes(lesson).values())]
 
 
-def bug_of(lesson, seed):
-    """Return a statement of the lesson's backward, and the wrong text for it that the seed chooses."""
-    notes = read_notes(lesson)
-    lines = [(each, notes[key_of(each)]) for each in statements(backward_tree(lesson)) if key_of(each) in notes]
-    found = [(each, note.mistake) for each, note in lines if note.mistake]
-    return found[seed % len(found)]
-
-
 def bug_text(lesson, seed, path):
     """Return the text of an exercise file with a bug in the lesson's backward; the same seed plants the same bug."""
-    task = (f"One line of {lesson.backward.__name__} has a bug. Find it: answer with the number of the line (in this "
-            "file), or fix it and check the file.")
-    commands = {" --line N": "is line N the wrong one?", "": "is it fixed?", " --hint": "a hint, and the next one"}
-    statement, mistake = bug_of(lesson, seed)
+    task = f"One line of {lesson.backward.__name__} has a bug. Find it, fix it, and check the file."
+    commands = {"": "is it fixed?", " --hint": "a hint, and the next one"}
+    notes = read_notes(lesson)
+    own = {key_of(each): each for each in statements(backward_tree(lesson))}
+    mistakes = [(each, notes[key].mistake) for key, each in own.items()
+                if key in notes and notes[key].mistake]
+    statement, mistake = mistakes[seed % len(mistakes)]
     lines = list(read_source(lesson.backward).lines)
     line = lines[statement.lineno - 1]
     comment = line[statement.end_col_offset:].lstrip()
     wrong = f"{line[:statement.col_offset]}{mistake}".ljust(len(line) - len(comment) - 2)
     lines[statement.lineno - 1] = f"{wrong}  {comment}".rstrip()        # the comment stays in its column
     return file_text(lesson, f"bug {seed}", task, commands, path, lines)
-
-
-def bug_statement(exercise):
-    """Return (first line, last line, its text, the package's text) of an exercise's bug; None if it is fixed."""
-    ours, mistake = bug_of(exercise.lesson, exercise.level)
-    wrong = ast.unparse(ast.parse(mistake))
-    found = [each for each in exercise.statements if ast.unparse(each) == wrong]
-    return (found[0].lineno, found[0].end_lineno, wrong, ast.unparse(ours)) if found else None

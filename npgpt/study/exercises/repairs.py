@@ -30,9 +30,10 @@ text = ast.unparse
 def repairs(walk, window, whole, others, is_right, terms):
     """Yield (rank, line, finding, edits) for each edit that makes the results of a `Walk` right, likeliest first.
 
-    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too; others: those
-    whose right sides may be swapped with them; is_right(names): whether the walk ended well; terms(statement): text ->
-    value of the parts of the package's line, which may be missing in the learner's; edits: as `Walk.run` takes them.
+    window: numbers of statements, the likeliest first; whole: those in which arrays are swapped too;
+    others: those whose right sides may be swapped with them; is_right(names): whether the walk ended
+    well; terms(statement): text -> value of the parts of the package's line, which may be missing in
+    the learner's; edits: as `Walk.run` takes them.
     """
     tries = []
     for nearness, i in enumerate(window):
@@ -49,11 +50,7 @@ def repairs(walk, window, whole, others, is_right, terms):
 
 
 # A repair of a kind, made in right code, is a mistake of this kind; its operands are the other way round.
-MISTAKES = {"extra factor": "factor", "extra division": "division", "extra term": "term", "extra call": "call",
-            "transposed": "not transposed", "not transposed": "transposed", "keepdims": "keepdims missing",
-            "multiplied": "divided", "divided": "multiplied"} | {
-    kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition",
-                            "loop order", "reduction", "axis", "instead", "power", "uses")}
+MISTAKES = {"extra factor": "factor", "extra term": "term", "extra call": "call", "uses": "uses"}
 
 
 def mistakes(walk):
@@ -66,32 +63,23 @@ def mistakes(walk):
 
 
 def swaps(walk, window, others):
-    """Yield the edits that swap the right sides of two lines, or replace an array or an axis in a whole line."""
+    """Yield the edits that swap the right sides of two lines, or two arrays in a whole line."""
     statements = walk.statements
-    simple = [i for i in others if isinstance(statements[i], ast.Assign) and RESULT not in stored_names(statements[i])]
+    simple = [i for i in others if isinstance(statements[i], ast.Assign)
+              and RESULT not in stored_names(statements[i])]
     for i, j in itertools.combinations(simple, 2):
         a, b = statements[i], statements[j]
-        if (i in window or j in window) and type(a.value) is type(b.value):     # others are not mistaken for each other
+        # lines of other kinds are not mistaken for each other
+        if (i in window or j in window) and type(a.value) is type(b.value):
             yield (Rank.LINES_SWAPPED, 0, a.lineno, Finding("lines swapped", [], [b.lineno]),
                    {i: changed(a, value=b.value), j: changed(b, value=a.value)})
-    arrays = [name for name, value in walk.before[window[0]].items()
-              if isinstance(value, np.ndarray) and name[:2] != "__"] if window else []
-    for a, b in itertools.permutations(arrays, 2):
-        users = [i for i in window if a in names_in(statements[i])]
-        for lines in [users, *([i] for i in users)]:
-            if sum(getattr(node, "id", "") == a for i in lines for node in ast.walk(statements[i])) > 1:
-                yield (Rank.OTHER_NAME, 0, statements[lines[0]].lineno, Finding("uses", [a, b]),
-                       {i: renamed(statements[i], {a: b}) for i in lines})
+    names = walk.before[window[0]] if window else {}
+    arrays = [name for name, value in names.items() if isinstance(value, np.ndarray) and name[:2] != "__"]
     for i in window:
-        for a, b in itertools.combinations([name for name in arrays if name in names_in(statements[i])], 2):
+        used = names_in(statements[i])
+        for a, b in itertools.combinations([name for name in arrays if name in used], 2):
             yield (Rank.SWAPPED, 0, statements[i].lineno, Finding("swapped", [a, b]),
                    {i: renamed(statements[i], {a: b, b: a})})
-        for axis, other in itertools.permutations(map(str, AXES[:3]), 2):
-            spelling = text(statements[i])
-            if spelling.count(f"axis={axis}") > 1:
-                again = ast.parse(spelling.replace(f"axis={axis}", f"axis={other}")).body[0]
-                ast.copy_location(again, statements[i])
-                yield Rank.AXIS, 0, again.lineno, Finding("axis", [axis, other]), {i: again}
 
 
 def renamed(statement, names):
@@ -189,32 +177,18 @@ def edits(node, pieces):
             yield (Rank.SIGN, "divided" if divided else "multiplied", [b],
                    changed(node, op=ast.Mult() if divided else ast.Div()))
             yield Rank.EXTRA, "extra division" if divided else "extra factor", [b], left
-            if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mult | ast.Div):     # x * a / b
-                yield (Rank.EXTRA, "extra factor" if isinstance(left.op, ast.Mult) else "extra division",
-                       [f"{text(left.right)} {'/' if divided else '*'} {b}"], left.left)
             yield Rank.EXTRA, "extra factor", [a], right
-            yield Rank.COUNT, "no sum", ["quotient" if divided else "product"], changed(node, op=ast.Add())
-            if not divided:
-                yield Rank.FAR, "matmul", [text(node)], changed(node, op=ast.MatMult())
-            for name in [name for name, kind in pieces.kinds.items() if kind == "number"] if divided else ():
-                yield Rank.PART, "uses", [f"1 / {b}", name], changed(node, op=ast.Mult(), right=expression(name))
         case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
             a, b, added = text(left), text(right), isinstance(op, ast.Add)
             yield Rank.SIGN, "term sign", [b], changed(node, op=ast.Sub() if added else ast.Add())
             yield Rank.EXTRA, "extra term", [b], left
             yield Rank.EXTRA, "extra term", [a], right if added else negative(right)
-            for operator, word in ((ast.Mult(), "multiplied"), (ast.Div(), "divided")):
-                yield (Rank.EXTRA, "not multiplied", [b, "added" if added else "subtracted", word],
-                       changed(node, op=operator))
         case ast.BinOp(left, ast.MatMult(), right):
             yield Rank.SHAPE, "matmul order", [], changed(node, left=right, right=left)
             for field, old in ("left", left), ("right", right):
                 if not transposed(old):
                     new = changed(expression("x.swapaxes(-1, -2)"), func=ast.Attribute(old, "swapaxes", ast.Load()))
                     yield Rank.SHAPE, "transposed", [text(old)], changed(node, **{field: new})
-        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
-            for other in (power - 1, power + 1):
-                yield Rank.SHAPE, "power", [power, other], changed(node, right=ast.Constant(other))
         case ast.Call():
             yield from call_edits(node)
         case ast.Name(name, ast.Load()):
@@ -233,7 +207,8 @@ def edits(node, pieces):
             for other in map(str, [*counts, number + 1, number - 1]):
                 yield Rank.COUNT, "instead", [number, other], expression(other)
         case ast.For(_, order):
-            yield Rank.SHAPE, "loop order", [], changed(node, iter=ast.Call(expression("reversed"), [order], []))
+            backwards = ast.Call(expression("reversed"), [order], [])
+            yield Rank.SHAPE, "loop order", [], changed(node, iter=backwards)
         case ast.AugAssign():
             yield from augmented_edits(node, pieces)
         case ast.Assign([ast.Name(id="__result__")], ast.Tuple(items)):
@@ -266,9 +241,8 @@ def edits(node, pieces):
 def augmented_edits(node, pieces):
     """Yield the edits of an augmented assignment, `x += y`."""
     for rank, kind, operands, new in edits(ast.BinOp(node.target, node.op, node.value), pieces):
-        if operands == [text(node.value)]:
-            yield rank, kind, operands, ast.copy_location(ast.Pass(), node) if new is node.target else changed(
-                node, op=new.op)
+        if operands == [text(node.value)] and new is not node.target:
+            yield rank, kind, operands, changed(node, op=new.op)
     if isinstance(node.op, ast.Add) and isinstance(node.target, ast.Subscript):
         yield Rank.SIGN, "repeats", [], added_at(node)
 
@@ -281,7 +255,7 @@ def added_at(node):
 
 
 def call_edits(node):
-    """Yield the edits of a call: other reductions, other functions, another order of the arguments."""
+    """Yield the edits of a call: other reductions, functions, another order of the arguments."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     of_module = isinstance(node.func, ast.Attribute) and text(node.func.value) == "np"
     if name in ("sum", "mean"):
@@ -350,12 +324,12 @@ def rebracketed(node):
         lefts.append(inner)
         inner = inner.left
     for depth, each in enumerate(lefts):
-        # `each` is x op y: what follows y up to the end of the node goes into the brackets, of y if it is a call.
-        call = each.right if isinstance(each.right, ast.Call) and len(each.right.args) == 1 else None
-        rest = call.args[0] if call else each.right
+        # `each` is x op y: what follows y up to the end goes into the brackets, of y if it is a call.
+        is_call = isinstance(each.right, ast.Call) and len(each.right.args) == 1
+        rest = each.right.args[0] if is_call else each.right
         for outer in [*reversed(lefts[:depth]), node]:
             rest = changed(outer, left=rest)
-        yield changed(each, right=changed(call, args=[rest]) if call else rest)
+        yield changed(each, right=changed(each.right, args=[rest]) if is_call else rest)
 
 
 def changed(node, **fields):

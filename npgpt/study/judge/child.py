@@ -1,263 +1,175 @@
-"""Judge a learner's file in a process with limits, so that nothing of the file runs in the calling process.
+"""Judge a learner's file in a fresh process with limits: nothing of it runs in the calling process.
 
-The process judges an exercise, or checks the lines of a layer of one's own, and writes what it finds as JSON. A verdict
-"right" on an exercise is checked here: the results of every case are compared again, so code that has changed NumPy or
-the judge is not believed. (A layer of one's own has no truth but its own.)
+The process judges an exercise, or checks the lines of a layer of one's own, and answers in JSON.
 
-This protects from accidents, such as endless loops, too much memory or output, and a damaged answer. It is no sandbox:
-the code runs as the user, can delete files and use the network, and what leaves its process group survives. Do not
-check files of people whom you do not trust. All limits hold on Linux, macOS may not limit memory, and on Windows there
-is only the time limit. They hold for each process and each file, not for their sum.
-
-Each process answers one request. A program that asks often keeps a spare one, which has imported everything by then.
+This protects from accidents: an endless loop, too much memory or output, or the end of the process
+is one line. It is no sandbox: the code runs as the user, can delete files and use the network, and
+may answer for the judge. Check files of people whom you do not trust in a container. All limits
+hold on Linux, macOS may not limit memory, and on Windows there is only the time limit.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-
-import numpy as np
+from pathlib import Path
 
 from npgpt.errors import UserError, describe, one_line, printable, raised_at
 from npgpt.files import read_python, run_python
-from npgpt.study.exercises.exercise import Step
+from npgpt.study.exercises.exercise import Exercise
 from npgpt.study.exercises.walk import silent
-from npgpt.study.gradcheck.check import LineCheck, best_check, relative_error
+from npgpt.study.gradcheck.check import LineCheck, best_check
 from npgpt.study.gradcheck.truth import cases
 from npgpt.study.judge.judge import explained, new_seed, verdict
 from npgpt.study.judge.outcome import from_json, load_solution, to_json
 from npgpt.study.judge.report import Report
-from npgpt.study.judge.shapes import EXACT
 from npgpt.study.lessons.own import read_pairs
 from npgpt.study.lessons.own_block import block_lesson
 
 TIME_LIMIT = 20.0           # seconds for a file, by default
-MEMORY = 4 << 30            # bytes of address space; NumPy and BLAS take one of them before anything is computed
-FILE_SIZE = 64 << 20        # bytes of a file that the code writes, and of an answer; a deep GPT-2's has 13 million
+MEMORY = 4 << 30            # bytes of address space, of which NumPy and BLAS take a quarter
+FILE_SIZE = 64 << 20        # bytes of a file that the code writes, of its output, and of an answer
 OUTPUT = 64 << 10           # bytes of what the learner's code prints that are shown
 # -P: no packages from the learner's folder; -u: output before a sudden end is not lost.
 MAIN = "-P", "-u", "-c", f"from {__name__} import main; main()"
-DEATH_SIGNAL, SUBREAPER = 1, 36         # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What the process found: of an exercise `report`, and the `results` of each case if all are right.
+    """What the process found: of an exercise `report`, of layers of one's own `layers`, `remarks`.
 
-    layers: the checks of each pair in a file; error: why there is nothing else, to be said after the path.
+    layers: the checks of each pair; error: why there is nothing else, to be said after the path.
     """
 
     report: Report | None = None
-    results: list[list[np.ndarray | None]] = dataclasses.field(default_factory=list)
     layers: list[list[LineCheck]] = dataclasses.field(default_factory=list)
     remarks: list[str] = dataclasses.field(default_factory=list)
     error: str = ""
 
 
 def run_child(exercise, seconds, seed=None):
-    """Return the `Report` on an exercise, from a process that may run for `seconds`. seed: of the random cases.
+    """Return the `Report` on an exercise, from a process that may run for `seconds`.
 
+    seed: of the random cases.
     Raises UserError if the learner's file does not run, runs too long or ends the process.
     """
     seed = new_seed() if seed is None else seed
-    known = None if exercise.lesson.is_own else functools.partial(cases, exercise.layer, seed)
-    arguments = exercise.layer, exercise.what, seed
-    return ask(exercise.path, seconds, arguments, exercise.lesson.backward.__name__, known).report
+    code = exercise.lesson.backward.__name__
+    request = exercise.layer, exercise.what, exercise.text, seed
+    return ask(exercise.path, seconds, code, judge_exercise, *request).report
 
 
 def check_layer(file, name="", inputs=(), seconds=TIME_LIMIT):
     """Return the `Answer` on a file with a pair of one's own. inputs: texts of --input.
 
-    Raises UserError, with the line, if the file has no pair, does not run, runs too long or ends the process; OSError.
+    Raises UserError, with the line, if the file has no pair, does not run, runs too long or ends
+    the process; OSError.
     """
     read_python(file)
-    return ask(file, seconds, ("", name or "", *inputs), "the code")
+    return ask(file, seconds, "the code", check_pairs, name or "", inputs)
 
 
-def ask(path, seconds, arguments, function, known=None, run=None):
-    """Return the `Answer` of the process on a file; UserError if there is none. function: what may not have ended.
+def ask(path, seconds, code, action, *request):
+    """Return the `Answer` of action(path, *request, send) in a process; UserError if there is none.
 
-    known(): the `Case`s with which right results are compared once more; run: instead of `Spare.run`.
+    code: what may not have ended.
     """
-    request = json.dumps([str(path), seconds, *arguments]).encode() + b"\n"
-    how, data, output = (run or SPARE.run)(request, seconds)
+    request = json.dumps([action.__name__, seconds, str(path), *request])
+    how, lines, output = run_process(request, seconds)
     text = printable(output[:OUTPUT].decode(errors="replace"), kept="\n\t")
     print(text, end="" if text.endswith("\n") or not text else "\n", file=sys.stderr)
     if len(output) > OUTPUT:
         print("[more output left out]", file=sys.stderr)
-    try:
-        answer = read_answer(data)
-        if arguments[0] and answer.report is None and not answer.error:
-            raise ValueError("no verdict")
-        if known and answer.report and answer.report.right:
-            confirm(answer.results, known())
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        if how is None:
-            raise UserError(f"{path}: {function} has not ended within {seconds:g} seconds: "
-                            "is there an endless loop? (--time-limit gives it longer)") from None
-        did = "ended or disturbed its process" if how == "exit code 0" else f"ended its process ({how})"
-        raise UserError(f"{path}: the code {did} before it could be checked") from None
+    if not lines and how is None:
+        raise UserError(f"{path}: {code} has not ended within {seconds:g} seconds: "
+                        "is there an endless loop? (--time-limit gives it longer)")
+    if not lines:
+        raise UserError(f"{path}: the code ended its process ({how}) before it could be checked")
+    answer = from_json(json.loads(lines[-1]), Answer)
     if answer.error:
         raise UserError(f"{path}{answer.error}")
     return answer
 
 
-class Child(subprocess.Popen):
-    """Python in a process group of its own. first: a folder that is searched first for packages."""
+def run_process(request, seconds):
+    """Start `main` on a request, and end its process group after `seconds`.
 
-    def __init__(self, *arguments, first=None, cwd=None):
-        self.written = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        folders = [*filter(None, [first]), *map(os.path.abspath, sys.path)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": "1",
-                       "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | ({"TMPDIR": cwd} if cwd else {})
-        super().__init__([sys.executable, *arguments], env=environment, stdin=subprocess.PIPE, stdout=self.written[0],
-                         stderr=self.written[1], start_new_session=True, cwd=cwd)
-
-    def run(self, request, seconds):
-        """Let it answer, and kill its group. Return "exit code 3", "signal 9" or None (too long), and both outputs."""
-        how, (output, errors) = None, self.written
-        with output, errors:
-            try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.communicate(request, seconds)
-                    how = f"signal {-self.returncode}" if self.returncode < 0 else f"exit code {self.returncode}"
-            finally:
-                with contextlib.suppress(AttributeError, OSError):  # Windows has no groups; all of the group has ended
-                    os.killpg(self.pid, signal.SIGKILL)
-                self.kill()
-                self.wait()
-                self.stdin.close()
-            output.seek(0)
-            errors.seek(0)
-            return how, output.read(FILE_SIZE), errors.read(OUTPUT + 1)
-
-
-class Spare:
-    """After `keep`, a process that waits for the next request; it ends when this process does."""
-
-    thread = concurrent.futures.ThreadPoolExecutor(1)       # Linux ends a process with the thread that started it
-    future = None
-
-    def keep(self):
-        """Start a process in the background."""
-        self.future = self.thread.submit(Child, *MAIN)
-
-    def run(self, request, seconds):
-        """Return what `Child.run` returns; if there was a spare, start the next one."""
-        future, self.future = self.future, None
-        child = future.result() if future else Child(*MAIN)
-        if child.poll() is not None:        # somebody ended it
-            child.run(b"", 0)
-            child = Child(*MAIN)
-        try:
-            return child.run(request, seconds)
-        finally:
-            if future:
-                self.keep()
-
-
-SPARE = Spare()
-
-
-def read_answer(data):
-    """Return the `Answer` in the last whole line of a process, which the learner's code may have written."""
-    *_, last, _ = data.split(b"\n")
-    return from_json(json.loads(last), Answer)
-
-
-def confirm(results, known):
-    """Raise ValueError unless results are the true ones of all `Case`s."""
-    for given, case in zip(results, known, strict=True):
-        for value, true in zip(given, case.results.values(), strict=True):
-            if value is not None if true is None else relative_error(value, true) > EXACT:
-                raise ValueError("a wrong result")
-
-
-def prctl(option, value):
-    """Call Linux's prctl; on other systems nothing happens."""
-    if sys.platform == "linux":
-        import ctypes
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def go_on_in_a_child():
-    """On Linux, return in a child of this process, which waits and ends as the child does; each ends with its parent.
-
-    So code that kills its parent ends a process that belongs to it.
+    Returns "exit code 3", "signal 9" or None (too long); the lines of its answer; what it printed.
     """
-    prctl(DEATH_SIGNAL, 9)
-    if sys.platform == "linux" and (child := os.fork()):        # macOS's BLAS does not survive a fork
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code < 0:
-            with contextlib.suppress(OSError):          # SIGKILL has no handler
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        os._exit(code)
-    prctl(DEATH_SIGNAL, 9)
+    folders = os.pathsep.join(map(os.path.abspath, sys.path))
+    one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": folders, **one_thread}
+    how = None
+    with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as output:
+        child = subprocess.Popen([sys.executable, *MAIN], env=environment, stdin=subprocess.PIPE,
+                                 stdout=answers, stderr=output, start_new_session=True)
+        try:
+            child.communicate(request.encode(), seconds)
+            code = child.returncode
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # Windows has no groups; all of the group may have ended
+            with contextlib.suppress(AttributeError, OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
+            child.wait()
+        answers.seek(0)
+        output.seek(0)
+        *lines, _ = answers.read().split(b"\n")         # the last line is not whole
+        return how, lines, output.read(OUTPUT + 1)
 
 
 def limit(seconds):
     """Limit the resources of this process, as far as the system can."""
-    # CPU: more than the parent allows; NPROC counts all processes of the user, so with 0 none may be added.
-    for name, most in {"CPU": int(time.process_time() + seconds) + 5, "AS": MEMORY, "FSIZE": FILE_SIZE, "NOFILE": 64,
-                       "CORE": 0, "NPROC": 0}.items():
-        with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):     # no system has all of them
+    # CPU: more than the parent allows
+    limits = {"CPU": int(seconds) + 10, "AS": MEMORY, "FSIZE": FILE_SIZE, "CORE": 0}
+    for name, most in limits.items():
+        # no system has all of them
+        with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):
             import resource
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def main():
-    """The process: read a line of JSON, [file, seconds, layer, what, seed] of an exercise or [file, seconds, "", name,
-    *inputs] of a layer of one's own; judge the file, and answer on the original standard output.
-    """
+    """The process: read a request, [action, seconds, path, …], and answer on standard output."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)           # what the learner's code prints goes to standard error
-    request = sys.stdin.buffer.readline()
-    if not request:         # the parent has ended
-        os._exit(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)        # the learner's code has nothing to read
-    file, seconds, layer, what, *more = json.loads(request)
-    go_on_in_a_child()
+    action, seconds, path, *request = json.load(sys.stdin)
+    limit(seconds)
 
     def send(answer):
         print(json.dumps(answer, default=to_json), file=answers, flush=True)
 
     try:
-        limit(seconds)
-        if layer:
-            judge_exercise(Step(layer, what), file, *more, send)
-        else:
-            send(checked_pairs(file, what, more))
-    except BaseException as error:          # also SystemExit, and an ImportError of the package's if SciPy is missing
-        line, text = raised_at(error, file), one_line(error)
+        run = judge_exercise if action == "judge_exercise" else check_pairs
+        run(path, *request, send)
+    except BaseException as error:          # also SystemExit, and an ImportError without SciPy
+        line, text = raised_at(error, path), one_line(error)
         said = f", line {line}: {describe(error)}" if line else f": {text}"
-        send(Answer(error=text[len(file):] if text.startswith(file) else said))
+        send(Answer(error=text[len(path):] if text.startswith(path) else said))
     os._exit(0)             # without the learner's threads and exit handlers
 
 
-def judge_exercise(step, file, seed, send):
+def judge_exercise(path, layer, what, text, seed, send):
     """Send the verdict on an exercise; if it is wrong, send it again with the mistake in words."""
-    known, numpy = cases(step.layer, seed), dict(vars(np))      # before the code runs
-    solution = load_solution(step.lesson, file)
-    vars(np).update(numpy)      # a file may change NumPy, with which the judge computes
-    wrong, report, results = verdict(known, solution, seed)
-    send(Answer(report, [[*map(each.get, case.results)] for each, case in zip(results, known, strict=True)]
-                if report.right else []))
+    known = cases(layer, seed)
+    solution = load_solution(Exercise(layer, what, Path(path), text))
+    wrong, report = verdict(known, solution, seed)
+    send(Answer(report))
     if wrong is not None:
-        with silent(), contextlib.suppress(Exception):      # no words if the code ends otherwise this time
+        # no words if the code ends otherwise this time
+        with silent(), contextlib.suppress(Exception):
             send(Answer(explained(solution, known, wrong, report)))
 
 
-def checked_pairs(file, name, inputs):
-    """Return the `Answer` on a file, which runs in this process. inputs: texts of --input. Raises what it raises."""
+def check_pairs(file, name, inputs, send):
+    """Send the checks of the layers in a file, which runs in this process."""
     names = run_python(file)[1]
     block, checks, remarks = block_lesson(file, names), [], []
     only_block = block and (name == "block" or not any(each.endswith("_forward") for each in names))
@@ -266,4 +178,4 @@ def checked_pairs(file, name, inputs):
         found, remark = best_check(lesson.at())
         checks.append(found)
         remarks += [remark] * bool(remark)
-    return Answer(layers=checks, remarks=remarks)
+    send(Answer(layers=checks, remarks=remarks))

@@ -6,7 +6,6 @@ The proof is an edit that repairs the function in all cases, a known mistake tha
 
 import contextlib
 import dataclasses
-import itertools
 import sys
 
 import numpy as np
@@ -51,10 +50,10 @@ class Explanation:
         wrong = [first.name] if first else raised[0].targets if any(raised) else ()
         key = counterpart(self.judgement, wrong) if wrong else ""
         if first:
-            names = (self.rounded(first) or self.in_another_order(first.name)
-                     or self.search.repaired([each for each in explained if each.verdict == WRONG])
-                     or self.still(first) or self.search.recognised(first))
-            explained = self.named(explained, first, names)
+            found = (self.rounded(first) or self.search.repaired(first) or self.still(first)
+                     or self.search.recognised(first))
+            explained = self.named(explained, first, *found) if found else [
+                self.with_possible_lines(each) if each is first else each for each in explained]
         return faults, explained, key
 
     def follows(self, line, cause):
@@ -66,22 +65,21 @@ class Explanation:
         return cause.line is not None and (is_write or isinstance(cause, Line) and (line.line or 0) <= cause.line
                                            or self.search.depends(line.line, cause.line))
 
-    def named(self, lines, first, names):
-        """Return the lines with each (line, finding) added to the wrong `Line` there, or to a new one."""
-        for number, finding in names:
-            i = next((i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG), None)
-            if i is None and first in lines and number > (first.line or 0):
-                i = lines.index(first)      # the line that was said to be the first can be right
-            if i is None:
-                statement = self.source.statement_at(number)
-                name = statement.targets[0] if statement and statement.targets else ""
-                lines = [Line(name, number, WRONG, [finding], first.evidence), *lines]
-            else:
-                mistakes = [finding, *(each for each in lines[i].mistakes if each.kind not in WEAK)]
-                lines = [*lines[:i], dataclasses.replace(lines[i], line=number, mistakes=mistakes), *lines[i + 1:]]
-        if names:
-            return [following(each, names[0][0]) if each.mistakes == [UNKNOWN] else each for each in lines]
-        return [self.with_possible_lines(each) if each is first else each for each in lines]
+    def named(self, lines, first, number, finding):
+        """Return the lines with a finding added to the wrong `Line` of a number, or to a new one."""
+        there = (i for i, each in enumerate(lines) if each.line == number and each.verdict == WRONG)
+        i = next(there, None)
+        if i is None and number > (first.line or 0):
+            i = lines.index(first)      # the line that was said to be the first can be right
+        if i is None:
+            statement = self.source.statement_at(number)
+            name = statement.targets[0] if statement and statement.targets else ""
+            lines = [Line(name, number, WRONG, [finding], first.evidence), *lines]
+        else:
+            mistakes = [finding, *(each for each in lines[i].mistakes if each.kind not in WEAK)]
+            line = dataclasses.replace(lines[i], line=number, mistakes=mistakes)
+            lines = [*lines[:i], line, *lines[i + 1:]]
+        return [following(each, number) if each.mistakes == [UNKNOWN] else each for each in lines]
 
     def with_possible_lines(self, first):
         """Return the first wrong line; if its mistake has no name, with the lines that it may be in as evidence."""
@@ -182,37 +180,30 @@ class Explanation:
         found = self.search.smallest(min(i, len(walk.statements) - 1))
         if not found:
             return Fault(what, fault.line, fault.mistakes)
-        line, finding, _ = found
+        line, finding = found
         if line != fault.line and walk.after is None:
             what = Finding("fails", [str(what)], [fault.line])
         return Fault(what, line, [finding])
 
     def still(self, first):
-        """Return [(line, finding)] if the first wrong gradient is that of another variable in all cases; else []."""
+        """Return (line, finding) if the first wrong gradient is another variable's, or None."""
         judgements = [self.judgement, *map(self.judgement.on, self.cases[1:])]
         equal = [[name for name, values in it.case.gradients.items() if any(close(given, value) for value in values)]
                  for it in judgements for given, true in [self.given(first, it)] if given is not None
                  and np.shape(given) == np.shape(true) and relative_error(given, true) > EXACT]
         same = [name for name in equal[0] if all(name in each for each in equal)] if equal else []
         what = "before its last step" if same == [first.name] else "the gradient of another variable"
-        return [(first.line, Finding("still", [same[0], what]))] if same else []
-
-    def in_another_order(self, first):
-        """Return [(line, finding)] if no line assigns `first`, and the results are only in another order; else []."""
-        it = self.judgement
-        given, true = ([values.get(f"d{name}") for name in self.lesson.results]
-                       for values in (it.results, it.case.results))
-        is_free = it.finished and self.source and first not in {each.name for each in self.judgement.record}
-        found = is_free and true and any(all(map(close, order, true)) for order in [*itertools.permutations(given)][1:])
-        return [(it.last_return(), Finding("results order"))] if found else []
+        return (first.line, Finding("still", [same[0], what])) if same else None
 
     def rounded(self, first):
-        """Return [(line, finding)] if all that is wrong is the rounding of a line in a smaller dtype; else []."""
+        """Return (line, finding) if only the rounding in a smaller dtype is wrong, or None."""
         given, true = self.given(first)
         low = next((each for each in self.judgement.record if each.value.dtype.itemsize < 8), None)
-        if low is None or given is None or low.line > (first.line or low.line) or relative_error(given, true) > 0.05:
-            return []
-        return [(low.line, Finding("dtype", [f"{low.value.dtype}"]))]
+        if low is None or given is None or low.line > (first.line or low.line):
+            return None
+        if relative_error(given, true) > 0.05:
+            return None
+        return low.line, Finding("dtype", [f"{low.value.dtype}"])
 
 
 def following(line, cause):

@@ -22,8 +22,7 @@ def next_hint(exercise, progress, seconds, report=None, seed=None):
     key, first = key_in_question(exercise, report), report.wrong[0] if report.wrong else None
     mistakes = [str(each) for each in first.mistakes if each.kind not in ("unknown", "follows")] if first else []
     found = hints(exercise.lesson, key) if key else shown(exercise, first)
-    # What the mistake is comes first, and in a bug hunt last but one.
-    found = [*found[:-1], *mistakes, *found[-1:]] if exercise.is_bug else [*mistakes, *found]
+    found = [*mistakes, *found]
     # A mistake of another kind on the same line begins again.
     number = progress.next_hint(exercise.name, ": ".join([key, *mistakes]), len(found) - 1)
     return f"hint {number + 1} of {len(found)}: {found[number]}"
@@ -34,8 +33,7 @@ def shown(exercise, first):
     if isinstance(first, Fault):
         return [str(first.what)]
     note = notes_of(exercise.lesson).get(first.name)
-    found = [f"{first.name}: {'; '.join(map(str, first.evidence)) or 'it is wrong'}", *([note.hint] if note else [])]
-    return found[::-1] if exercise.is_bug else found
+    return [f"{first.name}: {'; '.join(map(str, first.evidence)) or 'it is wrong'}", *([note.hint] if note else [])]
 
 
 def key_in_question(exercise, report):

@@ -32,19 +32,19 @@ def new_seed():
 def judge(name, solution, seed):
     """Return the `Report` on a `Solution`, called in this process, with its first mistake in words."""
     known = cases(name, seed)           # before the learner's function runs
-    wrong, report, _ = verdict(known, solution, seed)
+    wrong, report = verdict(known, solution, seed)
     return report if wrong is None else explained(solution, known, wrong, report)
 
 
 def verdict(known, solution, seed):
-    """Run a `Solution` in all `Case`s. Return the first wrong one's number or None, a `Report`, the results of each."""
+    """Run a `Solution` in all `Case`s. Return the number of the first wrong one, and a `Report`."""
     judgements = [Judgement(solution, case, traced=i == 0, shown=i == 0) for i, case in enumerate(known)]
     wrong = next((i for i, each in enumerate(judgements) if not each.sound), None)
     report = judgements[wrong or 0].report()
     if report.right and any(contents(each.outcome.result) != contents(each.outcome.value) for each in judgements):
         report = dataclasses.replace(report, faults=[Fault(Finding("kept"), judgements[0].last_return())])
-    report = dataclasses.replace(report, record=judgements[0].record, seed=seed, count=len(known))
-    return wrong, report, [each.results for each in judgements]
+    record = judgements[0].record
+    return wrong, dataclasses.replace(report, record=record, seed=seed, count=len(known))
 
 
 def explained(solution, known, i, report):

@@ -4,7 +4,6 @@ And find the line of the package's backward that the mistake is in by the values
 """
 
 import ast
-import copy
 import functools
 import itertools
 
@@ -32,7 +31,7 @@ class NameSearch:
         self.judgement, self.case, self.lesson = judgement, judgement.case, judgement.lesson
         self.solution, self.cases, self.not_finite = judgement.solution, cases, not_finite
         solution = judgement.solution
-        self.walk, self.body = None, solution.tree and solution.tree.body
+        self.walk = None
         if solution.tree is not None and can_walk(solution.tree):
             self.walk = self.walk_in(self.case)
             result = (self.walk.after or {}).get(RESULT)
@@ -46,18 +45,20 @@ class NameSearch:
     def walk_in(self, case):
         """Return the walk of the learner's function in a case, with the values of the package's terms."""
         terms = {hidden(text): value for terms in package_terms(case).values() for text, value in terms.items()}
-        tree = ast.FunctionDef("", self.solution.tree.args, self.body, [])
-        return Walk(tree, {**self.solution.function.__globals__, **terms}, case.arguments())
+        names = {**self.solution.function.__globals__, **terms}
+        return Walk(self.solution.tree, names, case.arguments())
 
     @functools.cached_property
     def walks(self):
         return [(case, self.walk_in(case)) for case in self.cases]
 
-    def repaired(self, wrong):
-        """Return [(line, finding)] of one edit or several that repair the function in all cases, from wrong `Line`s."""
-        first, *rest = wrong
+    def repaired(self, first):
+        """Return (line, finding) of an edit that repairs the function in all cases, or None.
+
+        first: the first wrong `Line`.
+        """
         if self.walk is None:
-            return []
+            return None
         helpers, tried = self.case.helpers, []
         # The search begins at the line, at a line above it with a wrong value of the package's names, and at the last.
         above = [self.walk.index(each.line) for each in self.walk.record() if each.name in helpers
@@ -65,44 +66,37 @@ class NameSearch:
         start, last = self.walk.index(first.line or 0), len(self.walk.statements) - 1
         start = last if start is None else start
         for i in dict.fromkeys([min([*above, start]), start, last]):
-            if found := self.smallest(i, tried=tried):
-                return [found[:2]]
+            if found := self.smallest(i, tried):
+                return found
             tried += self.window(i)
-        if not rest or not (found := self.smallest(start, first.name)):
-            return []
-        later = copy.copy(self)
-        vars(later).pop("walks", None)
-        later.body = [found[2].get(i, each) for i, each in enumerate(self.walk.statements)]
-        later.walk = later.walk_in(self.case)
-        rest = [each for each in rest if not self.is_right(self.case, later.walk.after or {}, each.name)]
-        more = later.repaired(rest) if rest else []
-        return [found[:2], *more] if more else []
+        return None
 
-    def smallest(self, i, wanted=None, tried=()):
-        """Return (line, finding, edits) of the likeliest edit in or above statement i that repairs the results.
+    def smallest(self, i, tried=()):
+        """Return (line, finding) of the likeliest edit in or above statement i that repairs the
+        results, or None.
 
-        wanted: the name of the only gradient to repair; tried: statements to leave out.
+        tried: statements to leave out.
         """
-        whole, found = self.window(i), {}           # line -> (finding, edits) of the likeliest edit there
+        whole, found = self.window(i), {}           # line -> finding of the likeliest edit there
         for rank, line, finding, edits in repairs(
                 self.walk, [j for j in whole if j not in tried], whole, self.unfixed(),
-                lambda names: self.is_right(self.case, names, wanted), self.terms_for):
+                lambda names: self.is_right(self.case, names), self.terms_for):
             if self.not_finite and rank >= Rank.EXTRA or rank == Rank.FAR and found:
                 break       # what keeps NaN away need not be the mistake
-            if line not in found and all(self.is_right(case, walk.run(0, edits) or {}, wanted)
+            if line not in found and all(self.is_right(case, walk.run(0, edits) or {})
                                          for case, walk in self.walks):
-                found[line] = finding, edits
+                found[line] = finding
                 if len(edits) > 1 or len(whole) == 1:
                     break
         if not found:
             return None
-        (line, (finding, edits)), *others = found.items()
-        same = sorted(each for each in found if found[each][0] == finding)
+        (line, finding), *others = found.items()
+        same = sorted(each for each in found if found[each] == finding)
         if same[1:]:
             line, finding = same[0], Finding("same in", [str(finding)], same[1:])
         elif others:
-            finding = Finding("also", [str(finding), str(others[0][1][0])], [others[0][0]])
-        return line, finding, edits
+            finding = Finding("also", [str(finding), str(others[0][1])], [others[0][0]])
+        return line, finding
 
     def terms_for(self, statement):
         """Return text -> value of the parts of the package's line that assigns the names of a learner's statement."""
@@ -136,14 +130,12 @@ class NameSearch:
         return [i for i, each in enumerate(self.walk.statements[:len(self.walk.before)])
                 if self.is_loose(each) or not fixed.intersection(range(each.lineno, each.end_lineno + 1))]
 
-    def is_right(self, case, names, wanted=None):
-        """Return whether the results at the end of a walk are right, or only the wanted gradient."""
-        if wanted is not None and wanted not in case.results:
-            return close(names.get(wanted), (case.gradients | case.helpers).get(wanted, [None])[-1])
+    def is_right(self, case, names):
+        """Return whether the results at the end of a walk are right."""
         given = self.named(names.get(RESULT))
         return bool(given) and all(given.get(name) is None if true is None else
                                    relative_error(given.get(name), true) <= EXACT
-                                   for name, true in case.results.items() if wanted in (None, name))
+                                   for name, true in case.results.items())
 
     def named(self, result):
         """Return the results of a backward by name; {} if they are not those of a backward."""
@@ -154,12 +146,13 @@ class NameSearch:
             return {}
 
     def recognised(self, first):
-        """Return [(line, finding)] if a mistake in the package's backward gives the same results in all cases; else [].
+        """Return (line, finding) if a mistake in the package's backward gives the same results in
+        all cases, or None.
 
         It is one that the derivation knows (`Note.known`) or, if the numbers say nothing, any small one.
         """
         if not self.judgement.finished or not self.judgement.source:
-            return []
+            return None
         ran = [(package_walk(case), self.named(run_case(self.solution, case).value)) for case in self.cases]
         keys = [*map(key_of, ran[0][0].statements)]
         known = (({keys.index(key_of(each)): each for each in ast.parse(text).body}, Finding("known", [message]))
@@ -170,8 +163,8 @@ class NameSearch:
         for edits, finding in itertools.chain(known, small):
             if all(self.gives(walk, edits, given) for walk, given in ran):
                 last = first.line or last_return(self.judgement.source)
-                return [(min(self.line_like(edits) or last, last), finding)]
-        return []
+                return min(self.line_like(edits) or last, last), finding
+        return None
 
     def gives(self, walk, edits, given):
         """Return whether the package's backward with edits gives these results."""

@@ -6,13 +6,13 @@ import contextlib
 import copy
 import dataclasses
 import inspect
-import re
 import types
 import typing
 
 import numpy as np
 
 from npgpt.errors import UserError, describe, one_line, raised_at
+from npgpt.files import keep_lines
 from npgpt.study.exercises.exercise import find_function, is_blank, key_of, statements
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.source import backward_tree, parsed
@@ -49,19 +49,24 @@ class Solution:
     file: str
 
 
-def load_solution(lesson, file):
-    """Run a file and return its `Solution` of a lesson. Raises UserError if it has none, and what running it raises."""
-    with open(file, "rb") as source:
-        tree = ast.parse(source.read(), str(file))
+def load_solution(exercise):
+    """Run the text of an `Exercise` and return its `Solution`.
+
+    Raises UserError without one, and what running it raises.
+    """
+    lesson, file = exercise.lesson, str(exercise.path)
+    tree = ast.parse(exercise.text, file)
     definition = find_function(tree, lesson.backward)
     to_do = fill_blanks(tree, definition, lesson) if definition else []
-    names = {"__name__": "exercise", "__file__": str(file)}
-    exec(compile(ast.fix_missing_locations(tree), str(file), "exec"), names)
+    names = {"__name__": "exercise", "__file__": file}
+    keep_lines(file, exercise.text)
+    exec(compile(ast.fix_missing_locations(tree), file, "exec"), names)
     function = names.get(lesson.backward.__name__)
     if not callable(function):
         raise UserError(f"there is no {lesson.backward.__name__} after the file has run: the function to write must "
                         "have that name")
-    return Solution(function, definition if is_plain(function, definition, file) else None, to_do, str(file))
+    tree = definition if is_plain(function, definition, file) else None
+    return Solution(function, tree, to_do, file)
 
 
 def solution_of(lesson, function):
@@ -85,7 +90,7 @@ def is_plain(function, definition, file):
         return False
     code, first = function.__code__, min(each.lineno for each in [definition, *definition.decorator_list])
     lazy = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    return (code.co_filename, code.co_firstlineno) == (str(file), first) and not code.co_flags & lazy
+    return (code.co_filename, code.co_firstlineno) == (file, first) and not code.co_flags & lazy
 
 
 def fill_blanks(tree, function, lesson):
@@ -160,22 +165,17 @@ def to_json(value):
 
 
 def from_json(value, kind):
-    """Return a value from JSON as a kind: a dataclass, list[kind], kind | None, an array of floats, or a plain type.
-
-    Raises ValueError, TypeError, OverflowError or RecursionError if it is of another kind.
-    """
+    """Return a value of `to_json` as a kind: a dataclass, list[kind], kind | None, an array, str, …"""
     if isinstance(kind, types.UnionType):
-        return None if value is None else from_json(value, typing.get_args(kind)[0])
+        kind = typing.get_args(kind)[0]
+    if value is None:
+        return None
     if typing.get_origin(kind) is list:
-        return [from_json(each, *typing.get_args(kind)) for each in from_json(value, list)]
+        return [from_json(each, *typing.get_args(kind)) for each in value]
     if dataclasses.is_dataclass(kind):
         kinds = typing.get_type_hints(kind).values()
-        return kind(*(from_json(each, part) for each, part in zip(from_json(value, list), kinds, strict=True)))
+        return kind(*(from_json(each, part) for each, part in zip(value, kinds, strict=True)))
     if kind is np.ndarray:
-        dtype, shape, data = from_json(value, list)
-        if not re.fullmatch(r"[<>]f\d+", dtype):
-            raise ValueError("not an array of floating numbers")
+        dtype, shape, data = value
         return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
-    if type(value) is not kind:       # not isinstance: True is no line number
-        raise ValueError(f"not {kind}")
-    return one_line(value) if isinstance(value, str) else value
+    return one_line(value) if kind is str else value

@@ -1,11 +1,10 @@
-"""The verdict on a learner's backward: as data, as text, and as HTML for a notebook."""
+"""The verdict on a learner's backward: as data and as text."""
 
 import dataclasses
-import html
 import math
 
 from npgpt.study.exercises.findings import Finding
-from npgpt.study.gradcheck.check import OK, WRONG
+from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.gradcheck.trace import Assignment
 
 
@@ -114,18 +113,3 @@ def hunt_text(report, title):
     wrong = ", ".join(names) or "an intermediate, but no result"
     return "\n".join([f"{title}: the bug is still there{in_case(report)}; wrong: {wrong}",
                       *(f"  {fault.what}" for fault in report.faults)])
-
-
-def report_html(report, title, code) -> str:
-    """A `Report` as an HTML table. code(line): the text of a line."""
-    cells = []
-    for line, name, verdict, evidence, mistakes in report.entries():
-        text = "<br>".join(html.escape(str(each)) for each in [*mistakes, *evidence])
-        colour = {OK: "#2da44e", WRONG: "#e5534b"}.get(verdict, "inherit")      # legible on white and on black
-        cells.append(f"<tr><td>{line or ''}</td><td style='text-align: left'><code>{html.escape(code(line or 0))}"
-                     f"</code></td><td><code>{html.escape(name)}</code></td><td style='color: {colour}'>{verdict}</td>"
-                     f"<td style='text-align: left'>{text}</td></tr>")
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in report.notes)
-    return (f"<p><b>{html.escape(title)}</b>: {html.escape(summary(report))}</p><table><tr><th>line</th>"
-            "<th style='text-align: left'>code</th><th>gradient</th><th>verdict</th><th></th></tr>"
-            f"{''.join(cells)}</table>{notes}")

@@ -55,10 +55,9 @@ def pattern(given, true):
     wrong = np.abs(difference) > CLOSE * np.abs(true).max()
     for axis in [i for i in range(true.ndim) if true.shape[i] not in (1, true.size)]:
         rest = tuple(i for i in range(true.ndim) if i != axis)
-        by_index = wrong.any(axis=rest)
-        for kind, indexes in (("wrong at", np.flatnonzero(by_index)), ("right at", np.flatnonzero(~by_index))):
-            if len(indexes) == 1:
-                return Finding(kind, [f"{indexes[0]}", f"{axis}"])
+        right = np.flatnonzero(~wrong.any(axis=rest))
+        if len(right) == 1:
+            return Finding("right at", [f"{right[0]}", f"{axis}"])
         if np.ptp(difference, axis=axis).max() <= CLOSE * np.abs(difference).max():
             return Finding("off by", [f"{axis}"])
     return None

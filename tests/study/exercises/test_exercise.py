@@ -1,6 +1,5 @@
 """`npgpt exercise`: what it writes, what `check` says of good and bad files, hints, bugs and the progress."""
 
-import ast
 import copy
 import dataclasses
 import json
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from npgpt.study.exercises.bugs import bug_layers, bug_statement, bug_text
+from npgpt.study.exercises.bugs import bug_layers, bug_text
 from npgpt.study.exercises.exercise import (
     Step,
     level_text,
@@ -26,7 +25,6 @@ from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.gradcheck.truth import cases
-from npgpt.study.judge.child import read_answer
 from npgpt.study.judge.hints import hints, next_hint
 from npgpt.study.judge.report import report_text
 from npgpt.study.lessons.table import LESSONS, lesson_named
@@ -35,7 +33,6 @@ from tests.study.judge.solutions import judge_file, solved
 
 LINEAR = lesson_named("linear")
 LONG_WAYS = {name: lesson.long_way for name, lesson in LESSONS.items() if lesson.long_way}
-slow = pytest.mark.slow         # starts many processes
 
 
 @pytest.mark.parametrize("layer", LESSONS)
@@ -46,18 +43,15 @@ def test_files_leave_out_the_lines_of_their_level_and_reveal_no_answer(layer):
         backward = without_explanations(lesson, list(read_source(lesson.backward).lines))
         text = level_text(lesson, level, "file.py")
         assert text.startswith(f"# npgpt exercise: {layer}, {what}\n")
-        assert "\n".join(read_source(lesson.forward).lines) in text and "npgpt exercise check file.py --hint" in text
+        assert "\n".join(read_source(lesson.forward).lines) in text
         written = text[text.index(f"def {lesson.backward.__name__}("):]
         missing.append(len([line for line in backward if line not in written.split("\n")]))
         comments = [line for line in backward if line.strip().startswith("# ")]
         assert all((line in written) == (level < 3) for line in comments) and "..." in written
         assert {line.strip(" #") for line in comments} <= {*Flow(lesson.forward, lesson.backward).code.values()}
-        assert not re.search("twice|derivative|both|broadcast", re.sub(r"\w+_(forward|backward)", "", written))
-        assert (layer, level) != ("layernorm", 2) or "mean_dxhat_xhat = ..." in written
     if layer in LONG_WAYS:
         assert path_of(layer)[:2] == [Step(layer, "long way"), Step(layer, "level 1")] and missing.pop(0) >= 4
     assert missing[0] == 1 and missing == sorted(set(missing))
-    assert level < 3 or len(ast.parse(text).body[-1].body) == 2
 
 
 @pytest.mark.parametrize("layer", LONG_WAYS)
@@ -71,49 +65,26 @@ def test_a_long_way_has_a_right_gradient_for_every_variable(layer):
         assert all(relative_error(result[f"d{name}"], true) < 1e-9 for name, true in known.inputs.items())
 
 
-def test_a_level_that_does_not_exist_is_refused(npgpt):
-    refused(npgpt("exercise", "dropout", "--level", "2"), "--level 2: dropout has level 1")
-    refused(npgpt("exercise", "linear", "--level", "long"), "--level long: linear has level 1, level 2, level 3")
-    assert npgpt("exercise")[1].split("\ndropout")[1].split("\n")[0].split() == ["-", "-"]     # level 1, bugs
-
-
-def test_reset_keeps_the_text_of_the_learner(npgpt):
-    for arguments, name in ((("linear", "--level", "3"), "linear-level3"),
-                            (("attention", "--level", "long"), "attention-longway"),
-                            (("bug", "layernorm", "--seed", "2"), "layernorm-bug2")):
-        npgpt("exercise", *arguments)
-        file = Path(f"exercises/{name}.py")
-        first = file.read_text()
-        assert npgpt("exercise", "reset", file) == (0, f"{file} was reset\n", "")
-        mine = first.replace("    return", "    return (")          # need not parse
-        file.write_text(mine)
-        assert npgpt("exercise", "reset", file)[1] == f"{file} was reset; your text is in {file}.bak\n"
-        assert file.read_text() == first and Path(f"{file}.bak").read_text() == mine
-    refused(npgpt("exercise", "reset", "nowhere.py"), "nowhere.py: No such file or directory")
-
-
 def test_from_the_list_to_the_solution_and_back(npgpt):
     def state():
-        return npgpt("exercise", "list")[1].split("\n")[1 + [*LESSONS].index("linear")].split()
+        return npgpt("exercise")[1].split("\n")[1 + [*LESSONS].index("linear")].split()
 
-    assert npgpt("exercise")[1] == npgpt("exercise", "list")[1] and state() == ["linear", "-", "-", "-", "-"]
+    assert state() == ["linear", "-", "-", "-", "-"]
     file = Path("exercises/linear-level1.py")
     assert f"npgpt exercise check {file}" in npgpt("exercise", "linear")[1]
     refused(npgpt("exercise", "linear"), "exercises/linear-level1.py exists")
     text = file.read_text()
-    number = text[:text.index("dweight = ...                                   # (n_in, n_out)\n")].count("\n") + 1
+    number = text[:text.index("dweight = ...")].count("\n") + 1
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and f"right so far; still to be written: line {number}\n" in out and out.count(" ok") == 4
     wrong = text.replace("dweight = ...", "dweight = dy_rows.T @ rows")
     file.write_text(wrong)
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 1 and f"line {number}  dweight  WRONG\n" in out and f"the first wrong line is {number}" in out
-    assert "its shape is (8, 6), not (6, 8)" in out and "transposed" not in out and state()[1] == "tried"
+    assert "transposed" not in out and state()[1] == "tried"
     file.write_text(solved(LINEAR, 1).replace("x.shape[-1])  ", "x[..., 0].size * 0 + x.shape[-1])  "))     # no blank
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "right: every gradient" in out
-    lines = [int(line.split()[1]) for line in out.split("\n") if line.startswith("  line ")]
-    assert lines == sorted(lines) and len(lines) == 5
     progress = Path("exercises/progress.json")
     day = json.loads(progress.read_text())["exercises"]["linear level 1"]["solved"]
     progress.write_text(progress.read_text().replace(day, "2025-01-02"))
@@ -128,10 +99,7 @@ def test_hints_come_one_at_a_time_and_are_remembered(npgpt):
     assert found[0] == "hint 1 of 3: look at the forward's line: y_rows = y_rows + bias\n"
     assert found[1] == f"hint 2 of 3: {read_notes(LINEAR)['dbias'].hint}\n"
     assert found[2] == found[3] and "dy_rows.sum(axis=0) if has_bias else None" in found[2]
-    file.write_text(solved(LINEAR, 2).replace("dy_rows @ weight.T", "-(dy_rows @ weight.T)"))
-    assert "sign" not in npgpt("exercise", "check", file)[1]
-    assert npgpt("exercise", "check", file, "--hint")[1] == "hint 1 of 4: its sign is wrong\n"
-    assert "tried, 4 hints" in npgpt("exercise")[1]
+    assert "tried, 3 hints" in npgpt("exercise")[1]
     file.write_text(solved(LINEAR, 2))
     assert "no hint is needed" in npgpt("exercise", "check", file, "--hint")[1]
 
@@ -142,9 +110,7 @@ DROWS = "drows = dy_rows @ weight.T"
 @pytest.mark.parametrize(("layer", "changes", "first", "last"), [
     ("linear", {"dbias = ...": "dbias = dy_rows.sum(axis=0) if has_bias else None"},
      "hint 1 of 3: look at the forward's line: y_rows = rows @ weight", "the package writes: dweight = "),
-    ("linear", {"dbias = ...": "dbias = dy_rows"}, "hint 1 of 4: ", "the package writes: dbias = dy_rows.sum(axis=0)"),
     ("linear", {DROWS: "drows = -(dy_rows @ weight.T)"}, "hint 1 of 4: its sign is wrong", DROWS),
-    ("linear", {DROWS: "drows = dy_rows @ np.sinh(weight.T + 0.3)"}, "hint 1 of 3: look at", DROWS),
     ("embedding", {"dposition = ...": "dposition = dx.sum(axis=0)", "dwpe[:T] = ...": "dwpe[:T] = 2.0 * dposition"},
      "hint 1 of 4: ", "dwpe[:T] = dposition"),      # the line that fills the array, not the one that makes it
     ("gpt", {"= ops.layernorm_backward(dx, ln_f)": "= ops.layernorm_backward(-dx, ln_f)"}, "hint 1 of ",
@@ -187,15 +153,11 @@ def linear(npgpt):
 
 RETURN = "    return dx, dweight, dbias"
 SOLUTION = solved(LINEAR, 3)
-RETURN_LINE = SOLUTION[:SOLUTION.index(RETURN)].count("\n") + 1
 
 
-@slow
 @pytest.mark.parametrize(("old", "new", "says"), [
     ("    x, weight, has_bias = cache", "    x, weight, has_bias = = cache", "mine.py, line {0}: invalid syntax"),
     ("def linear_backward", "def my_backward", "mine.py: there is no linear_backward after the file has run"),
-    (RETURN, "    import os; os._exit(3)", "mine.py: the code ended its process (exit code 3)"),
-    (RETURN, "    import os; os._exit(0)", "mine.py: the code ended or disturbed its process before it could be"),
     ("# npgpt exercise: linear", "# npgpt exercise: gtp", "mine.py is not an exercise file"),
     ("(n_in", "\0", "null bytes"),
 ])
@@ -205,7 +167,6 @@ def test_bad_solutions_are_refused_in_one_line(linear, old, new, says):
 
 
 def test_wrong_files_and_flags_are_refused(npgpt, tmp_path):
-    npgpt("exercise", "linear")
     (tmp_path / "latin.py").write_bytes(b"# npgpt exercise: linear, level 1\n# \xe9\n")
     (tmp_path / "deep.py").write_text(f"# npgpt exercise: linear, level 1\n{'-' * 50000}1")
     for arguments, *says in (
@@ -214,22 +175,15 @@ def test_wrong_files_and_flags_are_refused(npgpt, tmp_path):
             (["check", "latin.py"], "latin.py, line 2: not UTF-8 text"),
             (["check", "deep.py"], "deep.py: it cannot be parsed"),
             (["relu"], "relu", "layernorm"),
-            (["bug", "dropout"], "invalid choice: 'dropout'"),
-            (["check", "exercises/linear-level1.py", "--line", "3"], "has no bug"),
-            (["check", "exercises/linear-level1.py", "--line", "3", "--hint"], "not allowed with")):
+            (["dropout", "--level", "2"], "--level 2: dropout has level 1"),
+            (["linear", "--level", "long"], "--level long: linear has level 1, level 2, level 3"),
+            (["bug", "dropout"], "invalid choice: 'dropout'")):
         refused(npgpt("exercise", *arguments), *says)
 
 
-@slow
-@pytest.mark.parametrize(("code", "says"), [
-    ("np.zeros(6 << 27)", "MemoryError: Unable to allocate 6.00 GiB"),
-    ("files = [open('many' + str(i), 'w') for i in range(100)]", "OSError: [Errno 24] Too many open files"),
-    ("raise ValueError('\\x1b[31m' + 'a' * (2 << 20))", "ValueError: \\x1b[31maaa"),
-    ("raise type('Mine', (Exception,), {'__str__': lambda self: 1 / 0})", "Mine"),
-])
-def test_broken_limits_and_unprintable_errors_are_one_short_line(linear, code, says):
-    code, out, err = linear(RETURN, f"    {code}\n{RETURN}")
-    assert code == 1 and err == "" and says.format(RETURN_LINE) in out
+def test_an_unprintable_error_is_one_short_line(linear):
+    code, out, err = linear(RETURN, "    raise ValueError('\\x1b[31m' + 'a' * (2 << 20))")
+    assert code == 1 and err == "" and "ValueError: \\x1b[31maaa" in out
     assert len(out) < 1000 and "\x1b" not in out
 
 
@@ -240,40 +194,8 @@ def test_what_a_solution_prints_is_shown_up_to_a_limit_and_without_escape_codes(
     assert err.endswith("aaa\n[more output left out]\n")
 
 
-ARRAY = ["<f8", [2], "AAAAAAAA8D8AAAAAAAAAQA=="]
-LINE = ["dx", 3, "ok", [], []]
-FAULT = [["missing", ["dx", ""], [], ""], 3, []]
-REPORT = ["", [LINE], [FAULT], ["\x1b[31m"], [5], ["dx"], "", 25, 3, [["f", 3, "dx", ARRAY]]]
-ANSWER = [REPORT, [[ARRAY, None]], [], [], ""]
-
-
-def with_part(value, indexes, other):
-    """A copy of nested lists with another part."""
-    if not indexes:
-        return other
-    return [with_part(each, indexes[1:], other) if i == indexes[0] else each for i, each in enumerate(value)]
-
-
-BAD_PARTS = [([0], 5), ([0], {}), ([0, 1, 0], 5), ([0, 3, 0], None), ([0, 4, 0], float("inf")), ([0, 1, 0, 1], True),
-             ([0, 2, 0, 0], []), ([0, 9, 0, 3], None), ([1], [ARRAY]), ([1, 0, 0], 5), ([1, 0, 0, 0], "O"),
-             ([1, 0, 0, 0], "<i8"), ([1, 0, 0, 0], "f8,"), ([1, 0, 0, 1], [3]), ([1, 0, 0, 1], [10**30]),
-             ([1, 0, 0, 1], "a"), ([1, 0, 0, 2], "?"), ([1, 0, 0, 2], 5), ([4], None), ([4], float("nan"))]
-
-
-def test_answers_are_validated():
-    answer = read_answer(f"[]\n{json.dumps(ANSWER)}\nhalf a line".encode())
-    assert not answer.report.right and answer.report.lines[0].line == 3 and answer.report.notes == ["\\x1b[31m"]
-    assert str(answer.report.faults[0].what) == "dx is missing in dp"
-    assert answer.results[0][0].tolist() == [1.0, 2.0] and answer.results[0][1] is None
-    assert read_answer(b'[null, [], [], [], "text"]\n').error == "text"
-    bad = ["5", "[]", "{}", '["error"]', "[" * 100000, "\udcff", json.dumps(ANSWER)[:-1], json.dumps([*ANSWER, 5])]
-    for text in [*bad, *(json.dumps(with_part(ANSWER, *part)) for part in BAD_PARTS)]:
-        with pytest.raises((ValueError, TypeError, OverflowError, RecursionError)):
-            read_answer(text.encode(errors="surrogateescape") + b"\n")
-
-
-@pytest.mark.parametrize("content", ["", "{}", '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'])
-def test_damaged_progress_is_refused_and_kept(npgpt, content):
+def test_damaged_progress_is_refused_and_kept(npgpt):
+    content = '{"exercises": {"linear level 1": {"tries": 1, "hints": {"dx": -1}}}}'
     Path("exercises").mkdir()
     Path("exercises/progress.json").write_text(content)
     refused(npgpt("exercise"), "exercises/progress.json is damaged", "delete it")
@@ -281,10 +203,8 @@ def test_damaged_progress_is_refused_and_kept(npgpt, content):
 
 
 @pytest.mark.parametrize(("layer", "key", "names"), [
-    ("layernorm", "dx", "mean centred var rstd xhat"), ("layernorm", "mean_dxhat", "mean centred var rstd xhat"),
-    ("layernorm", "dxhat", "y"), ("attention", "kept", ""), ("attention", "dmasked", "largest exps total att"),
-    ("gelu_exact", "density", "phi y"), ("twice", "dx", "u v"), ("block", "dx_mid", "norm_2 x_out"),
-    ("gpt", "dwte", "head_weight x"), ("gpt", "dx, dp['h'][i]", "x"), ("embedding", "dwpe[:T]", "position")])
+    ("layernorm", "mean_dxhat", "mean centred var rstd xhat"), ("layernorm", "dxhat", "y"), ("attention", "kept", ""),
+    ("twice", "dx", "u v"), ("gpt", "dwte", "head_weight x")])
 def test_the_first_hint_has_all_lines_that_a_line_undoes(layer, key, names):
     """A fused gradient undoes several, a sum of parts those of its parts, and a recomputed variable none."""
     assert re.findall(r"(?<=[:;] )\w+", hints(lesson_named(layer), key)[0]) == names.split()
@@ -304,23 +224,16 @@ def test_a_bug_is_one_line_with_wrong_gradients(layer, tmp_path):
         [(old, new)] = [lines for lines in zip(*both, strict=True) if len({*lines}) > 1]
         comment = old.find("  # ")
         assert comment < 0 or new[comment:] == old[comment:]        # it has not moved
-        first, last, wrong, answer = bug_statement(read_exercise(file))
-        assert first == last and text.split("\n")[first - 1] == new and wrong != answer
 
 
-def test_a_bug_is_found_by_its_line_or_fixed(npgpt):
+def test_a_bug_is_found_if_the_file_is_right(npgpt):
     code, out, _ = npgpt("exercise", "bug", "layernorm", "--seed", "2")
     file = Path("exercises/layernorm-bug2.py")
     assert code == 0 and str(file) in out
-    text = file.read_text()
-    line, _, wrong, right = bug_statement(read_exercise(file))
-    for number in range(1, text.count("\n") + 1):
-        code, out, _ = npgpt("exercise", "check", file, "--line", number)
-        assert (code == 0) == (number == line) == out.startswith("yes") == (right in out), number
     code, out, _ = npgpt("exercise", "check", file)
-    assert code == 1 and "the bug is still there" in out and f"line {line}" not in out
-    file.write_text(text.replace(f"    {wrong}", f"    # fixed\n    {right}"))
+    assert code == 1 and "the bug is still there" in out and "line" not in out.partition("there")[2]
+    right = "\n".join(read_source(LESSONS["layernorm"].backward).lines)
+    file.write_text(f"{file.read_text().partition('def layernorm_backward')[0]}{right}\n")
     code, out, _ = npgpt("exercise", "check", file)
     assert code == 0 and "fixed" in out
-    refused(npgpt("exercise", "check", file, "--line", line), "no line differs")
     assert npgpt("exercise")[1].split("\nlayernorm")[1].split("\n")[0].split()[-1] == "1"

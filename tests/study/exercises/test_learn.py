@@ -14,14 +14,10 @@ import pytest
 
 from npgpt.cli import learn, screen
 from npgpt.errors import UserError
-from npgpt.study.exercises.exercise import read_exercise
-from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.mathematics import derivation_text, formula_text, read_notes, read_text
-from npgpt.study.exercises.path import Step, reset, unsolved, whole_path, write_step
+from npgpt.study.exercises.path import Step, reset, unsolved, whole_path
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.judge.hints import next_hint
-from npgpt.study.judge.report import Line, Report
 from npgpt.study.lessons.table import LESSONS, lesson_named
 from tests.helpers.runs import refused
 from tests.study.judge.solutions import solved
@@ -112,36 +108,27 @@ def test_from_the_start_to_another_day(request, folder):
     learn = Terminal(request)
     shown = learn.wait(f"{done} of {len(whole_path())}", "dv is the gradient of v.")
     line = file.read_text().split("dweight = ...")[0].count("\n") + 1
-    assert f"Open {file} in your editor, and begin with line {line}: replace `...`" in shown and "gelu" not in shown
+    assert f"Open {file} in your editor, and begin with line {line}: replace `...`" in shown
     file.write_text(RIGHT.replace("rows.T @ dy_rows", "-(rows.T @ dy_rows)"))
-    shown = learn.wait("dweight", "ratio -1", "The central difference measures", f"the first wrong line is {line}\n")
-    assert "sign" not in shown
+    learn.wait("dweight", "ratio -1", "The central difference measures", f"the first wrong line is {line}\n")
     learn.press("hh", "hint 1 of 4: its sign is wrong", "hint 2 of 4: look at the forward's line")
-    file.write_text(RIGHT.replace("rows.T @ dy_rows", "2.0 * (rows.T @ dy_rows)"))
-    assert "The central" not in learn.wait("ratio 2", "the first wrong line")
-    file.write_text("")                     # half written
-    learn.wait(f"{file} is not an exercise file, because", "press r to reset it")
     file.unlink()
-    learn.wait(f"{file} is not an exercise file", f"{file} is missing: save it again, or press r to reset it\n")
-    assert learn.press("h", "missing").count(f"{file} is missing") == 1
+    learn.wait(f"{file} is missing: save it again, or press r to reset it\n")
     save(file, RIGHT.replace("y_rows = rows @ weight", "y_rows = 2.0 * rows @ weight"))
     shown = learn.wait("solved: press n", "the linear_forward in this file differs from npgpt's: the judge calls")
     assert "missing" not in shown
-    save(file, RIGHT)
-    assert "differs" not in learn.wait(f"{done + 1} of", "solved: press n")
-    learn.press("\n", "linear level 2", f"Open {folder}/linear-level2.py")
+    learn.press("\n", "linear level 2", f"Open {folder}/linear-level2.py", f"{done + 1} of")
     learn.press("l", "linear         x 9 level 1 >10 level 2  11 level 3  12 bug\n")
     learn.process.terminate()
     assert learn.ended() == 143
 
     learn = Terminal(request)               # another day
     learn.wait("linear level 2", "dv is the gradient", "Linear layer. Open")
-    learn.press("n", "linear level 3", "linear-level3.py")
     learn.process.send_signal(signal.SIGTSTP)
     assert os.WIFSTOPPED(os.waitpid(learn.process.pid, os.WUNTRACED)[1])
     assert termios.tcgetattr(learn.there) == learn.before
     learn.process.send_signal(signal.SIGCONT)
-    learn.wait("linear level 3")
+    learn.wait("linear level 2")
     learn.press("\x1b[A\udce9l", "linear         x 9")        # an arrow key, and a byte that is not UTF-8, do nothing
     learn.process.send_signal(signal.SIGINT)
     assert learn.ended() == 0
@@ -170,9 +157,8 @@ def test_without_a_terminal_it_is_one_line(npgpt):
 
 def test_it_begins_where_it_ended(folder):
     assert played(folder, at=Step("linear", "level 3")).step.level == 3         # although level 1 is not solved
-    for at in ({}, {"at": None}, {"at": "linear level 9"}):         # an older file; an exercise of another version
-        note_solved(whole_path()[:2], **at)
-        assert played(folder).step == whole_path()[2]
+    note_solved(whole_path()[:2], at="linear level 9")          # an exercise of another version
+    assert played(folder).step == whole_path()[2]
     with pytest.raises(UserError, match='progress.json is damaged'):
         played(folder, lambda: note_solved([], at=1), "l")
     note_solved(whole_path(), at="linear level 1")
@@ -207,25 +193,12 @@ def test_every_derivation_becomes_text(name):
 
 
 @pytest.mark.parametrize(("latex", "text"), [
-    (r"\frac{f(x + h) - f(x - h)}{2 h} = f^\prime(x) + \frac{h^2}{6} f^{\prime\prime}(x)",
-     "(f(x + h) - f(x - h))/(2 h) = f′(x) + h²/6 f′′(x)"),
     (r"\left( \frac{x}{\sqrt{2 \pi}} \right)\,e^{-x^2/2}", "(x/√(2 π)) e^(-x²/2)"),
     (r"\sum_{t=0}^{T-1} \delta_{v\,\mathrm{idx}_{bt}}\,\mathrm{wte}_{\mathrm{idx}_{bt},\,c}",
      "∑_(t=0)^(T-1) δ[v,idx[b,t]] wte[idx[b,t],c]"),
-    (r"\mathrm{merged}_{b,\,t,\,hD+d} = (I + J_A)^\top x_{k-1}", "merged[b,t,hD+d] = (I + J_A)ᵀ x[k-1]"),
-    (r"\frac{\partial\,\mathrm{loss}}{\partial x_j} \cdot 10^{-5} n_\mathrm{in}", "∂loss/∂x[j] · 10^(-5) n_in"),
 ])
 def test_a_formula_as_text(latex, text):
     assert formula_text(latex) == text
-
-
-def test_in_a_bug_hunt_each_hint_says_more(folder):
-    write_step(BUG, folder / BUG.file)
-    report = Report("", [Line("drows", 40, "WRONG", [Finding("sign")])], [], [], [], [], "drows")
-    said = [next_hint(read_exercise(folder / BUG.file), Progress(folder), 1.0, report) for _ in range(4)]
-    for number, (hint, begin) in enumerate(zip(said, ("look at the forward's line", "The gradient of one factor",
-                                                      "its sign is wrong", "the package writes"), strict=True), 1):
-        assert hint.startswith(f"hint {number} of 4: {begin}")
 
 
 def test_what_is_kept_by_a_reset_is_not_lost_by_another(folder):
@@ -240,8 +213,7 @@ def test_what_is_kept_by_a_reset_is_not_lost_by_another(folder):
 
 
 @pytest.mark.parametrize(("pressed", "number"), [
-    ("p", 8), ("7\n", 7), ("1x\n", 9), ("99999\n", 9), ("0\n", 9),
-    ("7\np", 6), ("1\np", 1), ("n", 10), ("7\nn", 9), ("1\x1b\n", 9),
+    ("p", 8), ("99999\n", 9), ("0\n", 9), ("7\np", 6), ("1\np", 1), ("n", 10), ("7\nn", 9), ("1\x1b\n", 9),
     (f"{len(whole_path())}\nnn", 10),        # what is skipped comes again at the end
 ])
 def test_keys_go_to_an_exercise(folder, pressed, number):
@@ -249,22 +221,6 @@ def test_keys_go_to_an_exercise(folder, pressed, number):
     session = played(folder, *pressed)
     assert session.step == whole_path()[number - 1]
     assert ("there is no exercise" in session.body[-1]) == (pressed in ("0\n", "99999\n"))
-    assert ("this is the first exercise" in session.body[-1]) == (number == 1)
-
-
-def test_the_list_and_the_first_screen_of_each_exercise_fit(folder, monkeypatch, capsys):
-    for name, value in {"TERM": "dumb", "COLUMNS": "80", "LINES": "24"}.items():
-        monkeypatch.setenv(name, value)
-    for step in whole_path():
-        session = learn.Session(folder, 20.0, None)
-        learn.arrive(session, step)
-        session.body.insert(0, learn.GRADIENT)
-        learn.attempt(session, lambda _: None)
-        learn.attempt(session, learn.show_list)
-        _, first, table = capsys.readouterr().out.split("npgpt learn  ")
-        for shown in (first, table):
-            assert shown.count("\n") < 24 and max(map(len, shown.split("\n"))) <= 80
-            assert shown.rstrip().endswith("q quit")
 
 
 def test_long_lines_are_wrapped():

@@ -2,11 +2,18 @@
 
 import ast
 
-from npgpt.study.exercises.exercise import beginning, find_function, is_blank, key_of, level_text, statements
+from npgpt.study.exercises.exercise import (
+    Exercise,
+    beginning,
+    find_function,
+    is_blank,
+    key_of,
+    level_text,
+    statements,
+)
 from npgpt.study.gradcheck.source import read_source
 from npgpt.study.judge.judge import judge
 from npgpt.study.judge.outcome import load_solution
-from npgpt.study.lessons.table import lesson_named
 
 
 def solved(lesson, level):
@@ -27,5 +34,5 @@ def solved(lesson, level):
 
 
 def judge_file(name, file, seed=0):
-    """The `Report` on the backward of the lesson `name` in a file. Raises LearnerError."""
-    return judge(name, load_solution(lesson_named(name), file), seed)
+    """The `Report` on the backward of the lesson `name` in a file."""
+    return judge(name, load_solution(Exercise(name, "level 3", file, file.read_text(encoding="utf-8"))), seed)

@@ -62,8 +62,8 @@ def same_curve(*out_dirs):
 
 @pytest.mark.parametrize("flags", [
     [],
-    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm", "--threads", 2],
-    ["--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
+    ["--dropout", 0.2, "--gradient-accumulation-steps", 2, "--n-layer", 2, "--embedding-layer-norm", "--threads", 2,
+     "--activation", "gelu", "--no-bias", "--no-tie-word-embeddings", "--lm-head-bias", "--no-final-layer-norm"],
 ])
 def test_with_all_the_functions_the_curve_is_the_same(train, flags, request):
     """Every variant of the model can be trained. Without flags the files are checked, and some are the long way."""
@@ -75,7 +75,6 @@ def test_with_all_the_functions_the_curve_is_the_same(train, flags, request):
         assert code == 0 and err == ""
     all_of_them = f"{len(LESSONS)} of {len(LESSONS)} functions are yours, from own ({', '.join(LESSONS)})"
     assert f"backward: {all_of_them}\n" in out
-    assert len(out.partition("the text of a model that your functions have trained:\n\n")[2]) > 300
     assert same_curve("with", "without")
 
 
@@ -103,9 +102,6 @@ def test_each_of_the_functions_is_called(layer):
 
 @pytest.mark.parametrize(("old", "new", "says"), [
     ("rows.T @ dy_rows", "-rows.T @ dy_rows", "own/linear-level3.py, line {line}: linear_backward is not right; see"),
-    ("rows.T @ dy_rows", "rows.T @@ dy_rows", "own/linear-level3.py, line {line}: invalid syntax; see npgpt exercise"),
-    ("def linear_backward(dy, ", "def linear_backward(", "own/linear-level3.py: linear_backward is not right"),
-    ("def linear_backward(", "def my_backward(", "own/linear-level3.py: there is no linear_backward after the file"),
     ("exercise: linear", "exercise: head", "own/linear-level3.py is an exercise on head, not on linear"),
 ])
 def test_a_wrong_file_is_refused_before_anything_is_written(train, old, new, says):
@@ -118,7 +114,7 @@ def test_a_wrong_file_is_refused_before_anything_is_written(train, old, new, say
 def test_folders_without_exercises_and_other_devices_are_refused(train, monkeypatch):
     refused(train("--backward", "nowhere"), "nowhere: No such file or directory")
     Path("own").mkdir()
-    for name in ("chain-level1.py", "linear-bug3.py", "linear-level1.py~", "progress.json"):
+    for name in ("chain-level1.py", "linear-bug3.py"):
         Path("own", name).write_text("")
     write(["linear"], 1, blank=True)
     refused(train("--backward", "own"), "no exercise on a layer is finished in own")
@@ -135,8 +131,6 @@ def test_of_several_levels_the_highest_that_is_right_is_used():
     write(["linear"], 1, blank=True)
     write(["dropout"], 0, blank=True)
     assert own_backward.read_backwards("own").files == {"linear": Path("own/linear-level1.py")}
-    write(["linear"], 1)
-    assert own_backward.read_backwards("own").files == {"linear": Path("own/linear-level2.py")}
 
 
 @UNCHECKED
@@ -159,20 +153,13 @@ def test_what_a_function_raises_in_training_is_one_line_and_the_steps_before_are
 @pytest.mark.parametrize(("layer", "line", "says"), [
     ("mlp", "raise SystemExit(3)", "SystemExit: 3"),
     ("mlp", "raise FileNotFoundError(2, 'no file', 'weights.npy')", "FileNotFoundError: [Errno 2] no file"),
-    ("linear", "return linear_backward(dy, cache)", "RecursionError: maximum recursion depth"),
-    ("linear", "import warnings; warnings.simplefilter('error'); warnings.warn('mine')", "UserWarning: mine"),
-    ("linear", "return None", f"{OURS}TypeError: cannot unpack non-iterable NoneType"),
-    ("gelu_tanh", "return dy * 1j", f"{OURS}TypeError: Cannot cast array data from dtype('complex64')"),
-    ("gpt", "return None", f"{OURS}AttributeError: "),
     ("gpt", "return {'wte': {'weight': dlogits}}", f"{OURS}ValueError: cannot reshape array"),
 ])
-def test_whatever_goes_wrong_because_of_a_function_is_one_line(train, npgpt, layer, line, says):
+def test_whatever_goes_wrong_because_of_a_function_is_one_line(train, layer, line, says):
     write([layer])
     number = insert(layer, line)
     says = says if says.startswith(OURS) else f"npgpt: own/{layer}-level3.py, line {number}: {says}"
     refused(train("--max-iters", 2, "--backward", "own"), says, "; stopped at step 0, saved; fix it, and continue with")
-    refused(npgpt("train", "--resume", "--backward", "own"), says)
-    refused(train("--overfit", "--backward", "own"), says)
 
 
 def test_another_dtype_and_shared_memory_do_no_harm():

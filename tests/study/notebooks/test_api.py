@@ -71,11 +71,10 @@ def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch, ca
     checked, case = study.check("layernorm", wrong, seed=3), study.case("layernorm")
     assert capsys.readouterr().out == f"{checked}\n" and "wrong, a backward of layernorm" in repr(checked)
     assert (checked.right, checked.report.seed) == (False, 3)
-    assert all("the factor weight is missing" in text for text in (repr(checked), checked._repr_html_()))
+    assert "the factor weight is missing" in repr(checked)
     shown = checked.show("dxhat")
     np.testing.assert_allclose(shown["difference"], case.dy - case.dy * case.inputs["weight"])
     assert not checked.show("dweight")["difference"].any()
-    assert "dxhat = dy</code>" in checked._repr_html_()
     assert [str(checked.hint())[:11] for _ in range(2)] == ["hint 1 of 4", "hint 2 of 4"]
     with pytest.raises(UserError, match="no line computes a gradient called dvar"):
         checked.show("dvar")

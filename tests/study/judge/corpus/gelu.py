@@ -19,32 +19,31 @@ GELU_TANH = [
         dx += SQRT_2_OVER_PI * 0.134145 * x * x * dinner
         return dx
         """),
-    wrong("uses 0.7978846 instead of SQRT_2_OVER_PI", at="return dy *", body="""
+    wrong(at="return dy *", body="""
         x, t = cache
         return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t**2) * 0.7978846 * (1 + 3 * 0.044715 * x**2))
         """),
-    wrong("the factor tanh is missing", "dinner = dtanh * (1.0 - tanh)"),
-    wrong("the term tanh * tanh has the wrong sign", "dinner = dtanh * (1.0 + tanh * tanh)"),
-    wrong("its sign is wrong", "dinner = dtanh * (tanh * tanh - 1.0)"),
-    wrong("the factor 1.0 - tanh * tanh is missing", "dinner = dtanh"),
-    wrong("3.0 is missing", "dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 0.044715 * (x * x)))"),
-    wrong("2.0 instead of 3.0", "dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 2.0 * 0.044715 * (x * x)))"),
-    wrong("the factor SQRT_2_OVER_PI * (1", "dx_inside = dinner"),
-    wrong("the term 1.0 is missing", "dx_inside = dinner * (SQRT_2_OVER_PI * (3.0 * 0.044715 * (x * x)))"),
-    wrong("the term dx_inside is missing", "dx = dx_outside"),
-    wrong("a product instead of a sum", "dx = dx_outside * dx_inside"),
-    wrong("uses dy instead of dtanh", "dinner = dy * (1.0 - tanh * tanh)"),
-    wrong("np.tanh does not belong there", "dinner = dtanh * (1.0 - np.tanh(tanh) ** 2)"),
-    wrong("tanh and x are swapped", ("x, tanh = cache", "tanh, x = cache")),
-    wrong("begins here", "dtanh = dy * (0.5 * x) / np.where(x > 0.0, 1.0, 0.0)"),
-    wrong("the derivative of the other GELU", at="return dy", body="""
+    wrong("dinner = dtanh * (1.0 - tanh)"),
+    wrong("dinner = dtanh * (1.0 + tanh * tanh)"),
+    wrong("dinner = dtanh * (tanh * tanh - 1.0)"),
+    wrong("dinner = dtanh"),
+    wrong("dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 0.044715 * (x * x)))"),
+    wrong("dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 2.0 * 0.044715 * (x * x)))"),
+    wrong("dx_inside = dinner"),
+    wrong("dx_inside = dinner * (SQRT_2_OVER_PI * (3.0 * 0.044715 * (x * x)))"),
+    wrong("dx = dx_outside"),
+    wrong("dx = dx_outside * dx_inside"),
+    wrong("dinner = dy * (1.0 - tanh * tanh)"),
+    wrong("dinner = dtanh * (1.0 - np.tanh(tanh) ** 2)"),
+    wrong(("x, tanh = cache", "tanh, x = cache")),
+    wrong("dtanh = dy * (0.5 * x) / np.where(x > 0.0, 1.0, 0.0)"),
+    wrong(at="return dy", body="""
         x, tanh = cache
         inner = SQRT_2_OVER_PI * (x + 0.044715 * x**3)
         density = np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi)
         return dy * (0.5 * (1.0 + np.tanh(inner)) + x * density)
         """),
-    wrong("the factor 2.0 / 3.0 does not belong there",
-          "dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (x * x))) * 2.0 / 3.0"),
+    wrong("dx_inside = dinner * (SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * (x * x))) * 2.0 / 3.0"),
 ]
 
 GELU_EXACT = [
@@ -64,14 +63,13 @@ GELU_EXACT = [
         pdf = 0.5 * SQRT_2_OVER_PI * np.exp(-0.5 * np.square(x))
         return (cdf + x * pdf) * dy
         """),
-    wrong("the sign of 0.5 * (x * x) is wrong", "density = np.exp(0.5 * (x * x)) * (0.5 * SQRT_2_OVER_PI)"),
-    wrong("0.5 is missing", "density = np.exp(-(x * x)) * (0.5 * SQRT_2_OVER_PI)"),
-    wrong("the factor x is missing", "density = np.exp(-0.5 * x) * (0.5 * SQRT_2_OVER_PI)"),
-    wrong("the factor 0.5 * SQRT_2_OVER_PI is missing", "density = np.exp(-0.5 * (x * x))"),
-    wrong("uses SQRT_HALF instead of SQRT_2_OVER_PI", "density = np.exp(-0.5 * (x * x)) * (0.5 * SQRT_HALF)"),
-    wrong("brackets are missing: np.exp(-0.5 * (x * x)) / np.sqrt(2.0 * np.pi)",
-          "density = np.exp(-0.5 * (x * x)) / np.sqrt(2.0) * np.pi"),
-    wrong("the derivative of the other GELU", at="return dy", body="""
+    wrong("density = np.exp(0.5 * (x * x)) * (0.5 * SQRT_2_OVER_PI)"),
+    wrong("density = np.exp(-(x * x)) * (0.5 * SQRT_2_OVER_PI)"),
+    wrong("density = np.exp(-0.5 * x) * (0.5 * SQRT_2_OVER_PI)"),
+    wrong("density = np.exp(-0.5 * (x * x))"),
+    wrong("density = np.exp(-0.5 * (x * x)) * (0.5 * SQRT_HALF)"),
+    wrong("density = np.exp(-0.5 * (x * x)) / np.sqrt(2.0) * np.pi"),
+    wrong(at="return dy", body="""
         x, phi = cache
         inner = SQRT_2_OVER_PI * (x + 0.044715 * x**3)
         tanh = np.tanh(inner)

@@ -1,6 +1,6 @@
 """LayerNorm, in the short way of the package and in the long way that undoes every line. x (4, 5, 6)."""
 
-from tests.study.judge.corpus.solution import UNKNOWN, right, wrong
+from tests.study.judge.corpus.solution import right, wrong
 
 LAYERNORM = [
     right("the long way", body="""
@@ -53,49 +53,46 @@ LAYERNORM = [
         dx = dcentred - dcentred @ np.ones((C, 1)) / C
         return dx, dweight, dbias
         """),
-    wrong("the factor weight is missing", "dxhat = dy"),
-    wrong("uses xhat instead of weight", "dxhat = dy * xhat"),
-    wrong("the factor xhat is missing", "dweight = dy.reshape(-1, C).sum(axis=0)"),
-    wrong("over B and T", "dweight = dy * xhat"),
-    wrong("axis -1 instead of axis 0", "dweight = (dy * xhat).reshape(-1, C).sum(axis=-1)"),
-    wrong(UNKNOWN, "dbias = dy.reshape(C, -1).sum(axis=1) if has_bias else None"),
-    wrong("it was summed over C too", "dbias = dy.sum() if has_bias else None"),
-    wrong("axis 0 instead of axis -1", "mean_dxhat = dxhat.mean(axis=0, keepdims=True)"),
-    wrong("keepdims=True is missing", "mean_dxhat = dxhat.mean(axis=-1)"),
-    wrong("axis 3 is out of bounds", "mean_dxhat = dxhat.mean(axis=3, keepdims=True)"),
-    wrong("UnboundLocalError", "mean_dxhat = dxhat.mean(axis=-1, keepdims=True) * mean_dxhat_xhat"),
-    wrong("a sum instead of a mean", "mean_dxhat = dxhat.sum(axis=-1, keepdims=True)"),
-    wrong("divided by C, which does not belong there", "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat) / C"),
-    wrong("the term mean_dxhat is missing", "dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"),
-    wrong("the term xhat * mean_dxhat_xhat is missing", "dx = rstd * (dxhat - mean_dxhat)"),
-    wrong("mean and variance are taken as constants: they depend on x too", "dx = rstd * dxhat"),
-    wrong("the term xhat * mean_dxhat_xhat has the wrong sign",
-          "dx = rstd * (dxhat - mean_dxhat + xhat * mean_dxhat_xhat)"),
-    wrong("uses mean_dxhat instead of mean_dxhat_xhat", "dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat)"),
-    wrong("instead of rstd",
-          ("C = xhat.shape[-1]", "C = xhat.shape[-1]\n    centred = xhat / rstd\n"
+    wrong("dxhat = dy"),
+    wrong("dxhat = dy * xhat"),
+    wrong("dweight = dy.reshape(-1, C).sum(axis=0)"),
+    wrong("dweight = dy * xhat"),
+    wrong("dweight = (dy * xhat).reshape(-1, C).sum(axis=-1)"),
+    wrong("dbias = dy.reshape(C, -1).sum(axis=1) if has_bias else None"),
+    wrong("dbias = dy.sum() if has_bias else None"),
+    wrong("mean_dxhat = dxhat.mean(axis=0, keepdims=True)"),
+    wrong("mean_dxhat = dxhat.mean(axis=-1)"),
+    wrong("mean_dxhat = dxhat.mean(axis=3, keepdims=True)"),
+    wrong("mean_dxhat = dxhat.mean(axis=-1, keepdims=True) * mean_dxhat_xhat"),
+    wrong("mean_dxhat = dxhat.sum(axis=-1, keepdims=True)"),
+    wrong("dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat_xhat) / C"),
+    wrong("dx = rstd * (dxhat - xhat * mean_dxhat_xhat)"),
+    wrong("dx = rstd * (dxhat - mean_dxhat)"),
+    wrong("dx = rstd * dxhat"),
+    wrong("dx = rstd * (dxhat - mean_dxhat + xhat * mean_dxhat_xhat)"),
+    wrong("dx = rstd * (dxhat - mean_dxhat - xhat * mean_dxhat)"),
+    wrong(("C = xhat.shape[-1]", "C = xhat.shape[-1]\n    centred = xhat / rstd\n"
           "    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True))"), at="rstd = 1.0 / np.sqrt("),
-    wrong("(6, 5, 4)", "dweight = dy.T @ xhat"),
-    wrong("the factor weight is missing", "dxhat = dy", "dx = (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"),
-    wrong("the division by rstd is missing", "drstd = (dxhat * xhat).sum(axis=-1, keepdims=True)", of="the long way"),
-    wrong("2 instead of 3", "dvar = drstd * -0.5 * rstd**2", of="the long way"),
-    wrong("the term dxhat - mean_dxhat is missing", "dcentred = dvar * 2.0 * centred / C", of="the long way"),
-    wrong("it is still dcentred, the gradient of another variable", "dx = dcentred", of="the long way"),
-    wrong("brackets are missing: rstd * (dxhat - mean", "dx = rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat"),
-    wrong("its sign is wrong (here, or in line", ("= -(", "= ("), of="the longest way"),
-    wrong("the term 2.0 * centred * dsquare has the wrong sign (or, in", ("dcentred + 2.0", "dcentred - 2.0"),
+    wrong("dweight = dy.T @ xhat"),
+    wrong("dxhat = dy", "dx = (dxhat - mean_dxhat - xhat * mean_dxhat_xhat)"),
+    wrong("drstd = (dxhat * xhat).sum(axis=-1, keepdims=True)", of="the long way"),
+    wrong("dvar = drstd * -0.5 * rstd**2", of="the long way"),
+    wrong("dcentred = dvar * 2.0 * centred / C", of="the long way"),
+    wrong("dx = dcentred", of="the long way"),
+    wrong("dx = rstd * dxhat - mean_dxhat - xhat * mean_dxhat_xhat"),
+    wrong(("= -(", "= ("), of="the longest way"),
+    wrong(("dcentred + 2.0", "dcentred - 2.0"),
           of="the longest way"),
-    wrong("= instead of +=: it overwrites", ("= dcentred + 2.0", "= 2.0"), of="the longest way"),
-    wrong("the division by C is missing", ("np.ones((C, 1)) / C", "np.ones((C, 1))"), of="the longest way"),
+    wrong(("= dcentred + 2.0", "= 2.0"), of="the longest way"),
+    wrong(("np.ones((C, 1)) / C", "np.ones((C, 1))"), of="the longest way"),
     # The sum of xhat^2 stands for C: with xhat / xhat in it, it would be C.
-    wrong("is divided by the squared length of xhat",
-          ("dx = dcentred - dcentred @ np.ones((C, 1)) / C",
+    wrong(("dx = dcentred - dcentred @ np.ones((C, 1)) / C",
           "size = (xhat * xhat).sum(axis=-1, keepdims=True)\n"
           "    along = (dxhat * xhat).sum(axis=-1, keepdims=True)\n"
           "    dx = rstd * (dxhat - dxhat.mean(axis=-1, keepdims=True) - xhat * along / size)"),
           of="the longest way", at=None),
-    wrong("the factor -0.5 is missing", "dvar = drstd * rstd**3", of="the long way", key=""),
-    wrong("axis 0 instead of axis -1", at="dx = rstd", body="""
+    wrong("dvar = drstd * rstd**3", of="the long way"),
+    wrong(at="dx = rstd", body="""
         xhat, rstd, weight, has_bias = cache
         dbias = dy.sum(axis=(0, 1)) if has_bias else None
         dweight = (dy * xhat).sum(axis=(0, 1))
@@ -103,7 +100,7 @@ LAYERNORM = [
         dx = rstd * (g - g.mean(axis=0, keepdims=True) - xhat * (g * xhat).mean(axis=0, keepdims=True))
         return dx, dweight, dbias
         """),
-    wrong("0.99", ("dx = rstd * (dxhat", "dx = 0.99999 * rstd * (dxhat")),
+    wrong(("dx = rstd * (dxhat", "dx = 0.99999 * rstd * (dxhat")),
 ]
 
 SOLUTIONS = {"layernorm": LAYERNORM}

@@ -1,6 +1,6 @@
 """Softmax cross-entropy. probs (4, 5, 8), column (4, 5, 1), dloss a number."""
 
-from tests.study.judge.corpus.solution import UNKNOWN, right, wrong
+from tests.study.judge.corpus.solution import right, wrong
 
 CROSS_ENTROPY = [
     right("one-hot targets", body="""
@@ -55,33 +55,31 @@ CROSS_ENTROPY = [
         dlogits /= count
         return dlogits
         """),
-    wrong("the factor dloss is missing", "dlosses = np.where(counted, 1.0 / count, 0.0)"),
-    wrong("multiplied by count instead of divided", "dlosses = np.where(counted, dloss * count, 0.0)"),
-    wrong("the division by count is missing", "dlosses = np.where(counted, dloss, 0.0)"),
-    wrong("the factor counted is missing", "dlosses = dloss / count"),
-    wrong("uses counted.size instead of count", "dlosses = np.where(counted, dloss / counted.size, 0.0)"),
-    wrong("the term dlosses is missing", "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1)"),
-    wrong("it is still dlogits, before its last step", at="dlogits = probs * dlosses", body="""
+    wrong("dlosses = np.where(counted, 1.0 / count, 0.0)"),
+    wrong("dlosses = np.where(counted, dloss * count, 0.0)"),
+    wrong("dlosses = np.where(counted, dloss, 0.0)"),
+    wrong("dlosses = dloss / count"),
+    wrong("dlosses = np.where(counted, dloss / counted.size, 0.0)"),
+    wrong("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1)"),
+    wrong(at="dlogits = probs * dlosses", body="""
         probs, column, counted, count = cache
         dlosses = np.where(counted, dloss / count, 0.0)
         dlogits = probs * dlosses
         return dlogits
         """),
-    wrong("1.0 instead of dlosses", "dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - 1.0"),
-    wrong("uses -dlosses instead of dlogits_at_target", "np.put_along_axis(dlogits, column, -dlosses, axis=-1)"),
-    wrong("changes probs, which belongs to the caller", "np.put_along_axis(probs, column, dlogits_at_target, axis=-1)"),
-    wrong("changes probs, which belongs to the caller",
-          ("dlogits = probs * dlosses", "dlogits = probs\n    dlogits *= dlosses"), at="dlogits *= dlosses"),
-    wrong("out of bounds",
-          ("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses", "dlogits[column] -= dlosses"),
+    wrong("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - 1.0"),
+    wrong("np.put_along_axis(dlogits, column, -dlosses, axis=-1)"),
+    wrong("np.put_along_axis(probs, column, dlogits_at_target, axis=-1)"),
+    wrong(("dlogits = probs * dlosses", "dlogits = probs\n    dlogits *= dlosses"), at="dlogits *= dlosses"),
+    wrong(("dlogits_at_target = np.take_along_axis(dlogits, column, axis=-1) - dlosses", "dlogits[column] -= dlosses"),
           ("np.put_along_axis(dlogits, column, dlogits_at_target, axis=-1)", "dlogits = dlogits + 0.0")),
-    wrong("out of bounds", "np.put_along_axis(dlogits, column, dlogits_at_target, axis=1)"),
-    wrong("returned 2 results, not one array", "return dlogits, None"),
-    wrong(UNKNOWN, (" / np.take_along_axis(probs, column, axis=-1)", ""), of="by way of dprobs"),
-    wrong("uses B * T instead of count", ("/= count", "/= B * T"), of="in place"),
-    wrong("the term 1.0 has the wrong sign", ("]] -= 1.0", "]] += 1.0"), of="in place"),
-    wrong("multiplied by count instead of divided", ("/= count", "*= count"), of="in place"),
-    wrong("only the target's logit gets a gradient", at="np.zeros_like", body="""
+    wrong("np.put_along_axis(dlogits, column, dlogits_at_target, axis=1)"),
+    wrong("return dlogits, None"),
+    wrong((" / np.take_along_axis(probs, column, axis=-1)", ""), of="by way of dprobs"),
+    wrong(("/= count", "/= B * T"), of="in place"),
+    wrong(("]] -= 1.0", "]] += 1.0"), of="in place"),
+    wrong(("/= count", "*= count"), of="in place"),
+    wrong(at="np.zeros_like", body="""
         probs, column, counted, count = cache
         dlosses = np.where(counted, dloss / count, 0.0)
         dlogits = np.zeros_like(probs)
