@@ -35,7 +35,12 @@ def study_page(lessons, model, live=None):
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     # `tojson` writes < > & and ' as \u003c …, so that no text can end the script element that holds it.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    studied = {lesson.key: studied_layer(lesson) for lesson in lessons}
+    studied = {}
+    for lesson in lessons:
+        studied[lesson.key] = studied_layer(lesson)
+        if lesson.key == "layernorm":       # with the other long ways the page would be larger than 1.1 MB
+            long_way = dataclasses.replace(lesson, backward=lesson.long_way)
+            studied["layernorm_long_way"] = studied_layer(long_way, "layernorm_long_way")
     own = next((shlex.quote(str(lesson.file)) for lesson in lessons if lesson.is_own), None)
     subject = next((layer["file"] for layer in studied.values() if own), "GPT-2")
     data = {"live": live, "own": own, "layers": [layer["data"] for layer in studied.values()],
@@ -47,12 +52,16 @@ def study_page(lessons, model, live=None):
     return page.encode("utf-8", "replace")          # an argument that is not UTF-8 has surrogates
 
 
-def studied_layer(lesson):
+def studied_layer(lesson, long_way=None):
     """Check a lesson; return a dict for the template.
 
+    long_way: the name of its section if the backward is the long way, whose lines are not edited.
     lines: section -> line of the backward; data: for the script.
     """
-    known, typed = known_truth(lesson.key), typed_statements(lesson)
+    known, typed = known_truth(lesson.key), {} if long_way else typed_statements(lesson)
+    name, title = lesson.name, lesson.title
+    if long_way:
+        name, title = long_way, f"{title}, step by step"
     introduction, sections = parse_derivation(read_text(lesson))
     checks = check_lesson(lesson, known=known)
     of_gradients = {each.variable: each.backward_line for each in checks}
@@ -73,10 +82,10 @@ def studied_layer(lesson):
     exercise, file = lesson.name, f"{lesson.forward.__module__.replace('.', '/')}.py"
     if lesson.is_own:
         exercise, file = shlex.join([str(lesson.file), lesson.name]), lesson.file.name
-    data = {"name": lesson.name, "levels": levels_on_path(lesson), "typed": typed, "lines": entries,
-            "planted": {} if wrong or lesson.is_own else planted(lesson),
+    data = {"name": name, "levels": [] if long_way else levels_on_path(lesson), "typed": typed,
+            "lines": entries, "planted": {} if wrong or lesson.is_own or long_way else planted(lesson),
             "steps": steps.steps, "arrays": steps.arrays, "parts": steps.parts}
-    return {"name": lesson.name, "title": lesson.title, "exercise": exercise, "file": file,
+    return {"name": name, "title": title, "exercise": exercise, "file": file,
             "verdict": verdict, "right": not wrong, "rows": rows_of(lesson, forward, backward, checks),
             "introduction": introduction, "sections": sections, "lines": lines, "checks": checks,
             "entries": entries, "data": data}
