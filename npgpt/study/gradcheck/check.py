@@ -17,7 +17,7 @@ from npgpt.errors import describe
 from npgpt.study.gradcheck.digits import rounded
 from npgpt.study.gradcheck.measure import Along, exact, truth, upstream
 from npgpt.study.gradcheck.source import last_return, read_source
-from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
+from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import map_arrays
 
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
@@ -61,9 +61,10 @@ def check_lesson(lesson, known=None, torch=False):
     """
     known = known or truth(lesson)
     dy, cache = map_arrays(np.copy, (known.dy, known.cache))        # a wrong backward may write to them
-    with recording([lesson.backward], in_place=lesson.is_own) as record:
-        result = lesson.run_backward(dy, cache)
+    backward = Recorded(lesson.backward)
+    result = lesson.run_backward(dy, cache, backward.function)
     forward_source, source = read_source(lesson.forward), read_source(lesson.backward)
+    record = backward.record + filled(backward, source)
     named_by_results(record, known, lesson, source)
     checks, tolerance = [], ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
     by_torch = torch_gradients(lesson, known.dy) if torch and lesson.torch else {}
@@ -134,6 +135,13 @@ def torch_gradients(lesson, dy):
     results, given = (each if isinstance(each, tuple) else (each,) for each in (y, dy))
     torch.autograd.backward(results, [tensor(each) for each in given])
     return {name: np.zeros(each.shape) if each.grad is None else each.grad.numpy() for name, each in inputs.items()}
+
+
+def filled(recorded, source):
+    """Return the `Assignment`s of the arrays that are filled part by part after all lines that assign their names."""
+    return [Assignment(source.name, line, name, np.array(recorded.last[name]))
+            for name, line in source.filled.items() if name in recorded.last
+            and all(each.first < line for each in source.statements if name in each.targets)]
 
 
 def named_by_results(record, known, lesson, source):

@@ -5,28 +5,26 @@ random upstream gradient dy. In float64 each entry is perturbed. With numbers of
 random direction, because these are slow: a wrong entry of a gradient also changes its derivative along a direction.
 """
 
-import ast
 import dataclasses
-import inspect
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.ops import table
+from npgpt.engine.watch import watched
 from npgpt.study.gradcheck.digits import exactly, mp_context, wide
-from npgpt.study.gradcheck.source import assigned_names, parsed, read_source
-from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import Lesson
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
 SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
-PROBE = "__probe__"
 
 
 @dataclasses.dataclass
 class Variable:
-    """An assignment of v in a forward, v's number `occurrence`. constant: it does not depend on the inputs."""
+    """An assignment of v in a forward, number `occurrence` of its line. constant: it does not depend on the inputs."""
 
     name: str
     line: int
@@ -102,7 +100,8 @@ def traced_forward(lesson):
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
     variables, counts = [], {}
     for each, other in zip(record, traced(lesson, moved)[2], strict=True):
-        occurrence = counts[each.name] = counts.get(each.name, -1) + 1
+        place = each.line, each.name
+        occurrence = counts[place] = counts.get(place, -1) + 1
         constant = np.array_equal(each.value, other.value)
         variables.append(Variable(each.name, each.line, occurrence, each.value, constant))
     return y, cache, record, variables
@@ -111,27 +110,27 @@ def traced_forward(lesson):
 def traced(lesson, inputs):
     """Return y, cache and the forward's assignments, except arguments and arrays that are filled in parts."""
     source = read_source(lesson.forward)
-    with recording([lesson.forward]) as record:
-        y, cache = lesson.run_forward(inputs)
+    forward = Recorded(lesson.forward)
+    y, cache = lesson.run_forward(inputs, forward.function)
     left_out = {*source.filled}
     if lesson.is_one_function:          # it computes the gradients, too
-        names = {*inputs, *(each.name for each in record)}
+        names = {*inputs, *(each.name for each in forward.record)}
         left_out |= {f"d{name}" for name in names}
-    return y, cache, [each for each in record if each.line != source.first and each.name not in left_out]
+    return y, cache, [each for each in forward.record if each.line != source.first and each.name not in left_out]
 
 
 def intermediate_gradient(lesson, variable, dy, at=None):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
-    change, left = None, 0          # left: how many assignments of v come before the perturbed one
+    change, left = None, 0          # left: how many times the line runs before the perturbed one
 
-    def probe(name, value):
+    def probe(line, name, value):
         nonlocal left
-        if name != variable.name or not is_floating(value):
+        if (line, name) != (variable.line, variable.name) or not is_floating(value):
             return value
         left -= 1
         return value + change if left == -1 else value
 
-    forward = with_probes(lesson.forward, probe)
+    forward = watched(lesson.forward, probe)
 
     def output(moved_by):
         nonlocal change, left
@@ -139,25 +138,6 @@ def intermediate_gradient(lesson, variable, dy, at=None):
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 
     return differences(output, variable.value, at)
-
-
-def with_probes(function, probe):
-    """Return the function with `name = probe("name", name)` after every statement that assigns a name."""
-    tree = ast.Module([InsertProbes().visit(parsed(function))], [])
-    names = {}
-    exec(compile(ast.fix_missing_locations(tree), inspect.getsourcefile(function), "exec"),
-         {**function.__globals__, PROBE: probe}, names)
-    return names[function.__name__]
-
-
-class InsertProbes(ast.NodeTransformer):
-    """Adds the probes to a syntax tree."""
-
-    def visit_Assign(self, node):
-        calls = [f"{name} = {PROBE}({name!r}, {name})" for name in assigned_names(node)]
-        return [node, *ast.parse("\n".join(calls)).body]
-
-    visit_AugAssign = visit_AnnAssign = visit_Assign
 
 
 def input_gradient(lesson, name, dy, at=None):

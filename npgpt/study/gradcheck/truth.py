@@ -13,7 +13,7 @@ from npgpt.checks import check_choice
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
-from npgpt.study.gradcheck.trace import recording
+from npgpt.study.gradcheck.trace import Recorded
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import lesson_named
 
@@ -41,12 +41,12 @@ class Case:
     def intermediates(self):
         """Return (gradients, helpers)."""
         variables = traced_forward(self.lesson)[3]
-        with recording([self.lesson.backward]) as record:
-            self.lesson.backward(*self.arguments())
+        backward = Recorded(self.lesson.backward)
+        backward.function(*self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
         of_inputs = {each for name in self.lesson.inputs for each in gradient_names(name)}
         gradients, helpers = {}, {}
-        for each in record:
+        for each in backward.record:
             if each.name != self.lesson.upstream or self.name == "gpt":
                 kind = gradients if each.name in of_variables | of_inputs else helpers
                 kind.setdefault(each.name, []).append(each.value)

@@ -22,7 +22,7 @@ from npgpt.study.exercises.path import is_untouched, path_of
 from npgpt.study.exercises.progress import Progress
 from npgpt.study.gradcheck.check import check_lesson
 from npgpt.study.gradcheck.measure import weighted_sum
-from npgpt.study.gradcheck.trace import recording
+from npgpt.study.gradcheck.trace import Recorded
 from npgpt.study.judge.child import run_child
 from npgpt.study.judge.report import summary as verdict_of
 from npgpt.study.lessons.table import LESSONS, lesson_named
@@ -134,9 +134,9 @@ class Live:
 def own_record(layer):
     """Return the assignments of the package's backward."""
     known = known_truth(layer)
-    with recording([known.lesson.backward]) as record:
-        gradients_of(known.lesson, known.dy, known.cache)
-    return record
+    backward = Recorded(known.lesson.backward)
+    gradients_of(known.lesson, known.dy, known.cache, backward.function)
+    return backward.record
 
 
 @functools.cache

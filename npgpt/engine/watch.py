@@ -1,0 +1,107 @@
+"""Watch the lines of a function: run a copy of it that calls `watch(line, name, value)` after each statement.
+
+The name that a statement assigns gets what `watch` returns. So a watcher can record arrays (the checks of gradients),
+edit them (activations.py) or perturb them (central differences). The copy has the file and the line numbers of the
+function, so tracebacks and breakpoints show the lines that were written.
+"""
+
+import ast
+import copy
+import functools
+from types import CellType, CodeType, FunctionType, MethodType
+
+from npgpt.engine.sources import tree_of
+from npgpt.errors import UserError
+
+CALL = "__watch__"
+
+
+class Watch(ast.NodeTransformer):
+    """Insert the calls into the statements of a function, but not into functions inside it."""
+
+    def visit_Assign(self, node):
+        self.generic_visit(node)
+        lines = [f"{name} = {CALL}({node.lineno}, {name!r}, {name})" for name in assigned_names(node)]
+        text = "\n".join(lines) or f"{CALL}({node.lineno}, None, None)"
+        return [node, *located(ast.parse(text), node).body]
+
+    visit_AugAssign = visit_AnnAssign = visit_Expr = visit_Assign
+
+    def visit_Return(self, node):
+        self.generic_visit(node)
+        call = located(ast.parse(f"{CALL}({node.lineno}, None)"), node).body[0].value
+        call.args.append(node.value or ast.Constant(None))
+        node.value = call
+        return node
+
+    def visit_FunctionDef(self, node):
+        return node
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = visit_FunctionDef
+
+
+LINES = Watch()
+
+
+def watched(function, watch, tree=None, visitor=LINES, **names):
+    """Return a copy of a function that calls `watch`: for its arguments, with the line of its `def`, then for each line.
+
+    watch(line, name, value) returns the value for the name; the name is None after a statement that assigns none.
+    tree: of its `def`, if it was not compiled from its file as that is; visitor: inserts the calls; names: what else
+    they need. Raises UserError if the lines are not those of its file.
+    """
+    if isinstance(function, MethodType):
+        return MethodType(watched(function.__func__, watch, tree, visitor, **names), function.__self__)
+    old, names = function.__code__, {CALL: watch, **names}
+    code = code_of(tree, old, visitor, *names) if tree else known_code(old, visitor, *names)
+    cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
+    cells |= {name: CellType(value) for name, value in names.items()}
+    closure = tuple(cells[name] for name in code.co_freevars)
+    new = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    new.__kwdefaults__ = function.__kwdefaults__
+    return new
+
+
+@functools.lru_cache(1024)
+def known_code(old, visitor, *names):
+    """Return `code_of` for a function that was compiled from its file."""
+    tree = tree_of(old)
+    if tree is None:
+        raise UserError(f"the lines of {old.co_name} are not in {old.co_filename}, or were changed: load it again")
+    return code_of(tree, old, visitor, *names)
+
+
+def code_of(tree, old, visitor, *names):
+    """Return the code of a function with the calls. names: of the variables that they read, and that it closes over."""
+    new = copy.deepcopy(tree)
+    new.name, new.decorator_list = "__copy__", []      # in its lines its own name is that of the function
+    arguments = [each.arg for each in (*new.args.posonlyargs, *new.args.args)]
+    first = [f"{name} = {CALL}({new.lineno}, {name!r}, {name})" for name in arguments]
+    visitor.generic_visit(new)
+    new.body[:0] = located(ast.parse("\n".join(first)), new).body
+    around = ast.parse(f"def around({', '.join({*old.co_freevars, *names})}): pass")
+    around.body[0].body = [new]
+    codes = [compile(ast.fix_missing_locations(around), old.co_filename, "exec")]
+    for each in codes:
+        codes += [part for part in each.co_consts if isinstance(part, CodeType)]
+    code = next(each for each in codes if each.co_name == new.name)
+    return code.replace(co_name=old.co_name, co_qualname=old.co_qualname)
+
+
+def located(tree, node):
+    """Return the tree with the line numbers of a node."""
+    for each in ast.walk(tree):
+        ast.copy_location(each, node)
+    return tree
+
+
+def assigned_names(node):
+    """Return the plain names that a statement assigns: q and k for `q, k = …`, x for `x += …`."""
+    match node:
+        case ast.Assign(targets):
+            parts = [part for each in targets for part in getattr(each, "elts", [each])]
+        case ast.AugAssign(target) | ast.AnnAssign(target, value=ast.expr()):
+            parts = [target]
+        case _:
+            parts = []
+    return tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
