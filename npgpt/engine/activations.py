@@ -6,7 +6,6 @@ Each function runs with its lines watched (watch.py): after a line that assigns 
 
 import ast
 import difflib
-import fnmatch
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,7 @@ import numpy as np
 from npgpt import layers
 from npgpt.arrays import library_of, table
 from npgpt.checks import as_floats, require, shown
-from npgpt.engine.sources import tree_of
-from npgpt.engine.watch import Watch, located, watched
+from npgpt.engine.watch import Watch, is_watched, located, tree_in_file, watched
 from npgpt.errors import UserError
 from npgpt.model import transformer
 
@@ -90,7 +88,7 @@ def names_in(code):
 
     They are those that are assigned once. A cache has no name: that of dropout is an array, its mask.
     """
-    tree = tree_of(code)
+    tree = tree_in_file(code)
     nodes = [*ast.walk(tree)]
     stored = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     first = {each.arg for each in tree.args.args[:1]} - {*stored}
@@ -101,34 +99,26 @@ def names_in(code):
 class Looking:
     """Run a forward and its backward, and record their arrays.
 
-    config: the model's; the attribute has the block to run. edit: name -> a function of an array that returns another.
-    Raises UserError for an edit that is not a mapping of functions.
+    config: the model's; the attribute has the block to run. edit: name -> a function of an array that returns another;
+    keep: whether to keep the arrays. Raises UserError for an edit that is not a mapping of functions.
     """
 
-    def __init__(self, config, edit=None, names=("*",)):
+    def __init__(self, config, edit=None, keep=False):
         edit = {} if edit is None else edit
         require("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
         for name, function in edit.items():
             require(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
-        right = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-        require("names", names, right, 'a list of names, such as ["h.*.attn.att"]')
-        self.edit, self.names, self.activations, self.prefix = edit, names, Activations(), ""
+        self.edit, self.keep, self.activations, self.prefix = edit, keep, Activations(), ""
         block = config.block
         self.files = {*block.texts, *LESSON}
-        self.watched = {}           # function -> the one that runs in its place
         self.ops = SimpleNamespace(**{name: self.looked_into(getattr(layers, name)) for name in layers.__all__})
         self.config = config.with_block(self.looked_into(block.forward), self.looked_into(block.backward))
 
     def looked_into(self, function):
-        """Return a layer's function with its lines watched, and any other function as it is."""
-        if function not in self.watched:
-            code = getattr(function, "__code__", None)
-            is_lesson = code and code.co_filename in self.files
-            new = self.with_hooks(function, code) if is_lesson else function
-            self.watched |= {function: new, new: new}
-        return self.watched[function]
-
-    def with_hooks(self, function, code):
+        """Return a copy of a layer's function with its lines watched; any other function as it is."""
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_filename not in self.files or is_watched(code):
+            return function
         hook = self.seen if code.co_name.endswith("forward") else self.graded
         line, first, names = names_in(code)
 
@@ -142,8 +132,7 @@ class Looking:
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
         self.made, self.undone, self.edited = {}, set(), {}     # arrays of the forward; those whose gradients were seen
         result = self.looked_into(transformer.gpt_forward)(*arguments)
-        unknown = [name for name in self.names if not fnmatch.filter(self.made, name)]
-        for name in [*(self.edit.keys() - self.edited.keys()), *unknown]:
+        for name in self.edit.keys() - self.edited.keys():
             near = difflib.get_close_matches(str(name), self.made, 3) or list(self.made)[:3]
             raise UserError(f"this model has no array {shown(name)}, but {', '.join(near)}")
         return result
@@ -182,7 +171,7 @@ class Looking:
             self.edited[name] = new, (new != value).any(axis=-1, keepdims=True)
             value = new
         self.made[name] = True
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names):
+        if self.keep:
             self.activations[name] = kept = value.view()
             if isinstance(kept, np.ndarray):            # its memory may be a parameter's, and the backward needs it
                 kept.flags.writeable = False

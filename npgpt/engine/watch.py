@@ -62,13 +62,23 @@ def watched(function, watch, tree=None, visitor=LINES, **names):
     return new
 
 
+def is_watched(code):
+    """Return whether a function's code has the calls."""
+    return CALL in code.co_freevars
+
+
 @functools.lru_cache(1024)
 def known_code(old, visitor, *names):
     """Return `code_of` for a function that was compiled from its file."""
-    tree = tree_of(old)
+    return code_of(tree_in_file(old), old, visitor, *names)
+
+
+def tree_in_file(code):
+    """Return the syntax tree of a function's code. Raises UserError if it is not what its file says."""
+    tree = tree_of(code)
     if tree is None:
-        raise UserError(f"the lines of {old.co_name} are not in {old.co_filename}, or were changed: load it again")
-    return code_of(tree, old, visitor, *names)
+        raise UserError(f"the lines of {code.co_name} are not in {code.co_filename}, or were changed: load it again")
+    return tree
 
 
 def code_of(tree, old, visitor, *names):

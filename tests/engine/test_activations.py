@@ -140,21 +140,10 @@ def test_a_forward_without_targets_and_one_on_an_engine():
         model.backward()
 
 
-def test_only_the_asked_arrays_are_kept_and_none_can_be_written_to():
-    model = unit_model(n_layer=1)
-    kept = model.run_with_cache(IDX, TARGETS, names=["h.*.attn.att", "embedding.position", "head_weight"],
-                                edit={"h.0.x_mid": some_rows})[1]
-    assert kept.keys() == {"h.0.attn.att", "embedding.position", "head_weight"}
-    for array in kept.values():
+def test_no_array_can_be_written_to():
+    for array in unit_model(n_layer=1).run_with_cache(IDX)[1].values():
         with pytest.raises(ValueError, match="read-only"):
             array *= 2.0
-    grads = model.backward()
-    assert {*kept.grads} == {"h.0.attn.att", "head_weight", "embedding.position"}
-    model.forward(IDX, TARGETS, edit={"h.0.x_mid": some_rows})
-    for name, gradient in model.backward().items():
-        assert (grads[name] == gradient).all()
-    with pytest.raises(UserError, match="no array 'h.\\*.attn.atn', but h.0.attn.att"):
-        model.run_with_cache(IDX, names=["h.*.attn.atn"])
 
 
 def head_zeroed(array):
