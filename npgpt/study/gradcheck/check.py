@@ -86,24 +86,26 @@ def check_lesson(lesson, known=None, torch=False):
         add(name, forward_source.first, value, true, gradient,
             gradient_line(source, record, name, true, gradient, lesson.results))
     right = all(each.verdict == OK for each in checks)
-    found = matched_by_value(known, record, tolerance) if lesson.is_own else matched(
-        known.variables, [each for each in record if each.name not in source.filled])
-    previous = next(iter(lesson.inputs))
+    found, previous = matched_by_value(known, record, tolerance), next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        name, assigned = variable.name, (variable.name, variable.line, variable.value)
-        is_zero = not variable.constant and (abs(true.value) < ZERO if isinstance(true, Along) else not true.any())
-        if variable.constant or lesson.is_own and i not in found and is_zero:
+        name, made = variable.name, found.get(i)
+        assigned = name, variable.line, variable.value
+        if true is None or made is None and name not in lesson.skipped and is_zero(true):
             add(*assigned, None, verdict=CONSTANT)
-        elif i not in found and (lesson.is_own or name in lesson.skipped):
+        elif made is None:
             add(*assigned, true, verdict=FUSED, through=f"d{previous}")
         else:
             previous = name
-            made = found.get(i)
-            add(*assigned, true, made and made.value, made.line if made else named_line(source, name))
-            in_turns = made and sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
-            if checks[-1].verdict == WRONG and lesson.is_own and (right or in_turns):
+            add(*assigned, true, made.value, made.line)
+            in_turns = sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
+            if checks[-1].verdict == WRONG and (right or in_turns):
                 checks[-1].verdict = OTHER
     return checks
+
+
+def is_zero(true):
+    """Return whether a true gradient is 0."""
+    return abs(true.value) < ZERO if isinstance(true, Along) else not true.any()
 
 
 def best_check(lesson):
