@@ -159,8 +159,7 @@ class GPT:
         Raises UserError for a context longer than `block_size` or ids out of range.
 
         edit: {"h.3.attn.mix": function, …} replaces arrays, named as in `run_with_cache`: each function gets a copy of
-        its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
-        a constant: no gradient flows through it.
+        its array and returns one of the same shape. There is no `backward` after it.
         """
         return self._forward(idx, targets, rng, mask, None if edit is None else Looking(self.config, edit))
 

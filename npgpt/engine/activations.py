@@ -1,7 +1,7 @@
 """Look inside a model: run the lesson's own lines, and record or edit every array that they name.
 
-Each function runs with its lines watched (watch.py): after a line that assigns a name, `seen` (in a forward) or `graded`
-(in a backward) is called, and may replace the array.
+Each function runs with its lines watched (watch.py). After a line that assigns a name, `seen` is called in a forward,
+which may replace the array, and `graded` in a backward.
 """
 
 import ast
@@ -130,21 +130,18 @@ class Looking:
 
     def forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
-        self.made, self.undone, self.edited = {}, set(), {}     # arrays of the forward; those whose gradients were seen
+        self.made, self.edited = set(), set()           # names of arrays
         result = self.looked_into(transformer.gpt_forward)(*arguments)
-        for name in self.edit.keys() - self.edited.keys():
-            near = difflib.get_close_matches(str(name), self.made, 3) or list(self.made)[:3]
+        for name in self.edit.keys() - self.edited:
+            near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
             raise UserError(f"this model has no array {shown(name)}, but {', '.join(near)}")
         return result
 
     def backward(self, dlogits, cache, ops):
-        """Run `gpt_backward`. Raises UserError if an edited array's gradient is one that a fused gradient skips."""
-        dp = self.looked_into(transformer.gpt_backward)(dlogits, cache, ops)
-        for name in self.edited.keys() - self.undone:
-            near = [each for each in self.undone if each.rpartition(".")[0] == name.rpartition(".")[0]]
-            raise UserError(f"backward cannot undo an edit of {name}: a fused gradient skips it; edit "
-                            f"{', '.join(near)}")
-        return dp
+        """Run `gpt_backward`. Raises UserError after edits, which it could not undo."""
+        if self.edit:
+            raise UserError("backward cannot undo edits: call forward without edit before it")
+        return self.looked_into(transformer.gpt_backward)(dlogits, cache, ops)
 
     def inside(self, prefix, function):
         """Wrap a layer's function: the names in it begin with the prefix."""
@@ -168,9 +165,9 @@ class Looking:
         if name in self.edit and name not in self.edited:       # a caller may give a callee's array the same name
             new = as_floats(f"the edited {name}", self.edit[name](value.copy()), value.dtype, library_of(value))
             require(f"the shape of the edited {name}", new.shape, new.shape == value.shape, str(value.shape))
-            self.edited[name] = new, (new != value).any(axis=-1, keepdims=True)
+            self.edited.add(name)
             value = new
-        self.made[name] = True
+        self.made.add(name)
         if self.keep:
             self.activations[name] = kept = value.view()
             if isinstance(kept, np.ndarray):            # its memory may be a parameter's, and the backward needs it
@@ -178,14 +175,8 @@ class Looking:
         return value
 
     def graded(self, name, value):
-        """Record a gradient that a backward assigned; return it, with 0 in rows that an edit changed.
-
-        An array that the backward recomputes is the edited one.
-        """
+        """Record the gradient of an array if a backward assigned it; return the value."""
         variable = self.prefix + name[1:]
-        if name[0] == "d" and variable in self.made:
-            self.undone.add(variable)
-            if variable in self.activations:
-                self.activations.grads.setdefault(variable, value)
-            return np.where(self.edited[variable][1], 0.0, value) if variable in self.edited else value
-        return self.edited[self.prefix + name][0] if self.prefix + name in self.edited else value
+        if name[0] == "d" and variable in self.activations:
+            self.activations.grads.setdefault(variable, value)
+        return value
