@@ -3,9 +3,9 @@
 Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and a cache; swish_backward
 (dy, cache), with a gradient for each result, returns a gradient for each input. A function x_loss may return the loss
 and its gradients. What the inputs are is said by --input, or by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"}
-in the file. A gradient is checked if it is called dv for a variable v of the forward; the results always are. With a
-function swish_torch, torch is asked too. A block (see npgpt train --block) is checked as a whole, by the name block. The
-code runs in a process with limits on time, memory and output. That is no sandbox: check only files that you trust.
+in the file. A gradient is checked if it is called dv for a variable v of the forward; the results always are. A block
+(see npgpt train --block) is checked as a whole, by the name block. The code runs in a process with limits on time, memory
+and output. That is no sandbox: check only files that you trust.
 """
 
 import importlib.util
@@ -77,13 +77,12 @@ def print_summary(checks):
           f"{count[FUSED]} fused, {count[CONSTANT]} constant, {count[WRONG]} wrong")
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
     right = [each for each in checks if each.verdict == OK]
-    rounded = [f"{each.layer}'s d{each.variable}" for each in right if each.digits is not None and each.digits < FULL]
-    exact = [each.digits for each in right if each.digits is not None and each.digits >= FULL]
+    found = [each.digits for each in right if each.digits is not None]
+    rounded, exact = [each for each in found if each < FULL], [each for each in found if each >= FULL]
     if exact:
-        fewest = min(each.digits for each in right if each.digits is not None)
+        fewest = min(found)
         print(f"right to {min(exact)} digits or more" + (
-            f", but for {len(rounded)} that a rounded constant in the code limits to {fewest}: "
-            f"{', '.join(rounded[:4])}{', …' * (len(rounded) > 4)}" if rounded else ""))
+            f", but for {len(rounded)} that a rounded constant in the code limits to {fewest}" if rounded else ""))
     elif right:
         print(f"largest relative error {max(each.relative for each in right):.1e} to the central differences")
     if to_torch := [each.torch for each in checks if each.torch is not None]:

@@ -53,7 +53,7 @@ def watched(function, watch, tree=None, visitor=LINES, **names):
     if isinstance(function, MethodType):
         return MethodType(watched(function.__func__, watch, tree, visitor, **names), function.__self__)
     old, names = function.__code__, {CALL: watch, **names}
-    code = code_of(tree, old, visitor, *names) if tree else known_code(old, visitor, *names)
+    code = code_of(tree or tree_in_file(old), old, visitor, *names)
     cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
     cells |= {name: CellType(value) for name, value in names.items()}
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -67,12 +67,6 @@ def is_watched(code):
     return CALL in code.co_freevars
 
 
-@functools.lru_cache(1024)
-def known_code(old, visitor, *names):
-    """Return `code_of` for a function that was compiled from its file."""
-    return code_of(tree_in_file(old), old, visitor, *names)
-
-
 def tree_in_file(code):
     """Return the syntax tree of a function's code. Raises UserError if it is not what its file says."""
     tree = tree_of(code)
@@ -81,6 +75,7 @@ def tree_in_file(code):
     return tree
 
 
+@functools.lru_cache(1024)
 def code_of(tree, old, visitor, *names):
     """Return the code of a function with the calls. names: of the variables that they read, and that it closes over."""
     new = copy.deepcopy(tree)

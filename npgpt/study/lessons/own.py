@@ -149,7 +149,7 @@ def forward_in(names, name):
 def pair_in(path, names, name, inputs):
     """Return a `Pair` of a file. inputs: argument -> shape or value; others have defaults."""
     forward, shapes, values = forward_in(names, name), {}, {}
-    backward, in_torch = names.get(f"{name}_backward", forward), names.get(f"{name}_torch")
+    backward = names.get(f"{name}_backward", forward)
     for each in inspect.signature(forward).parameters.values():
         said = inputs.get(each.name)
         if said is None and each.default is each.empty:
@@ -164,8 +164,7 @@ def pair_in(path, names, name, inputs):
     floating = [each for each, spec in shapes.items() if parts(spec)[1] == "input"]
     if not floating:
         raise UserError(f"{path}: {name} has no input of floating numbers, so nothing has a gradient")
-    return pair_of(forward, backward, floating, shapes=shapes, values=values, file=Path(path),
-                   torch=in_torch and (lambda torch, **arguments: in_torch(**arguments)))
+    return pair_of(forward, backward, floating, shapes=shapes, values=values, file=Path(path))
 
 
 def input_of(text):

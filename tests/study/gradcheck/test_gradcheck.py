@@ -121,7 +121,8 @@ def test_the_command(npgpt, monkeypatch):
     assert code == 1 and "WRONG" in out and "the first wrong line is " in out and ": drows = " in out
     wrong = broken(LESSONS["linear"].backward, "dy_rows @ weight.T", "dy_rows @ weight")
     monkeypatch.setitem(table.LESSONS, "linear", dataclasses.replace(LESSONS["linear"], backward=wrong))
-    refused(npgpt("gradcheck", "linear"), f"linear (<dy_rows @ weight>, line {line_of(wrong, 'drows = ')}): ValueError: matmul")
+    line = line_of(wrong, "drows = ")
+    refused(npgpt("gradcheck", "linear"), f"linear (<dy_rows @ weight>, line {line}): ValueError: matmul")
     refused(npgpt("gradcheck", "linear", "x"), "leave x out")
 
 

@@ -79,14 +79,13 @@ def test_the_command_in_two_ways_of_saying_the_inputs(npgpt, tmp_path):
     code, out, err = npgpt("gradcheck", file, "swish", "--input", "x=4,5,6", "--input", "beta=6")
     verdicts = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.startswith("  ")}
     assert code == 1 and err == "" and (verdicts["x"], verdicts["z"]) == ("WRONG", "ok") and "40 digits" in out
-    torch = "\ndef swish_torch(x, beta):\n    return x * (beta * x).sigmoid()\n"
-    file.write_text(f"LESSON = {{'x': '2 T C: 0.1..2.0', 'beta': 'C'}}\n{SWISH}{torch}")
+    file.write_text(f"LESSON = {{'x': '2 T C: 0.1..2.0', 'beta': 'C'}}\n{SWISH}")
     code, out, _ = npgpt("gradcheck", file)
-    assert code == 0 and pytest.importorskip("torch") and "to torch" in out.split("\n")[-2] and "2x4x5" in out
+    assert code == 0 and "2x4x5" in out
 
 
 HOSTILE = {     # what stands above the pair, or is replaced in it -> what is said of it
-    "raise ValueError('two\nlines')": "line 1: ValueError: two", "while True: pass": "has not ended within 2 seconds",
+    "raise ValueError('two\\nlines')": "line 1: ValueError: two", "while True: pass": "has not ended within 2 seconds",
     ("return dx, dbeta", ""): "swish_backward returned nothing, not a gradient for each of x, beta",
     ("swish_", "swish"): "there is no pair x_forward and x_backward",
     "LESSON = 5": "LESSON must be a dict", "LESSON = {'x': 'N', 'beta': 'N, D'}": "no shape",
