@@ -1,11 +1,13 @@
 """Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits.
 
-Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and a cache; swish_backward
-(dy, cache), with a gradient for each result, returns a gradient for each input. A function x_loss may return the loss
-and its gradients. What the inputs are is said by --input, or by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"}
-in the file. A gradient is checked if it is called dv for a variable v of the forward; the results always are. A block
-(see npgpt train --block) is checked as a whole, by the name block. The code runs in a process with limits on time, memory
-and output. That is no sandbox: check only files that you trust.
+Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and
+a cache; swish_backward(dy, cache), with a gradient for each result, returns a gradient for
+each input. A function x_loss may return the loss and its gradients. What the inputs are is
+said by --input, or in the file by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"}.
+A gradient is checked if it is called dv for a variable v of the forward; the results always
+are. A block (see npgpt train --block) is checked as a whole, by the name block. The code runs
+in a process with limits on time, memory and output. That is no sandbox: check only files that
+you trust.
 """
 
 import importlib.util
@@ -85,5 +87,3 @@ def print_summary(checks):
             f", but for {len(rounded)} that a rounded constant in the code limits to {fewest}" if rounded else ""))
     elif right:
         print(f"largest relative error {max(each.relative for each in right):.1e} to the central differences")
-    if to_torch := [each.torch for each in checks if each.torch is not None]:
-        print(f"largest relative error {max(to_torch):.1e} to torch")

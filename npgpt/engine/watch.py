@@ -1,8 +1,9 @@
-"""Watch the lines of a function: run a copy of it that calls `watch(line, name, value)` after each statement.
+"""Watch the lines of a function: a copy of it calls `watch(line, name, value)` after each one.
 
-The name that a statement assigns gets what `watch` returns. So a watcher can record arrays (the checks of gradients),
-edit them (activations.py) or perturb them (central differences). The copy has the file and the line numbers of the
-function, so tracebacks and breakpoints show the lines that were written.
+The name that a statement assigns gets what `watch` returns. So a watcher can record arrays (the
+checks of gradients), edit them (activations.py) or perturb them (central differences). The copy
+has the file and the line numbers of the function, so tracebacks and breakpoints show the lines
+that were written.
 """
 
 import ast
@@ -44,11 +45,13 @@ LINES = Watch()
 
 
 def watched(function, watch, tree=None, visitor=LINES, **names):
-    """Return a copy of a function that calls `watch`: for its arguments, with the line of its `def`, then for each line.
+    """Return a copy of a function that calls `watch` for its arguments, then after each statement.
 
-    watch(line, name, value) returns the value for the name; the name is None after a statement that assigns none.
-    tree: of its `def`, if it was not compiled from its file as that is; visitor: inserts the calls; names: what else
-    they need. Raises UserError if the lines are not those of its file.
+    watch(line, name, value) returns the value for the name; the name is None if a statement
+    assigns none. The line of an argument is that of the `def`.
+    tree: of its `def`, if it was not compiled from its file as that is; visitor: inserts the
+    calls; names: what else they need.
+    Raises UserError if the lines are not those of its file.
     """
     if isinstance(function, MethodType):
         return MethodType(watched(function.__func__, watch, tree, visitor, **names), function.__self__)
@@ -77,7 +80,7 @@ def tree_in_file(code):
 
 @functools.lru_cache(1024)
 def code_of(tree, old, visitor, *names):
-    """Return the code of a function with the calls. names: of the variables that they read, and that it closes over."""
+    """Return the code of a function with the calls. names: the variables that these read."""
     new = copy.deepcopy(tree)
     new.name, new.decorator_list = "__copy__", []      # in its lines its own name is that of the function
     arguments = [each.arg for each in (*new.args.posonlyargs, *new.args.args)]

@@ -51,8 +51,9 @@ def rmsnorm_backward(dy, cache):
 def rotary_forward(heads, cos, sin):
     """Rotate each pair of channels (i, D + i) by an angle that grows with the position.
 
-    heads (B, H, T, 2D), cos and sin (T, D) of the angles -> y (B, H, T, 2D), cache. The product of a rotated query and a
-    rotated key then depends only on the distance of their positions. (Su et al. 2021, arXiv:2104.09864.)
+    heads (B, H, T, 2D), cos and sin (T, D) of the angles -> y (B, H, T, 2D), cache. The product
+    of a rotated query and a rotated key then depends only on the distance of their positions.
+    (Su et al. 2021, arXiv:2104.09864.)
     """
     first, second = np.split(heads, 2, axis=-1)                 # 2 x (B, H, T, D)
     y_first = first * cos - second * sin
