@@ -246,6 +246,7 @@ def test_what_cannot_be_continued_compiled_or_adapted(npgpt, tmp_path):
     for kernels in ("reference", *CPU_KERNELS):
         assert model_of(Methods(read_block(MODERN)), kernels).loss_and_grads(IDX, TARGETS)[0] == pytest.approx(
             model_of().loss_and_grads(IDX, TARGETS)[0], rel=1e-12)
+    assert "ln_f.x" in model_of(Methods(read_block(MODERN))).run_with_cache(IDX)[1]
 
 
 @pytest.mark.slow

@@ -15,12 +15,11 @@ import pytest
 from npgpt import GPT, GPTConfig, load
 from npgpt.data.tokenizers import TOKENIZER_FILE, ByteTokenizer, CharTokenizer, save_tokenizer
 from npgpt.errors import UserError
-from npgpt.layers import attention_forward, gelu_exact_backward
+from npgpt.layers import gelu_exact_backward
 from npgpt.study.gradcheck.check import WRONG
 from npgpt.study.gradcheck.flow import Flow
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import read_source
-from npgpt.study.gradcheck.trace import recording
 from npgpt.study.lessons.table import LAYERS, chosen_lessons
 from npgpt.study.page import page, whole_model
 from npgpt.study.page.whole_model import study_model
@@ -192,9 +191,8 @@ def test_the_losses_pulls_and_maps_are_the_models(model):
     best = np.argsort(-chances)[:10]
     assert [text for text, _ in found["next"]] == list(tokenizer.decode(best).replace(" ", "·"))
     np.testing.assert_allclose([chance for _, chance in found["next"]], (chances / chances.sum())[best], rtol=1e-3)
-    with recording([attention_forward]) as record:
-        gpt.forward(ids[:, :-1])
-    att = [each.value[0] for each in record if each.name == "att"]
+    _, arrays = gpt.run_with_cache(ids[:, :-1])
+    att = [arrays[f"h.{i}.attn.att"][0] for i in range(2)]
     assert [(layer, head) for layer, head, _ in found["maps"]] == [(i, j) for i in range(2) for j in range(3)]
     for layer, head, data in found["maps"]:
         weights = np.frombuffer(base64.b64decode(data), np.uint8).reshape(len(text) - 1, -1) / 255
