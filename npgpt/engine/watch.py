@@ -72,9 +72,11 @@ def is_watched(code):
 
 def tree_in_file(code):
     """Return the syntax tree of a function's code. Raises UserError if it is not what its file says."""
-    tree = tree_of(code)
+    tree = code and tree_of(code)
     if tree is None:
-        raise UserError(f"the lines of {code.co_name} are not in {code.co_filename}, or were changed: load it again")
+        name = code.co_name if code else "a function"
+        raise UserError(f"{name} has no lines to read: define it by def, in a file or a notebook, "
+                        "and load it again after a change")
     return tree
 
 

@@ -151,11 +151,8 @@ def verify(forward: Callable, backward: Callable | None = None, *, constants: di
               if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
     if not arrays:
         raise UserError("verify needs an array of floating numbers: verify(f_forward, f_backward, x=np.ones(3))")
-    try:
-        pair = pair_of(forward, backward, list(arrays), shapes={}, inputs=arrays, constants={
-            **{name: value for name, value in inputs.items() if name not in arrays}, **(constants or {})})
-    except (OSError, TypeError, SyntaxError):
-        raise UserError("verify reads the functions' lines: define them by def, in a file or a notebook") from None
+    others = {name: value for name, value in inputs.items() if name not in arrays}
+    pair = pair_of(forward, backward, list(arrays), shapes={}, inputs=arrays, constants=others | (constants or {}))
     found = Verified(*best_check(pair))
     if not hasattr(sys, "ps1"):
         print(found)

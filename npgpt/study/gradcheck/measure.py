@@ -24,11 +24,11 @@ SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
 
 @dataclasses.dataclass
 class Variable:
-    """An assignment of v in a forward, number `occurrence` of its line. constant: it does not depend on the inputs."""
+    """An assignment of v in a forward, one of all its floating arrays. constant: it does not depend on the inputs."""
 
     name: str
     line: int
-    occurrence: int
+    number: int
     value: np.ndarray
     constant: bool
 
@@ -67,7 +67,7 @@ def exact(lesson):
 
 def truth(lesson):
     """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
-    y, cache, _, variables = traced_forward(lesson)
+    y, cache, variables = traced_forward(lesson)
     dy = upstream(lesson, y)
     gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
     inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
@@ -94,38 +94,30 @@ def weighted_sum(dy, y):
 
 
 def traced_forward(lesson):
-    """Return y, cache, the assignments of a lesson's forward, and its `Variable`s."""
-    rng = np.random.default_rng(6)
-    y, cache, record = traced(lesson, lesson.inputs)
+    """Return y, cache, and the `Variable`s of a lesson's forward, without arrays that are filled in parts."""
+    rng, source = np.random.default_rng(6), read_source(lesson.forward)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
-    variables, counts = [], {}
-    for each, other in zip(record, traced(lesson, moved)[2], strict=True):
-        place = each.line, each.name
-        occurrence = counts[place] = counts.get(place, -1) + 1
-        constant = np.array_equal(each.value, other.value)
-        variables.append(Variable(each.name, each.line, occurrence, each.value, constant))
-    return y, cache, record, variables
-
-
-def traced(lesson, inputs):
-    """Return y, cache and the forward's assignments, except arguments and arrays that are filled in parts."""
-    source = read_source(lesson.forward)
-    forward = Recorded(lesson.forward)
-    y, cache = lesson.run_forward(inputs, forward.function)
+    forward, other = Recorded(lesson.forward), Recorded(lesson.forward)
+    y, cache = lesson.run_forward(lesson.inputs, forward.function)
+    lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
     if lesson.is_one_function:          # it computes the gradients, too
-        names = {*inputs, *(each.name for each in forward.record)}
-        left_out |= {f"d{name}" for name in names}
-    return y, cache, [each for each in forward.record if each.line != source.first and each.name not in left_out]
+        left_out |= {f"d{name}" for name in {*lesson.inputs, *(each.name for each in forward.record)}}
+    variables = []
+    for number, (each, changed) in enumerate(zip(forward.record, other.record, strict=True)):
+        if each.line != source.first and each.name not in left_out:
+            constant = np.array_equal(each.value, changed.value)
+            variables.append(Variable(each.name, each.line, number, each.value, constant))
+    return y, cache, variables
 
 
 def intermediate_gradient(lesson, variable, dy, at=None):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
-    change, left = None, 0          # left: how many times the line runs before the perturbed one
+    change, left = None, 0          # left: how many assignments come before the perturbed one
 
     def probe(line, name, value):
         nonlocal left
-        if (line, name) != (variable.line, variable.name) or not is_floating(value):
+        if not name or not is_floating(value):
             return value
         left -= 1
         return value + change if left == -1 else value
@@ -134,7 +126,7 @@ def intermediate_gradient(lesson, variable, dy, at=None):
 
     def output(moved_by):
         nonlocal change, left
-        change, left = moved_by, variable.occurrence
+        change, left = moved_by, variable.number
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 
     return differences(output, variable.value, at)

@@ -40,7 +40,7 @@ class Case:
     @functools.cached_property
     def intermediates(self):
         """Return (gradients, helpers)."""
-        variables = traced_forward(self.lesson)[3]
+        variables = traced_forward(self.lesson)[2]
         backward = Recorded(self.lesson.backward)
         backward.function(*self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}

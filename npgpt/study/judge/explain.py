@@ -123,7 +123,7 @@ class Explanation:
         """Return a `Finding` of the worst value of a gradient, beside the central difference."""
         at = np.unravel_index(np.abs(given - true).argmax(), np.shape(true))
         difference, place = None, f"{name}[{', '.join(map(str, at))}]" if at else name
-        found = [each for each in traced_forward(self.lesson)[3] if each.name == name[1:]]
+        found = [each for each in traced_forward(self.lesson)[2] if each.name == name[1:]]
         if name in self.case.results:
             difference = float(input_gradient(self.lesson, name[1:], self.case.dy, at))
         elif len(found) == 1:

@@ -15,11 +15,11 @@ import functools
 import inspect
 import random
 import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
 
+from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError
 from npgpt.files import run_python
 from npgpt.study.lessons.lesson import Lesson, map_arrays
@@ -106,9 +106,12 @@ def parts(spec):
 
 
 def pair_of(forward, backward, floating, **fields):
-    """Return the `Pair` of two functions. floating: the inputs with a gradient. Raises without the source of both."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
-    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    """Return the `Pair` of two functions. floating: the inputs with a gradient.
+
+    Raises UserError without the lines of both.
+    """
+    trees = [tree_in_file(getattr(each, "__code__", None)) for each in (forward, backward)]
+    returns = [node.value for node in ast.walk(trees[1]) if isinstance(node, ast.Return)]
     items = getattr(returns[-1], "elts", returns[-1:])[forward is backward:] if returns else []
     named = [each.id[1:] for each in items if isinstance(each, ast.Name)]
     return Pair(forward.__name__.removesuffix("_forward"), forward, backward,

@@ -134,5 +134,5 @@ def test_verify_in_a_notebook(capsys):
     assert in_float64.right and "random numbers" in in_float64.remark and in_float64.lines[0].digits is None
     with pytest.raises(UserError, match="an array of floating numbers"):
         verify(double_forward, double_backward, x=1.0)
-    with pytest.raises(UserError, match="define them by def"):
+    with pytest.raises(UserError, match="define it by def"):
         verify(eval("lambda x: (x, x)"), np.exp, x=x)
