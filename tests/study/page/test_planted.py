@@ -63,6 +63,7 @@ def test_the_judge_still_says_so(i, name):
 def test_other_code_has_none(tmp_path):
     other = dataclasses.replace(LESSONS["gelu_tanh"], backward=gelu_exact_backward)
     assert studied_layer(other)["data"]["planted"] == {}
-    (tmp_path / "mine.py").write_text(Path(basics.__file__).read_text(encoding="utf-8"))
+    text = Path(basics.__file__).read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(f"{text}\nLESSON = {{'x': 'N C', 'gain': 'N 1', 'bias': 'C'}}\n")
     own = lesson_named(f"{tmp_path / 'mine.py'}:broadcast")
     assert own.name == "broadcast" and studied_layer(own)["data"]["planted"] == {}
