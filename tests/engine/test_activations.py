@@ -14,8 +14,9 @@ from tests.cases import SMALL, B, T, V
 from tests.torch_gpt import torch_loss, unit_scale
 
 CONFIGS = {
-    "gpt2": {}, "untied": {"tie_word_embeddings": False, "lm_head_bias": True}, "dropout": {"dropout": 0.3},
-    "exact gelu, embedding layernorm": {"activation": "gelu", "embedding_layer_norm": True},
+    "gpt2": {}, "dropout": {"dropout": 0.3},
+    "untied, exact gelu, embedding layernorm": {"tie_word_embeddings": False, "lm_head_bias": True,
+                                                "activation": "gelu", "embedding_layer_norm": True},
     "encoder without biases": {"causal": False, "bias": False, "final_layer_norm": False}, "lora": {"lora_rank": 2}}
 IDX = np.random.default_rng(1).integers(0, V, (B, T))
 TARGETS = np.where(np.random.default_rng(2).random((B, T)) < 0.3, -1, (IDX + 1) % V)
