@@ -36,7 +36,7 @@ def case(layer: str) -> Case:
 
     inputs: name -> array; dy, cache: the arguments of the backward; results: the true gradients of the inputs, {"dx":
     array, …}; gradients: those of all variables, {"dxhat": [array], …}; forward, backward: the functions. `show` shows
-    arrays as pictures. Raises UserError for an unknown layer.
+    them as pictures. Raises UserError for an unknown layer.
     """
     return Case(layer, PLAIN)
 

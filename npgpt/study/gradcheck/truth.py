@@ -9,7 +9,6 @@ import functools
 
 import numpy as np
 
-from npgpt.checks import check_choice
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
@@ -63,13 +62,11 @@ class Case:
     gradients = property(lambda self: self.intermediates[0])
     helpers = property(lambda self: self.intermediates[1])
 
-    def show(self, *names):
-        """Return arrays by name, which a notebook shows as pictures; by default the inputs, dy, and their gradients."""
+    def show(self):
+        """Return the inputs, dy and their gradients, which a notebook shows as pictures."""
         known = {**self.inputs, self.lesson.upstream: self.dy, **self.results}
-        shown = names or [name for name in known if "." not in name and isinstance(known[name], np.ndarray)]
-        for name in names:
-            check_choice("the name of an array", name, [*known])
-        return Arrays({name: known[name] for name in shown})
+        return Arrays({name: array for name, array in known.items()
+                       if "." not in name and isinstance(array, np.ndarray)})
 
     @functools.cached_property
     def factors(self):
