@@ -80,10 +80,10 @@ def print_summary(checks):
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
     right = [each for each in checks if each.verdict == OK]
     found = [each.digits for each in right if each.digits is not None]
-    rounded, exact = [each for each in found if each < FULL], [each for each in found if each >= FULL]
+    exact = [each for each in found if each >= FULL]
     if exact:
-        fewest = min(found)
-        print(f"right to {min(exact)} digits or more" + (
-            f", but for {len(rounded)} that a rounded constant in the code limits to {fewest}" if rounded else ""))
+        rounded = len(found) - len(exact)
+        but = f", but for {rounded} that a rounded constant in the code limits to {min(found)}"
+        print(f"right to {min(exact)} digits or more{but if rounded else ''}")
     elif right:
         print(f"largest relative error {max(each.relative for each in right):.1e} to the central differences")

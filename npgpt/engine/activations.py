@@ -1,7 +1,7 @@
 """Look inside a model: run the lesson's own lines, and record or edit every array that they name.
 
-Each function runs with its lines watched (watch.py). After a line that assigns a name, `seen` is called in a forward,
-which may replace the array, and `graded` in a backward.
+Each function runs with its lines watched (watch.py). After a line that assigns a name, `seen` is
+called in a forward, which may replace the array, and `graded` in a backward.
 """
 
 import ast
@@ -74,7 +74,11 @@ def is_layer(node):
 
 
 def cache_of(node):
-    """Return the code of a layer's cache in `y, cache = x_forward(…)` or `dx = x_backward(dy, cache)`; or ""."""
+    """Return the code of a layer's cache; "" if an assignment calls no layer.
+
+    It is the second result in `y, cache = x_forward(…)`, and the second argument in
+    `dx = x_backward(dy, cache)`.
+    """
     if not is_layer(node.value):
         return ""
     is_forward = ast.unparse(node.value.func).endswith("forward")
@@ -84,13 +88,15 @@ def cache_of(node):
 
 @functools.lru_cache(1024)
 def names_in(code):
-    """Return the line of a function's `def`, and the names of its arrays: of its first argument, and in its lines.
+    """Return the line of a function's `def`, and the names of its arrays.
 
-    They are those that are assigned once. A cache has no name: that of dropout is an array, its mask.
+    They are two sets: its first argument, and what its lines assign once. A cache is not among
+    them: that of dropout is an array, its mask.
     """
     tree = tree_in_file(code)
     nodes = [*ast.walk(tree)]
-    stored = [each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    names = [each for each in nodes if isinstance(each, ast.Name)]
+    stored = [each.id for each in names if isinstance(each.ctx, ast.Store)]
     first = {each.arg for each in tree.args.args[:1]} - {*stored}
     caches = {cache_of(each) for each in nodes if isinstance(each, ast.Assign)}
     return tree.lineno, first, {name for name in stored if stored.count(name) == 1} - caches
@@ -99,8 +105,10 @@ def names_in(code):
 class Looking:
     """Run a forward and its backward, and record their arrays.
 
-    config: the model's; the attribute has the block to run. edit: name -> a function of an array that returns another;
-    keep: whether to keep the arrays. Raises UserError for an edit that is not a mapping of functions.
+    config: the model's; the attribute has the block to run.
+    edit: name -> a function of an array that returns another.
+    keep: whether to keep the arrays.
+    Raises UserError for an edit that is not a mapping of functions.
     """
 
     def __init__(self, config, edit=None, keep=False):
@@ -111,11 +119,13 @@ class Looking:
         self.edit, self.keep, self.activations, self.prefix = edit, keep, Activations(), ""
         block = config.block
         self.files = {*block.texts, *LESSON}
-        self.ops = SimpleNamespace(**{name: self.looked_into(getattr(layers, name)) for name in layers.__all__})
-        self.config = config.with_block(self.looked_into(block.forward), self.looked_into(block.backward))
+        ops = {name: self.looked_into(getattr(layers, name)) for name in layers.__all__}
+        self.ops = SimpleNamespace(**ops)
+        functions = self.looked_into(block.forward), self.looked_into(block.backward)
+        self.config = config.with_block(*functions)
 
     def looked_into(self, function):
-        """Return a copy of a layer's function with its lines watched; any other function as it is."""
+        """Return a copy of a layer's function that is watched; any other function as it is."""
         code = getattr(function, "__code__", None)
         if code is None or code.co_filename not in self.files or is_watched(code):
             return function

@@ -22,8 +22,7 @@ class Watch(ast.NodeTransformer):
 
     def visit_Assign(self, node):
         self.generic_visit(node)
-        lines = [f"{name} = {CALL}({node.lineno}, {name!r}, {name})" for name in assigned_names(node)]
-        text = "\n".join(lines) or f"{CALL}({node.lineno}, None, None)"
+        text = calls(node.lineno, assigned_names(node)) or f"{CALL}({node.lineno}, None, None)"
         return [node, *located(ast.parse(text), node).body]
 
     visit_AugAssign = visit_AnnAssign = visit_Expr = visit_Assign
@@ -54,13 +53,15 @@ def watched(function, watch, tree=None, visitor=LINES, **names):
     Raises UserError if the lines are not those of its file.
     """
     if isinstance(function, MethodType):
-        return MethodType(watched(function.__func__, watch, tree, visitor, **names), function.__self__)
+        new = watched(function.__func__, watch, tree, visitor, **names)
+        return MethodType(new, function.__self__)
     old, names = function.__code__, {CALL: watch, **names}
     code = code_of(tree or tree_in_file(old), old, visitor, *names)
     cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
     cells |= {name: CellType(value) for name, value in names.items()}
     closure = tuple(cells[name] for name in code.co_freevars)
-    new = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    there, defaults = function.__globals__, function.__defaults__
+    new = FunctionType(code, there, function.__name__, defaults, closure)
     new.__kwdefaults__ = function.__kwdefaults__
     return new
 
@@ -71,7 +72,10 @@ def is_watched(code):
 
 
 def tree_in_file(code):
-    """Return the syntax tree of a function's code. Raises UserError if it is not what its file says."""
+    """Return the syntax tree of a function's code.
+
+    Raises UserError if it is not what its file says.
+    """
     tree = code and tree_of(code)
     if tree is None:
         name = code.co_name if code else "a function"
@@ -84,11 +88,10 @@ def tree_in_file(code):
 def code_of(tree, old, visitor, *names):
     """Return the code of a function with the calls. names: the variables that these read."""
     new = copy.deepcopy(tree)
-    new.name, new.decorator_list = "__copy__", []      # in its lines its own name is that of the function
+    new.name, new.decorator_list = "__copy__", []       # its own name is that of the function
     arguments = [each.arg for each in (*new.args.posonlyargs, *new.args.args)]
-    first = [f"{name} = {CALL}({new.lineno}, {name!r}, {name})" for name in arguments]
     visitor.generic_visit(new)
-    new.body[:0] = located(ast.parse("\n".join(first)), new).body
+    new.body[:0] = located(ast.parse(calls(new.lineno, arguments)), new).body
     around = ast.parse(f"def around({', '.join({*old.co_freevars, *names})}): pass")
     around.body[0].body = [new]
     codes = [compile(ast.fix_missing_locations(around), old.co_filename, "exec")]
@@ -96,6 +99,11 @@ def code_of(tree, old, visitor, *names):
         codes += [part for part in each.co_consts if isinstance(part, CodeType)]
     code = next(each for each in codes if each.co_name == new.name)
     return code.replace(co_name=old.co_name, co_qualname=old.co_qualname)
+
+
+def calls(line, names):
+    """Return lines of code that call `watch` for some names."""
+    return "\n".join(f"{name} = {CALL}({line}, {name!r}, {name})" for name in names)
 
 
 def located(tree, node):
@@ -106,7 +114,7 @@ def located(tree, node):
 
 
 def assigned_names(node):
-    """Return the plain names that a statement assigns: q and k for `q, k = …`, x for `x += …`."""
+    """Return the plain names that a statement assigns: q, k for `q, k = …`, x for `x += …`."""
     match node:
         case ast.Assign(targets):
             parts = [part for each in targets for part in getattr(each, "elts", [each])]

@@ -74,7 +74,8 @@ def check_lesson(lesson, known=None):
         checks.append(LineCheck(
             lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
             back.text if back else "", [*np.shape(value)], relative,
-            None if relative is None or tolerance != ROUNDED else digits(relative), verdict, through))
+            None if relative is None or tolerance != ROUNDED else digits(relative), verdict,
+            through))
 
     for name, value in lesson.inputs.items():
         true, gradient = known.inputs[name], result.get(f"d{name}")
@@ -120,7 +121,10 @@ def best_check(lesson):
 
 
 def filled(recorded, source):
-    """Return the `Assignment`s of the arrays that are filled part by part after all lines that assign their names."""
+    """Return the `Assignment`s of arrays that are filled part by part.
+
+    All lines that assign their names come before those that fill them.
+    """
     return [Assignment(source.name, line, name, np.array(recorded.last[name]))
             for name, line in source.filled.items() if name in recorded.last
             and all(each.first < line for each in source.statements if name in each.targets)]
@@ -159,7 +163,10 @@ def matched(variables, record):
 
 
 def matched_by_value(known, record, tolerance):
-    """Map the index of a variable to the last right value of its gradient, or if none is right to the last."""
+    """Map the index of a variable to the last right value of its gradient.
+
+    If none is right, it is the last value.
+    """
     found = {}
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
         made = [each for each in record if each.name == f"d{variable.name}"]

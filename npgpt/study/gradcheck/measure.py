@@ -24,7 +24,11 @@ SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
 
 @dataclasses.dataclass
 class Variable:
-    """An assignment of v in a forward, one of all its floating arrays. constant: it does not depend on the inputs."""
+    """An assignment of v in a forward.
+
+    number: among all its assignments of floating arrays.
+    constant: whether it does not depend on the inputs.
+    """
 
     name: str
     line: int
@@ -94,7 +98,10 @@ def weighted_sum(dy, y):
 
 
 def traced_forward(lesson):
-    """Return y, cache, and the `Variable`s of a lesson's forward, without arrays that are filled in parts."""
+    """Return y, cache, and the `Variable`s of a lesson's forward.
+
+    Arrays that are filled in parts are left out.
+    """
     rng, source = np.random.default_rng(6), read_source(lesson.forward)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
     forward, other = Recorded(lesson.forward), Recorded(lesson.forward)
@@ -102,7 +109,8 @@ def traced_forward(lesson):
     lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
     if lesson.is_one_function:          # it computes the gradients, too
-        left_out |= {f"d{name}" for name in {*lesson.inputs, *(each.name for each in forward.record)}}
+        left_out |= {f"d{name}" for name in lesson.inputs}
+        left_out |= {f"d{each.name}" for each in forward.record}
     variables = []
     for number, (each, changed) in enumerate(zip(forward.record, other.record, strict=True)):
         if each.line != source.first and each.name not in left_out:

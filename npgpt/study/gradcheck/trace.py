@@ -19,15 +19,22 @@ class Assignment:
 
 
 def is_floating(value):
-    """Return whether a value is a floating array or number of NumPy's or mpmath's, so that it can have a gradient."""
-    return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f" or is_exact(value)
+    """Return whether a value can have a gradient: floating, an array or a number.
+
+    It is of NumPy's or mpmath's.
+    """
+    is_numpys = isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f"
+    return is_numpys or is_exact(value)
 
 
 class Recorded:
     """A function that records the `Assignment`s of its lines.
 
-    function: to be called in its place; record: the assignments; last: name -> its last value, which is no copy, so
-    that an array has what later lines write to it. keep(value): whether to record a value; tree: see `watched`.
+    function: to be called in its place.
+    record: the assignments.
+    last: name -> its last value, which is no copy: it has what later lines write to it.
+    keep(value): whether to record a value.
+    tree: see `watched`.
     """
 
     def __init__(self, function, keep=is_floating, tree=None):

@@ -2,7 +2,8 @@
 
 `swish_forward(x, beta)` returns the result and a cache, or several results and a cache; `swish_backward(dy, cache)`, or
 with several gradients before the cache, returns a gradient for each input: an array, a tuple or a dict. A single
-function `hinge_loss(…)` may return the loss and the gradients. What the inputs are, the file says in a dict `LESSON`:
+function `hinge_loss(…)` may return the loss and the gradients. What the inputs are, the file says
+in a dict `LESSON`:
 
     LESSON = {"x": "N D", "w": "D 4H", "b": "4H",           # sizes by letters or numbers
               "y": "N: 0..C", "p": "N D: 0.1..0.9",         # integers below C, which are constant; numbers in a range
@@ -68,7 +69,8 @@ class Pair(Lesson):
         result = self.called(forward or self.forward, inputs)
         n = 1 if self.is_one_function else len(inspect.signature(self.backward).parameters) - 1
         if not isinstance(result, tuple) or len(result) < 2 or len(result) != n + 1 and not self.is_one_function:
-            wanted = "the loss and its gradients" if self.is_one_function else "the result and a cache"
+            wanted = "the loss and its gradients" if self.is_one_function else (
+                "the result and a cache")
             raise UserError(f"{self.forward.__name__} returned {kind_of(result)}, not {wanted}")
         return (result[0] if n == 1 else result[:n]), result[-1]
 
@@ -138,9 +140,12 @@ def read_pairs(path, name=None, given=()):
     if not isinstance(lesson, dict):
         raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
     said = lesson | given
-    known = {each for pair in found for each in inspect.signature(forward_in(names, pair)).parameters}
+    known = set()
+    for each in found:
+        known |= inspect.signature(forward_in(names, each)).parameters.keys()
     if unknown := said.keys() - known:
-        raise UserError(f"{path}: no forward has an argument {min(unknown)}: they have {', '.join(sorted(known))}")
+        raise UserError(f"{path}: no forward has an argument {min(unknown)}: they have "
+                        f"{', '.join(sorted(known))}")
     return [pair_in(path, names, each, said) for each in chosen]
 
 
@@ -156,8 +161,9 @@ def pair_in(path, names, name, inputs):
     for each in inspect.signature(forward).parameters.values():
         said = inputs.get(each.name)
         if said is None and each.default is each.empty:
-            raise UserError(f"{path}: nothing says the shape of {each.name}: use --input {each.name}=4,5, "
-                            "or a dict LESSON (see npgpt gradcheck --help)")
+            raise UserError(f"{path}: nothing says the shape of {each.name}: use "
+                            f"--input {each.name}=4,5, or a dict LESSON "
+                            "(see npgpt gradcheck --help)")
         if isinstance(said, str):
             if not SHAPE.fullmatch(said):
                 raise UserError(f'{path}: {each.name} is "{said}", which is no shape such as "N D" or "N: 0..9"')
