@@ -57,6 +57,7 @@ def watched(function, watch, tree=None, visitor=LINES, **names):
         return MethodType(new, function.__self__)
     old, names = function.__code__, {CALL: watch, **names}
     code = code_of(tree or tree_in_file(old), old, visitor, *names)
+    code = code.replace(co_filename=old.co_filename)        # equal codes may be of different files
     cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
     cells |= {name: CellType(value) for name, value in names.items()}
     closure = tuple(cells[name] for name in code.co_freevars)

@@ -77,10 +77,7 @@ def rotary_backward(dy, cache):
 
 
 def swiglu_forward(gate, up):
-    """Compute y = gate sigmoid(gate) up, elementwise: SiLU of one half of the hidden layer times the other half.
-
-    gate (B, T, F), up (B, T, F) -> y (B, T, F), cache. (Shazeer 2020, arXiv:2002.05202.)
-    """
+    """Compute y = gate sigmoid(gate) up, all (B, T, F) -> y, cache. (Shazeer 2020, arXiv:2002.05202.)"""
     sigmoid = 1.0 / (1.0 + np.exp(-gate))                       # (B, T, F)
     silu = gate * sigmoid                                       # (B, T, F)
     y = silu * up                                               # (B, T, F)
