@@ -160,20 +160,18 @@ class GPT:
         its array and returns one of the same shape. For `backward` each row (along the last axis) that was changed is
         a constant: no gradient flows through it.
         """
-        return self._forward(idx, targets, rng, mask, None if edit is None else Looking(self.config, edit, ()))
+        return self._forward(idx, targets, rng, mask, None if edit is None else Looking(self.config, edit))
 
     __call__ = forward
 
     def run_with_cache(self, idx: ArrayLike, targets: ArrayLike | None = None, rng: Rng | None = None,
-                       mask: ArrayLike | None = None, edit: Edits | None = None,
-                       names: Sequence[str] = ("*",)) -> tuple[np.ndarray, Activations]:
+                       mask: ArrayLike | None = None, edit: Edits | None = None) -> tuple[np.ndarray, Activations]:
         """Compute the logits (B, T, V), and return every float array of the forward with them, as `Activations`.
 
         activations["h.3.attn.att"] is the variable `att` in the attention of block 3, a read-only view. With targets,
-        `backward` adds the gradients: activations.grads["h.3.attn.att"]. names: which arrays are kept, such as
-        ["h.*.attn.att"]. The other arguments are those of `forward`.
+        `backward` adds the gradients: activations.grads["h.3.attn.att"]. The arguments are those of `forward`.
         """
-        looking = Looking(self.config, edit, names)
+        looking = Looking(self.config, edit, keep=True)
         return self._forward(idx, targets, rng, mask, looking)[0], looking.activations
 
     def _forward(self, idx, targets, rng, mask, looking):
@@ -319,7 +317,7 @@ class GPT:
         if edit is None:
             read = self.engine.reader(len(idx), pads)
         else:
-            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit, ())).read
+            read = KVCache(self.engine, len(idx), pads, Looking(self.config, edit)).read
         return stream_tokens(read, idx, max_new_tokens, temperature, top_k, top_p, seed, eos_token_id, stops, tokenizer)
 
 

@@ -132,7 +132,7 @@ CALLS = {       # what -> (the call, {argument: odd values})
     "forward": (lambda s, **odd: s.model.forward(**BATCH | odd), {
         "idx": CONTEXTS, "targets": TARGETS, "rng": RNGS, "mask": MASKS, "edit": EDITS}),
     "run_with_cache": (lambda s, **odd: s.model.run_with_cache(**BATCH | odd), {
-        "idx": CONTEXTS, "edit": EDITS, "names": [None, 5, "logits", [5], ["h.9.*"], ["*", "typo"]]}),
+        "idx": CONTEXTS, "edit": EDITS}),
     "score": (lambda s, idx: s.model.score(idx), {"idx": [*IDS, np.zeros((2, 8), int), np.zeros((2, 1), int)]}),
     "hidden": (lambda s, **odd: s.model.hidden(**{"idx": IDX} | odd), {"idx": CONTEXTS, "rng": RNGS, "mask": MASKS}),
     "backward": (lambda s, dhidden: GPT(s.model.config, threads=1).backward(dhidden), {"dhidden": [None, 5]}),

@@ -1,18 +1,17 @@
 """Verify the gradient of every line of every layer, or of a layer in your own file, to 30 digits.
 
-Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and a cache; swish_backward
-(dy, cache), with a gradient for each result, returns a gradient for each input. A function x_loss may return the loss
-and its gradients. What the inputs are is said by --input, by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"},
-or by shapes such as "x (N, D)" in the docstring. A gradient is checked if it is called dv for a variable v of the
-forward; the results always are. With a function swish_torch, torch is asked too. A block (see npgpt train --block) is
-checked as a whole, by the name block. The code runs in a process with limits on time, memory and output. That is no
-sandbox: check only files that you trust.
+Your file needs nothing of npgpt: swish_forward(x, beta) returns the result, or several, and
+a cache; swish_backward(dy, cache), with a gradient for each result, returns a gradient for
+each input. A function x_loss may return the loss and its gradients. What the inputs are is
+said by --input, or in the file by a dict LESSON = {"x": "N D", "w": "D M", "y": "N: 0..M"}.
+A gradient is checked if it is called dv for a variable v of the forward; the results always
+are. A block (see npgpt train --block) is checked as a whole, by the name block. The code runs
+in a process with limits on time, memory and output. That is no sandbox: check only files that
+you trust.
 """
 
-import dataclasses
 import importlib.util
 import inspect
-import json
 import os
 import sys
 from collections import Counter
@@ -35,7 +34,6 @@ def add_arguments(parser):
                         help="of your file: x=4,5,6 for a shape, y=4:0..9 for integers below 9, p=4,5:0.1..0.9 for "
                              "numbers in a range, mask=4,5:constant for what has no gradient, eps=1e-5 for a value")
     add_time_limit_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(args):
@@ -49,14 +47,9 @@ def run(args):
     checks = [each for one in found for each in one]
     for remark in remarks:
         print(remark, file=sys.stderr)
-    if args.json:
-        json.dump([dataclasses.asdict(each) | {"file": os.path.basename(each.file)} for each in checks], sys.stdout,
-                  indent=1)
-        print()
-    else:
-        for one in found:
-            print(f"\n{table_text(one)}")
-        print_summary(checks)
+    for one in found:
+        print(f"\n{table_text(one)}")
+    print_summary(checks)
     return 1 if any(each.verdict == WRONG for each in checks) else 0
 
 
@@ -66,17 +59,15 @@ def checked_lessons(name):
     for lesson in chosen_lessons(name, EXACT if importlib.util.find_spec("mpmath") else PLAIN):
         try:
             checks, remark = best_check(lesson)
-            found.append(checks)
-            remarks[remark] = None
-        except ImportError:             # the others need only NumPy
-            needs = f'{lesson.name} needs SciPy: pip install "npgpt[gelu]"'
-            if name != "all":
-                raise UserError(needs) from None
-            remarks[f"{needs}; skipped"] = None
+        except ImportError:
+            raise UserError(f'{lesson.name} needs SciPy: pip install "npgpt[study]"') from None
         except Exception as error:      # an edited line
-            files = {inspect.getsourcefile(each) for each in (lesson.forward, lesson.backward)}
-            places = [f"{os.path.basename(file)}, line {line}" for file in files if (line := raised_at(error, file))]
-            raise UserError(': '.join([lesson.name, *places, describe(error)])) from None
+            file = inspect.getsourcefile(lesson.backward)
+            line = raised_at(error, file)
+            place = f" ({os.path.basename(file)}, line {line})" if line else ""
+            raise UserError(f"{lesson.name}{place}: {describe(error)}") from None
+        found.append(checks)
+        remarks[remark] = None
     return found, [*filter(None, remarks)]
 
 
@@ -88,14 +79,11 @@ def print_summary(checks):
           f"{count[FUSED]} fused, {count[CONSTANT]} constant, {count[WRONG]} wrong")
     print(f"{len(inputs)} inputs and parameters, {sum(each.verdict == WRONG for each in inputs)} wrong")
     right = [each for each in checks if each.verdict == OK]
-    rounded = [f"{each.layer}'s d{each.variable}" for each in right if each.digits is not None and each.digits < FULL]
-    exact = [each.digits for each in right if each.digits is not None and each.digits >= FULL]
+    found = [each.digits for each in right if each.digits is not None]
+    exact = [each for each in found if each >= FULL]
     if exact:
-        fewest = min(each.digits for each in right if each.digits is not None)
-        print(f"right to {min(exact)} digits or more" + (
-            f", but for {len(rounded)} that a rounded constant in the code limits to {fewest}: "
-            f"{', '.join(rounded[:4])}{', …' * (len(rounded) > 4)}" if rounded else ""))
+        rounded = len(found) - len(exact)
+        but = f", but for {rounded} that a rounded constant in the code limits to {min(found)}"
+        print(f"right to {min(exact)} digits or more{but if rounded else ''}")
     elif right:
         print(f"largest relative error {max(each.relative for each in right):.1e} to the central differences")
-    if to_torch := [each.torch for each in checks if each.torch is not None]:
-        print(f"largest relative error {max(to_torch):.1e} to torch")

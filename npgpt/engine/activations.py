@@ -1,15 +1,14 @@
 """Look inside a model: run the lesson's own lines, and record or edit every array that they name.
 
-The files of the layers and of the transformer are loaded a second time, with hooks: after each line that assigns a
-name, that copy calls `seen` (in a forward) or `graded` (in a backward), which may replace the array.
+Each function runs with its lines watched (watch.py). After a line that assigns a name, `seen` is
+called in a forward, which may replace the array, and `graded` in a backward.
 """
 
 import ast
 import difflib
-import fnmatch
 import functools
-import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,13 +16,13 @@ import numpy as np
 from npgpt import layers
 from npgpt.arrays import library_of, table
 from npgpt.checks import as_floats, require, shown
-from npgpt.engine.sources import run_again
+from npgpt.engine.watch import Watch, is_watched, located, tree_in_file, watched
 from npgpt.errors import UserError
 from npgpt.model import transformer
-from npgpt.model.block import GPT2
 
 # The caches in transformer.py whose layers have another prefix than the cache's name: code -> code of the prefix.
 PREFIXES = {"attention": "''", "block": "f'h.{i}'", "blocks[i]": "f'h.{i}'"}
+LESSON = transformer.__file__, *map(str, Path(layers.__file__).parent.glob("*.py"))
 
 
 class Arrays(dict[str, np.ndarray]):
@@ -45,103 +44,124 @@ class Activations(Arrays):
         self.grads = Arrays()
 
 
-class Hooks(ast.NodeTransformer):
-    """Insert calls of `seen` and `graded` after the assignments of a syntax tree, for each name that is assigned once.
-
-    The names in a layer that is called get the name of its cache as prefix: the second result of a forward, the second
-    argument of a backward. prefixes: of some caches another one, as in PREFIXES.
-    """
+class Layers(Watch):
+    """Watch lines, and call each layer through `__layer__`, which is told the layer's prefix."""
 
     def __init__(self, prefixes):
-        self.prefixes, self.names, self.hook = prefixes, (), ""
-
-    def visit_FunctionDef(self, node):
-        kind = node.name.rpartition("_")[2]
-        if kind not in ("forward", "backward"):
-            return node
-        stored = [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-        first = [each.arg for each in node.args.args[:1] if each.arg not in stored]
-        self.hook, self.names = "seen" if kind == "forward" else "graded", {*first, *stored}
-        self.names -= {name for name in stored if stored.count(name) > 1}
-        self.generic_visit(node)
-        node.body[:0] = self.hooks(first, node)
-        return node
+        self.prefixes = prefixes
 
     def visit_Assign(self, node):
-        call, names = node.value, [each.id for target in node.targets for each in ast.walk(target)
-                                   if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-        if isinstance(call, ast.Call) and (function := ast.unparse(call.func)).endswith(("_forward", "_backward")):
-            pair = getattr(node.targets[0], "elts", ()) if self.hook == "seen" else call.args[:2]
-            cache = ast.unparse(pair[1]) if len(pair) == 2 else ""
-            names = [name for name in names if name != cache]       # that of dropout is an array, its mask
-            prefix = self.prefixes.get(cache, repr(cache))
-            call.func = located(ast.parse(f"inside({prefix}, {function})", mode="eval").body, node)
-        return [node, *self.hooks(names, node)]
+        if cache := cache_of(node):
+            self.through(node.value, self.prefixes.get(cache, repr(cache)))
+        return super().visit_Assign(node)
 
-    def hooks(self, names, node):
-        return [located(ast.parse(f"{name} = {self.hook}({name!r}, {name})").body[0], node)
-                for name in names if name in self.names]
+    def visit_Call(self, node):
+        if is_layer(node):
+            self.through(node, "''")
+        return self.generic_visit(node)
 
-
-def located(tree, node):
-    """Return the tree with the line numbers of a node, so that tracebacks show the lesson's lines."""
-    for each in ast.walk(tree):
-        ast.copy_location(each, node)
-    return tree
+    def through(self, call, prefix):
+        text = f"__layer__({prefix}, {ast.unparse(call.func)})"
+        call.func = located(ast.parse(text), call).body[0].value
 
 
-@functools.cache
-def hooked():
-    """Return the code of the layers' files and of the transformer's, with the hooks."""
-    modules = {inspect.getmodule(getattr(layers, name)) for name in layers.__all__} - {None} | {transformer}
-    return [compile(Hooks(PREFIXES if each is transformer else {}).visit(ast.parse(inspect.getsource(each))),
-                    each.__file__, "exec") for each in modules]
+GPT, OWN = Layers(PREFIXES), Layers({})
+
+
+def is_layer(node):
+    """Return whether a tree is the call of a layer's function."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("_forward", "_backward"))
+
+
+def cache_of(node):
+    """Return the code of a layer's cache; "" if an assignment calls no layer.
+
+    It is the second result in `y, cache = x_forward(…)`, and the second argument in
+    `dx = x_backward(dy, cache)`.
+    """
+    if not is_layer(node.value):
+        return ""
+    is_forward = ast.unparse(node.value.func).endswith("forward")
+    pair = getattr(node.targets[0], "elts", ()) if is_forward else node.value.args[:2]
+    return ast.unparse(pair[1]) if len(pair) == 2 else ""
+
+
+@functools.lru_cache(1024)
+def names_in(code):
+    """Return the line of a function's `def`, and the names of its arrays.
+
+    They are two sets: its first argument, and what its lines assign once. A cache is not among
+    them: that of dropout is an array, its mask.
+    """
+    tree = tree_in_file(code)
+    nodes = [*ast.walk(tree)]
+    names = [each for each in nodes if isinstance(each, ast.Name)]
+    stored = [each.id for each in names if isinstance(each.ctx, ast.Store)]
+    first = {each.arg for each in tree.args.args[:1]} - {*stored}
+    caches = {cache_of(each) for each in nodes if isinstance(each, ast.Assign)}
+    return tree.lineno, first, {name for name in stored if stored.count(name) == 1} - caches
 
 
 class Looking:
     """Run a forward and its backward, and record their arrays.
 
-    config: the model's; the attribute has the block to run. edit: name -> a function of an array that returns another.
+    config: the model's; the attribute has the block to run.
+    edit: name -> a function of an array that returns another.
+    keep: whether to keep the arrays.
     Raises UserError for an edit that is not a mapping of functions.
     """
 
-    def __init__(self, config, edit=None, names=("*",)):
+    def __init__(self, config, edit=None, keep=False):
         edit = {} if edit is None else edit
         require("edit", edit, isinstance(edit, Mapping), 'names and functions, such as {"h.0.attn.mix": function}')
         for name, function in edit.items():
             require(f"edit[{shown(name)}]", function, callable(function), "a function of the array")
-        right = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-        require("names", names, right, 'a list of names, such as ["h.*.attn.att"]')
-        self.edit, self.names, self.activations, self.prefix = edit, names, Activations(), ""
-        hooks = {"seen": self.seen, "graded": self.graded, "inside": self.inside}
-        lines, block = {**hooks}, config.block
-        for code in hooked():
-            exec(code, lines)
-        self.ops = SimpleNamespace(**lines)         # the table of operations, and gpt_forward and gpt_backward
-        own = run_again(block, Hooks({}), hooks, lines) if block != GPT2 else ()
-        self.config = config.with_block(*own or (lines["block_forward"], lines["block_backward"]))
+        self.edit, self.keep, self.activations, self.prefix = edit, keep, Activations(), ""
+        block = config.block
+        self.files = {*block.texts, *LESSON}
+        ops = {name: self.looked_into(getattr(layers, name)) for name in layers.__all__}
+        self.ops = SimpleNamespace(**ops)
+        functions = self.looked_into(block.forward), self.looked_into(block.backward)
+        self.config = config.with_block(*functions)
+
+    def looked_into(self, function):
+        """Return a copy of a layer's function that is watched; any other function as it is."""
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_filename not in self.files or is_watched(code):
+            return function
+        hook = self.seen if code.co_name.endswith("forward") else self.graded
+        line, first, names = names_in(code)
+
+        def watch(at, name, value):
+            return hook(name, value) if name in (first if at == line else names) else value
+
+        visitor = GPT if code.co_filename == transformer.__file__ else OWN
+        return watched(function, watch, visitor=visitor, __layer__=self.inside)
 
     def forward(self, *arguments):
         """Run `gpt_forward`. Raises UserError for a name that no array has, or an edit whose result does not fit."""
-        self.made, self.undone, self.edited = {}, set(), {}     # arrays of the forward; those whose gradients were seen
-        result = self.ops.gpt_forward(*arguments)
-        unknown = [name for name in self.names if not fnmatch.filter(self.made, name)]
-        for name in [*(self.edit.keys() - self.edited.keys()), *unknown]:
-            near = difflib.get_close_matches(str(name), self.made, 3) or list(self.made)[:3]
+        self.made, self.undone = set(), set()       # names of arrays; of those whose gradients were seen
+        self.edited = {}                            # name -> the new array, and which rows it changed
+        result = self.looked_into(transformer.gpt_forward)(*arguments)
+        for name in self.edit.keys() - self.edited.keys():
+            near = difflib.get_close_matches(str(name), self.made, 3) or sorted(self.made)[:3]
             raise UserError(f"this model has no array {shown(name)}, but {', '.join(near)}")
         return result
 
     def backward(self, dlogits, cache, ops):
         """Run `gpt_backward`. Raises UserError if an edited array's gradient is one that a fused gradient skips."""
-        dp = self.ops.gpt_backward(dlogits, cache, ops)
+        dp = self.looked_into(transformer.gpt_backward)(dlogits, cache, ops)
         for name in self.edited.keys() - self.undone:
-            near = [each for each in self.undone if each.rpartition(".")[0] == name.rpartition(".")[0]]
+            layer = name.rpartition(".")[0]
+            near = [each for each in self.undone if each.rpartition(".")[0] == layer]
             raise UserError(f"backward cannot undo an edit of {name}: a fused gradient skips it; edit "
                             f"{', '.join(near)}")
         return dp
 
     def inside(self, prefix, function):
         """Wrap a layer's function: the names in it begin with the prefix."""
+        function = self.looked_into(function)
+
         def run(*arguments, **named):
             before = self.prefix
             self.prefix += f"{prefix}." if prefix else ""
@@ -162,8 +182,8 @@ class Looking:
             require(f"the shape of the edited {name}", new.shape, new.shape == value.shape, str(value.shape))
             self.edited[name] = new, (new != value).any(axis=-1, keepdims=True)
             value = new
-        self.made[name] = True
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names):
+        self.made.add(name)
+        if self.keep:
             self.activations[name] = kept = value.view()
             if isinstance(kept, np.ndarray):            # its memory may be a parameter's, and the backward needs it
                 kept.flags.writeable = False
@@ -175,9 +195,11 @@ class Looking:
         An array that the backward recomputes is the edited one.
         """
         variable = self.prefix + name[1:]
-        if name[0] == "d" and variable in self.made:
-            self.undone.add(variable)
-            if variable in self.activations:
-                self.activations.grads.setdefault(variable, value)
-            return np.where(self.edited[variable][1], 0.0, value) if variable in self.edited else value
-        return self.edited[self.prefix + name][0] if self.prefix + name in self.edited else value
+        if name[0] != "d" or variable not in self.made:
+            return self.edited.get(self.prefix + name, [value])[0]
+        self.undone.add(variable)
+        if self.keep:
+            self.activations.grads.setdefault(variable, value)
+        if variable in self.edited:
+            return np.where(self.edited[variable][1], 0.0, value)
+        return value

@@ -41,11 +41,16 @@ def tree_of(code):
 
 @functools.lru_cache(64)
 def parsed(source, file):
-    """Return the syntax tree of a file, and the code of all that is defined in it."""
-    codes = [compile(source, file, "exec")]
+    """Return the syntax tree of a file, and the code of all that is defined in it.
+
+    A notebook compiles each statement of a cell alone, with other code for what is imported.
+    """
+    tree = ast.parse(source)
+    alone = [ast.Module([each], []) for each in tree.body]
+    codes = [compile(each, file, "exec") for each in (tree, *alone)]
     for each in codes:
         codes += filter(inspect.iscode, each.co_consts)
-    return ast.parse(source), codes
+    return tree, codes
 
 
 def run_again(block, visitor, names, lesson):
@@ -63,8 +68,7 @@ def run_again(block, visitor, names, lesson):
     for old, new in zip((block.forward, block.backward), functions, strict=True):
         if not isinstance(new, FunctionType) or (new.__code__.co_filename, new.__code__.co_firstlineno) != (
                 old.__code__.co_filename, old.__code__.co_firstlineno):
-            raise UserError(f"forward and backward of {block} must be functions of one file, which runs again for XLA "
-                            "and for run_with_cache")
+            raise UserError(f"forward and backward of {block} must be functions of one file, which runs again for XLA")
     return functions
 
 

@@ -15,8 +15,7 @@ from npgpt.errors import UserError
 from npgpt.study.exercises.exercise import Exercise, Step, levels_of
 from npgpt.study.exercises.progress import Progress, folder_here
 from npgpt.study.gradcheck.check import WRONG, LineCheck, best_check, relative_error, table_text
-from npgpt.study.gradcheck.measure import truth
-from npgpt.study.gradcheck.pictures import Arrays, compared_arrays
+from npgpt.study.gradcheck.pictures import Arrays
 from npgpt.study.gradcheck.truth import Case, cases
 from npgpt.study.judge.hints import next_hint
 from npgpt.study.judge.judge import Judgement, judge, new_seed
@@ -24,7 +23,7 @@ from npgpt.study.judge.outcome import Solution, solution_of
 from npgpt.study.judge.own_backward import train as train
 from npgpt.study.judge.report import Report, report_text
 from npgpt.study.judge.shapes import EXACT
-from npgpt.study.lessons.own import Pair, pair_of
+from npgpt.study.lessons.own import pair_of
 from npgpt.study.lessons.setting import PLAIN
 from npgpt.study.lessons.table import lesson_named
 
@@ -36,7 +35,7 @@ def case(layer: str) -> Case:
 
     inputs: name -> array; dy, cache: the arguments of the backward; results: the true gradients of the inputs, {"dx":
     array, …}; gradients: those of all variables, {"dxhat": [array], …}; forward, backward: the functions. `show` shows
-    arrays as pictures. Raises UserError for an unknown layer.
+    them as pictures. Raises UserError for an unknown layer.
     """
     return Case(layer, PLAIN)
 
@@ -68,7 +67,8 @@ class Check:
         if not found:
             raise UserError(f"no line computes a gradient called {name} yet")
         _, given, right = min(found, key=lambda each: each[0])
-        return compared_arrays(given, right)
+        arrays = {"yours": np.asarray(given), "true": np.asarray(right)}
+        return Arrays(arrays | ({"difference": given - right} if np.shape(given) == np.shape(right) else {}))
 
     def hint(self) -> str:
         """Return a hint on the first line that is wrong, or still to be written; one more at each call.
@@ -117,22 +117,12 @@ def check(layer: str, backward: Callable, seed: int | None = None, level: int | 
 class Verified:
     """What `verify` found: `right`; `lines`, a `LineCheck` for each variable; `remark`: why it is float64, or ""."""
 
-    def __init__(self, pair: Pair, lines: list[LineCheck], remark: str):
-        self.pair, self.lines, self.remark = pair, lines, remark
+    def __init__(self, lines: list[LineCheck], remark: str):
+        self.lines, self.remark = lines, remark
 
     @property
     def right(self) -> bool:
         return all(each.verdict != WRONG for each in self.lines)
-
-    def show(self, name: str) -> Arrays:
-        """Return the gradient "dx" of an input x: yours, the true one by central differences in float64, and their
-        difference. Raises UserError for another name.
-        """
-        known = truth(self.pair)
-        given = self.pair.run_backward(known.dy, known.cache)
-        if name not in given:
-            raise UserError(f"there is no result {name}: choose one of {', '.join(given)}")
-        return compared_arrays(given[name], known.inputs[name[1:]])
 
     def __repr__(self) -> str:
         return "\n".join([table_text(self.lines), *[f"  {self.remark}"] * bool(self.remark)])
@@ -154,12 +144,9 @@ def verify(forward: Callable, backward: Callable | None = None, *, constants: di
               if isinstance(value, np.ndarray) and value.dtype.kind == "f"}
     if not arrays:
         raise UserError("verify needs an array of floating numbers: verify(f_forward, f_backward, x=np.ones(3))")
-    try:
-        pair = pair_of(forward, backward, list(arrays), shapes={}, inputs=arrays, constants={
-            **{name: value for name, value in inputs.items() if name not in arrays}, **(constants or {})})
-    except (OSError, TypeError, SyntaxError):
-        raise UserError("verify reads the functions' lines: define them by def, in a file or a notebook") from None
-    found = Verified(pair, *best_check(pair))
+    others = {name: value for name, value in inputs.items() if name not in arrays}
+    pair = pair_of(forward, backward, list(arrays), shapes={}, inputs=arrays, constants=others | (constants or {}))
+    found = Verified(*best_check(pair))
     if not hasattr(sys, "ps1"):
         print(found)
     return found

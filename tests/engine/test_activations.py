@@ -12,8 +12,9 @@ from tests.cases import SMALL, B, T, V
 from tests.torch_gpt import torch_loss, unit_scale
 
 CONFIGS = {
-    "gpt2": {}, "untied": {"tie_word_embeddings": False, "lm_head_bias": True}, "dropout": {"dropout": 0.3},
-    "exact gelu, embedding layernorm": {"activation": "gelu", "embedding_layer_norm": True},
+    "gpt2": {}, "dropout": {"dropout": 0.3},
+    "untied, exact gelu, embedding layernorm": {"tie_word_embeddings": False, "lm_head_bias": True,
+                                                "activation": "gelu", "embedding_layer_norm": True},
     "encoder without biases": {"causal": False, "bias": False, "final_layer_norm": False}, "lora": {"lora_rank": 2}}
 IDX = np.random.default_rng(1).integers(0, V, (B, T))
 TARGETS = np.where(np.random.default_rng(2).random((B, T)) < 0.3, -1, (IDX + 1) % V)
@@ -34,7 +35,7 @@ class OnTorch(Looking):
         name = self.prefix + name
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
-        self.made[name] = True
+        self.made.add(name)
         if name in self.edit and name not in self.edited:
             kind, before = type(value), value.detach().as_subclass(torch.Tensor).numpy()
             new = self.edit[name](before.copy())
@@ -118,16 +119,11 @@ def test_names_say_the_place_in_the_model():
         np.testing.assert_array_equal(found[given], found[returned])
 
 
-def test_mappings_of_arrays_are_shown_as_a_short_table(monkeypatch):
-    model = unit_model(n_layer=12)
-    found = model.run_with_cache(IDX)[1]
-    lines = {" ".join(line.split()) for line in repr(found).splitlines()}
-    assert {f"Activations: {len(found)} arrays", f"h.0.x {(B, T, 12)} float64 {abs(found['h.0.x']).mean():.4g}",
-            f"… and {len(found) - 60} more"} <= lines and isinstance(found, dict) and len(repr(found)) < 4000
-    del model.params._views                     # from the shapes alone: a device would have to send its arrays
-    assert f"wte.weight ({V}, 12) float64" in " ".join(repr(model.params).split())
+def test_arrays_are_shown_as_a_table(monkeypatch):
     found = Arrays({"<b>": strict_cupy.install(monkeypatch).asarray(np.array([-1.0, 2.0, -6.0]))})
     assert "<tr><td>&lt;b&gt;<td>(3,)<td>float64<td>3</table>" in found._repr_html_()
+    found = unit_model(n_layer=12).run_with_cache(IDX)[1]
+    assert repr(found).splitlines()[-1] == f"… and {len(found) - 60} more"
 
 
 def test_a_forward_without_targets_and_one_on_an_engine():
@@ -140,21 +136,10 @@ def test_a_forward_without_targets_and_one_on_an_engine():
         model.backward()
 
 
-def test_only_the_asked_arrays_are_kept_and_none_can_be_written_to():
-    model = unit_model(n_layer=1)
-    kept = model.run_with_cache(IDX, TARGETS, names=["h.*.attn.att", "embedding.position", "head_weight"],
-                                edit={"h.0.x_mid": some_rows})[1]
-    assert kept.keys() == {"h.0.attn.att", "embedding.position", "head_weight"}
-    for array in kept.values():
+def test_no_array_can_be_written_to():
+    for array in unit_model(n_layer=1).run_with_cache(IDX)[1].values():
         with pytest.raises(ValueError, match="read-only"):
             array *= 2.0
-    grads = model.backward()
-    assert {*kept.grads} == {"h.0.attn.att", "head_weight", "embedding.position"}
-    model.forward(IDX, TARGETS, edit={"h.0.x_mid": some_rows})
-    for name, gradient in model.backward().items():
-        assert (grads[name] == gradient).all()
-    with pytest.raises(UserError, match="no array 'h.\\*.attn.atn', but h.0.attn.att"):
-        model.run_with_cache(IDX, names=["h.*.attn.atn"])
 
 
 def head_zeroed(array):
@@ -171,20 +156,16 @@ def some_rows(array):
 
 
 EDITS = [*({f"h.0.{name}": some_rows} for name in (
-    "x", "ln_1.x", "ln_1.xhat", "norm_1", "attn.x", "attn.c_attn.rows", "attn.qkv", "attn.heads", "attn.q", "attn.k",
-    "attn.v", "attn.scores", "attn.scaled", "attn.masked", "attn.att", "attn.kept", "attn.mix", "attn.merged", "attn.y",
-    "attn.c_proj.y", "attended", "drop_1.y", "x_mid", "ln_2.xhat", "mlp.hidden", "mlp.active", "mlp.y", "dropped_2",
-    "x_out")), *({name: some_rows} for name in (
-        "embedding.token", "embedding.position", "drop.x", "ln_f.xhat", "head.x", "head.rows", "logits", "h.1.attn.att",
-        "head_weight")),
-    {"h.0.attn.att": head_zeroed}, {"h.1.attn.mix": head_zeroed}, {"h.1.x": np.zeros_like},
-    {"h.0.mlp_out": lambda array: array},
+    "x", "ln_1.xhat", "norm_1", "attn.c_attn.rows", "attn.qkv", "attn.q", "attn.scores", "attn.att",
+    "attn.kept", "attn.mix", "attended", "x_mid", "mlp.hidden", "mlp.active", "x_out")),
+    *({name: some_rows} for name in ("embedding.token", "ln_f.xhat", "head.rows", "logits")),
+    {"h.1.attn.mix": head_zeroed}, {"h.1.x": np.zeros_like}, {"h.0.mlp_out": lambda array: array},
     {"h.0.attn.kept": head_zeroed, "h.0.attn.att": some_rows, "h.1.mlp.hidden": some_rows, "h.1.x_mid": some_rows}]
 TANH, EXACT = ({"h.0.mlp.gelu.inner": some_rows}, {"h.1.mlp.gelu.tanh": some_rows}), ({"h.1.mlp.gelu.y": some_rows},)
 
 
 @pytest.mark.parametrize(("fields", "edit"), [
-    *(({}, edit) for edit in (*EDITS, *TANH)), *(({"dropout": 0.3}, edit) for edit in EDITS[12:21]),
+    *(({}, edit) for edit in (*EDITS, *TANH)), *(({"dropout": 0.3}, edit) for edit in EDITS[6:11]),
     *(({"activation": "gelu", "tie_word_embeddings": False}, edit) for edit in (*EDITS[-1:], *EXACT))],
     ids=lambda each: " ".join(each) or "gpt2")
 def test_gradients_after_an_edit_are_torchs(fields, edit):
@@ -211,10 +192,3 @@ def test_no_gradient_passes_by_an_edit_inside_a_fused_gradient(name):
     assert model.forward(IDX, TARGETS, edit={name: lambda array: array * 0.5})[1] > 0.0
     with pytest.raises(UserError, match=f"cannot undo an edit of {name}: a fused gradient skips it; edit"):
         model.backward()
-
-
-def test_an_error_in_a_function_says_the_lessons_line():
-    with pytest.raises(ZeroDivisionError) as caught:
-        unit_model().forward(IDX, edit={"h.0.attn.att": lambda array: 1 / 0})
-    lines = [str(entry.statement).strip() for entry in caught.traceback if entry.name == "attention_forward"]
-    assert len(lines) == 1 and lines[0].startswith("att = exps / total  ")

@@ -10,7 +10,9 @@ and attention are those of GPT-2, from the table `ops`, in which each engine has
 
 import numpy as np
 
-LESSON = {"cos": "T D: constant", "sin": "T D: constant"}   # for npgpt gradcheck; the docstrings say all other shapes
+# for npgpt gradcheck: the shapes of the arguments
+LESSON = {"x": "B T C", "weight": "C", "heads": "B H T 2D", "cos": "T D: constant", "sin": "T D: constant",
+          "gate": "B T F", "up": "B T F"}
 
 
 def rmsnorm_forward(x, weight, eps=1e-5):
@@ -46,13 +48,14 @@ def rmsnorm_backward(dy, cache):
     return dx, dweight
 
 
-def rotary_forward(x, cos, sin):
+def rotary_forward(heads, cos, sin):
     """Rotate each pair of channels (i, D + i) by an angle that grows with the position.
 
-    x (B, H, T, 2D), cos and sin (T, D) of the angles -> y (B, H, T, 2D), cache. The product of a rotated query and a
-    rotated key then depends only on the distance of their positions. (Su et al. 2021, arXiv:2104.09864.)
+    heads (B, H, T, 2D), cos and sin (T, D) of the angles -> y (B, H, T, 2D), cache. The product
+    of a rotated query and a rotated key then depends only on the distance of their positions.
+    (Su et al. 2021, arXiv:2104.09864.)
     """
-    first, second = np.split(x, 2, axis=-1)                     # 2 x (B, H, T, D)
+    first, second = np.split(heads, 2, axis=-1)                 # 2 x (B, H, T, D)
     y_first = first * cos - second * sin
     y_second = second * cos + first * sin
     y = np.concatenate([y_first, y_second], axis=-1)            # (B, H, T, 2D)
@@ -60,7 +63,7 @@ def rotary_forward(x, cos, sin):
 
 
 def rotary_backward(dy, cache):
-    """Undo `rotary_forward`, by a rotation back: dy (B, H, T, 2D) -> dx (B, H, T, 2D)."""
+    """Undo `rotary_forward`, by a rotation back: dy (B, H, T, 2D) -> dheads (B, H, T, 2D)."""
     cos, sin = cache
     # y = np.concatenate([y_first, y_second], axis=-1)
     dy_first, dy_second = np.split(dy, 2, axis=-1)              # 2 x (B, H, T, D)
@@ -68,16 +71,13 @@ def rotary_backward(dy, cache):
     # y_first = first * cos - second * sin
     dfirst = dy_first * cos + dy_second * sin                   # (B, H, T, D)
     dsecond = dy_second * cos - dy_first * sin                  # (B, H, T, D)
-    # first, second = np.split(x, 2, axis=-1)
-    dx = np.concatenate([dfirst, dsecond], axis=-1)             # (B, H, T, 2D)
-    return dx
+    # first, second = np.split(heads, 2, axis=-1)
+    dheads = np.concatenate([dfirst, dsecond], axis=-1)         # (B, H, T, 2D)
+    return dheads
 
 
 def swiglu_forward(gate, up):
-    """Compute y = gate sigmoid(gate) up, elementwise: SiLU of one half of the hidden layer times the other half.
-
-    gate (B, T, F), up (B, T, F) -> y (B, T, F), cache. (Shazeer 2020, arXiv:2002.05202.)
-    """
+    """Compute y = gate sigmoid(gate) up, all (B, T, F) -> y, cache. (Shazeer 2020, arXiv:2002.05202.)"""
     sigmoid = 1.0 / (1.0 + np.exp(-gate))                       # (B, T, F)
     silu = gate * sigmoid                                       # (B, T, F)
     y = silu * up                                               # (B, T, F)

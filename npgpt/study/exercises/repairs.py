@@ -50,7 +50,12 @@ def repairs(walk, window, whole, others, is_right, terms):
 
 
 # A repair of a kind, made in right code, is a mistake of this kind; its operands are the other way round.
-MISTAKES = {"extra factor": "factor", "extra term": "term", "extra call": "call", "uses": "uses"}
+MISTAKES = {
+    "extra factor": "factor", "extra division": "division", "extra term": "term", "extra call": "call",
+    "transposed": "not transposed", "not transposed": "transposed", "keepdims": "keepdims missing",
+    "multiplied": "divided", "divided": "multiplied"} | {
+    kind: kind for kind in ("sign", "term sign", "part sign", "matmul order", "swapped", "results order", "condition",
+                            "loop order", "reduction", "axis", "instead", "uses")}
 
 
 def mistakes(walk):

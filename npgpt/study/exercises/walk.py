@@ -74,7 +74,7 @@ class Walk:
         return next((i for i, each in enumerate(self.statements) if each.lineno <= line <= each.end_lineno), None)
 
     def record(self):
-        """Return the statements' `Assignment`s, in the form of `trace.recording`."""
+        """Return the statements' `Assignment`s, in the form of `trace.Recorded`."""
         return [Assignment("", statement.lineno, name, np.array(names[name]))
                 for statement, names in zip(self.statements, self.before[1:], strict=False)
                 for name in stored_names(statement) if is_floating(names.get(name)) and name != RESULT]

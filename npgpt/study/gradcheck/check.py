@@ -17,14 +17,14 @@ from npgpt.errors import describe
 from npgpt.study.gradcheck.digits import rounded
 from npgpt.study.gradcheck.measure import Along, exact, truth, upstream
 from npgpt.study.gradcheck.source import last_return, read_source
-from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
+from npgpt.study.gradcheck.trace import Assignment, Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import map_arrays
 
 TOLERANCE = 1e-7    # largest error relative to the gradient's largest value, in float64
 ROUNDED = 1e-15     # the same with 60 digits: a rounded constant of the code, such as 3.0 * 0.044715, costs 1e-16
 ZERO = 1e-30        # with 60 digits: a smaller gradient is zero
 OK, WRONG, FUSED, CONSTANT, OTHER = "ok", "WRONG", "fused", "constant", "other"
-ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9} {:>9}  {}"       # of the table
+ROW = "  {:<24} {:<14} {:>5} {:>6} {:>9}  {}"       # of the table
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ class LineCheck:
     relative: the largest error divided by the largest value of the gradient, or None. digits: how many are right, None
     if it was measured in float64. verdict: "ok" or "WRONG" for dv; "fused": dv is computed in one step with the
     gradient `through`; "constant": no gradient flows through v; "other": what is called dv is not the gradient of v,
-    but all results are right. torch: the relative error of torch's gradient of an input, or None.
+    but all results are right.
     """
 
     layer: str
@@ -50,90 +50,84 @@ class LineCheck:
     digits: int | None
     verdict: str
     through: str | None = None
-    torch: float | None = None
 
 
-def check_lesson(lesson, known=None, torch=False):
+def check_lesson(lesson, known=None):
     """Verify the backward of a lesson: a `LineCheck` for each input and floating intermediate, in the forward's order.
 
-    known: the lesson's `truth`, if already measured. torch: compare with torch too, if the lesson has a function in
-    torch. Raises what the backward raises.
+    known: the lesson's `truth`, if already measured. Raises what the backward raises.
     """
     known = known or truth(lesson)
     dy, cache = map_arrays(np.copy, (known.dy, known.cache))        # a wrong backward may write to them
-    with recording([lesson.backward], in_place=lesson.is_own) as record:
-        result = lesson.run_backward(dy, cache)
+    backward = Recorded(lesson.backward)
+    result = lesson.run_backward(dy, cache, backward.function)
     forward_source, source = read_source(lesson.forward), read_source(lesson.backward)
+    record = backward.record + filled(backward, source)
     named_by_results(record, known, lesson, source)
     checks, tolerance = [], ROUNDED if any(map(is_exact, lesson.inputs.values())) else TOLERANCE
-    by_torch = torch_gradients(lesson, known.dy) if torch and lesson.torch else {}
 
     def add(name, line, value, true, gradient=None, backward_line=None, verdict=None, through=None):
         relative = None if gradient is None or true is None else relative_error(gradient, true)
         verdict = verdict or (OK if relative is not None and relative <= tolerance else WRONG)
         statement = forward_source.statement_at(line)
         back = source.statement_at(backward_line) if backward_line else None
-        in_torch = by_torch.get(name) if statement is None and is_floating(gradient) else None
         checks.append(LineCheck(
             lesson.name, forward_source.file, name, line, statement.text if statement else "(argument)", backward_line,
             back.text if back else "", [*np.shape(value)], relative,
-            None if relative is None or tolerance != ROUNDED else digits(relative), verdict, through,
-            None if in_torch is None else relative_error(in_torch, rounded(gradient))))
+            None if relative is None or tolerance != ROUNDED else digits(relative), verdict,
+            through))
 
     for name, value in lesson.inputs.items():
         true, gradient = known.inputs[name], result.get(f"d{name}")
         add(name, forward_source.first, value, true, gradient,
             gradient_line(source, record, name, true, gradient, lesson.results))
     right = all(each.verdict == OK for each in checks)
-    found = matched_by_value(known, record, tolerance) if lesson.is_own else matched(
-        known.variables, [each for each in record if each.name not in source.filled])
-    previous = next(iter(lesson.inputs))
+    found, previous = matched_by_value(known, record, tolerance), next(iter(lesson.inputs))
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
-        name, assigned = variable.name, (variable.name, variable.line, variable.value)
-        is_zero = not variable.constant and (abs(true.value) < ZERO if isinstance(true, Along) else not true.any())
-        if variable.constant or lesson.is_own and i not in found and is_zero:
+        name, made = variable.name, found.get(i)
+        assigned = name, variable.line, variable.value
+        if true is None or made is None and name not in lesson.skipped and is_zero(true):
             add(*assigned, None, verdict=CONSTANT)
-        elif i not in found and (lesson.is_own or name in lesson.skipped):
+        elif made is None:
             add(*assigned, true, verdict=FUSED, through=f"d{previous}")
         else:
             previous = name
-            made = found.get(i)
-            add(*assigned, true, made and made.value, made.line if made else named_line(source, name))
-            in_turns = made and sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
-            if checks[-1].verdict == WRONG and lesson.is_own and (right or in_turns):
+            add(*assigned, true, made.value, made.line)
+            in_turns = sum((each.name, each.line) == (made.name, made.line) for each in record) > 1
+            if checks[-1].verdict == WRONG and (right or in_turns):
                 checks[-1].verdict = OTHER
     return checks
 
 
+def is_zero(true):
+    """Return whether a true gradient is 0."""
+    return abs(true.value) < ZERO if isinstance(true, Along) else not true.any()
+
+
 def best_check(lesson):
-    """Check a lesson with 60 digits if possible, and by torch if it is installed; return the checks and a remark.
+    """Check a lesson with 60 digits if possible; return the checks and a remark.
 
     The remark says why the gradients were measured in float64; otherwise it is "". Raises what the functions raise.
     """
-    torch = importlib.util.find_spec("torch") is not None
     y, cache = lesson.run_forward(lesson.inputs)
     lesson.run_backward(upstream(lesson, y), cache)         # its own mistakes are raised as they are
     if not importlib.util.find_spec("mpmath"):
-        return check_lesson(lesson, torch=torch), 'measured in float64: pip install "npgpt[study]" for 30 digits'
+        return check_lesson(lesson), 'measured in float64: pip install "npgpt[study]" for 30 digits'
     try:
-        return check_lesson(exact(lesson), torch=torch), ""
+        return check_lesson(exact(lesson)), ""
     except Exception as error:
         said = f"{lesson.name} cannot compute with 60 digits ({describe(error)}): measured in float64"
-        return check_lesson(lesson, torch=torch), said
+        return check_lesson(lesson), said
 
 
-def torch_gradients(lesson, dy):
-    """Return {input: torch's gradient of sum(dy * y), in float64}, by the lesson's function in torch."""
-    import torch  # only the tests' extra has it
+def filled(recorded, source):
+    """Return the `Assignment`s of arrays that are filled part by part.
 
-    def tensor(array):
-        return torch.tensor(rounded(array) if is_exact(array) else array)
-
-    inputs = {name: tensor(array).requires_grad_() for name, array in lesson.inputs.items()}
-    y = lesson.torch(torch, **inputs, **map_arrays(tensor, lesson.constants))
-    results, given = (each if isinstance(each, tuple) else (each,) for each in (y, dy))
-    torch.autograd.backward(results, [tensor(each) for each in given])
-    return {name: np.zeros(each.shape) if each.grad is None else each.grad.numpy() for name, each in inputs.items()}
+    All lines that assign their names come before those that fill them.
+    """
+    return [Assignment(source.name, line, name, np.array(recorded.last[name]))
+            for name, line in source.filled.items() if name in recorded.last
+            and all(each.first < line for each in source.statements if name in each.targets)]
 
 
 def named_by_results(record, known, lesson, source):
@@ -169,17 +163,16 @@ def matched(variables, record):
 
 
 def matched_by_value(known, record, tolerance):
-    """Map the index of a variable to the last right value of its gradient, in a backward of any style.
+    """Map the index of a variable to the last right value of its gradient.
 
-    If none is right, it is the last value, or in a loop that of the same iteration.
+    If none is right, it is the last value.
     """
-    in_order, found = matched(known.variables, record), {}
+    found = {}
     for i, (variable, true) in enumerate(zip(known.variables, known.gradients, strict=True)):
         made = [each for each in record if each.name == f"d{variable.name}"]
         if made and true is not None:
             right = [each for each in made if relative_error(each.value, true) <= tolerance]
-            several = sum(each.name == variable.name for each in known.variables) > 1
-            found[i] = right[-1] if right else in_order.get(i, made[-1]) if several else made[-1]
+            found[i] = (right or made)[-1]
     return found
 
 
@@ -269,9 +262,9 @@ def first_wrong(checks):
 def table_text(checks):
     """Return the checks of a layer as a table, one line a variable, and the first wrong line."""
     text = [f"{checks[0].layer} ({os.path.basename(checks[0].file)})",
-            ROW.format("variable", "shape", "line", "dv at", "right to", "to torch", "verdict")]
+            ROW.format("variable", "shape", "line", "dv at", "right to", "verdict")]
     text += [ROW.format(each.variable, "x".join(map(str, each.shape)) or "number", each.forward_line,
-                        each.backward_line or "", right_to(each), "" if each.torch is None else f"{each.torch:.1e}",
+                        each.backward_line or "", right_to(each),
                         each.verdict + (f", {each.through}" if each.through else "")) for each in checks]
     if wrong := first_wrong(checks):
         said = wrong.backward_text or f"there is no d{wrong.variable}"

@@ -14,8 +14,6 @@ import numpy as np
 from npgpt.errors import UserError
 
 UFUNCS = "exp expm1 log log1p log2 log10 logaddexp sqrt sin cos tan asin acos atan sinh cosh tanh erf expit".split()
-SCIPY: dict = {"softmax": lambda x, axis=None: np.exp(x) / np.exp(x).sum(axis, keepdims=True),
-               "logsumexp": lambda x, axis=None, keepdims=False: np.log(np.exp(x).sum(axis, keepdims=keepdims))}
 
 
 class StandIn:
@@ -28,8 +26,7 @@ class StandIn:
         return exactly(getattr(self.original, name))
 
     def __call__(self, *arguments, **named):
-        name = getattr(self.original, "__name__", "").replace("arc", "a")
-        function = exactly(SCIPY.get(name)) or self.original
+        function, name = self.original, getattr(self.original, "__name__", "").replace("arc", "a")
         if name in UFUNCS and any(map(is_exact, arguments)):       # math.sqrt(2.0) is the code's constant
             function = np.frompyfunc(getattr(mp_context(), name), len(arguments), 1)
         return wide(function(*arguments, **named))

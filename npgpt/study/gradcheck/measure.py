@@ -5,32 +5,34 @@ random upstream gradient dy. In float64 each entry is perturbed. With numbers of
 random direction, because these are slow: a wrong entry of a gradient also changes its derivative along a direction.
 """
 
-import ast
 import dataclasses
-import inspect
 
 import numpy as np
 
 from npgpt import layers
 from npgpt.engine.ops import table
+from npgpt.engine.watch import watched
 from npgpt.study.gradcheck.digits import exactly, mp_context, wide
-from npgpt.study.gradcheck.source import assigned_names, parsed, read_source
-from npgpt.study.gradcheck.trace import is_exact, is_floating, recording
+from npgpt.study.gradcheck.source import read_source
+from npgpt.study.gradcheck.trace import Recorded, is_exact, is_floating
 from npgpt.study.lessons.lesson import Lesson
 
 STEP = 2e-4         # of the differences: errors of order STEP^4 and 1e-16 / STEP, below 1e-10
 ROUNDING = 1e-10    # of the differences: a smaller gradient is zero
 SMALL_STEP = "1e-20"    # with 60 digits: errors of order 1e-40
-PROBE = "__probe__"
 
 
 @dataclasses.dataclass
 class Variable:
-    """An assignment of v in a forward, v's number `occurrence`. constant: it does not depend on the inputs."""
+    """An assignment of v in a forward.
+
+    number: among all its assignments of floating arrays.
+    constant: whether it does not depend on the inputs.
+    """
 
     name: str
     line: int
-    occurrence: int
+    number: int
     value: np.ndarray
     constant: bool
 
@@ -69,7 +71,7 @@ def exact(lesson):
 
 def truth(lesson):
     """Measure the gradients of all inputs and floating intermediates of a lesson's forward by central differences."""
-    y, cache, _, variables = traced_forward(lesson)
+    y, cache, variables = traced_forward(lesson)
     dy = upstream(lesson, y)
     gradients = [None if each.constant else intermediate_gradient(lesson, each, dy) for each in variables]
     inputs = {name: input_gradient(lesson, name, dy) for name in lesson.inputs}
@@ -96,68 +98,46 @@ def weighted_sum(dy, y):
 
 
 def traced_forward(lesson):
-    """Return y, cache, the assignments of a lesson's forward, and its `Variable`s."""
-    rng = np.random.default_rng(6)
-    y, cache, record = traced(lesson, lesson.inputs)
+    """Return y, cache, and the `Variable`s of a lesson's forward.
+
+    Arrays that are filled in parts are left out.
+    """
+    rng, source = np.random.default_rng(6), read_source(lesson.forward)
     moved = {name: value + rng.standard_normal(value.shape) for name, value in lesson.inputs.items()}
-    variables, counts = [], {}
-    for each, other in zip(record, traced(lesson, moved)[2], strict=True):
-        occurrence = counts[each.name] = counts.get(each.name, -1) + 1
-        constant = np.array_equal(each.value, other.value)
-        variables.append(Variable(each.name, each.line, occurrence, each.value, constant))
-    return y, cache, record, variables
-
-
-def traced(lesson, inputs):
-    """Return y, cache and the forward's assignments, except arguments and arrays that are filled in parts."""
-    source = read_source(lesson.forward)
-    with recording([lesson.forward]) as record:
-        y, cache = lesson.run_forward(inputs)
+    forward, other = Recorded(lesson.forward), Recorded(lesson.forward)
+    y, cache = lesson.run_forward(lesson.inputs, forward.function)
+    lesson.run_forward(moved, other.function)
     left_out = {*source.filled}
     if lesson.is_one_function:          # it computes the gradients, too
-        names = {*inputs, *(each.name for each in record)}
-        left_out |= {f"d{name}" for name in names}
-    return y, cache, [each for each in record if each.line != source.first and each.name not in left_out]
+        left_out |= {f"d{name}" for name in lesson.inputs}
+        left_out |= {f"d{each.name}" for each in forward.record}
+    variables = []
+    for number, (each, changed) in enumerate(zip(forward.record, other.record, strict=True)):
+        if each.line != source.first and each.name not in left_out:
+            constant = np.array_equal(each.value, changed.value)
+            variables.append(Variable(each.name, each.line, number, each.value, constant))
+    return y, cache, variables
 
 
 def intermediate_gradient(lesson, variable, dy, at=None):
     """Measure d(sum(dy * y)) / d(variable): an array of its shape, or the entry at one index."""
-    change, left = None, 0          # left: how many assignments of v come before the perturbed one
+    change, left = None, 0          # left: how many assignments come before the perturbed one
 
-    def probe(name, value):
+    def probe(line, name, value):
         nonlocal left
-        if name != variable.name or not is_floating(value):
+        if not name or not is_floating(value):
             return value
         left -= 1
         return value + change if left == -1 else value
 
-    forward = with_probes(lesson.forward, probe)
+    forward = watched(lesson.forward, probe)
 
     def output(moved_by):
         nonlocal change, left
-        change, left = moved_by, variable.occurrence
+        change, left = moved_by, variable.number
         return weighted_sum(dy, lesson.run_forward(lesson.inputs, forward)[0])
 
     return differences(output, variable.value, at)
-
-
-def with_probes(function, probe):
-    """Return the function with `name = probe("name", name)` after every statement that assigns a name."""
-    tree = ast.Module([InsertProbes().visit(parsed(function))], [])
-    names = {}
-    exec(compile(ast.fix_missing_locations(tree), inspect.getsourcefile(function), "exec"),
-         {**function.__globals__, PROBE: probe}, names)
-    return names[function.__name__]
-
-
-class InsertProbes(ast.NodeTransformer):
-    """Adds the probes to a syntax tree."""
-
-    def visit_Assign(self, node):
-        calls = [f"{name} = {PROBE}({name!r}, {name})" for name in assigned_names(node)]
-        return [node, *ast.parse("\n".join(calls)).body]
-
-    visit_AugAssign = visit_AnnAssign = visit_Assign
 
 
 def input_gradient(lesson, name, dy, at=None):

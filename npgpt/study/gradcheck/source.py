@@ -6,6 +6,8 @@ import functools
 import inspect
 import textwrap
 
+from npgpt.engine.watch import assigned_names
+
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
@@ -49,13 +51,6 @@ def parsed(function):
     """Return the syntax tree of a function, with the line numbers of its file."""
     lines, first = inspect.getsourcelines(function)
     return ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body[0]
-
-
-def assigned_names(node):
-    """Return the plain names that a statement assigns: q and k for `q, k = …`, x for `x += …`."""
-    targets = getattr(node, "targets", [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else [])
-    parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
-    return tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
 
 
 def names_in(tree):

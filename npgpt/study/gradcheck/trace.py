@@ -1,13 +1,11 @@
-"""The line tracer: record what every executed line of a function assigns, without changing the function."""
+"""Record what every line of a function assigns."""
 
-import contextlib
 import dataclasses
-import sys
 
 import numpy as np
 
+from npgpt.engine.watch import watched
 from npgpt.study.gradcheck.digits import is_exact
-from npgpt.study.gradcheck.source import read_source
 
 
 @dataclasses.dataclass
@@ -20,55 +18,31 @@ class Assignment:
     value: np.ndarray
 
 
-@contextlib.contextmanager
-def recording(functions, in_place=False, keep=None):
-    """Trace calls of functions in this thread; yield the list of `Assignment`s. A line that raises assigns nothing.
-
-    in_place: record arrays that are changed in parts once more, with their last values. keep(value): whether to record
-    a value, by default `is_floating`.
-    """
-    keep = keep or is_floating
-    sources = {function.__code__: read_source(function) for function in functions}
-    record = []
-
-    def trace(frame, event, _):
-        source = sources.get(frame.f_code)
-        if source is None:
-            return None
-        pending = None      # the statement of the line in progress
-
-        def add(line, name):
-            value = frame.f_locals.get(name)
-            if keep(value):
-                record.append(Assignment(source.name, line, name, np.array(value)))
-
-        def local(frame, event, _):
-            nonlocal pending
-            if event in ("line", "return"):
-                current = source.statement_at(frame.f_lineno) if event == "line" else None
-                if pending is not None and current is not pending:
-                    for name in pending.targets:
-                        add(pending.first, name)
-                pending = current
-                for name, line in source.filled.items() if in_place and event == "return" else ():
-                    if all(each.first < line for each in source.statements if name in each.targets):
-                        add(line, name)
-            elif event == "exception":
-                pending = None          # it assigned nothing
-            return local
-
-        for name in frame.f_code.co_varnames[:frame.f_code.co_argcount]:
-            add(source.first, name)
-        return local
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield record
-    finally:
-        sys.settrace(before)
-
-
 def is_floating(value):
-    """Return whether a value is a floating array or number of NumPy's or mpmath's, so that it can have a gradient."""
-    return isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f" or is_exact(value)
+    """Return whether a value can have a gradient: floating, an array or a number.
+
+    It is of NumPy's or mpmath's.
+    """
+    is_numpys = isinstance(value, np.ndarray | np.floating) and value.dtype.kind == "f"
+    return is_numpys or is_exact(value)
+
+
+class Recorded:
+    """A function that records the `Assignment`s of its lines.
+
+    function: to be called in its place.
+    record: the assignments.
+    last: name -> its last value, which is no copy: it has what later lines write to it.
+    keep(value): whether to record a value.
+    tree: see `watched`.
+    """
+
+    def __init__(self, function, keep=is_floating, tree=None):
+        self.name, self.keep, self.record, self.last = function.__name__, keep, [], {}
+        self.function = watched(function, self.watch, tree)
+
+    def watch(self, line, name, value):
+        if name and self.keep(value):
+            self.record.append(Assignment(self.name, line, name, np.array(value)))
+            self.last[name] = value
+        return value

@@ -9,11 +9,10 @@ import functools
 
 import numpy as np
 
-from npgpt.checks import check_choice
 from npgpt.study.gradcheck.check import gradient_names
 from npgpt.study.gradcheck.measure import intermediate_gradient, traced_forward, upstream
 from npgpt.study.gradcheck.pictures import Arrays
-from npgpt.study.gradcheck.trace import recording
+from npgpt.study.gradcheck.trace import Recorded
 from npgpt.study.lessons.random_settings import random_settings
 from npgpt.study.lessons.table import lesson_named
 
@@ -40,13 +39,13 @@ class Case:
     @functools.cached_property
     def intermediates(self):
         """Return (gradients, helpers)."""
-        variables = traced_forward(self.lesson)[3]
-        with recording([self.lesson.backward]) as record:
-            self.lesson.backward(*self.arguments())
+        variables = traced_forward(self.lesson)[2]
+        backward = Recorded(self.lesson.backward)
+        backward.function(*self.arguments())
         of_variables = {f"d{each.name}" for each in variables if not each.constant}
         of_inputs = {each for name in self.lesson.inputs for each in gradient_names(name)}
         gradients, helpers = {}, {}
-        for each in record:
+        for each in backward.record:
             if each.name != self.lesson.upstream or self.name == "gpt":
                 kind = gradients if each.name in of_variables | of_inputs else helpers
                 kind.setdefault(each.name, []).append(each.value)
@@ -63,13 +62,11 @@ class Case:
     gradients = property(lambda self: self.intermediates[0])
     helpers = property(lambda self: self.intermediates[1])
 
-    def show(self, *names):
-        """Return arrays by name, which a notebook shows as pictures; by default the inputs, dy, and their gradients."""
+    def show(self):
+        """Return the inputs, dy and their gradients, which a notebook shows as pictures."""
         known = {**self.inputs, self.lesson.upstream: self.dy, **self.results}
-        shown = names or [name for name in known if "." not in name and isinstance(known[name], np.ndarray)]
-        for name in names:
-            check_choice("the name of an array", name, [*known])
-        return Arrays({name: known[name] for name in shown})
+        return Arrays({name: array for name, array in known.items()
+                       if "." not in name and isinstance(array, np.ndarray)})
 
     @functools.cached_property
     def factors(self):

@@ -6,10 +6,10 @@ The proof is an edit that repairs the function in all cases, a known mistake tha
 
 import contextlib
 import dataclasses
-import sys
 
 import numpy as np
 
+from npgpt.engine.watch import watched
 from npgpt.errors import one_line
 from npgpt.study.exercises.findings import Finding
 from npgpt.study.exercises.walk import silent
@@ -121,7 +121,7 @@ class Explanation:
         """Return a `Finding` of the worst value of a gradient, beside the central difference."""
         at = np.unravel_index(np.abs(given - true).argmax(), np.shape(true))
         difference, place = None, f"{name}[{', '.join(map(str, at))}]" if at else name
-        found = [each for each in traced_forward(self.lesson)[3] if each.name == name[1:]]
+        found = [each for each in traced_forward(self.lesson)[2] if each.name == name[1:]]
         if name in self.case.results:
             difference = float(input_gradient(self.lesson, name[1:], self.case.dy, at))
         elif len(found) == 1:
@@ -143,29 +143,25 @@ class Explanation:
 
     def first_write(self):
         """Return the `Fault` of the line that first changes an argument."""
-        arguments, states = self.case.arguments(), []       # (line, name -> contents, those of the arguments)
-        before, code = contents(arguments), getattr(self.judgement.solution.function, "__code__", None)
+        arguments, held, found = self.case.arguments(), {}, []      # name -> its value, and what that held
+        before, solution = contents(arguments), self.judgement.solution
 
-        def trace(frame, event, _):
-            if frame.f_code is not code or states and states[-1][2] != before:
-                return None
-            now = {name: contents(value) for name, value in frame.f_locals.items() if not isinstance(value, tuple)}
-            states[:] = [*states[-1:], (frame.f_lineno, now, contents(arguments))]
-            return trace
+        def watch(line, name, value):
+            if not found and contents(arguments) != before:
+                changed = [each for each, (array, was) in held.items() if contents(array) != was]
+                found[:] = line, next(iter(changed), "the cache")
+            if name and not isinstance(value, tuple):
+                held[name] = value, contents(value)
+            return value
 
-        outer = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        if self.source:
             with silent(), contextlib.suppress(BaseException):      # reported elsewhere
-                self.judgement.solution.function(*arguments)
-        finally:
-            sys.settrace(outer)
-        found = states and states[-1][2] != before and self.source and self.source.statement_at(states[0][0])
+                watched(solution.function, watch, solution.tree)(*arguments)
         if not found:
             return Fault(Finding("writes somewhere"), None)
-        (line, old, _), (_, new, _) = states
-        name = next((name for name in old if new.get(name) != old[name]), "the cache")
-        return Fault(Finding("writes", [one_line(found.text, 100), name]), line)
+        line, name = found
+        statement = self.source.statement_at(line)
+        return Fault(Finding("writes", [one_line(statement.text, 100), name]), line)
 
     def explained_fault(self, fault):
         """Return a fault with the line of a write, the shapes that do not fit, or the mistake behind it."""

@@ -16,7 +16,7 @@ from npgpt.files import keep_lines
 from npgpt.study.exercises.exercise import find_function, is_blank, key_of, statements
 from npgpt.study.exercises.walk import silent
 from npgpt.study.gradcheck.source import backward_tree, parsed
-from npgpt.study.gradcheck.trace import Assignment, recording
+from npgpt.study.gradcheck.trace import Assignment, Recorded
 
 LONGEST = 3000              # assignments that are kept of a call
 
@@ -75,7 +75,7 @@ def solution_of(lesson, function):
     if isinstance(function, types.FunctionType):
         with contextlib.suppress(OSError, TypeError, ValueError, SyntaxError, IndexError):     # there is no source
             tree = parsed(function)
-    if isinstance(tree, ast.FunctionDef):
+    if isinstance(tree, ast.FunctionDef) and is_plain(function, tree, code.co_filename):
         text = ast.unparse(tree).replace(f"def {tree.name}(", f"def {lesson.backward.__name__}(", 1)
         if to_do := fill_blanks(module := ast.Module([tree], []), tree, lesson):
             names = function.__globals__ | inspect.getclosurevars(function).nonlocals
@@ -120,10 +120,13 @@ def run_case(solution, case, traced=False, shown=False):
     """Return the `Outcome` of a solution in a `Case`. traced: record its assignments; shown: show what it prints."""
     arguments = tuple(case.arguments())
     before, value, result, raised, line, finished = contents(arguments), None, None, None, None, True
-    with np.errstate(all="ignore") if shown else silent(), \
-            recording([solution.function] if traced and solution.tree else []) as record:
+    function, record = solution.function, []
+    if traced and solution.tree:
+        recorded = Recorded(function, tree=solution.tree)
+        function, record = recorded.function, recorded.record
+    with np.errstate(all="ignore") if shown else silent():
         try:
-            result = solution.function(*arguments)
+            result = function(*arguments)
             value = copied(result)
         except KeyboardInterrupt:           # the user's own
             raise

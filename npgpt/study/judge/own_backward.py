@@ -144,7 +144,7 @@ def train(*functions: Callable, steps: int = 100) -> Losses | None:
     """Train a small GPT-2 with npgpt's functions, and again with backwards of your own, such as layernorm_backward.
 
     They run in this process; the text is that of Python's help, so no network is needed. Returns the losses of each
-    step, up to one that is not finite; a notebook shows them as curves. None, and says why in one line, if a function
+    step, up to one that is not finite. None, and says why in one line, if a function
     has a `...` still to be written, or fails. Raises UserError for a function that is no backward of a layer in GPT-2.
     """
     known, given = {LAYERS[name].backward.__name__: LAYERS[name] for name in TRAINED}, {}

@@ -2,8 +2,8 @@
 
 `swish_forward(x, beta)` returns the result and a cache, or several results and a cache; `swish_backward(dy, cache)`, or
 with several gradients before the cache, returns a gradient for each input: an array, a tuple or a dict. A single
-function `hinge_loss(…)` may return the loss and the gradients. What the inputs are, the file says in a dict `LESSON`,
-or the forward's docstring, in shapes such as `x (N, D)`:
+function `hinge_loss(…)` may return the loss and the gradients. What the inputs are, the file says
+in a dict `LESSON`:
 
     LESSON = {"x": "N D", "w": "D 4H", "b": "4H",           # sizes by letters or numbers
               "y": "N: 0..C", "p": "N D: 0.1..0.9",         # integers below C, which are constant; numbers in a range
@@ -16,11 +16,11 @@ import functools
 import inspect
 import random
 import re
-import textwrap
 from pathlib import Path
 
 import numpy as np
 
+from npgpt.engine.watch import tree_in_file
 from npgpt.errors import UserError
 from npgpt.files import run_python
 from npgpt.study.lessons.lesson import Lesson, map_arrays
@@ -69,8 +69,8 @@ class Pair(Lesson):
         result = self.called(forward or self.forward, inputs)
         n = 1 if self.is_one_function else len(inspect.signature(self.backward).parameters) - 1
         if not isinstance(result, tuple) or len(result) < 2 or len(result) != n + 1 and not self.is_one_function:
-            wanted = "the loss and its gradients" if self.is_one_function else \
-                f"{f'{n} results' if n > 1 else 'the result'} and a cache"
+            wanted = "the loss and its gradients" if self.is_one_function else (
+                "the result and a cache")
             raise UserError(f"{self.forward.__name__} returned {kind_of(result)}, not {wanted}")
         return (result[0] if n == 1 else result[:n]), result[-1]
 
@@ -108,9 +108,12 @@ def parts(spec):
 
 
 def pair_of(forward, backward, floating, **fields):
-    """Return the `Pair` of two functions. floating: the inputs with a gradient. Raises without the source of both."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(backward)))
-    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    """Return the `Pair` of two functions. floating: the inputs with a gradient.
+
+    Raises UserError without the lines of both.
+    """
+    trees = [tree_in_file(getattr(each, "__code__", None)) for each in (forward, backward)]
+    returns = [node.value for node in ast.walk(trees[1]) if isinstance(node, ast.Return)]
     items = getattr(returns[-1], "elts", returns[-1:])[forward is backward:] if returns else []
     named = [each.id[1:] for each in items if isinstance(each, ast.Name)]
     return Pair(forward.__name__.removesuffix("_forward"), forward, backward,
@@ -136,22 +139,31 @@ def read_pairs(path, name=None, given=()):
     given, lesson = dict(map(input_of, given)), names.get("LESSON", {})
     if not isinstance(lesson, dict):
         raise UserError(f"{path}: LESSON must be a dict such as {{'x': 'N D'}}")
-    pairs = [pair_in(path, names, each, lesson | given) for each in chosen]
-    known = {each for pair in pairs for each in inspect.signature(pair.forward).parameters}
-    if unknown := [each for each in lesson | given if each not in known and (each in given or name is None)]:
-        raise UserError(f"{path}: no forward has an argument {unknown[0]}: they have {', '.join(sorted(known))}")
-    return pairs
+    said = lesson | given
+    known = set()
+    for each in found:
+        known |= inspect.signature(forward_in(names, each)).parameters.keys()
+    if unknown := said.keys() - known:
+        raise UserError(f"{path}: no forward has an argument {min(unknown)}: they have "
+                        f"{', '.join(sorted(known))}")
+    return [pair_in(path, names, each, said) for each in chosen]
+
+
+def forward_in(names, name):
+    """Return the forward of a pair, or the one function of a loss and its gradients."""
+    return names.get(f"{name}_forward", names.get(name))
 
 
 def pair_in(path, names, name, inputs):
-    """Return a `Pair` of a file. inputs: argument -> shape or value; the docstring and defaults say the rest."""
-    forward = names.get(f"{name}_forward", names.get(name))
-    backward, in_torch, shapes, values = names.get(f"{name}_backward", forward), names.get(f"{name}_torch"), {}, {}
+    """Return a `Pair` of a file. inputs: argument -> shape or value; others have defaults."""
+    forward, shapes, values = forward_in(names, name), {}, {}
+    backward = names.get(f"{name}_backward", forward)
     for each in inspect.signature(forward).parameters.values():
-        said = inputs.get(each.name, shape_in(forward.__doc__ or "", each.name))
+        said = inputs.get(each.name)
         if said is None and each.default is each.empty:
-            raise UserError(f"{path}: nothing says the shape of {each.name}: use --input {each.name}=4,5, write "
-                            f"{each.name} (N, D) into the docstring, or a dict LESSON (see npgpt gradcheck --help)")
+            raise UserError(f"{path}: nothing says the shape of {each.name}: use "
+                            f"--input {each.name}=4,5, or a dict LESSON "
+                            "(see npgpt gradcheck --help)")
         if isinstance(said, str):
             if not SHAPE.fullmatch(said):
                 raise UserError(f'{path}: {each.name} is "{said}", which is no shape such as "N D" or "N: 0..9"')
@@ -161,18 +173,7 @@ def pair_in(path, names, name, inputs):
     floating = [each for each, spec in shapes.items() if parts(spec)[1] == "input"]
     if not floating:
         raise UserError(f"{path}: {name} has no input of floating numbers, so nothing has a gradient")
-    return pair_of(forward, backward, floating, shapes=shapes, values=values, file=Path(path),
-                   torch=in_torch and (lambda torch, **arguments: in_torch(**arguments)))
-
-
-def shape_in(docstring, name):
-    """Return the shape of an argument in a docstring, "N D" of `x (N, D)` or `- x: the input, of shape (N, D)`."""
-    for shape, rest in re.findall(rf"(?<!\w){name}\b[^()\n]*\(([^()]*)\)([^\n]*)", docstring):
-        sizes = shape.replace("...", "N").split(",")
-        if len(sizes) > 1 and all(SIZE.fullmatch(each.strip()) for each in sizes):
-            below = re.match(r" integers in \[(\w+), (\w+)\)", rest)
-            return " ".join(each.strip() for each in sizes) + (f": {below[1]}..{below[2]}" if below else "")
-    return None
+    return pair_of(forward, backward, floating, shapes=shapes, values=values, file=Path(path))
 
 
 def input_of(text):

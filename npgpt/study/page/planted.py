@@ -27,7 +27,7 @@ TRIES = 10      # edits of a kind that are tried for a line; the first that fits
 SEEN = 0.01     # relative: a smaller error is not seen in the pictures
 # The kinds of small edits, the most instructive first. SHAPES may also give a wrong shape, or fail.
 SHAPES = ["matmul order", "transposed", "not transposed"]
-KINDS = ["factor", "term", "division", "reduction", *SHAPES, "uses", "swapped", "power",
+KINDS = ["factor", "term", "division", "reduction", *SHAPES, "uses", "swapped",
          "multiplied", "divided", "axis", "call", "instead", "term sign", "uses part", "sign",
          "results order", "part sign"]
 

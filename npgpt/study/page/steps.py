@@ -9,7 +9,7 @@ from npgpt.study.exercises.exercise import statements
 from npgpt.study.gradcheck.check import gradient_names, matched
 from npgpt.study.gradcheck.measure import truth
 from npgpt.study.gradcheck.source import parsed, read_source
-from npgpt.study.gradcheck.trace import Assignment, is_floating, recording
+from npgpt.study.gradcheck.trace import Assignment, Recorded, is_floating
 from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import lesson_named
 
@@ -24,9 +24,9 @@ def known_truth(key):
     return truth(lesson_named(key))
 
 
-def gradients_of(lesson, *arguments):
+def gradients_of(lesson, dy, cache, backward=None):
     """Return {"dx": …} of a lesson's backward, which may write to its arguments if it is one's own."""
-    return lesson.run_backward(*map_arrays(np.copy, arguments))
+    return lesson.run_backward(*map_arrays(np.copy, (dy, cache)), backward)
 
 
 def traced_pass(lesson, known, lines):
@@ -34,9 +34,10 @@ def traced_pass(lesson, known, lines):
     def is_shown(value):        # an array or a number, but no switch
         return isinstance(value, np.ndarray | np.number) or type(value) in (int, float)
 
-    with recording([lesson.forward, lesson.backward], keep=is_shown) as record:
-        _, cache = lesson.run_forward(lesson.inputs)
-        result = gradients_of(lesson, known.dy, cache)
+    forward, backward = (Recorded(each, is_shown) for each in (lesson.forward, lesson.backward))
+    _, cache = lesson.run_forward(lesson.inputs, forward.function)
+    result = gradients_of(lesson, known.dy, cache, backward.function)
+    record = forward.record + backward.record
 
     def add(function, line, name, value):
         at = max((i for i, each in enumerate(record) if each.function == function.__name__ and each.line <= line),

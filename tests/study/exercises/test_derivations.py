@@ -34,7 +34,7 @@ def variables_with_gradient(name):
     The tree of parameters, `p`, is the variable of the parameters' gradients.
     """
     lesson = lesson_named(name)
-    variables = {each.name for each in traced_forward(lesson)[3] if not each.constant}
+    variables = {each.name for each in traced_forward(lesson)[2] if not each.constant}
     arguments = {each for each in lesson.inputs if "." not in each}
     return variables | arguments | {"p"} if lesson.is_composite else variables | arguments
 

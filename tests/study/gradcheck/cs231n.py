@@ -1,6 +1,6 @@
 """The eight files of tools/examples/cs231n: the inputs that two of them need, and one typical mistake in each."""
 
-# file -> what --input must say; the others say it in LESSON or in a docstring
+# file -> what --input must say; the others say it in LESSON
 INPUTS = {"relu.py": ["x=4,5"], "temporal_softmax_loss.py": ["x=4,5,3", "y=4,5:0..3", "mask=4,5:0..2"]}
 
 # file, old text, new text, the variable whose gradient is the first wrong one, a piece of the mistake's line only

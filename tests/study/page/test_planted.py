@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from npgpt.study.exercises.exercise import read_exercise
 from npgpt.study.gradcheck.check import relative_error
-from npgpt.study.gradcheck.trace import recording
+from npgpt.study.gradcheck.trace import Recorded
 from npgpt.study.judge.outcome import load_solution
 from npgpt.study.lessons.lesson import map_arrays
 from npgpt.study.lessons.table import chosen_lessons
@@ -36,18 +37,19 @@ def test_it_is_wrong_and_its_numbers_are_true(name, tmp_path):
         for i, each in enumerate(mistakes):
             path = tmp_path / f"{line}_{i}.py"
             path.write_text(edited(lesson, {int(line[1:]): each["text"]}, path)[0])
-            function = load_solution(lesson, path).function
-            with recording([function]) as record, np.errstate(all="ignore"):
+            solution = load_solution(read_exercise(path))
+            backward = Recorded(solution.function, tree=solution.tree)
+            with np.errstate(all="ignore"):
                 try:
                     arguments = map_arrays(np.copy, (known.dy, known.cache))
-                    given = lesson.run_backward(*arguments, function)
+                    given = lesson.run_backward(*arguments, backward.function)
                 except (ValueError, IndexError):        # of a choice: its shapes do not fit
                     assert i > 0
                     continue
             errors = [relative_error(given.get(f"d{key}"), true)
                       for key, true in known.inputs.items()]
             assert max(errors) > 0.01, each["text"]
-            values = {assigned.name: assigned.value for assigned in record} | given
+            values = {assigned.name: assigned.value for assigned in backward.record} | given
             says = mistakes[0]["answer"]["lines"][0]["said"] if i == 0 else [each["answer"]["text"]]
             for named, index, value, difference in NUMBER.findall("; ".join(says)):
                 at = tuple(map(int, index.split(", "))) if index else ()
