@@ -4,8 +4,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-import npgpt.interrupts  # noqa: F401 (before anything that takes long)
-
 if TYPE_CHECKING:
     from npgpt.api import GPT
     from npgpt.errors import UserError

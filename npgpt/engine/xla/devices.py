@@ -56,7 +56,8 @@ class Devices:
     """The devices that a model runs on, among which a batch is divided, and how arrays are copied to them."""
 
     def __init__(self, devices):
-        self.mesh, self.n, self.first = Mesh(np.array(devices), ("batch",)), len(devices), devices[0]
+        self.mesh, self.n = Mesh(np.array(devices), ("batch",)), len(devices)
+        self.first = self.mesh.local_devices[0]     # of this process
 
     def __reduce__(self):
         kind = self.first.platform if self.first.platform in ("cpu", "tpu") else "gpu"
@@ -66,7 +67,7 @@ class Devices:
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
         with jax.enable_x64(array.dtype == np.float64):
-            return jax.device_put(array, sharding)
+            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
 def devices_of(name):
@@ -89,8 +90,9 @@ class DeviceParameters(Parameters):
         return type(self), (self.config, str(self.dtype), self.devices, self.frozen, self.moment), self.flat
 
     def axes(self, name):
-        """Return how a moment of AdamW is divided: by its first axis if possible."""
-        return ("batch",) if self.moment and self.shapes[name][0] % self.devices.n == 0 else ()
+        """Return how a moment of AdamW is divided: by its first axis if possible, among devices of one process."""
+        divided = self.moment and jax.process_count() == 1 and self.shapes[name][0] % self.devices.n == 0
+        return ("batch",) if divided else ()
 
     def on_device(self):
         """Return the arrays on the device: those of the last step, or copies of the host's."""
