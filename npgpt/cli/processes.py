@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import traceback
 
 from npgpt.errors import UserError, one_line
@@ -18,6 +19,7 @@ LAUNCHERS = {"JAX_NUM_PROCESSES": "JAX_PROCESS_ID", "PMI_SIZE": "PMI_RANK",
              "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}
 SILENT = 20         # seconds without a sign of life after which a process is given up
 LOST = "another process has ended or does not answer: training stops, continue with --resume"
+ENDING = threading.Lock()       # held by the thread that says so: JAX's may notice it while Python's does
 
 
 def launched():
@@ -34,55 +36,45 @@ def is_first():
 
 @contextlib.contextmanager
 def connected():
-    """Within it, the processes are connected, and only the first prints. Raises UserError if another one ends."""
+    """Within it, the processes are connected. Raises UserError if another one ends."""
     count, number = launched()
     if count == 1:
         yield
         return
     os.environ["JAX_ENABLE_PREEMPTION_SERVICE"] = "false"       # it would handle SIGTERM
-    import npgpt.engine.xla  # noqa: F401 (imports JAX, or says what to install)
-    import jax
+    from npgpt.engine.xla import jax  # says what to install if it is missing
 
     replace_messages_of_jax()
-    address = meeting_point(count)
-    try:
-        jax.distributed.initialize(address, count, number, None if address is None else number,
-                                   heartbeat_timeout_seconds=SILENT)
-    except (RuntimeError, ValueError) as error:
-        raise UserError(f"{count} processes were started, but they do not meet ({one_line(error, 200)}): set "
-                        "JAX_COORDINATOR_ADDRESS to a free port of the first one's machine, as in node1:5000") from None
-    with contextlib.ExitStack() as stack:
-        if number > 0:
-            nowhere = stack.enter_context(open(os.devnull, "w"))
-            stack.enter_context(contextlib.redirect_stdout(nowhere))
-            stack.enter_context(contextlib.redirect_stderr(nowhere))
-        try:
-            yield
-        except (RuntimeError, ValueError) as error:
-            if "Gloo" not in str(error):        # the library by which JAX connects CPUs
-                raise
-            raise UserError(LOST) from None
-
-
-def meeting_point(count):
-    """Return the address and port at which the processes meet, if all are on this machine; None: JAX finds it."""
-    jax_knows = {"JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri"} & os.environ.keys()
     on_this_machine = os.environ.get("MPI_LOCALNRANKS", os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE"))
-    if jax_knows or on_this_machine != str(count):
-        return None
-    return f"127.0.0.1:{61440 + os.getppid() % 4096}"       # the launcher's id is the same for all
+    jax_finds_it = {"JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri"} & os.environ.keys()
+    address = gpu = None
+    if on_this_machine == str(count) and not jax_finds_it:
+        address, gpu = f"127.0.0.1:{61440 + os.getppid() % 4096}", number       # all have the launcher's id
+    try:
+        jax.distributed.initialize(address, count, number, gpu, heartbeat_timeout_seconds=SILENT)
+        yield
+    except (RuntimeError, ValueError) as error:
+        if "Gloo" in str(error):        # the library by which JAX connects CPUs
+            ENDING.acquire()
+            raise UserError(LOST) from None
+        if not is_connected():
+            raise UserError(f"{count} processes were started, but do not meet ({one_line(error, 200)}): set "
+                            "JAX_COORDINATOR_ADDRESS to the first machine and a port, as in node1:5000") from None
+        raise
 
 
 def replace_messages_of_jax():
     """Print one line instead of what JAX's libraries print when they abort a process because another one has ended."""
-    out, err = os.dup(1), os.dup(2)
+    nowhere, err = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    out = os.dup(1) if is_first() else nowhere
     sys.stdout = open(out, "w", buffering=1, encoding=sys.stdout.encoding, errors="replace")
     sys.stderr = open(err, "w", buffering=1, encoding=sys.stderr.encoding, errors="replace")
-    for number in (1, 2):           # which the libraries print to
-        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    os.dup2(nowhere, 1)         # the libraries print to 1 and 2
+    os.dup2(nowhere, 2)
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def say_why(number):
+        ENDING.acquire()
         os.write(err, f"npgpt: {LOST}\n".encode())
         os._exit(2)
 
@@ -92,12 +84,6 @@ def replace_messages_of_jax():
 
 def is_connected():
     return "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()
-
-
-def any_of_all(value):
-    """Return whether a value is true in one of the processes, which all call this."""
-    from jax.experimental import multihost_utils
-    return bool(multihost_utils.process_allgather(value).any())
 
 
 def end_if_failed(code):

@@ -30,7 +30,7 @@ from npgpt.cli.arguments import (
 )
 from npgpt.cli.overfit import overfit
 from npgpt.cli.plot import save_picture
-from npgpt.cli.processes import any_of_all, connected, is_first, launched
+from npgpt.cli.processes import connected, is_first, launched
 from npgpt.cli.sample import default_prompt, print_samples, sample_line
 from npgpt.cli.training_data import open_run_tokens, open_tokens
 from npgpt.data.corpora import CORPORA, open_corpus
@@ -172,7 +172,9 @@ class OneOfMany(Trainer):
     def train_step(self, at=None):
         record = super().train_step(at)
         if self.step % self.options.log_interval == 0:
-            self.stop_requested = any_of_all(self.signalled)
+            from jax.experimental.multihost_utils import process_allgather
+
+            self.stop_requested = bool(process_allgather(self.signalled).any())
         return record
 
 
