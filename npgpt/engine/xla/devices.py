@@ -10,8 +10,8 @@ from npgpt.errors import UserError, one_line
 from npgpt.model.parameters import Parameters
 
 
-def find_devices(name):
-    """Return all devices of a kind, "cpu" or "gpu", or the one of "gpu:N". Raises UserError if there are none."""
+def devices_of(name):
+    """Return all `Devices` of a kind, "cpu" or "gpu", or the one of "gpu:N". Raises UserError if there are none."""
     check_device(name)
     kind, number = "cpu" if name == "cpu" else "gpu", number_of(name)
     try:
@@ -20,10 +20,10 @@ def find_devices(name):
         why = one_line(error, 200) or f"JAX_PLATFORMS is {jax.config.jax_platforms}"
         raise UserError(f"JAX finds no {kind} ({why}): {INSTALL}") from None
     if number is None:
-        return devices
+        return Devices(devices)
     if number >= len(devices):
         raise UserError(f"there is no GPU {number}: the {len(devices)} here are numbered from 0")
-    return [devices[number]]
+    return Devices([devices[number]])
 
 
 class Devices:
@@ -40,12 +40,8 @@ class Devices:
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
-        with jax.enable_x64(array.dtype == np.float64):
+        with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):    # asked for here
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
-
-
-def devices_of(name):
-    return Devices(find_devices(name))
 
 
 class DeviceParameters(Parameters):
@@ -73,6 +69,9 @@ class DeviceParameters(Parameters):
         if self.there is not None:
             return self.there
         return {name: self.devices.put(self._views[name].copy(), *self.axes(name)) for name in self.shapes}
+
+    def replace(self, there):
+        self.there = there
 
     def _fetch(self):
         if self.there is not None:

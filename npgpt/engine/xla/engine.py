@@ -122,7 +122,7 @@ class XLAEngine(ReferenceEngine):
         new, loss, norm = self.run("a training step", self.step_program(*options), arguments, options, 0,
                                    (0, None, None))
         for each, there in zip(state, new, strict=True):
-            each.there = there
+            each.replace(there)
         return loss, norm
 
     def loss_and_grads(self, idx, targets, rng=None, count=None, mask=None):
