@@ -56,12 +56,12 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
     return p, m, v
 
 
-def slices(params, size=None):
-    """Divide all parameters into parts of at most `size` values: (names, their offset in `flat`, start, end).
+def slices(params):
+    """Divide all parameters into parts of `SLICE` values at most: (names, their offset in `flat`, start, end).
 
-    Large arrays are cut, small neighbours joined. size: by default `SLICE`, and on a GPU `GPU_SLICE`.
+    Large arrays are cut, small neighbours joined.
     """
-    size = size or (SLICE if params.xp is np else GPU_SLICE)
+    size = SLICE if params.xp is np else GPU_SLICE
     groups, end = [], 0
     for name in params.flat_names:
         begin, end = end, end + params[name].size
