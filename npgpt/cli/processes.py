@@ -1,7 +1,7 @@
-"""Several processes that train as one, by XLA: each has its rows of every batch, and JAX adds up the gradients.
+"""Several processes that train as one, by XLA: each has its rows of every batch.
 
-All run the same command, read the same corpus and draw the same batches. Only the first prints, and writes files. If
-one of them ends, all end.
+JAX connects them, and adds up their gradients. All run the same command, read the same corpus and
+draw the same batches. Only the first prints, and writes files. If one of them ends, all end.
 """
 
 import contextlib
@@ -14,12 +14,14 @@ import traceback
 
 from npgpt.errors import UserError, one_line
 
-# Variables that have the number of processes and the number of this one: JAX's, MPICH's, Open MPI's, SLURM's.
-LAUNCHERS = {"JAX_NUM_PROCESSES": "JAX_PROCESS_ID", "PMI_SIZE": "PMI_RANK",
-             "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}
+# The variables of launchers: how many processes there are, and the number of this one.
+LAUNCHERS = {"JAX_NUM_PROCESSES": "JAX_PROCESS_ID",                 # JAX's own
+             "PMI_SIZE": "PMI_RANK",                                # MPICH
+             "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",        # Open MPI
+             "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}
 SILENT = 20         # seconds without a sign of life after which a process is given up
 LOST = "another process has ended or does not answer: training stops, continue with --resume"
-ENDING = threading.Lock()       # held by the thread that says so: JAX's may notice it while Python's does
+ENDING = threading.Lock()       # of the thread that says so: JAX's and Python's notice it at once
 
 
 def launched():
@@ -45,11 +47,9 @@ def connected():
     from npgpt.engine.xla import jax  # says what to install if it is missing
 
     replace_messages_of_jax()
-    on_this_machine = os.environ.get("MPI_LOCALNRANKS", os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE"))
-    jax_finds_it = {"JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri"} & os.environ.keys()
-    address = gpu = None
-    if on_this_machine == str(count) and not jax_finds_it:
-        address, gpu = f"127.0.0.1:{61440 + os.getppid() % 4096}", number       # all have the launcher's id
+    address = gpu = None            # JAX may know them
+    if all_are_here(count):
+        address, gpu = f"127.0.0.1:{61440 + os.getppid() % 4096}", number       # of one launcher
     try:
         jax.distributed.initialize(address, count, number, gpu, heartbeat_timeout_seconds=SILENT)
         yield
@@ -58,18 +58,26 @@ def connected():
             ENDING.acquire()
             raise UserError(LOST) from None
         if not is_connected():
-            raise UserError(f"{count} processes were started, but do not meet ({one_line(error, 200)}): set "
-                            "JAX_COORDINATOR_ADDRESS to the first machine and a port, as in node1:5000") from None
+            raise UserError(f"{count} processes do not meet ({one_line(error, 200)}): set "
+                            "JAX_COORDINATOR_ADDRESS to the first one's machine and a port, "
+                            "as in node1:5000") from None
         raise
 
 
+def all_are_here(count):
+    """Return whether all processes are on this machine, and JAX does not find out where to meet."""
+    jax_knows = {"JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID", "OMPI_MCA_orte_hnp_uri"}
+    here = os.environ.get("MPI_LOCALNRANKS", os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE"))
+    return here == str(count) and not jax_knows & os.environ.keys()
+
+
 def replace_messages_of_jax():
-    """Print one line instead of what JAX's libraries print when they abort a process because another one has ended."""
+    """Print one line instead of JAX's many when it aborts a process because another has ended."""
     nowhere, err = os.open(os.devnull, os.O_WRONLY), os.dup(2)
     out = os.dup(1) if is_first() else nowhere
-    sys.stdout = open(out, "w", buffering=1, encoding=sys.stdout.encoding, errors="replace")
-    sys.stderr = open(err, "w", buffering=1, encoding=sys.stderr.encoding, errors="replace")
-    os.dup2(nowhere, 1)         # the libraries print to 1 and 2
+    sys.stdout = open(out, "w", 1, encoding=sys.stdout.encoding, errors="replace")
+    sys.stderr = open(err, "w", 1, encoding=sys.stderr.encoding, errors="replace")
+    os.dup2(nowhere, 1)         # JAX's libraries print to 1 and 2
     os.dup2(nowhere, 2)
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -79,7 +87,7 @@ def replace_messages_of_jax():
         os._exit(2)
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(say_why))       # it is needed until the end
-    ctypes.CDLL(None).signal(signal.SIGABRT, say_why)           # a handler of Python's would not run any more
+    ctypes.CDLL(None).signal(signal.SIGABRT, say_why)       # a handler of Python's would not run
 
 
 def is_connected():
@@ -87,7 +95,7 @@ def is_connected():
 
 
 def end_if_failed(code):
-    """End this process at once if it has failed: at exit, JAX waits for the others, which wait for this one."""
+    """End this process at once if it has failed: at exit, JAX would wait for the others."""
     if code and is_connected():
         if sys.exception():
             traceback.print_exc()

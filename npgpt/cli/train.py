@@ -162,7 +162,10 @@ def train(args, backwards=None):
 
 
 class OneOfMany(Trainer):
-    """The Trainer of one of several processes: if a signal reaches one, all stop at the next step that is logged."""
+    """The Trainer of one of several processes.
+
+    If a signal reaches one of them, all stop at the next step that is logged.
+    """
 
     signalled = False
 
@@ -187,8 +190,8 @@ def trainer_of(run, args, backwards):
         print(backwards.summary(), flush=True)
     trainer_type = Trainer if launched()[0] == 1 else OneOfMany
     out_dir = args.out_dir if is_first() else None
-    trainer = trainer_type(run.model, run.train_tokens, run.val_tokens, run.options, out_dir, run.tokenizer,
-                           run.corpus_name, on_evaluation=print_line)
+    trainer = trainer_type(run.model, run.train_tokens, run.val_tokens, run.options, out_dir,
+                           run.tokenizer, run.corpus_name, on_evaluation=print_line)
     if run.checkpoint:
         trainer.restore(run.checkpoint)
     if run.checkpoint and is_first():
@@ -274,8 +277,8 @@ def plan(args):
     preset_tokenizer = None if corpus.text is None else fields.get("tokenizer")     # token files have their own
     *tokens, tokenizer = open_dataset(corpus, args.tokenizer or preset_tokenizer, options.val_fraction)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.eos_token_id, **model_fields)
-    model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels, options.init,
-                args.freeze or ())
+    model = GPT(config, options.seed, options.dtype, args.device, args.threads, args.kernels,
+                options.init, args.freeze or ())
     return Run(model, *tokens, tokenizer, options, name)
 
 

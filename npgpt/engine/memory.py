@@ -22,11 +22,13 @@ FULL = ("OutOfMemoryError", None), ("CUDARuntimeError", 2), ("CUBLASError", 1), 
 def training_memory(config, batch_size, threads, itemsize=4, micro_batches=1, trained=None):
     """Return the peak memory of a training step: a dict purpose -> bytes.
 
-    batch_size: sequences of `block_size` tokens in each of `micro_batches`; itemsize: 4 for float32; trained: number
-    of values that AdamW updates, by default all.
+    batch_size: sequences of `block_size` tokens in each of `micro_batches`; itemsize: 4 for
+    float32; trained: number of values that AdamW updates, by default all.
     """
     parameters = sum(map(math.prod, parameter_shapes(config).values()))
-    sets = number_of_shards(config, batch_size, config.block_size, threads) * (1 if micro_batches == 1 else 2)
+    sets = number_of_shards(config, batch_size, config.block_size, threads)
+    if micro_batches > 1:
+        sets *= 2
     activations = activation_values(config, batch_size, config.block_size, whole=threads == 1)
     return {
         "parameters": parameters * itemsize,
@@ -41,8 +43,8 @@ def check_training_memory(engine, batch_size, length, micro_batches):
     params = engine.params
     if params.xp is np and engine.synchronous:
         config = dataclasses.replace(params.config, block_size=length)
-        needed = training_memory(config, batch_size, engine.threads, params.dtype.itemsize, micro_batches,
-                                 params.n_trained)
+        needed = training_memory(config, batch_size, engine.threads, params.dtype.itemsize,
+                                 micro_batches, params.n_trained)
         check_memory(sum(needed.values()), "a training step")
 
 

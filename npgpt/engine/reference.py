@@ -75,8 +75,8 @@ class ReferenceEngine:
     def step(self, batches, rngs, count, moments, step, on_grads=None):
         """Take a training step; return the loss and the gradient norm.
 
-        on_grads: called with the gradients before the update, if they are on the host. The other arguments and errors
-        are those of `accumulated` and `adamw_step`.
+        on_grads: called with the gradients before the update, if they are on the host. The other
+        arguments and errors are those of `accumulated` and `adamw_step`.
         """
         loss, grads = self.accumulated(batches, rngs, count)
         if is_on_host(loss) and not math.isfinite(loss):

@@ -57,7 +57,7 @@ def adamw_update(p, g, m, v, lr, step_size, eps, beta1, beta2, weight_decay, cli
 
 
 def slices(params):
-    """Divide all parameters into parts of `SLICE` values at most: (names, their offset in `flat`, start, end).
+    """Divide all parameters into parts: (names, their offset in `flat`, start, end).
 
     Large arrays are cut, small neighbours joined.
     """
@@ -86,7 +86,8 @@ def norm_of(gs, threads):
     The slices are summed in order: so the norm has the same bits on any number of threads.
     """
     def square_sums(part):
-        return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g) for g in gs[part]]
+        return [float(np.einsum("i,i->", g, g)) if is_on_host(g) else np.vdot(g, g)
+                for g in gs[part]]
 
     of_threads = in_threads(square_sums, shares(len(gs), threads))
     total = sum(square for squares in of_threads for square in squares)
@@ -104,7 +105,7 @@ def clip_factor(norm, max_norm):
 
 
 def update_slices(step, p, m, v, parts, gs, clip, threads, rule):
-    """Update all slices on several threads. p, m, v: `Parameters.flat` of the model and of AdamW's moments."""
+    """Update all slices on several threads. p, m, v: `flat` of the parameters and the moments."""
     step_size, eps = step.corrected()
 
     def update(some):

@@ -11,7 +11,10 @@ from npgpt.model.parameters import Parameters
 
 
 def devices_of(name):
-    """Return all `Devices` of a kind, "cpu" or "gpu", or the one of "gpu:N". Raises UserError if there are none."""
+    """Return all `Devices` of a kind, "cpu" or "gpu", or the one of "gpu:N".
+
+    Raises UserError if there are none.
+    """
     check_device(name)
     kind, number = "cpu" if name == "cpu" else "gpu", number_of(name)
     try:
@@ -34,13 +37,15 @@ class Devices:
         self.first = next(each for each in devices if each.process_index == jax.process_index())
 
     def __reduce__(self):
-        name = "cpu" if self.first.platform == "cpu" else f"gpu:{self.first.id}" if self.n == 1 else "gpu"
-        return devices_of, (name,)
+        if self.first.platform == "cpu":
+            return devices_of, ("cpu",)
+        return devices_of, (f"gpu:{self.first.id}" if self.n == 1 else "gpu",)
 
     def put(self, array, *axes):
         """Copy an array from the host to the devices; axes: "batch" for a divided axis, by default none."""
         sharding = NamedSharding(self.mesh, PartitionSpec(*axes))
-        with jax.enable_x64(array.dtype == np.float64), jax.transfer_guard("allow"):    # asked for here
+        is_float64 = array.dtype == np.float64
+        with jax.enable_x64(is_float64), jax.transfer_guard("allow"):
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
 
@@ -60,9 +65,9 @@ class DeviceParameters(Parameters):
         return type(self), (self.config, str(self.dtype), self.devices, self.frozen, self.moment), self.flat
 
     def axes(self, name):
-        """Return how a moment of AdamW is divided: by its first axis if possible, among devices of one process."""
-        divided = self.moment and jax.process_count() == 1 and self.shapes[name][0] % self.devices.n == 0
-        return ("batch",) if divided else ()
+        """Return how a moment of AdamW is divided: by its first axis, if one process has all parts."""
+        is_even = self.shapes[name][0] % self.devices.n == 0
+        return ("batch",) if self.moment and is_even and jax.process_count() == 1 else ()
 
     def on_device(self):
         """Return the arrays on the device: those of the last step, or copies of the host's."""

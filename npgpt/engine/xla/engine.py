@@ -255,7 +255,7 @@ class XLAEngine(ReferenceEngine):
             return self._executables[key](*arguments)
 
     def _compiled(self, what, program, arguments, *donated):
-        """Compile a program. Raises UserError if it needs more memory than this machine has; a GPU says so itself."""
+        """Compile a program. Raises UserError if a CPU's machine has too little memory for it."""
         shape, device, began = " x ".join(map(str, arguments[1].shape)), self.devices.first, time.perf_counter()
         says = what and jax.process_index() == 0
         if says:

@@ -93,7 +93,7 @@ def matmul(dtype, a, b):
 
 
 def put_along_axis(array, index, x, axis):
-    """Set items in a new array; for one in each row, XLA would do a scatter by sorting, or by a serial loop."""
+    """Set items in a new array: one in each row without a scatter, which XLA would do by sorting."""
     if axis != -1 or index.shape[-1] > 1:
         return jnp.put_along_axis(array, index, x, axis, inplace=False)
     n = array.shape[-1]

@@ -86,7 +86,7 @@ def attention_in_blocks(forward, backward, causal, dtype):
 
 
 def recomputed(forward, backward, dtype):
-    """Return GELU that caches only x, rounded as for matmuls, and recomputes tanh in the backward."""
+    """Return GELU that caches only x, rounded as for matmuls; its backward recomputes tanh."""
     def gelu_forward(x):
         y, _ = forward(x)
         return y, rounded(dtype, x)

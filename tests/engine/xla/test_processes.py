@@ -20,31 +20,30 @@ from tests.conftest import TINY
 from tests.helpers.runs import refused
 
 SECONDS = 10        # in which all must end if one is killed
-OPTIONS = ["--kernels", "xla", "--dtype", "float64", "--batch-size", "5", "--dropout", "0.1", "--eval-interval", "10"]
+TRAIN = [sys.executable, "-m", "npgpt", "train", "--corpus", "text.txt", *TINY, "--kernels", "xla",
+         "--dtype", "float64", "--batch-size", "5", "--dropout", "0.1", "--eval-interval", "10"]
 
 
 class Processes:
-    """n processes of `npgpt train`, started as by JAX's variables or as by MPICH's mpiexec on one machine."""
+    """n processes of `npgpt train`, started as by hand, for JAX, or as by MPICH's mpiexec."""
 
     def __init__(self, folder, n, *arguments, by="JAX"):
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
-        self.all, self.out, self.err = [], [], []
-        command = [sys.executable, "-m", "npgpt", "train", "--corpus", "text.txt", *TINY, *OPTIONS, *arguments]
-        for number in range(n):
-            variables = {"PMI_SIZE": n, "PMI_RANK": number, "MPI_LOCALNRANKS": n}
+        self.folder, self.all = folder, []
+        for i in range(n):
+            variables = {"PMI_SIZE": f"{n}", "PMI_RANK": f"{i}", "MPI_LOCALNRANKS": f"{n}"}
             if by == "JAX":
-                variables = {"JAX_NUM_PROCESSES": n, "JAX_PROCESS_ID": number, "JAX_COORDINATOR_ADDRESS": address}
-            environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-            self.out.append(folder / f"out{number}")
-            self.err.append(folder / f"err{number}")
-            with open(self.out[-1], "w") as out, open(self.err[-1], "w") as err:
-                self.all.append(subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=err))
+                variables = {"JAX_NUM_PROCESSES": f"{n}", "JAX_PROCESS_ID": f"{i}",
+                             "JAX_COORDINATOR_ADDRESS": address}
+            with open(folder / f"out{i}", "w") as out, open(folder / f"err{i}", "w") as err:
+                self.all.append(subprocess.Popen([*TRAIN, *arguments], cwd=folder, stdout=out,
+                                                 stderr=err, env={**os.environ, **variables}))
 
     def wait_for(self, text):
         """Wait until the first process has printed a text."""
-        while text not in self.out[0].read_text():
-            assert all(process.poll() is None for process in self.all), [path.read_text() for path in self.err]
+        while text not in (self.folder / "out0").read_text():
+            assert all(process.poll() is None for process in self.all)
             time.sleep(0.05)
 
     def ends(self, seconds=100):
@@ -54,9 +53,12 @@ class Processes:
         finally:
             for process in self.all:
                 process.kill()
-        errors = [[line for line in path.read_text().splitlines() if not line.startswith(("XLA compiles", "… in"))]
-                  for path in self.err]
-        return list(zip(codes, [path.read_text() for path in self.out], errors, strict=True))
+        found = []
+        for i, code in enumerate(codes):
+            lines = (self.folder / f"err{i}").read_text().splitlines()
+            errors = [line for line in lines if not line.startswith(("XLA compiles", "… in"))]
+            found.append((code, (self.folder / f"out{i}").read_text(), errors))
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +86,11 @@ def test_two_processes_are_one_and_a_run_moves_between_them(start):
     (code, out, err), other = start(2, "--max-iters", "10", "--out-dir", "two").ends()
     assert (code, err) == (0, []) and "XLA on cpu, 2 devices" in out and other == (0, "", [])
     shutil.copytree("two", "moved")
-    assert [code for code, *_ in start(2, "--max-iters", "20", "--resume", "--out-dir", "two").ends()] == [0, 0]
-    assert [code for code, *_ in start(1, "--max-iters", "20", "--resume", "--out-dir", "moved").ends()] == [0]
-    assert [code for code, *_ in start(1, "--max-iters", "20", "--out-dir", "one").ends()] == [0]
+    twenty = "--max-iters", "20", "--out-dir"
+    ends = start(2, *twenty, "two", "--resume").ends()
+    ends += start(1, *twenty, "moved", "--resume").ends()
+    ends += start(1, *twenty, "one").ends()
+    assert [code for code, *_ in ends] == [0, 0, 0, 0]
     for run in ("two", "moved"):
         assert len(losses(run)) == 20 and losses(run) == pytest.approx(losses("one"), rel=1e-9)
         for name in ("model.safetensors", "optimizer.safetensors"):
@@ -107,11 +111,12 @@ def test_if_one_is_killed_the_other_ends_with_one_line(start, killed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "sent", "by"), [(0, signal.SIGINT, "JAX"), (1, signal.SIGTERM, "MPICH")])
-def test_a_signal_to_one_stops_all_after_the_same_step(start, number, sent, by):
+@pytest.mark.parametrize(("i", "sent", "by"), [(0, signal.SIGINT, "JAX"),
+                                               (1, signal.SIGTERM, "MPICH")])
+def test_a_signal_to_one_stops_all_after_the_same_step(start, i, sent, by):
     processes = start(2, "--max-iters", "100000", "--log-interval", "3", "--out-dir", "out", by=by)
     processes.wait_for("step    10")
-    processes.all[number].send_signal(sent)
+    processes.all[i].send_signal(sent)
     (code, out, err), other = processes.ends()
     assert (code, err) == (0, []) and other == (0, "", [])
     step = int(re.search(r"^stopped at step (\d+), saved; continue with: ", out, re.M)[1])
@@ -119,17 +124,17 @@ def test_a_signal_to_one_stops_all_after_the_same_step(start, number, sent, by):
 
 
 @pytest.mark.slow
-def test_processes_that_do_not_meet_say_so(start, monkeypatch):
-    monkeypatch.setenv("MPI_LOCALNRANKS", "1")
-    alone = subprocess.run([sys.executable, "-m", "npgpt", "train", *OPTIONS], capture_output=True, text=True,
-                           env={**os.environ, "PMI_SIZE": "2", "PMI_RANK": "0"})
-    refused((alone.returncode, alone.stdout, alone.stderr), "do not meet", "set JAX_COORDINATOR_ADDRESS")
+def test_processes_that_do_not_meet_say_so():
+    """They may be on two machines: JAX does not know which of them is the first."""
+    variables = {"PMI_SIZE": "2", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1"}
+    alone = subprocess.run(TRAIN, capture_output=True, text=True, env={**os.environ, **variables})
+    refused((alone.returncode, alone.stdout, alone.stderr), "set JAX_COORDINATOR_ADDRESS")
 
 
-@pytest.mark.parametrize("arguments", [["sample", "tiny"], ["train"], ["train", "--max-itres", "3"]], ids=str)
-def test_what_is_refused_is_said_once(npgpt, monkeypatch, arguments):
+@pytest.mark.parametrize("command", ["sample tiny", "train", "train --max-itres 3"])
+def test_what_is_refused_is_said_once(npgpt, monkeypatch, command):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "0")
-    refused(npgpt(*arguments))
+    refused(npgpt(*command.split()))
     monkeypatch.setenv("PMI_RANK", "1")
-    assert npgpt(*arguments) == (2, "", "")
+    assert npgpt(*command.split()) == (2, "", "")

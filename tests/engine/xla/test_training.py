@@ -63,7 +63,8 @@ def test_nothing_waits_between_log_intervals(monkeypatch, jax):
 
     from npgpt.engine.xla.devices import DeviceParameters
     config = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, dropout=0.1)
-    made, waits = Trainer(GPT(config, kernels="xla"), TOKENS[:500], TOKENS[500:], TrainOptions(**OPTIONS)), []
+    model, waits = GPT(config, kernels="xla"), []
+    made = Trainer(model, TOKENS[:500], TOKENS[500:], TrainOptions(**OPTIONS))
     monkeypatch.setattr(made, "evaluate_and_save", lambda bar: None)
     right, finished = ArrayImpl._value, ArrayImpl.block_until_ready
     monkeypatch.setattr(ArrayImpl, "_value", property(lambda self: (waits.append(made.step), right.fget(self))[1]))
