@@ -102,7 +102,7 @@ def test_whole_arrays_and_evaluation():
 
 
 @pytest.mark.slow
-def test_dropout(jax):
+def test_dropout(small_blocks, jax):
     """The lesson with the masks drawn by XLA; each call, step and micro-batch has its own."""
     from npgpt import layers
     from npgpt.engine.xla.engine import Draws
